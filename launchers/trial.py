@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import ast
 import functools
 import glob
 import json
@@ -152,17 +151,9 @@ class _Once(argparse.Action):
 
 
 def _findings() -> set[str]:
-    """Return the names of all findings, as the files of the rules list them."""
-    files = (LAUNCHERS.parent / "nsyspipe" / "findings").glob("[a-z]*.py")
-    nodes = [node for file in files for node in ast.parse(file.read_text(encoding="utf-8")).body]
-    rules = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
-    listed = [
-        node
-        for node in nodes
-        if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "RULES"
-    ]
-    named = {one.id for node in listed for one in ast.walk(node) if isinstance(one, ast.Name)}
-    return {rule.replace("_", "-") for rule in rules & named}
+    """Return the names of all findings: each has a page that explains it."""
+    pages = LAUNCHERS.parent / "nsyspipe" / "report" / "explanations" / "findings"
+    return {page.stem for page in pages.glob("*.md")}
 
 
 def _check(options: argparse.Namespace, launcher: Sequence[str]) -> None:

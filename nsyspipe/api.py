@@ -160,16 +160,22 @@ def load(
     chosen = _chosen_ranks(ranks, arguments, rank_map)
     if chosen is not None and chosen is not ranks:
         arguments = [*map(str, chosen.paths)]
+    exports = exported_reports(arguments, jobs=jobs)
+    paths = tuple(map(whole_path, exports))
+    reading = Reading.from_text(n_steps=steps, **patterns)
+    n_skipped = parse_skip_first(skip_first)
+    rank_numbers = chosen.rank_map if chosen else parse_rank_map(rank_map)
+    nccl_logs = tuple(map(whole_path, log_files))
     return ReportRun(
-        paths=tuple(map(whole_path, exported_reports(arguments, jobs=jobs))),
-        reading=Reading.from_text(n_steps=steps, **patterns),
-        skip_first=parse_skip_first(skip_first),
-        rank_map=chosen.rank_map if chosen else parse_rank_map(rank_map),
+        paths=paths,
+        reading=reading,
+        skip_first=n_skipped,
+        rank_map=rank_numbers,
         chosen=chosen,
         jobs=jobs,
         given_label=label,
         given_run_id=run_id,
-        nccl_logs=tuple(map(whole_path, log_files)),
+        nccl_logs=nccl_logs,
         topology=topology_file,
         looks_beside=logs,
         executor=executor,
@@ -242,8 +248,10 @@ def _topology_file(topology: str | os.PathLike[str] | None) -> Path | None:
         return None
     files = find_logs([path_of("topology", topology, "topology='topo.txt'")])
     if len(files) > 1:
+        first_file = str(files[0])
         subject = f"topology={str(topology)!r}"
-        raise OptionError(subject, f"are {len(files)} files", fix=f"topology={str(files[0])!r}")
+        problem = f"are {len(files)} files"
+        raise OptionError(subject, problem, fix=f"topology={first_file!r}")
     return whole_path(files[0]) if files else None
 
 
@@ -256,11 +264,12 @@ def _load_saved(
         kinds = "several saved runs" if are_all_saved else "a saved run and something else"
         problem = f"{kinds}, which are not one run"
         raise OptionError(", ".join(arguments), problem, fix=f"load({arguments[0]!r}) alone")
-    used = [f"--{name.replace('_', '-')}" for name, value in options.items() if value is not None]
-    if used:
+    used_names = [name for name, value in options.items() if value is not None]
+    if used_names:
+        used_options = [f"--{name.replace('_', '-')}" for name in used_names]
         problem = f"{arguments[0]} is a saved run, which is analyzed already"
         fix = "leave them out, or analyze the reports again"
-        raise OptionError(", ".join(used), problem, fix=fix)
+        raise OptionError(", ".join(used_options), problem, fix=fix)
     from nsyspipe.report.public.saved_run import SavedRun  # noqa: PLC0415 - slow to import
 
     store, saved_id = find_saved(Path(arguments[0]), run_id, label)
@@ -448,9 +457,8 @@ def compare(
         sides = [_as_side(run) for run in several("runs", all_runs, "a list of them", fix)]
     if not sides:
         raise OptionError("compare", "has no run", fix="one run at least, the reference first")
-    return Scoreboard(
-        tuple(Side(side.name, side.runs) for side in distinguish_sides(sides)), rules, sort
-    )
+    named_sides = [Side(side.name, side.runs) for side in distinguish_sides(sides)]
+    return Scoreboard(tuple(named_sides), rules, sort)
 
 
 def _one_run_error(place: str) -> OptionError:
@@ -463,7 +471,8 @@ def _one_run_error(place: str) -> OptionError:
     if len(names) <= 1:
         return OptionError(repr(place), "is one run, not a list of them", fix="compare(RUN, RUN)")
     problem = f"has reports of {len(names)} runs, according to their names"
-    return OptionError(repr(place), problem, fix=f"compare({', '.join(map(repr, names))})")
+    arguments = ", ".join(map(repr, names))
+    return OptionError(repr(place), problem, fix=f"compare({arguments})")
 
 
 def whatif(
@@ -592,7 +601,8 @@ def whatif(
     if len(runs) > 1:
         problem = "asks one run, and several are given"
         raise OptionError("whatif", problem, fix="whatif(RUN) of one of them")
-    return WhatIf(**vars(ask(runs[0], gradient_bytes=gradient_bytes, **changes)))
+    answer = ask(runs[0], gradient_bytes=gradient_bytes, **changes)
+    return WhatIf(**vars(answer))
 
 
 def _starts_with_run(runs: object) -> bool:

@@ -4,7 +4,6 @@ The reports are read once, when a table is first asked for. The run never change
 """
 
 import hashlib
-import itertools
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,6 +11,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,6 +51,17 @@ from nsyspipe.run.traffic import traffic_table
 # A problem names this many reports.
 _MAX_REPORTS_SHOWN = 4
 _FINDING_TEXTS = ("title", "action", "advice")
+# Fields of `RunHeader` of which each report has several values.
+_LISTED_FACTS = (
+    "driver_versions",
+    "cuda_driver_versions",
+    "traced_events",
+    "cuda_graph_traces",
+    "commands",
+)
+# What distinguishes the names of the reports of one run.
+_RANK_NUMBER = re.compile(r"(?i)[._-]*(?:rank)?[._-]*\d+$")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class _RunLinks(NamedTuple):
@@ -133,12 +144,14 @@ class ReportRun(Run):
         if not self.looks_beside:
             return passed
         gathered = self._gathered
+        wants_log = passed.log is None
+        wants_topology = passed.topology is None
         files = files_beside(
             self._candidates,
             gathered.digests,
             gathered.sidecars.sidecars,
-            wants_log=passed.log is None,
-            wants_topology=passed.topology is None,
+            wants_log=wants_log,
+            wants_topology=wants_topology,
         )
         log = passed.log or files.log
         topology = passed.topology or files.topology
@@ -151,7 +164,8 @@ class ReportRun(Run):
         if log is None:
             return None
         gathered = self._gathered
-        pids = {process.pid for digest in gathered.digests for process in digest.processes}
+        processes = chain.from_iterable(digest.processes for digest in gathered.digests)
+        pids = {process.pid for process in processes}
         return log.of_run(pids, run_sizes(gathered))
 
     @cached_property
@@ -160,9 +174,11 @@ class ReportRun(Run):
         tables = merge(self._gathered, self.rank_map, self.skip_first, self._log, chosen_from)
         # Thousands of digests take more memory than the tables, so only their remains are kept.
         vars(self)["_gathered"] = tables.gathered
-        if self.chosen and tables.ranks.num_rows:
-            process_ranks = tables.ranks["process_rank"].to_pylist()
-            self.chosen.check(process_ranks, tables.ranks["rank_source"][0].as_py())
+        ranks = tables.ranks
+        if self.chosen and ranks.num_rows:
+            process_ranks = ranks["process_rank"].to_pylist()
+            rank_source = ranks["rank_source"][0].as_py()
+            self.chosen.check(process_ranks, rank_source)
         return tables
 
     @cached_property
@@ -173,13 +189,16 @@ class ReportRun(Run):
         if log is None and topology is None:
             return _RunLinks(None, problems)
         ranks = self.ranks
+        gpu_names = _by_rank(ranks, ranks["gpu_name"])
+        local_ranks = _by_rank(ranks, self._local_ranks())
+        hosts = _by_rank(ranks, ranks["host"])
         table, absent_gpus = links(
             log,
             topology,
-            _by_rank(ranks, ranks["gpu_name"]),
+            gpu_names,
             n_ranks=self._tables.n_job_ranks or ranks.num_rows,
-            local_ranks=_by_rank(ranks, self._local_ranks()),
-            hosts=_by_rank(ranks, ranks["host"]),
+            local_ranks=local_ranks,
+            hosts=hosts,
             pids=ranks["pid"].to_pylist(),
         )
         if absent_gpus:
@@ -198,7 +217,7 @@ class ReportRun(Run):
             return [problem("log-of-another-run", sizes=sizes)]
         if not log.communicators:
             return [problem("log-without-communicators")] if n_ranks > 1 else []
-        members = itertools.chain.from_iterable(comm.members for comm in log.communicators)
+        members = chain.from_iterable(comm.members for comm in log.communicators)
         pids = {*self.ranks["pid"].to_pylist()}
         logged_pids = pids.intersection(member.pid for member in members)
         if logged_pids == pids:
@@ -217,36 +236,52 @@ class ReportRun(Run):
     @cached_property
     def _evidence(self) -> Evidence:
         tables = self._tables
-        ranks = tables.ranks
-        n_hosts = pc.count_distinct(ranks["host"]).as_py()
-        hosts = _by_rank(ranks, ranks["host"])
-        clock_error_ns = pc.max(ranks["clock_error_ns"], skip_nulls=False).as_py()
         reports = [digest.facts for digest in self._gathered.digests]
+        has_graphs = any(problem.code == IN_GRAPHS for problem in tables.problems)
+        are_groups_known = tables.across.doubt is None
+        nccl_settings = None if self._log is None else self._log.settings
         return Evidence(
-            n_ranks=ranks.num_rows,
-            world_size=tables.n_job_ranks,
-            summary=self.summary().to_pylist()[0],
-            steps=self.breakdown(),
+            **self._evidence_of_tables(),
+            **self._evidence_of_ranks(),
             is_capture=tables.is_capture,
-            is_graph_replayed=any(problem.code == IN_GRAPHS for problem in tables.problems),
-            are_groups_known=tables.across.doubt is None,
-            all_steps=tables.steps,
-            phases=self._phases_of_summary_steps,
-            all_collectives=tables.collectives,
-            stragglers=tables.stragglers,
-            kernels=tables.kernels,
-            traffic=self.traffic(),
+            is_graph_replayed=has_graphs,
+            are_groups_known=are_groups_known,
             blocked_ns_by_call=_blocked_without_copies(tables.idle_calls),
             skipped_steps=tuple(self.skipped_steps),
-            n_hosts=max(n_hosts, 1),
-            hosts={rank: host for rank, host in hosts.items() if host is not None},
-            clock_error_ns=clock_error_ns,
-            gpu_names=tuple(self.header.gpu_names),
-            links=self._run_links.table,
             environment=self.header.training_variables,
             recording=_recording(reports),
-            nccl_settings=None if self._log is None else self._log.settings,
+            nccl_settings=nccl_settings,
         )
+
+    def _evidence_of_tables(self) -> dict[str, Any]:
+        """Return the tables of the run, by field of `Evidence`."""
+        tables = self._tables
+        (summary_row,) = self.summary().to_pylist()
+        evidence = {"summary": summary_row, "steps": self.breakdown(), "traffic": self.traffic()}
+        evidence["all_steps"] = tables.steps
+        evidence["phases"] = self._phases_of_summary_steps
+        evidence["all_collectives"] = tables.collectives
+        evidence["stragglers"] = tables.stragglers
+        evidence["kernels"] = tables.kernels
+        evidence["links"] = self._run_links.table
+        return evidence
+
+    def _evidence_of_ranks(self) -> dict[str, Any]:
+        """Return the number of ranks, what they run on, and how well clocks agree."""
+        tables = self._tables
+        ranks = tables.ranks
+        n_known_hosts = pc.count_distinct(ranks["host"]).as_py()
+        hosts = _by_rank(ranks, ranks["host"])
+        known_hosts = {rank: host for rank, host in hosts.items() if host is not None}
+        clock_error_ns = pc.max(ranks["clock_error_ns"], skip_nulls=False)
+        return {
+            "n_ranks": ranks.num_rows,
+            "world_size": tables.n_job_ranks,
+            "n_hosts": max(n_known_hosts, 1),
+            "hosts": known_hosts,
+            "clock_error_ns": clock_error_ns.as_py(),
+            "gpu_names": tuple(self.header.gpu_names),
+        }
 
     @cached_property
     def _judgement(self) -> tuple[pa.Table, list[Problem]]:
@@ -263,11 +298,13 @@ class ReportRun(Run):
     @property
     def skipped_checks(self) -> tuple[SkippedCheck, ...]:
         _, problems = self._judgement
-        checks = [problem.skipped_check for problem in problems]
         in_text = self.rank_names.in_text
-        return tuple(
-            replace(check, reason=in_text(check.reason)) for check in checks if check is not None
-        )
+        checks = []
+        for row in problems:
+            check = row.skipped_check
+            if check is not None:
+                checks.append(replace(check, reason=in_text(check.reason)))
+        return tuple(checks)
 
     @property
     def _phases_of_summary_steps(self) -> pa.Table:
@@ -308,12 +345,8 @@ class ReportRun(Run):
 
     def _problems(self) -> list[Problem]:
         _, problems_of_rules = self._judgement
-        return [
-            *self._tables.problems,
-            *self._run_links.problems,
-            *problems_of_rules,
-            *self._stale(),
-        ]
+        problems = [*self._tables.problems, *self._run_links.problems]
+        return [*problems, *problems_of_rules, *self._stale()]
 
     def _with_rank_names(self, problem: Problem) -> Problem:
         if not self.rank_names.names:
@@ -322,45 +355,56 @@ class ReportRun(Run):
 
     def _stale(self) -> list[Problem]:
         """Return the problem that reports have changed since they were read, if any has."""
-        changed_paths = [
-            Path(digest.path)
-            for digest in self._gathered.digests
-            if not _is_as_read(digest.path, digest.facts.file_state)
-        ]
-        if not changed_paths:
+        names = []
+        for digest in self._gathered.digests:
+            if not _is_as_read(digest.path, digest.facts.file_state):
+                report = source_of(Path(digest.path))
+                names.append(report.name)
+        if not names:
             return []
-        names = [source_of(path).name for path in changed_paths]
-        return [problem("reports-changed", reports=few(names, _MAX_REPORTS_SHOWN))]
+        reports = few(names, _MAX_REPORTS_SHOWN)
+        return [problem("reports-changed", reports=reports)]
 
     @cached_property
     def header(self) -> RunHeader:
         digests = self._gathered.digests
-        sidecars = self._gathered.sidecars
-        tables = self._tables
-        ranks = tables.ranks
         names = display_names(self.paths)
         reports = [digest.facts for digest in digests]
         start = _earliest_start(reports)
-        # The name of the capture only describes the run if all reports are of that capture.
-        is_one_capture = len(sidecars.by_argument) == len(names)
-        capture_name = sidecars.facts.name if sidecars.facts and is_one_capture else None
-        host_steps = tables.host_steps
+        run_id = self.given_run_id or _run_id(digests, start)
+        label = self.given_label or self._capture_name() or _label(names)
         return RunHeader(
-            run_id=self.given_run_id or _run_id(digests, start),
-            label=self.given_label or capture_name or _label(names),
-            n_ranks=ranks.num_rows,
-            n_processes=tables.n_processes,
-            n_processes_without_kernels=n_unrecorded_ranks(digests) if ranks.num_rows else None,
-            world_size=tables.world_size,
-            gpu_names=_distinct(ranks["gpu_name"].to_pylist()),
-            hosts=_distinct(ranks["host"].to_pylist()),
-            captured_at_utc=start.isoformat().replace("+00:00", "Z") if start else None,
+            run_id=run_id,
+            label=label,
+            captured_at_utc=_in_iso_8601(start),
             reports=[*names],
-            capture=sidecars.facts,
-            environment=joined_environments(report.environment for report in reports),
-            steps_from=steps_source(ranks.num_rows, host_steps.num_rows, self._gathered.family),
-            **_distinct_facts(reports),
+            capture=self._gathered.sidecars.facts,
+            **self._facts_of_ranks(),
+            **_facts_of_reports(reports),
         )
+
+    def _facts_of_ranks(self) -> dict[str, Any]:
+        """Return the fields of `RunHeader` that the tables of the run have."""
+        gathered = self._gathered
+        tables = self._tables
+        ranks = tables.ranks
+        n_ranks = ranks.num_rows
+        n_host_steps = tables.host_steps.num_rows
+        n_unrecorded = n_unrecorded_ranks(gathered.digests) if n_ranks else None
+        facts: dict[str, Any] = {"n_ranks": n_ranks}
+        facts["n_processes"] = tables.n_processes
+        facts["n_processes_without_kernels"] = n_unrecorded
+        facts["world_size"] = tables.world_size
+        facts["gpu_names"] = _distinct(ranks["gpu_name"].to_pylist())
+        facts["hosts"] = _distinct(ranks["host"].to_pylist())
+        facts["steps_from"] = steps_source(n_ranks, n_host_steps, gathered.family)
+        return facts
+
+    def _capture_name(self) -> str | None:
+        """Return the name in the sidecars, None if not all reports are of that capture."""
+        sidecars = self._gathered.sidecars
+        is_one_capture = len(sidecars.by_argument) == len(self.paths)
+        return sidecars.facts.name if sidecars.facts and is_one_capture else None
 
     @property
     def run_id(self) -> str:
@@ -396,10 +440,11 @@ class ReportRun(Run):
     ) -> Iterator[schema.OfRank]:
         from nsyspipe.run.operations import run_operations  # noqa: PLC0415 - few ask for it
 
+        chosen_ranks = self.chosen_ranks(ranks)
         return run_operations(
             self._tables,
             self.reading,
-            self.chosen_ranks(ranks),
+            chosen_ranks,
             steps=steps,
             jobs=self.jobs,
             executor=self.executor,
@@ -408,13 +453,15 @@ class ReportRun(Run):
     def __repr__(self) -> str:
         if "_tables" in self.__dict__:
             return super().__repr__()
-        noun = "report" if len(self.paths) == 1 else "reports"
-        return f"<Run of {len(self.paths)} {noun}, not read yet>"
+        n_reports = len(self.paths)
+        noun = "report" if n_reports == 1 else "reports"
+        return f"<Run of {n_reports} {noun}, not read yet>"
 
 
 def _by_rank(ranks: pa.Table, column: pa.ChunkedArray) -> dict[int, Any]:
     """Return the values of a column of `schema.RANKS` by rank number."""
-    return dict(zip(ranks["rank"].to_pylist(), column.to_pylist(), strict=True))
+    numbers = ranks["rank"].to_pylist()
+    return dict(zip(numbers, column.to_pylist(), strict=True))
 
 
 def _blocked_without_copies(calls: pa.Table) -> dict[str, float]:
@@ -423,9 +470,12 @@ def _blocked_without_copies(calls: pa.Table) -> dict[str, float]:
     Idle time of blocking copies from the host is left out.
     """
     without_copies_ns = pc.subtract(calls["blocked_ns_per_step"], calls["of_copies_ns_per_step"])
-    ns_by_call = zip(calls["call"].to_pylist(), without_copies_ns.to_pylist(), strict=True)
-    blocking = [(call, idle_ns) for call, idle_ns in ns_by_call if idle_ns > 0]
-    return dict(sorted(blocking, key=lambda pair: (-pair[1], pair[0])))
+    names = calls["call"].to_pylist()
+    idle_ns_of_call = dict(zip(names, without_copies_ns.to_pylist(), strict=True))
+    blocking = [call for call, idle_ns in idle_ns_of_call.items() if idle_ns > 0]
+    # Calls of equal times are in alphabetical order.
+    blocking.sort(key=lambda call: (-idle_ns_of_call[call], call))
+    return {call: idle_ns_of_call[call] for call in blocking}
 
 
 def _is_as_read(path: str, state: FileState | None) -> bool:
@@ -438,25 +488,26 @@ def _is_as_read(path: str, state: FileState | None) -> bool:
         status = os.stat(path)  # noqa: PTH116 - faster
     except OSError:
         return False
-    return state is None or (status.st_size, status.st_mtime_ns) == state[1:3]
+    if state is None:
+        return True
+    _, n_bytes, written_ns, _ = state
+    return status.st_size == n_bytes and status.st_mtime_ns == written_ns
 
 
 def _distinct(values: Iterable[str | None]) -> list[str]:
     return sorted({value for value in values if value})
 
 
-def _distinct_facts(reports: Sequence[ReportFacts]) -> dict[str, list[str]]:
-    """Return the fields of `RunHeader` that list what any report says."""
-    chain = itertools.chain.from_iterable
-    return {
-        "nsys_versions": _distinct(report.nsys_version for report in reports),
-        "export_schema_versions": _distinct(report.schema_version for report in reports),
-        "driver_versions": _distinct(chain(report.driver_versions for report in reports)),
-        "cuda_driver_versions": _distinct(chain(report.cuda_driver_versions for report in reports)),
-        "traced_events": _distinct(chain(report.traced_events for report in reports)),
-        "cuda_graph_traces": _distinct(chain(report.cuda_graph_traces for report in reports)),
-        "commands": _distinct(chain(report.commands for report in reports)),
-    }
+def _facts_of_reports(reports: Sequence[ReportFacts]) -> dict[str, Any]:
+    """Return the fields of `RunHeader` that have what any report says."""
+    environments = [report.environment for report in reports]
+    facts: dict[str, Any] = {"environment": joined_environments(environments)}
+    facts["nsys_versions"] = _distinct(report.nsys_version for report in reports)
+    facts["export_schema_versions"] = _distinct(report.schema_version for report in reports)
+    for name in _LISTED_FACTS:
+        values_of_reports = [getattr(report, name) for report in reports]
+        facts[name] = _distinct(chain.from_iterable(values_of_reports))
+    return facts
 
 
 def _earliest_start(reports: Sequence[ReportFacts]) -> datetime | None:
@@ -465,7 +516,12 @@ def _earliest_start(reports: Sequence[ReportFacts]) -> datetime | None:
     known_ns = [start_ns for start_ns in starts_ns if start_ns is not None]
     if not known_ns:
         return None
-    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=min(known_ns) // 1000)
+    start_us = min(known_ns) // 1000
+    return _EPOCH + timedelta(microseconds=start_us)
+
+
+def _in_iso_8601(time: datetime | None) -> str | None:
+    return time.isoformat().replace("+00:00", "Z") if time else None
 
 
 def _run_id(digests: Sequence[ReportDigest], start: datetime | None) -> str:
@@ -478,13 +534,15 @@ def _run_id(digests: Sequence[ReportDigest], start: datetime | None) -> str:
     hosts: list[tuple[int | None, ...]] = []
     for digest in digests:
         session = digest.facts.session_start_utc_ns or 0
-        captures += [
-            (session, process.process_id, *process.span, process.n_kernels)
-            for process in digest.processes
-        ]
-        hosts += [(session, host.process_id, *host.span) for host in digest.hosts_with_steps]
-    identity = repr(sorted(captures or hosts))
-    fingerprint = hashlib.sha256(identity.encode()).hexdigest()[:8]
+        for process in digest.processes:
+            capture = (session, process.process_id, *process.span, process.n_kernels)
+            captures.append(capture)
+        for host in digest.hosts_with_steps:
+            host_capture = (session, host.process_id, *host.span)
+            hosts.append(host_capture)
+    identities = repr(sorted(captures or hosts))
+    checksum = hashlib.sha256(identities.encode()).hexdigest()
+    fingerprint = checksum[:8]
     return f"{start:%Y%m%dT%H%M%S}-{fingerprint}" if start else f"run-{fingerprint}"
 
 
@@ -492,7 +550,7 @@ def _label(names: Sequence[str]) -> str:
     """Return what the names of reports have in common, without rank numbers and suffix."""
     stems = [Path(name).stem for name in names]
     if len(stems) > 1:
-        stems = [re.sub(r"(?i)[._-]*(?:rank)?[._-]*\d+$", "", stem) for stem in stems]
+        stems = [_RANK_NUMBER.sub("", stem) for stem in stems]
     shared = os.path.commonprefix(stems)  # noqa: RUF071 - not paths
     rests = [stem[len(shared) :] for stem in stems]
     if any(rest[:1].isdigit() for rest in rests):
@@ -503,13 +561,11 @@ def _label(names: Sequence[str]) -> str:
 
 def _recording(reports: Sequence[ReportFacts]) -> Recording:
     """Return what nsys recorded in any of some reports."""
-    are_events_known = all(report.traced_events for report in reports)
-    events = {event for report in reports for event in report.traced_events}
-    return Recording(
-        events=tuple(sorted(events)) if are_events_known else (),
-        is_cpu_sampled=_is_any([report.is_cpu_sampled for report in reports]),
-        has_backtraces=_is_any([report.has_cuda_backtraces for report in reports]),
-    )
+    events_of_reports = [report.traced_events for report in reports]
+    events = set(chain.from_iterable(events_of_reports)) if all(events_of_reports) else set()
+    is_cpu_sampled = _is_any([report.is_cpu_sampled for report in reports])
+    has_backtraces = _is_any([report.has_cuda_backtraces for report in reports])
+    return Recording(tuple(sorted(events)), is_cpu_sampled, has_backtraces)
 
 
 def _is_any(answers: Sequence[bool | None]) -> bool | None:

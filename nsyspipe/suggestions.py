@@ -43,32 +43,30 @@ class RunChoice:
     def latest_runs_text(self) -> str:
         """Return the ids of the latest runs, each with its label, which tells more than an id."""
         texts = []
-        for run_id, label in [*self.labels.items()][-_MAX_RUNS_IN_ERROR:]:
+        for run_id in self.ids[-_MAX_RUNS_IN_ERROR:]:
+            label = self.labels[run_id]
             has_own_label = label not in ("", run_id)
             texts.append(f"{run_id} ({label})" if has_own_label else run_id)
         text = ", ".join(texts)
-        if len(self.labels) > _MAX_RUNS_IN_ERROR:
-            text += f" and {len(self.labels) - _MAX_RUNS_IN_ERROR} more"
-        return text
+        n_more = len(self.labels) - _MAX_RUNS_IN_ERROR
+        return f"{text} and {n_more} more" if n_more > 0 else text
 
     def doctor_command(self) -> str:
         """Return the command that lists the runs, and what the command shows."""
         purpose = "lists its runs" if all(self.labels.values()) else "shows what is wrong"
-        return f"nsyspipe doctor {shlex.quote(str(self.store))}, which {purpose}"
+        store = shlex.quote(str(self.store))
+        return f"nsyspipe doctor {store}, which {purpose}"
 
     def no_such_label(self, label: str) -> OptionError:
         """Return the error of a label that no run has, where there are runs."""
+        latest_id = self.ids[-1]
         known_labels = {*self.labels.values()} - {""}
-        suggestion = nearest_name(label, known_labels) or self.labels[self.ids[-1]]
+        suggestion = nearest_name(label, known_labels) or self.labels[latest_id]
         fix = self.doctor_command()
         if suggestion:
             fix = f"--label {shlex.quote(suggestion)}, or {fix}"
-        return OptionError(
-            f"--label {label}",
-            f"no run of {self.path} has that label",
-            found=self.latest_runs_text(),
-            fix=fix,
-        )
+        problem = f"no run of {self.path} has that label"
+        return self._error(f"--label {label}", problem, fix)
 
     def several_runs(self, ids_with_operations: Sequence[str]) -> OptionError:
         """Return the error of a store where the user has to name one of the runs."""
@@ -76,40 +74,38 @@ class RunChoice:
         if self.ids:
             # A run with its operations fits every command, so the latest of these is suggested.
             suggestion = [*self.ids, *ids_with_operations][-1]
-            fix = f"{argument_of(self.store, suggestion)}, or {self.doctor_command()}"
-        return OptionError(
-            str(self.path),
-            f"contains {len(self.ids)} runs, choose one",
-            found=self.latest_runs_text(),
-            fix=fix,
-        )
+            argument = argument_of(self.store, suggestion)
+            fix = f"{argument}, or {self.doctor_command()}"
+        problem = f"contains {len(self.ids)} runs, choose one"
+        return self._error(str(self.path), problem, fix)
 
     def no_such_run_id(self, run_id: str) -> OptionError:
         """Return the error of a ``--run-id`` that the store does not have."""
         nearest = self._nearest(run_id)
         if nearest is None:
-            value = f"{['ID', *self.ids][-1]}, or {self.doctor_command()}"
+            latest_id = ["ID", *self.ids][-1]
+            value = f"{latest_id}, or {self.doctor_command()}"
         elif nearest in self.labels:
             value = nearest
         else:
             # A label is no value of --run-id, but the id of its latest run is.
             value = self._latest_id_by_label()[nearest]
-        return OptionError(
-            f"--run-id {run_id}",
-            f"{self.path} has no such run",
-            found=self.latest_runs_text(),
-            fix=f"--run-id {value}",
-        )
+        option = f"--run-id {run_id}"
+        problem = f"{self.path} has no such run"
+        return self._error(option, problem, f"--run-id {value}")
 
     def no_such_run(self, name: str) -> OptionError:
         """Return the error of a path ``STORE:NAME`` where no run has that id or label."""
         nearest = self._nearest(name)
         fix = self.doctor_command()
         if nearest is not None:
-            fix = f"{argument_of(self.store, nearest)}, or {fix}"
-        return OptionError(
-            str(self.path), "has no such run", found=self.latest_runs_text(), fix=fix
-        )
+            argument = argument_of(self.store, nearest)
+            fix = f"{argument}, or {fix}"
+        return self._error(str(self.path), "has no such run", fix)
+
+    def _error(self, subject: str, problem: str, fix: str | None) -> OptionError:
+        """Return an error that shows the runs among which to choose."""
+        return OptionError(subject, problem, found=self.latest_runs_text(), fix=fix)
 
     def _latest_id_by_label(self) -> dict[str, str]:
         return {label: run_id for run_id, label in self.labels.items() if label}
@@ -149,50 +145,45 @@ class LabelChoice:
 
     def command_with(self, candidate: str) -> str:
         """Return the command that compares the baseline with a candidate."""
-        start = shlex.join(["nsyspipe", "diff", "--against", self.baseline, self.place])
-        return f"{start} {shlex.quote(candidate)}"
+        words = ["nsyspipe", "diff", "--against", self.baseline, self.place, candidate]
+        return shlex.join(words)
 
     def command_with_first_label(self) -> str:
         """Return the command with another label of the store, or with reports if there is none."""
-        return self.command_with([*self.other_labels, "REPORTS"][0])
+        candidate = [*self.other_labels, "REPORTS"][0]
+        return self.command_with(candidate)
 
     def no_such_baseline(self) -> OptionError:
         """Return the error if no run has the label of the baseline."""
         if any(self.baseline in ids for ids in self.runs.values()):
-            fix = f"nsyspipe diff {argument_of(Path(self.place), self.baseline)} CANDIDATE"
+            argument = argument_of(Path(self.place), self.baseline)
+            fix = f"nsyspipe diff {argument} CANDIDATE"
             problem = "is the id of a run, not a label"
         else:
-            suggestion = nearest_name(self.baseline, self.runs) or next(iter(self.runs))
+            first_label, *_ = self.runs
+            suggestion = nearest_name(self.baseline, self.runs) or first_label
             fix = f"--against {shlex.quote(suggestion)}"
             problem = f"{self.place} has no run of that label"
-        return OptionError(self.option, problem, found=self.counts_text(), fix=fix)
+        return self._error(self.option, problem, fix)
 
     def same_label_twice(self) -> OptionError:
         """Return the error of a candidate that is the label of the baseline."""
-        return OptionError(
-            self.baseline,
-            "is the label of the baseline, too",
-            found=self.counts_text(),
-            fix=self.command_with_first_label(),
-        )
+        problem = "is the label of the baseline, too"
+        return self._error(self.baseline, problem, self.command_with_first_label())
 
     def no_such_candidate(self, name: str) -> OptionError:
         """Return the error of a candidate that is neither a label nor a place."""
         suggestion = nearest_name(name, self.other_labels)
         fix = self.command_with(suggestion) if suggestion else self.command_with_first_label()
-        return OptionError(
-            name,
-            f"is not a label of {self.place}, a file or a directory",
-            found=self.counts_text(),
-            fix=fix,
-        )
+        problem = f"is not a label of {self.place}, a file or a directory"
+        return self._error(name, problem, fix)
 
     def no_candidate(self) -> OptionError:
         """Return the error of a missing candidate in a store with none or several other labels."""
         amount = "several other labels" if self.other_labels else "no other label"
-        return OptionError(
-            self.option,
-            f"{self.place} has {amount}, and the candidate is missing",
-            found=self.counts_text(),
-            fix=self.command_with_first_label(),
-        )
+        problem = f"{self.place} has {amount}, and the candidate is missing"
+        return self._error(self.option, problem, self.command_with_first_label())
+
+    def _error(self, subject: str, problem: str, fix: str) -> OptionError:
+        """Return an error that shows the labels among which to choose."""
+        return OptionError(subject, problem, found=self.counts_text(), fix=fix)

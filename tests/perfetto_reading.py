@@ -122,8 +122,8 @@ class ReadTrace:
         for kind, rows in packet.interned_data.ListFields():
             known = self._names[sequence].setdefault(kind.name, {})
             for row in rows:
-                assert row.iid > 0
-                assert row.iid not in known
+                assert row.iid > 0, row
+                assert row.iid not in known, row
                 known[row.iid] = row.name if hasattr(row, "name") else row.str.decode()
         if packet.HasField("track_descriptor"):
             self._describe(packet.track_descriptor)

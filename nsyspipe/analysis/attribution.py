@@ -1,11 +1,14 @@
 """The device operations of one process as columns, and the launch that each came from."""
 
 from collections.abc import Sequence
+from operator import itemgetter
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from nsyspipe.analysis.intervals import IntervalSet, Slices, is_sorted
 from nsyspipe.model.canonical import UNIFIED_KINDS
@@ -54,9 +57,12 @@ class ProcessOperations(Struct, frozen=True):
         """
         column = self.kernel_rows[name]
         if self.kernel_order is None:
-            column = column.slice(first, None if last is None else last - first)
+            n_kernels = None if last is None else last - first
+            chosen = column.slice(first, n_kernels)
+            return filled(chosen.cast(INT))
         values = filled(column.cast(INT))
-        return values if self.kernel_order is None else values[self.kernel_order[first:last]]
+        rows = self.kernel_order[first:last]
+        return values[rows]
 
     @property
     def n_without_launch(self) -> int:
@@ -64,13 +70,18 @@ class ProcessOperations(Struct, frozen=True):
 
         Moves of unified memory never have a launch, and are not counted.
         """
-        n_copies = int(np.count_nonzero((self.copy_launch == NEVER) & ~self.is_unified))
-        return self.kernel_start.size - self.n_launched + n_copies
+        has_no_launch = self.copy_launch == NEVER
+        is_missing = has_no_launch & ~self.is_unified
+        n_copies = int(np.count_nonzero(is_missing))
+        n_kernels = self.kernel_start.size - self.n_launched
+        return n_kernels + n_copies
 
     @property
     def n_launchable(self) -> int:
         """Operations of any kind that something launched, recorded or not."""
-        return self.kernel_start.size + int(np.count_nonzero(~self.is_unified))
+        is_launchable = ~self.is_unified
+        n_copies = int(np.count_nonzero(is_launchable))
+        return self.kernel_start.size + n_copies
 
     @property
     def is_unified(self) -> Flags:
@@ -80,15 +91,20 @@ class ProcessOperations(Struct, frozen=True):
     @property
     def span(self) -> tuple[int, int]:
         """First start and last end of any operation, report time."""
-        all_starts = self.kernel_start, self.copy_start
-        all_ends = self.kernel_end, self.copy_end
-        first_starts = [int(starts.min()) for starts in all_starts if starts.size]
-        last_ends = [int(ends.max()) for ends in all_ends if ends.size]
-        return min(first_starts), max(last_ends)
+        kernels = (self.kernel_start, self.kernel_end)
+        copies = (self.copy_start, self.copy_end)
+        firsts = []
+        lasts = []
+        for starts, ends in (kernels, copies):
+            if starts.size:
+                firsts.append(int(starts.min()))
+                lasts.append(int(ends.max()))
+        return min(firsts), max(lasts)
 
     def kernels_launched_in(self, starts: Int64, ends: Int64) -> Slices:
         """Return, for each host range, the slice of kernels that it launched."""
-        return Slices.within(self.kernel_launch[: self.n_launched], starts, ends)
+        launches = self.kernel_launch[: self.n_launched]
+        return Slices.within(launches, starts, ends)
 
 
 class Inputs(Struct, frozen=True):
@@ -111,10 +127,13 @@ class _LaunchPlaces(Struct, frozen=True):
     @classmethod
     def of_launches(cls, launches: pa.Table) -> "_LaunchPlaces":
         """Choose the table that fits the correlation IDs of some launches."""
-        bounds = pc.min_max(launches["correlation_id"]).values()
-        lowest, highest = (bound.as_py() for bound in bounds)
-        is_sparse = highest - lowest + 1 > _MAX_TABLE_ROWS_PER_LAUNCH * launches.num_rows
-        occurring = np.unique(launches["correlation_id"].to_numpy()) if is_sparse else None
+        ids = launches["correlation_id"]
+        bounds = pc.min_max(ids).as_py()
+        lowest = bounds["min"]
+        highest = bounds["max"]
+        n_possible = highest - lowest + 1
+        is_sparse = n_possible > _MAX_TABLE_ROWS_PER_LAUNCH * launches.num_rows
+        occurring = np.unique(ids.to_numpy()) if is_sparse else None
         return cls(lowest, highest, occurring)
 
     @property
@@ -131,8 +150,11 @@ class _LaunchPlaces(Struct, frozen=True):
             places: Int64 = ids - self.lowest
         else:
             places = np.searchsorted(self.occurring, ids)
-            is_in_table &= np.append(self.occurring, 0)[places] == ids
-        return places if is_in_table.all() else np.where(is_in_table, places, self.n_ids)
+            id_of_place = np.append(self.occurring, 0)
+            is_in_table &= id_of_place[places] == ids
+        if is_in_table.all():
+            return places
+        return np.where(is_in_table, places, self.n_ids)
 
 
 def launch_times(launches: pa.Table | None, *operations: pa.Table) -> list[Int64]:
@@ -147,13 +169,16 @@ def launch_times(launches: pa.Table | None, *operations: pa.Table) -> list[Int64
     # The last place is that of no launch.
     first_launch = np.full(places.n_ids + 1, NEVER)
     for batch in launches.to_batches():
+        starts = batch["start_ns"].to_numpy()
         place = places.find(batch["correlation_id"].to_numpy())
-        np.minimum.at(first_launch, place, batch["start_ns"].to_numpy())
+        np.minimum.at(first_launch, place, starts)
     times = []
     for table in operations:
-        chunks = table["correlation_id"].chunks
-        times_of_chunks = [first_launch[places.find(filled(ids))] for ids in chunks]
-        times.append(np.concatenate([first_launch[:0], *times_of_chunks]))
+        times_of_chunks = [first_launch[:0]]
+        for ids in table["correlation_id"].chunks:
+            place = places.find(filled(ids))
+            times_of_chunks.append(first_launch[place])
+        times.append(np.concatenate(times_of_chunks))
     return times
 
 
@@ -165,15 +190,19 @@ def are_among(ids: Int64, wanted: Int64) -> Flags:
     """
     if not wanted.size:
         return np.zeros(ids.size, np.bool_)
-    n_bytes = int(wanted.max()) - int(wanted.min()) + 1
-    fits_in_table = n_bytes <= _MAX_TABLE_BYTES_PER_ID * (ids.size + wanted.size)
+    lowest = int(wanted.min())
+    highest = int(wanted.max())
+    n_bytes = highest - lowest + 1
+    n_ids = ids.size + wanted.size
+    fits_in_table = n_bytes <= _MAX_TABLE_BYTES_PER_ID * n_ids
     flags: Flags = np.isin(ids, wanted, kind="table" if fits_in_table else "sort")
     return flags
 
 
 def filled(column: pa.ChunkedArray, null: int = UNKNOWN) -> Int64:
     """Return a column of integers, with `null` in place of nulls. Integers stay exact."""
-    values: Int64 = (pc.fill_null(column, null) if column.null_count else column).to_numpy()
+    without_nulls = pc.fill_null(column, null) if column.null_count else column
+    values: Int64 = without_nulls.to_numpy()
     return values
 
 
@@ -187,11 +216,14 @@ def by_process(table: pa.Table | None, processes: Sequence[int]) -> list[pa.Tabl
     owner = table["process_id"].to_numpy()
     if not is_sorted(owner):
         order = np.argsort(owner, kind="stable")
-        table = table.combine_chunks().take(pa.array(order))
+        table = table.combine_chunks().take(order)
         owner = owner[order]
-    firsts = np.searchsorted(owner, processes, side="left").tolist()
-    lasts = np.searchsorted(owner, processes, side="right").tolist()
-    return [table.slice(first, last - first) for first, last in zip(firsts, lasts, strict=True)]
+    firsts = np.searchsorted(owner, processes, side="left")
+    lasts = np.searchsorted(owner, processes, side="right")
+    tables = []
+    for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True):
+        tables.append(table.slice(first, last - first))
+    return tables
 
 
 def operations_of(
@@ -201,50 +233,58 @@ def operations_of(
 
     Launch times are as `launch_times` returns them.
     """
-    order = None if is_sorted(kernel_launch) else np.argsort(kernel_launch, kind="stable")
-    start = kernels["start_ns"].to_numpy()
-    end = kernels["end_ns"].to_numpy()
-    is_comm = kernels["is_comm"].to_numpy()
-    launch = kernel_launch
-    if order is not None:
-        start = start[order]
-        end = end[order]
-        is_comm = is_comm[order]
-        launch = launch[order]
+    kernel_order = None
+    if not is_sorted(kernel_launch):
+        kernel_order = np.argsort(kernel_launch, kind="stable")
+        kernel_launch = kernel_launch[kernel_order]
+    n_launched = int(np.searchsorted(kernel_launch, NEVER))
+    kernel_start = _in_order(kernels["start_ns"], kernel_order)
+    kernel_end = _in_order(kernels["end_ns"], kernel_order)
+    is_comm = _in_order(kernels["is_comm"], kernel_order)
+    kernel_rows = _seldom_needed_columns(kernels)
     copy_order = np.argsort(copy_launch, kind="stable")
-    copy_start = copies["start_ns"].to_numpy()[copy_order]
-    copy_end = copies["end_ns"].to_numpy()[copy_order]
+    copy_start = _in_order(copies["start_ns"], copy_order)
+    copy_end = _in_order(copies["end_ns"], copy_order)
+    copy_launch = copy_launch[copy_order]
     copy_kind = filled(copies["copy_kind"], -1)[copy_order]
     copy_bytes = filled(copies["bytes"], 0)[copy_order]
-    n_launched = int(np.searchsorted(launch, NEVER))
+    devices = _devices_by_use(kernels, copies)
     return ProcessOperations(
-        kernel_start=start,
-        kernel_end=end,
-        kernel_launch=launch,
+        kernel_start=kernel_start,
+        kernel_end=kernel_end,
+        kernel_launch=kernel_launch,
         is_comm=is_comm,
         copy_start=copy_start,
         copy_end=copy_end,
-        copy_launch=copy_launch[copy_order],
+        copy_launch=copy_launch,
         copy_kind=copy_kind,
         copy_bytes=copy_bytes,
         n_launched=n_launched,
-        devices=_devices_by_use(kernels, copies),
-        kernel_order=order,
-        kernel_rows=_seldom_needed_columns(kernels),
+        devices=devices,
+        kernel_order=kernel_order,
+        kernel_rows=kernel_rows,
     )
+
+
+def _in_order(column: pa.ChunkedArray, order: Int64 | None) -> NDArray[Any]:
+    """Return the values of a column in some order; None for that of the rows."""
+    values: NDArray[Any] = column.to_numpy()
+    return values if order is None else values[order]
 
 
 def _devices_by_use(kernels: pa.Table, copies: pa.Table) -> tuple[int, ...]:
     """Return the devices by number of operations, most first, then the lowest."""
     chunks = kernels["device_id"].chunks + copies["device_id"].chunks
-    device_ids = pa.chunked_array(chunks, pa.int64()).drop_null()
-    counts = pc.value_counts(device_ids).to_pylist()
-    counts.sort(key=lambda count: (-count["counts"], count["values"]))
-    return tuple(count["values"] for count in counts)
+    device_ids = pa.chunked_array(chunks, pa.int64())
+    counts = pc.value_counts(device_ids.drop_null()).to_pylist()
+    counts.sort(key=itemgetter("values"))
+    counts.sort(key=itemgetter("counts"), reverse=True)
+    return tuple(map(itemgetter("values"), counts))
 
 
 def _seldom_needed_columns(kernels: pa.Table) -> pa.Table:
     columns = kernels.select([*_NARROWED_COLUMNS, "grid", "block"])
     for place, name in enumerate(_NARROWED_COLUMNS):
-        columns = columns.set_column(place, name, narrowed(columns[name]))
+        column = narrowed(columns[name])
+        columns = columns.set_column(place, name, column)
     return columns

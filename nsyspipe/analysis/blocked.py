@@ -21,20 +21,24 @@ class ExplainedTime(Struct, frozen=True):
 
     def within(self, times: IntervalSet) -> ExplainedTime:
         """Return the part that lies in other times."""
-        return self._part(self.times.intersect(times))
+        part = self.times.intersect(times)
+        return self._part(part)
 
     def without(self, times: IntervalSet) -> ExplainedTime:
         """Return the part that lies outside of other times."""
-        return self._part(self.times.without(times))
+        part = self.times.without(times)
+        return self._part(part)
 
     def of_calls(self, is_chosen: Flags) -> ExplainedTime:
         """Return the part that some of the calls explain, given a flag for each call."""
         is_explained = is_chosen[self.call]
-        return ExplainedTime(self.times[is_explained], self.call[is_explained])
+        times = self.times[is_explained]
+        return ExplainedTime(times, self.call[is_explained])
 
     def _part(self, part: IntervalSet) -> ExplainedTime:
-        place = np.searchsorted(self.times.starts, part.starts, side="right") - 1
-        return ExplainedTime(part, self.call[place])
+        n_begun = np.searchsorted(self.times.starts, part.starts, side="right")
+        places = n_begun - 1
+        return ExplainedTime(part, self.call[places])
 
 
 NOTHING = ExplainedTime(EMPTY, EMPTY.starts)
@@ -48,14 +52,19 @@ def explained_until(idle: IntervalSet, starts: Int64, ends: Int64) -> Int64:
     `idle` are the gaps that end with a late launch.
     """
     lengths = np.minimum(ends - starts, _MAX_CALL_NS)
-    used_up = idle.when_covered(idle.covered_until(starts) + lengths)
-    until: Int64 = np.minimum(ends + lengths, np.maximum(used_up, ends))
+    covered_before = idle.covered_until(starts)
+    used_up = idle.when_covered(covered_before + lengths)
+    longest = ends + lengths
+    used_up_behind = np.maximum(used_up, ends)
+    until: Int64 = np.minimum(longest, used_up_behind)
     return until
 
 
 def made_by(idle: IntervalSet, starts: Int64, ends: Int64) -> IntervalSet:
     """Return the idle time that is explained by times in which the host was held up."""
-    return idle.intersect(union(starts, explained_until(idle, starts, ends)))
+    until = explained_until(idle, starts, ends)
+    explained = union(starts, until)
+    return idle.intersect(explained)
 
 
 def blocked_time(late: IntervalSet, waiting: IntervalSet, calls: pa.Table) -> ExplainedTime:
@@ -69,10 +78,13 @@ def blocked_time(late: IntervalSet, waiting: IntervalSet, calls: pa.Table) -> Ex
         return NOTHING
     starts = calls["start_ns"].to_numpy()
     ends = calls["end_ns"].to_numpy()
+    until = explained_until(late, starts, ends)
     during_calls = _last_to_end(starts, ends)
-    explained = _last_to_end(starts, explained_until(late, starts, ends))
+    explained = _last_to_end(starts, until)
     after_calls = explained.without(during_calls.times)
-    return _merge(during_calls.within(waiting), after_calls.within(waiting))
+    during_calls = during_calls.within(waiting)
+    after_calls = after_calls.within(waiting)
+    return _merge(during_calls, after_calls)
 
 
 def _last_to_end(starts: Int64, ends: Int64) -> ExplainedTime:
@@ -81,20 +93,26 @@ def _last_to_end(starts: Int64, ends: Int64) -> ExplainedTime:
     The intervals are sorted by start.
     """
     latest_end = np.maximum.accumulate(ends)
-    is_later = np.append(True, ends[1:] > latest_end[:-1])
+    is_later = np.ones(ends.size, np.bool_)
+    is_later[1:] = ends[1:] > latest_end[:-1]
     # All other intervals lie inside earlier ones.
     rows = np.flatnonzero(is_later)
-    next_start = np.append(starts[rows[1:]], ends[rows[-1:]])
-    part_starts = starts[rows]
-    part_ends = np.minimum(ends[rows], next_start)
-    is_long = part_ends > part_starts
-    return ExplainedTime(IntervalSet(part_starts[is_long], part_ends[is_long]), rows[is_long])
+    starts = starts[rows]
+    ends = ends[rows]
+    next_start = np.append(starts[1:], ends[-1:])
+    part_ends = np.minimum(ends, next_start)
+    is_long = part_ends > starts
+    times = IntervalSet(starts, part_ends)
+    return ExplainedTime(times[is_long], rows[is_long])
 
 
 def _merge(first: ExplainedTime, second: ExplainedTime) -> ExplainedTime:
     """Merge two that have no time in common, in order of time."""
-    starts = np.concatenate((first.times.starts, second.times.starts))
-    ends = np.concatenate((first.times.ends, second.times.ends))
-    call = np.concatenate((first.call, second.call))
+    first_times = first.times
+    second_times = second.times
+    starts = np.append(first_times.starts, second_times.starts)
+    ends = np.append(first_times.ends, second_times.ends)
+    call = np.append(first.call, second.call)
     order = np.argsort(starts, kind="stable")
-    return ExplainedTime(IntervalSet(starts[order], ends[order]), call[order])
+    times = IntervalSet(starts, ends)
+    return ExplainedTime(times[order], call[order])

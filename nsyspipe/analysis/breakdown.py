@@ -73,18 +73,26 @@ def exposed_comm(comm: IntervalSet, compute: IntervalSet) -> IntervalSet:
 
 def device_time(operations: ProcessOperations, windows: Windows) -> DeviceTime:
     """Merge the operations of one rank by category."""
-    comm = operations.is_comm
-    compute = union(operations.kernel_start[~comm], operations.kernel_end[~comm])
-    communication = union(operations.kernel_start[comm], operations.kernel_end[comm])
+    is_comm = operations.is_comm
+    compute = _kernel_times(operations, ~is_comm)
+    communication = _kernel_times(operations, is_comm)
     memory = union(operations.copy_start, operations.copy_end)
+    hidden = communication.intersect(compute)
     return DeviceTime(
         operations=operations,
         windows=windows,
         compute=compute,
         comm=communication,
         memory=memory,
-        hidden=communication.intersect(compute),
+        hidden=hidden,
     )
+
+
+def _kernel_times(operations: ProcessOperations, chosen: Flags | Int64) -> IntervalSet:
+    """Return when any of the chosen kernels runs."""
+    starts = operations.kernel_start[chosen]
+    ends = operations.kernel_end[chosen]
+    return union(starts, ends)
 
 
 def breakdown(
@@ -103,26 +111,37 @@ def breakdown(
     comm_ns = windows.covered(device.comm)
     overlap_ns = windows.covered(device.hidden)
     exposed_comm_ns = comm_ns - overlap_ns
-    exposed_memory_ns = windows.covered(device.exposed(device.memory))
-    busy_ns = compute_ns + exposed_comm_ns + exposed_memory_ns
-    is_comm = device.operations.is_comm
-    comm_starts = np.sort(device.operations.kernel_start[is_comm])
+    exposed_memory = device.exposed(device.memory)
+    exposed_memory_ns = windows.covered(exposed_memory)
+    idle_ns = wall_ns - compute_ns
+    idle_ns -= exposed_comm_ns
+    idle_ns -= exposed_memory_ns
     columns: dict[str, Int64 | None] = {
         "wall_ns": wall_ns,
         "compute_ns": compute_ns,
         "comm_ns": comm_ns,
         "exposed_comm_ns": exposed_comm_ns,
         "exposed_memory_ns": exposed_memory_ns,
-        "idle_ns": wall_ns - busy_ns,
+        "idle_ns": idle_ns,
         **_device_to_device_copies(device),
         "overlap_compute_ns": overlap_ns,
         "overlap_backward_ns": None,
-        "n_collectives": windows.slices(comm_starts).counts,
+        "n_collectives": _count_comm_starts(device),
     }
     if backward is not None:
         columns["overlap_backward_ns"] = _overlap_of_backward(device, backward)
-    not_recorded = [metric for metric, facts in _NEEDS.items() if not _is_recorded(recorded, facts)]
-    return columns | dict.fromkeys(not_recorded)
+    for metric, facts in _NEEDS.items():
+        if not _is_recorded(recorded, facts):
+            columns[metric] = None
+    return columns
+
+
+def _count_comm_starts(device: DeviceTime) -> Int64:
+    """Return how many communication kernels start in each window."""
+    is_comm = device.operations.is_comm
+    starts = device.operations.kernel_start[is_comm]
+    starts.sort()
+    return device.windows.slices(starts).counts
 
 
 def _is_recorded(recorded: Recorded, facts: Sequence[str]) -> bool:
@@ -131,20 +150,23 @@ def _is_recorded(recorded: Recorded, facts: Sequence[str]) -> bool:
 
 def _overlap_of_backward(device: DeviceTime, backward: Flags) -> Int64:
     """Return how long communication runs while compute of the backward pass runs, ns."""
-    operations = device.operations
-    kernels = backward & ~operations.is_comm
-    compute = union(operations.kernel_start[kernels], operations.kernel_end[kernels])
-    return device.windows.covered(device.comm.intersect(compute))
+    is_chosen = ~device.operations.is_comm
+    is_chosen &= backward
+    compute = _kernel_times(device.operations, is_chosen)
+    overlap = device.comm.intersect(compute)
+    return device.windows.covered(overlap)
 
 
 def _device_to_device_copies(device: DeviceTime) -> dict[str, Int64 | None]:
+    windows = device.windows
     is_dtod = device.operations.copy_kind == DTOD_KIND
-    copies = _measure_copies(device.operations, is_dtod, device.windows)
+    copies = _measure_copies(device.operations, is_dtod, windows)
+    exposed = device.exposed(copies.times)
     return {
-        "dtod_ns": device.windows.covered(copies.times),
+        "dtod_ns": windows.covered(copies.times),
         "dtod_bytes": copies.n_bytes,
         "n_dtod": copies.number,
-        "exposed_dtod_ns": device.windows.covered(device.exposed(copies.times)),
+        "exposed_dtod_ns": windows.covered(exposed),
     }
 
 
@@ -154,17 +176,20 @@ def compute_stream(operations: ProcessOperations, comm_streams: Int64) -> int | 
     None if there are no compute kernels, or if no stream is known. `comm_streams` are the streams
     of the communication operations.
     """
-    streams = pc.value_counts(operations.kernel_rows["stream_id"].drop_null())
+    all_streams = operations.kernel_rows["stream_id"].drop_null()
+    streams = pc.value_counts(all_streams)
     stream_ids = streams.field("values").to_pylist()
     n_kernels = streams.field("counts").to_pylist()
-    counts: Counter[int] = Counter(dict(zip(stream_ids, n_kernels, strict=True)))
+    n_by_stream = dict(zip(stream_ids, n_kernels, strict=True))
+    counts: Counter[int] = Counter(n_by_stream)
     comm_stream_ids, n_comm_kernels = np.unique(comm_streams, return_counts=True)
     n_comm_by_stream = zip(comm_stream_ids.tolist(), n_comm_kernels.tolist(), strict=True)
     counts.subtract(dict(n_comm_by_stream))
     most = max(counts.values(), default=0)
     if most <= 0:
         return None
-    return min(stream for stream, number in counts.items() if number == most)
+    streams_of_most = [stream for stream, number in counts.items() if number == most]
+    return min(streams_of_most)
 
 
 def comm_on_stream(
@@ -179,14 +204,18 @@ def comm_on_stream(
     if not n_launched and operations.kernel_start.size:
         return None
     rows = np.flatnonzero(operations.is_comm)
-    rows = rows[comm_streams == stream] if stream is not None else rows[:0]
+    is_on_stream = np.zeros(rows.size, np.bool_)
+    if stream is not None:
+        is_on_stream = comm_streams == stream
+    rows = rows[is_on_stream]
     rows = rows[rows < n_launched]
     launch = operations.kernel_launch[:n_launched]
     differs = launch[1:] != launch[:-1]
     differs_from_previous = np.append(True, differs)
     differs_from_next = np.append(differs, True)
-    rows = rows[differs_from_previous[rows] & differs_from_next[rows]]
-    return windows.covered(union(operations.kernel_start[rows], operations.kernel_end[rows]))
+    is_only_kernel = differs_from_previous[rows] & differs_from_next[rows]
+    times = _kernel_times(operations, rows[is_only_kernel])
+    return windows.covered(times)
 
 
 class Started(Struct, frozen=True):
@@ -201,7 +230,8 @@ def started_in(starts: Int64, values: Int64, windows: Windows) -> Started:
     order = np.argsort(starts, kind="stable")
     slices = windows.slices(starts[order])
     total_before = np.append(0, np.cumsum(values[order]))
-    total = total_before[slices.last] - total_before[slices.first]
+    total = total_before[slices.last]
+    total -= total_before[slices.first]
     return Started(slices.counts, total)
 
 
@@ -215,9 +245,11 @@ class _Copies(Struct, frozen=True):
 
 def _measure_copies(operations: ProcessOperations, chosen: Flags, windows: Windows) -> _Copies:
     starts = operations.copy_start[chosen]
-    times = union(starts, operations.copy_end[chosen])
-    started = started_in(starts, operations.copy_bytes[chosen], windows)
-    return _Copies(times=times, number=started.number, n_bytes=started.total)
+    ends = operations.copy_end[chosen]
+    n_bytes = operations.copy_bytes[chosen]
+    started = started_in(starts, n_bytes, windows)
+    times = union(starts, ends)
+    return _Copies(times, started.number, started.total)
 
 
 def grad_copies(
@@ -236,17 +268,20 @@ def grad_copies(
     copies = _measure_copies(device.operations, is_gradient, windows)
     spans = _join_over_latencies(copies.times, windows)
     exposed = device.exposed(copies.times)
+    exposed_ns = windows.covered(exposed)
+    span_ns = windows.covered(spans)
     columns: dict[str, Int64 | None] = {
         "grad_copy_ns": windows.covered(copies.times),
-        "exposed_grad_copy_ns": windows.covered(exposed),
-        "grad_copy_span_ns": windows.covered(spans),
+        "exposed_grad_copy_ns": exposed_ns,
+        "grad_copy_span_ns": span_ns,
         "grad_copy_bytes": copies.n_bytes,
         "n_grad_copies": copies.number,
     }
     if not recorded.sizes:
         columns["grad_copy_bytes"] = None
-    is_recorded = recorded.kernels and recorded.memcpy and recorded.kinds
-    return columns if is_recorded else dict.fromkeys(columns)
+    if not _is_recorded(recorded, ("kernels", "memcpy", "kinds")):
+        return dict.fromkeys(columns)
+    return columns
 
 
 def _join_over_latencies(copies: IntervalSet, windows: Windows) -> IntervalSet:
@@ -255,10 +290,13 @@ def _join_over_latencies(copies: IntervalSet, windows: Windows) -> IntervalSet:
     gap_ends = copies.starts[1:]
     window_before = np.searchsorted(windows.starts, gap_starts)
     window_after = np.searchsorted(windows.starts, gap_ends, side="right")
-    is_apart = gap_ends - gap_starts > _MAX_COPY_LATENCY_NS
+    gap_ns = gap_ends - gap_starts
+    is_apart = gap_ns > _MAX_COPY_LATENCY_NS
     is_apart |= window_before != window_after
-    starts = np.append(copies.starts[:1], gap_ends[is_apart])
-    ends = np.append(gap_starts[is_apart], copies.ends[-1:])
+    first_start = copies.starts[:1]
+    last_end = copies.ends[-1:]
+    starts = np.append(first_start, gap_ends[is_apart])
+    ends = np.append(gap_starts[is_apart], last_end)
     return IntervalSet(starts, ends)
 
 
@@ -269,30 +307,32 @@ def blocking_copies(
 
     `copies` are `canonical.BLOCKING_COPIES`. The columns are None if not recorded.
     """
-    names = (
-        "n_blocking_copies",
-        "n_pageable_copies",
-        "blocking_copy_bytes",
-        "exposed_blocking_copy_ns",
-    )
-    if copies is None:
-        return dict.fromkeys(names)
-    starts = copies["start_ns"].to_numpy()
-    windows = device.windows
-    times = union(starts, copies["end_ns"].to_numpy())
-    exposed_ns = windows.covered(device.exposed(times)) if recorded.kernels else None
-    started = started_in(starts, filled(copies["bytes"], 0), windows)
-    is_pageable = filled(pc.cast(copies["is_pageable"], pa.int64()), 0)
-    n_pageable = started_in(starts, is_pageable, windows).total
-    # A sum is not known if a part is not.
-    is_pageable_known = copies["is_pageable"].null_count == 0
-    are_bytes_known = copies["bytes"].null_count == 0
-    return {
-        "n_blocking_copies": started.number,
-        "n_pageable_copies": n_pageable if is_pageable_known else None,
-        "blocking_copy_bytes": started.total if are_bytes_known else None,
-        "exposed_blocking_copy_ns": exposed_ns,
+    columns: dict[str, Int64 | None] = {
+        "n_blocking_copies": None,
+        "n_pageable_copies": None,
+        "blocking_copy_bytes": None,
+        "exposed_blocking_copy_ns": None,
     }
+    if copies is None:
+        return columns
+    windows = device.windows
+    starts = copies["start_ns"].to_numpy()
+    ends = copies["end_ns"].to_numpy()
+    if recorded.kernels:
+        exposed = device.exposed(union(starts, ends))
+        columns["exposed_blocking_copy_ns"] = windows.covered(exposed)
+    n_bytes = filled(copies["bytes"], 0)
+    started = started_in(starts, n_bytes, windows)
+    columns["n_blocking_copies"] = started.number
+    # A sum is not known if a part is not.
+    if not copies["bytes"].null_count:
+        columns["blocking_copy_bytes"] = started.total
+    is_pageable = copies["is_pageable"]
+    if not is_pageable.null_count:
+        numbers = is_pageable.cast(pa.int64()).to_numpy()
+        pageable = started_in(starts, numbers, windows)
+        columns["n_pageable_copies"] = pageable.total
+    return columns
 
 
 def _are_in_runs(operations: ProcessOperations) -> Flags:
@@ -302,14 +342,17 @@ def _are_in_runs(operations: ProcessOperations) -> Flags:
     """
     launch = operations.copy_launch
     is_dtod = operations.copy_kind == DTOD_KIND
-    copies = np.flatnonzero(is_dtod & (launch != NEVER))
+    has_launch = launch != NEVER
+    copies = np.flatnonzero(is_dtod & has_launch)
     copy_launch = launch[copies]
     kernel_launch = operations.kernel_launch[: operations.n_launched]
     # A run ends with the next launch of anything else.
     n_before = np.searchsorted(kernel_launch, copy_launch)
     n_before += np.searchsorted(launch[~is_dtod], copy_launch)
-    lengths = np.diff(run_starts(n_before), append=copy_launch.size)
-    is_in_long_run = np.repeat(lengths >= _MIN_COPIES_OF_BUCKET, lengths)
+    first = run_starts(n_before)
+    lengths = np.diff(first, append=copy_launch.size)
+    is_long = lengths >= _MIN_COPIES_OF_BUCKET
+    is_in_long_run = np.repeat(is_long, lengths)
     is_in_run = np.zeros(launch.size, np.bool_)
     is_in_run[copies[is_in_long_run]] = True
     return is_in_run
@@ -338,28 +381,26 @@ def idle_gaps(operations: ProcessOperations, offset_ns: int = 0) -> Gaps:
     If operations start together, a kernel ends the gap, and of kernels the first launched. Launches
     are put on the clock of the device, which is later than that of the host by `offset_ns`.
     """
-    starts = np.concatenate((operations.kernel_start, operations.copy_start))
+    starts = np.append(operations.kernel_start, operations.copy_start)
     # Starts are nearly sorted, which makes this cheap.
     order = np.argsort(starts, kind="stable")
     starts = starts[order]
-    reached = np.concatenate((operations.kernel_end, operations.copy_end))[order]
+    reached = np.append(operations.kernel_end, operations.copy_end)[order]
     np.maximum.accumulate(reached, out=reached)
-    last_before = np.flatnonzero(starts[1:] > reached[:-1])
+    is_gap = starts[1:] > reached[:-1]
+    last_before = np.flatnonzero(is_gap)
+    first_behind = last_before + 1
     gap_starts = reached[last_before]
-    gap_ends = starts[1:][last_before]
-    # Both are as long as the operations.
-    del starts, reached
-    operation = _explaining_operations(operations, order, last_before + 1)
+    gap_ends = starts[first_behind]
+    # They are as long as the operations.
+    del starts, reached, is_gap
+    operation = _explaining_operations(operations, order, first_behind)
     del order
     launch = np.append(operations.kernel_launch, operations.copy_launch)[operation]
-    np.add(launch, offset_ns, out=launch, where=launch != NEVER)
-    return Gaps(
-        starts=gap_starts,
-        ends=gap_ends,
-        launch=launch,
-        operation=operation,
-        latency_ns=_launch_latency(operations, offset_ns),
-    )
+    is_known = launch != NEVER
+    launch[is_known] += offset_ns
+    latency_ns = _launch_latency(operations, offset_ns)
+    return Gaps(gap_starts, gap_ends, launch, operation, latency_ns)
 
 
 def _explaining_operations(operations: ProcessOperations, order: Int64, places: Int64) -> Int64:
@@ -368,23 +409,27 @@ def _explaining_operations(operations: ProcessOperations, order: Int64, places: 
     If no such operation follows, it is the one at the place.
     """
     at_place = order[places]
-    is_unified = operations.is_unified
-    if not is_unified.any():
+    is_unified_copy = operations.is_unified
+    if not is_unified_copy.any():
         return at_place
-    is_unified = np.append(np.zeros(operations.kernel_start.size, np.bool_), is_unified)
-    launchable = np.flatnonzero(~is_unified[order])
+    n_kernels = operations.kernel_start.size
+    is_launchable_kernel = np.ones(n_kernels, np.bool_)
+    is_launchable = np.append(is_launchable_kernel, ~is_unified_copy)
+    launchable = np.flatnonzero(is_launchable[order])
     following = np.searchsorted(launchable, places)
-    next_launchable = order[np.append(launchable, 0)[following]]
-    return np.where(following < launchable.size, next_launchable, at_place)
+    next_place = np.append(launchable, 0)[following]
+    has_next = following < launchable.size
+    return np.where(has_next, order[next_place], at_place)
 
 
 def _launch_latency(operations: ProcessOperations, offset_ns: int) -> int:
     n_launched = operations.n_launched
     if not n_launched:
         return 0
-    latencies = operations.kernel_start[:n_launched] - operations.kernel_launch[:n_launched]
-    latencies -= offset_ns
-    return min(max(int(latencies.min()), 0), _MAX_LAUNCH_LATENCY_NS)
+    starts = operations.kernel_start[:n_launched]
+    latencies = starts - operations.kernel_launch[:n_launched]
+    shortest_ns = int(latencies.min()) - offset_ns
+    return min(max(shortest_ns, 0), _MAX_LAUNCH_LATENCY_NS)
 
 
 class IdleCauses(Struct, frozen=True):
@@ -407,7 +452,8 @@ def idle_causes(
     `idle_ns` is None. `calls` are `canonical.BLOCKING_CALLS` of the process, sorted by start.
     Without them, the causes that need calls are None.
     """
-    columns: dict[str, Int64 | None] = dict.fromkeys((*IDLE_CAUSES, *IDLE_DETAILS))
+    names = (*IDLE_CAUSES, *IDLE_DETAILS)
+    columns: dict[str, Int64 | None] = dict.fromkeys(names)
     if idle_ns is None:
         return IdleCauses(columns, {}, {})
     input_times = union_of(inputs.data, inputs.quiet)
@@ -415,31 +461,42 @@ def idle_causes(
     late_ns = windows.covered(late.times)
     waiting_ns = windows.covered(late.waiting)
     dependency_ns = windows.covered(late.known_gaps) - late_ns
+    between_steps = late.times.intersect(inputs.quiet)
     made_by_input = made_by(late.gaps, input_times.starts, input_times.ends)
-    columns |= {
-        "idle_input_ns": late_ns - waiting_ns,
-        "idle_dependency_ns": dependency_ns,
-        "idle_unknown_ns": idle_ns - late_ns - dependency_ns,
-        "idle_between_steps_ns": windows.covered(late.times.intersect(inputs.quiet)),
-        "idle_made_by_input_ns": windows.covered(made_by_input),
-    }
+    explained_ns = late_ns + dependency_ns
+    columns["idle_input_ns"] = late_ns - waiting_ns
+    columns["idle_dependency_ns"] = dependency_ns
+    columns["idle_unknown_ns"] = idle_ns - explained_ns
+    columns["idle_between_steps_ns"] = windows.covered(between_steps)
+    columns["idle_made_by_input_ns"] = windows.covered(made_by_input)
     if calls is None:
         return IdleCauses(columns, {}, {})
     blocked = blocked_time(late.times, late.waiting, calls)
-    blocked_by_copies = blocked.of_calls(calls["is_of_copy"].to_numpy())
-    blocked_ns = windows.covered(blocked.times)
-    columns["idle_launch_ns"] = waiting_ns - blocked_ns
-    columns["idle_blocked_ns"] = blocked_ns
-    columns["idle_blocked_by_copies_ns"] = windows.covered(blocked_by_copies.times)
-    launching = late.waiting.without(blocked.times)
-    pauses = launching[launching.ends - launching.starts >= PAUSE_NS]
-    columns["idle_pause_ns"] = windows.covered(pauses)
+    is_of_copy = calls["is_of_copy"].to_numpy()
+    blocked_by_copies = blocked.of_calls(is_of_copy)
+    columns |= _split_waiting(late.waiting, blocked, blocked_by_copies, windows)
     columns |= _made_by_calls(late.gaps, calls, windows)
-    return IdleCauses(
-        columns=columns,
-        by_call=_by_call(blocked, calls, windows),
-        of_copies_by_call=_by_call(blocked_by_copies, calls, windows),
-    )
+    by_call = _by_call(blocked, calls, windows)
+    of_copies_by_call = _by_call(blocked_by_copies, calls, windows)
+    return IdleCauses(columns, by_call, of_copies_by_call)
+
+
+def _split_waiting(
+    waiting: IntervalSet, blocked: ExplainedTime, blocked_by_copies: ExplainedTime, windows: Windows
+) -> dict[str, Int64 | None]:
+    """Return how long the device waits while the host is blocked, and while it is not, ns."""
+    waiting_ns = windows.covered(waiting)
+    blocked_ns = windows.covered(blocked.times)
+    launching = waiting.without(blocked.times)
+    lengths_ns = launching.ends - launching.starts
+    is_pause = lengths_ns >= PAUSE_NS
+    pauses = launching[is_pause]
+    return {
+        "idle_launch_ns": waiting_ns - blocked_ns,
+        "idle_blocked_ns": blocked_ns,
+        "idle_blocked_by_copies_ns": windows.covered(blocked_by_copies.times),
+        "idle_pause_ns": windows.covered(pauses),
+    }
 
 
 class _LateTime(Struct, frozen=True):
@@ -455,21 +512,19 @@ class _LateTime(Struct, frozen=True):
 
 
 def _find_late_time(gaps: Gaps, input_times: IntervalSet) -> _LateTime:
-    is_known = gaps.launch != NEVER
     known_gaps = IntervalSet(gaps.starts, gaps.ends)
     launch = gaps.launch
+    is_known = launch != NEVER
     if not is_known.all():
         known_gaps = known_gaps[is_known]
         launch = launch[is_known]
+    starts = known_gaps.starts
     ready = launch + gaps.latency_ns
-    np.clip(ready, known_gaps.starts, known_gaps.ends, out=ready)
-    times = nonempty(known_gaps.starts, ready)
-    return _LateTime(
-        known_gaps=known_gaps,
-        gaps=known_gaps[ready > known_gaps.starts],
-        times=times,
-        waiting=times.without(input_times),
-    )
+    np.clip(ready, starts, known_gaps.ends, out=ready)
+    late_gaps = known_gaps[ready > starts]
+    times = nonempty(starts, ready)
+    waiting = times.without(input_times)
+    return _LateTime(known_gaps, late_gaps, times, waiting)
 
 
 def _made_by_calls(
@@ -479,8 +534,11 @@ def _made_by_calls(
     starts = calls["start_ns"].to_numpy()
     ends = calls["end_ns"].to_numpy()
     is_of_copy = calls["is_of_copy"].to_numpy()
-    made_by_calls = made_by(late_gaps, starts[~is_of_copy], ends[~is_of_copy])
-    made_by_copies = made_by(late_gaps, starts[is_of_copy], ends[is_of_copy])
+    is_of_call = ~is_of_copy
+    call_starts = starts[is_of_call]
+    copy_starts = starts[is_of_copy]
+    made_by_calls = made_by(late_gaps, call_starts, ends[is_of_call])
+    made_by_copies = made_by(late_gaps, copy_starts, ends[is_of_copy])
     return {
         "idle_made_by_calls_ns": windows.covered(made_by_calls),
         "idle_made_by_copies_ns": windows.covered(made_by_copies),
@@ -497,8 +555,10 @@ def late_starts(gaps: Gaps, windows: Windows) -> Int64:
     ready = gaps.launch[is_known] + gaps.latency_ns
     starts = gaps.starts[is_known]
     ends = gaps.ends[is_known]
-    is_late = (ready > starts) & (ready < ends)
-    return windows.covered(IntervalSet(ready[is_late], ends[is_late]))
+    is_late = ready > starts
+    is_late &= ready < ends
+    late_times = IntervalSet(ready[is_late], ends[is_late])
+    return windows.covered(late_times)
 
 
 def exposed_by_late_launches(device: DeviceTime, latency_ns: int, offset_ns: int) -> Int64:
@@ -512,14 +572,15 @@ def exposed_by_late_launches(device: DeviceTime, latency_ns: int, offset_ns: int
     operations = device.operations
     n_launched = operations.n_launched
     start = operations.kernel_start[:n_launched]
-    end = operations.kernel_end[:n_launched]
     launch = operations.kernel_launch[:n_launched] + offset_ns
-    is_late = start - launch <= _MAX_LAUNCH_LATENCY_NS
-    is_late_comm = operations.is_comm[:n_launched] & is_late
-    late_comm = union(start[is_late_comm], end[is_late_comm])
+    is_late_comm = start - launch <= _MAX_LAUNCH_LATENCY_NS
+    is_late_comm &= operations.is_comm[:n_launched]
+    late_comm = _kernel_times(operations, np.flatnonzero(is_late_comm))
     until_launch = _until_next_compute_is_launched(device, launch + latency_ns)
+    late = union_of(late_comm, until_launch)
     exposed = exposed_comm(device.comm, device.compute)
-    return device.windows.covered(exposed.intersect(union_of(late_comm, until_launch)))
+    exposed_by_late = exposed.intersect(late)
+    return device.windows.covered(exposed_by_late)
 
 
 def _until_next_compute_is_launched(device: DeviceTime, ready: Int64) -> IntervalSet:
@@ -527,16 +588,20 @@ def _until_next_compute_is_launched(device: DeviceTime, ready: Int64) -> Interva
 
     `ready` is of each launched kernel when it can start.
     """
-    rows = np.flatnonzero(~device.operations.is_comm[: ready.size])
+    is_compute = ~device.operations.is_comm[: ready.size]
+    rows = np.flatnonzero(is_compute)
     starts = device.operations.kernel_start[rows]
     # If compute kernels start together, the first launched ends the time without compute.
     first_starts, first_rows = np.unique(starts, return_index=True)
     next_compute = device.compute.starts[1:]
     place = np.searchsorted(first_starts, next_compute)
-    is_launched = np.append(first_starts, FOREVER)[place] == next_compute
-    without_compute = IntervalSet(device.compute.ends[:-1], next_compute)[is_launched]
-    next_kernel = rows[first_rows[place[is_launched]]]
-    ready_in_time = np.clip(ready[next_kernel], without_compute.starts, without_compute.ends)
+    start_at_place = np.append(first_starts, FOREVER)[place]
+    is_launched = start_at_place == next_compute
+    previous_end = device.compute.ends[:-1]
+    without_compute = IntervalSet(previous_end, next_compute)[is_launched]
+    first_row = first_rows[place[is_launched]]
+    ready_in_time = ready[rows[first_row]]
+    np.clip(ready_in_time, without_compute.starts, without_compute.ends, out=ready_in_time)
     return nonempty(without_compute.starts, ready_in_time)
 
 
@@ -547,18 +612,22 @@ def phase_idle(
 
     `phase` is of the operation that ends each gap, negative for none.
     """
-    return [
-        windows.covered(IntervalSet(gaps.starts, gaps.ends)[phase == code])
-        for code in range(n_phases)
-    ]
+    times = IntervalSet(gaps.starts, gaps.ends)
+    idle_ns = []
+    for code in range(n_phases):
+        times_of_phase = times[phase == code]
+        idle_ns.append(windows.covered(times_of_phase))
+    return idle_ns
 
 
 def _by_call(blocked: ExplainedTime, calls: pa.Table, windows: Windows) -> dict[str, Int64]:
     """Return the explained time of each window by the name of the call, ns, without zeros."""
     if not len(blocked.times) or not len(windows):
         return {}
-    call_names = calls["call"].take(pa.array(blocked.call)).combine_chunks().dictionary_encode()
+    call = pa.array(blocked.call)
+    call_names = calls["call"].take(call).combine_chunks().dictionary_encode()
+    codes = call_names.indices.to_numpy()
     names = call_names.dictionary.to_pylist()
-    lengths = phase_idle(blocked.times, windows, call_names.indices.to_numpy(), len(names))
+    lengths = phase_idle(blocked.times, windows, codes, len(names))
     lengths_by_call = zip(names, lengths, strict=True)
     return {name: length_ns for name, length_ns in lengths_by_call if length_ns.any()}

@@ -94,10 +94,11 @@ def clock_offsets(
 
 
 def _tie_reports(matched: Sequence[Int64], ends: Int64, report: Int64) -> _Ties:
-    meetings = _find_meetings(matched, ends, report)
-    rows = [row for number, meeting in enumerate(meetings) for row in _tie_meeting(number, meeting)]
-    columns = np.array(rows, np.int64).reshape(len(rows), 4).T
-    return _Ties(*columns)
+    rows: list[list[int]] = []
+    for number, meeting in enumerate(_find_meetings(matched, ends, report)):
+        rows += _tie_meeting(number, meeting)
+    columns = np.array(rows, np.int64).reshape(len(rows), 4)
+    return _Ties(*columns.T)
 
 
 class _Meeting(Struct, frozen=True):
@@ -109,10 +110,9 @@ class _Meeting(Struct, frozen=True):
     @classmethod
     def joined(cls, parts: Sequence["_Meeting"]) -> "_Meeting":
         """Return all collectives of one set of reports."""
-        return cls(
-            np.concatenate([part.difference_ns for part in parts]),
-            np.concatenate([part.report for part in parts]),
-        )
+        differences_ns = [part.difference_ns for part in parts]
+        reports = [part.report for part in parts]
+        return cls(np.concatenate(differences_ns), np.concatenate(reports))
 
 
 def _find_meetings(matched: Sequence[Int64], ends: Int64, report: Int64) -> list[_Meeting]:
@@ -122,33 +122,44 @@ def _find_meetings(matched: Sequence[Int64], ends: Int64, report: Int64) -> list
         if not rows.size:
             continue
         owner = report[rows]
-        median_end = floor_median(np.sort(ends[rows], axis=1))
-        difference_ns = ends[rows] - median_end[:, np.newaxis]
+        ends_of_rows = ends[rows]
+        median_end = floor_median(np.sort(ends_of_rows, axis=1))
+        difference_ns = ends_of_rows - median_end[:, np.newaxis]
         # Mostly all collectives have the same reports.
         members = owner[:1]
         which = np.zeros(len(rows), np.int64)
         if (owner != members).any():
             members, which = np.unique(owner, axis=0, return_inverse=True)
-        which = which.ravel()
-        order = np.argsort(which, kind="stable")
-        rows_of_members = np.split(order, run_starts(which[order])[1:])
-        for reports, chosen in zip(members, rows_of_members, strict=True):
+        for reports, chosen in zip(members, _places_of(which.ravel()), strict=True):
             key = tuple(np.unique(reports).tolist())
             meeting = _Meeting(difference_ns[chosen].ravel(), owner[chosen].ravel())
-            meetings.setdefault(key, []).append(meeting)
+            parts = meetings.setdefault(key, [])
+            parts.append(meeting)
     return [_Meeting.joined(parts) for parts in meetings.values()]
+
+
+def _places_of(numbers: Int64) -> list[Int64]:
+    """Return where each number occurs, the lowest number first."""
+    order = np.argsort(numbers, kind="stable")
+    first = run_starts(numbers[order])
+    return np.split(order, first[1:])
 
 
 def _tie_meeting(number: int, meeting: _Meeting) -> Iterator[list[int]]:
     """Yield the fields of `_Ties` for each report that has enough differences."""
     order = np.lexsort((meeting.difference_ns, meeting.report))
-    for rows in np.split(order, run_starts(meeting.report[order])[1:]):
-        differences = meeting.difference_ns[rows]
-        if differences.size >= _MIN_DIFFERENCES:
-            median_ns = int(floor_median(differences))
-            deviations = np.sort(np.abs(differences - median_ns))
-            spread_ns = round(_MAD_SCALE * int(floor_median(deviations)))
-            yield [number, int(meeting.report[rows[0]]), median_ns, spread_ns]
+    first_of_report = run_starts(meeting.report[order])
+    for rows in np.split(order, first_of_report[1:]):
+        differences_ns = meeting.difference_ns[rows]
+        if differences_ns.size < _MIN_DIFFERENCES:
+            continue
+        report = int(meeting.report[rows[0]])
+        median_ns = int(floor_median(differences_ns))
+        deviations_ns = np.abs(differences_ns - median_ns)
+        deviations_ns.sort()
+        median_deviation_ns = int(floor_median(deviations_ns))
+        spread_ns = round(_MAD_SCALE * median_deviation_ns)
+        yield [number, report, median_ns, spread_ns]
 
 
 def _connect_reports(ties: _Ties, n_reports: int) -> Int64:
@@ -156,8 +167,8 @@ def _connect_reports(ties: _Ties, n_reports: int) -> Int64:
     parts = np.arange(n_reports)
     n_meetings = int(ties.meeting.max()) + 1
     while True:
-        lowest = least_of(ties.meeting, parts[ties.report], n_meetings)
         before = parts.copy()
+        lowest = least_of(ties.meeting, parts[ties.report], n_meetings)
         np.minimum.at(parts, ties.report, lowest[ties.meeting])
         if (parts == before).all():
             return parts
@@ -166,13 +177,17 @@ def _connect_reports(ties: _Ties, n_reports: int) -> Int64:
 def _choose_offsets(ties: _Ties, parts: Int64, n_reports: int) -> tuple[Int64, Int64]:
     """Return the offset of each report, and how far each tie differs from it."""
     offsets = np.zeros(n_reports, np.int64)
-    if np.unique(ties.meeting).size == 1:
+    n_meetings = np.unique(ties.meeting).size
+    if n_meetings == 1:
         offsets[ties.report] = ties.median_ns
         return offsets, np.zeros_like(ties.median_ns)
     fitted, misfits = _fit_offsets(ties, n_reports)
-    for part in np.unique(parts[ties.report]).tolist():
-        reports = np.unique(ties.report[parts[ties.report] == part])
-        offsets[reports] = fitted[reports] - floor_median(np.sort(fitted[reports]))
+    part_of_tie = parts[ties.report]
+    for part in np.unique(part_of_tie).tolist():
+        is_of_part = part_of_tie == part
+        reports = np.unique(ties.report[is_of_part])
+        fitted_of_part = fitted[reports]
+        offsets[reports] = fitted_of_part - floor_median(np.sort(fitted_of_part))
     return offsets, misfits
 
 
@@ -185,18 +200,20 @@ def _fit_offsets(ties: _Ties, n_reports: int) -> tuple[Int64, Int64]:
     """
     middle = n_reports + ties.meeting
     unknowns = np.concatenate((ties.report, middle))
-    fit = np.zeros(int(unknowns.max()) + 1)
+    n_unknowns = int(unknowns.max()) + 1
 
     def gradient_of(misfits: Float64) -> Float64:
         weights = np.concatenate((misfits, -misfits))
-        return np.bincount(unknowns, weights, fit.size).astype(np.float64)
+        gradient = np.bincount(unknowns, weights, n_unknowns)
+        return gradient.astype(np.float64)
 
+    fit = np.zeros(n_unknowns)
     misfits = ties.median_ns.astype(np.float64)
     gradient = gradient_of(misfits)
     direction = gradient
     steepness = gradient @ gradient
     steepness_at_end = _MAX_REMAINING_GRADIENT * steepness
-    for _ in range(fit.size):
+    for _ in range(n_unknowns):
         if steepness <= steepness_at_end:
             break
         change = direction[ties.report] - direction[middle]
@@ -204,17 +221,23 @@ def _fit_offsets(ties: _Ties, n_reports: int) -> tuple[Int64, Int64]:
         fit = fit + length * direction
         misfits = misfits - length * change
         gradient = gradient_of(misfits)
-        direction = gradient + gradient @ gradient / steepness * direction
+        share_of_direction = gradient @ gradient / steepness
+        direction = gradient + share_of_direction * direction
         steepness = gradient @ gradient
-    offsets = np.rint(fit[:n_reports]).astype(np.int64)
-    return offsets, np.rint(np.abs(misfits)).astype(np.int64)
+    return _rounded(fit[:n_reports]), _rounded(np.abs(misfits))
+
+
+def _rounded(values: Float64) -> Int64:
+    return np.rint(values).astype(np.int64)
 
 
 def floor_median(ordered: Int64) -> Int64:
     """Return the median along the last axis of sorted values; the mean of two is floored."""
-    low = ordered[..., (ordered.shape[-1] - 1) // 2]
-    high = ordered[..., ordered.shape[-1] // 2]
-    return low + (high - low) // 2
+    n_values = ordered.shape[-1]
+    low = ordered[..., (n_values - 1) // 2]
+    high = ordered[..., n_values // 2]
+    half_distance = (high - low) // 2
+    return low + half_distance
 
 
 class DeviceClock(Struct, frozen=True):
@@ -271,11 +294,15 @@ def _find_agreed_least(values: Int64) -> tuple[int | None, int]:
 
     With fewer than three values, return the smallest (None without values), and 0.
     """
+    if not values.size:
+        return None, 0
     if values.size < _MIN_DIFFERENCES:
-        return int(values.min()) if values.size else None, 0
-    third = int(np.partition(values, _MIN_DIFFERENCES - 1)[_MIN_DIFFERENCES - 1])
+        return int(values.min()), 0
+    place = _MIN_DIFFERENCES - 1
+    third = int(np.partition(values, place)[place])
     is_near = values >= third - _TOLERANCE_NS
-    return int(values.min(initial=NEVER, where=is_near)), third
+    least = int(values.min(initial=NEVER, where=is_near))
+    return least, third
 
 
 class _Launched(Struct, frozen=True):
@@ -299,25 +326,32 @@ def clock_of_device(
     process used several devices, pass `device_id`: only the waits for that device count.
     """
     if calls is not None and waits.num_rows:
-        waits = waits.filter(_are_undisturbed(waits, calls))
+        is_undisturbed = _are_undisturbed(waits, calls)
+        waits = waits.filter(is_undisturbed)
     if device_id is not None:
-        waits = waits.filter(pc.equal(waits["device_id"], device_id))
-    n_launched = operations.n_launched
-    kernels = _Launched(
-        launch=operations.kernel_launch[:n_launched],
-        start=operations.kernel_start[:n_launched],
-        end=operations.kernel_end[:n_launched],
-        stream=operations.kernel_column("stream_id", 0, n_launched),
-    )
-    is_launched = operations.copy_launch != NEVER
-    copy_launch = operations.copy_launch[is_launched]
-    copies = _Launched(
-        launch=copy_launch,
-        start=operations.copy_start[is_launched],
-        end=operations.copy_end[is_launched],
-        stream=np.broadcast_to(_STREAM_OF_COPIES, copy_launch.size),
-    )
+        is_for_device = pc.equal(waits["device_id"], device_id)
+        waits = waits.filter(is_for_device)
+    kernels = _launched_kernels(operations)
+    copies = _launched_copies(operations)
     return _compare_clocks(kernels, copies, waits)
+
+
+def _launched_kernels(operations: ProcessOperations) -> _Launched:
+    n_launched = operations.n_launched
+    launch = operations.kernel_launch[:n_launched]
+    start = operations.kernel_start[:n_launched]
+    end = operations.kernel_end[:n_launched]
+    stream = operations.kernel_column("stream_id", 0, n_launched)
+    return _Launched(launch, start, end, stream)
+
+
+def _launched_copies(operations: ProcessOperations) -> _Launched:
+    is_launched = operations.copy_launch != NEVER
+    launch = operations.copy_launch[is_launched]
+    start = operations.copy_start[is_launched]
+    end = operations.copy_end[is_launched]
+    stream = np.broadcast_to(_STREAM_OF_COPIES, launch.size)
+    return _Launched(launch, start, end, stream)
 
 
 class _RunningCalls(Struct, frozen=True):
@@ -354,9 +388,11 @@ def _find_running_calls(calls: pa.Table, times: Int64) -> _RunningCalls:
     starts = [_NO_TIMES]
     ends = [_NO_TIMES]
     threads = [_NO_TIMES]
-    for batch in calls.select(["start_ns", "end_ns", "thread_id"]).to_batches():
+    time_at_place = np.append(times, NEVER)
+    columns = calls.select(["start_ns", "end_ns", "thread_id"])
+    for batch in columns.to_batches():
         start, end, thread = (column.to_numpy() for column in batch.columns)
-        next_time = np.append(times, NEVER)[counts_up_to(times, start)]
+        next_time = time_at_place[counts_up_to(times, start)]
         is_running = np.flatnonzero(next_time < end)
         starts.append(start[is_running])
         ends.append(end[is_running])
@@ -369,11 +405,15 @@ def _compare_clocks(kernels: _Launched, copies: _Launched, waits: pa.Table) -> D
     first_of_launch = run_starts(kernels.launch)
     kernel_lags = np.minimum.reduceat(kernels.start, first_of_launch)
     kernel_lags -= kernels.launch[first_of_launch]
-    lags = np.concatenate((kernel_lags, copies.start - copies.launch))
+    copy_lags = copies.start - copies.launch
+    lags = np.append(kernel_lags, copy_lags)
     # A blocking copy is a wait for that copy.
-    blocking = waits.filter(pc.is_valid(waits["copy_end_ns"]))
-    copy_leads = blocking["copy_end_ns"].to_numpy() - blocking["end_ns"].to_numpy()
-    leads = np.concatenate((_find_largest_leads(kernels, copies, waits), copy_leads))
+    is_copy = pc.is_valid(waits["copy_end_ns"])
+    blocking = waits.filter(is_copy)
+    copy_ends = blocking["copy_end_ns"].to_numpy()
+    returns = blocking["end_ns"].to_numpy()
+    leads = _find_largest_leads(kernels, copies, waits)
+    leads = np.append(leads, copy_ends - returns)
     return device_clock(lags, leads)
 
 
@@ -388,13 +428,14 @@ class _WaitingCalls(Struct, frozen=True):
     @classmethod
     def of_waits(cls, waits: pa.Table) -> "_WaitingCalls":
         """Return the waits that are not copies."""
-        rows = waits.filter(pc.is_null(waits["copy_end_ns"])).sort_by("start_ns")
-        return cls(
-            began=rows["start_ns"].to_numpy(),
-            returned=rows["end_ns"].to_numpy(),
-            is_whole=rows["is_whole"].to_numpy(),
-            stream=pc.fill_null(rows["stream_id"], UNKNOWN).to_numpy(),
-        )
+        is_no_copy = pc.is_null(waits["copy_end_ns"])
+        rows = waits.filter(is_no_copy)
+        rows = rows.sort_by("start_ns")
+        began = rows["start_ns"].to_numpy()
+        returned = rows["end_ns"].to_numpy()
+        is_whole = rows["is_whole"].to_numpy()
+        stream = pc.fill_null(rows["stream_id"], UNKNOWN).to_numpy()
+        return cls(began, returned, is_whole, stream)
 
 
 class _Awaited(Struct, frozen=True):
@@ -412,41 +453,55 @@ def _find_largest_leads(kernels: _Launched, copies: _Launched, waits: pa.Table) 
     `device_clock` needs to decide.
     """
     calls = _WaitingCalls.of_waits(waits)
-    if not calls.began.size:
+    n_calls = calls.began.size
+    if not n_calls:
         return _NO_TIMES
-    awaited = [_with_next_calls(launched, calls.began) for launched in (kernels, copies)]
+    awaited_kernels = _with_next_calls(kernels, calls.began)
+    awaited_copies = _with_next_calls(copies, calls.began)
+    awaited = [awaited_kernels, awaited_copies]
     max_lead = _limit_leads(awaited, calls)
-    is_known = calls.stream != UNKNOWN
-    # Each group is of calls that wait for a stream; None: for all streams, or it is not known.
-    groups: list[tuple[int | None, Flags]] = [(None, calls.is_whole | ~is_known)]
-    groups += [
-        (stream, (calls.stream == stream) & ~calls.is_whole)
-        for stream in np.unique(calls.stream[is_known])
-    ]
     largest = _NO_TIMES
-    for stream, is_of_group in groups:
+    for stream, is_of_group in _groups_of_calls(calls):
         next_of_group = _next_of_group(is_of_group)
         for end, next_call in _of_stream(awaited, stream):
             call = next_of_group[next_call]
-            is_awaited = call < calls.began.size
+            is_awaited = call < n_calls
             call = call[is_awaited]
             leads = end[is_awaited] - calls.returned[call]
-            largest = np.append(largest, np.minimum(leads, max_lead[call]))
+            leads = np.minimum(leads, max_lead[call])
+            largest = np.append(largest, leads)
             if largest.size > _MIN_DIFFERENCES:
-                largest = np.partition(largest, -_MIN_DIFFERENCES)[-_MIN_DIFFERENCES:]
+                largest = np.partition(largest, -_MIN_DIFFERENCES)
+                largest = largest[-_MIN_DIFFERENCES:]
     return largest
 
 
+def _groups_of_calls(calls: _WaitingCalls) -> Iterator[tuple[int | None, Flags]]:
+    """Yield each stream, and which calls wait for it alone.
+
+    The first group has None in place of a stream. Its calls wait for all streams, or it is not
+    known for which.
+    """
+    is_known = calls.stream != UNKNOWN
+    yield None, calls.is_whole | ~is_known
+    for stream in np.unique(calls.stream[is_known]).tolist():
+        waits_for_stream = calls.stream == stream
+        yield stream, waits_for_stream & ~calls.is_whole
+
+
 def _with_next_calls(launched: _Launched, began: Int64) -> _Awaited:
-    next_call = counts_up_to(began, launched.launch).astype(np.int32)
-    return _Awaited(stream=launched.stream, end=launched.end, next_call=next_call)
+    n_begun = counts_up_to(began, launched.launch)
+    next_call = n_begun.astype(np.int32)
+    return _Awaited(launched.stream, launched.end, next_call)
 
 
 def _next_of_group(is_of_group: Flags) -> Int64:
     """Return for each call the first one of a group from it on; the number of calls for none."""
     n_calls = is_of_group.size
     calls = np.append(np.flatnonzero(is_of_group), n_calls)
-    return calls[np.searchsorted(calls, np.arange(n_calls + 1))]
+    all_calls = np.arange(n_calls + 1)
+    places = np.searchsorted(calls, all_calls)
+    return calls[places]
 
 
 def _limit_leads(awaited: Sequence[_Awaited], calls: _WaitingCalls) -> Int64:
@@ -457,19 +512,19 @@ def _limit_leads(awaited: Sequence[_Awaited], calls: _WaitingCalls) -> Int64:
     """
     n_calls = calls.began.size
     max_lead = np.full(n_calls, NEVER)
-    streams = {
-        stream
-        for operations in awaited
-        for stream in pc.unique(pa.array(operations.stream)).to_pylist()
-    }
+    streams: set[int] = set()
+    for operations in awaited:
+        streams.update(pc.unique(pa.array(operations.stream)).to_pylist())
     for stream in streams:
-        last_end = np.full(n_calls + 1, -NEVER)
+        last_end_at_call = np.full(n_calls + 1, -NEVER)
         for end, next_call in _of_stream(awaited, stream):
-            np.maximum.at(last_end, next_call, end)
-        last_end = np.maximum.accumulate(last_end)[:-1]
-        lead = np.where(last_end == -NEVER, NEVER, last_end - calls.returned)
+            np.maximum.at(last_end_at_call, next_call, end)
+        last_end = np.maximum.accumulate(last_end_at_call)[:-1]
+        has_operations = last_end != -NEVER
+        lead = np.where(has_operations, last_end - calls.returned, NEVER)
         max_lead = np.minimum(max_lead, lead)
-    max_lead[calls.is_whole | (calls.stream != UNKNOWN)] = NEVER
+    is_stream_known = calls.stream != UNKNOWN
+    max_lead[calls.is_whole | is_stream_known] = NEVER
     return max_lead
 
 
@@ -481,5 +536,10 @@ def _of_stream(awaited: Sequence[_Awaited], stream: int | None) -> Iterator[tupl
     for operations in awaited:
         for first in range(0, operations.stream.size, BLOCK):
             rows = slice(first, first + BLOCK)
-            is_chosen = slice(None) if stream is None else operations.stream[rows] == stream
-            yield operations.end[rows][is_chosen], operations.next_call[rows][is_chosen]
+            ends = operations.end[rows]
+            next_calls = operations.next_call[rows]
+            if stream is not None:
+                is_chosen = operations.stream[rows] == stream
+                ends = ends[is_chosen]
+                next_calls = next_calls[is_chosen]
+            yield ends, next_calls

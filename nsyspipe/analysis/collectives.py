@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -65,6 +65,14 @@ class _Cells(Struct, frozen=True):
     group: Int64  # of each cell
 
 
+class _MatchedGroups(Struct, frozen=True):
+    """The groups that have as many operations on each of their ranks."""
+
+    first_cell: Int64
+    n_ranks: Int64
+    n_collectives: Int64  # as many as operations in each of its cells
+
+
 def match_collectives(group: Int64, rank: Int64 | Int32, n_required: Int64) -> list[Int64]:
     """Match the k-th operation of a group on each rank with the k-th on the other ranks.
 
@@ -79,37 +87,50 @@ def match_collectives(group: Int64, rank: Int64 | Int32, n_required: Int64) -> l
     grouped = np.flatnonzero(group != UNGROUPED)
     if not grouped.size:
         return []
-    cells = _sort_into_cells(grouped, group[grouped], rank[grouped])
-    first_cell = run_starts(cells.group)
-    n_cells = np.diff(first_cell, append=cells.group.size)
-    fewest = np.minimum.reduceat(cells.count, first_cell)
-    most = np.maximum.reduceat(cells.count, first_cell)
-    is_complete = n_cells == n_required[cells.group[first_cell]]
-    is_matched = is_complete & (fewest == most) & (n_cells > 1)
-    matrices = []
-    for n_ranks in np.unique(n_cells[is_matched]).tolist():
-        groups = np.flatnonzero(is_matched & (n_cells == n_ranks))
-        cells_of_groups = first_cell[groups][:, np.newaxis] + np.arange(n_ranks)
-        # Each group has as many collectives as any of its cells has operations.
-        group_of_collective = np.repeat(np.arange(groups.size), fewest[groups])
-        first_operation = cells.first[cells_of_groups[group_of_collective]]
-        k = places_in_runs(group_of_collective)[:, np.newaxis]
-        matrices.append(cells.operations[first_operation + k])
-    return matrices
+    cells = _sort_into_cells(grouped, group, rank)
+    groups = _find_matched_groups(cells, n_required)
+    numbers_of_ranks = np.unique(groups.n_ranks)
+    return [_match_cells(cells, groups, n_ranks) for n_ranks in numbers_of_ranks.tolist()]
+
+
+def _find_matched_groups(cells: _Cells, n_required: Int64) -> _MatchedGroups:
+    group_of_cell = cells.group
+    n_operations = cells.count
+    first_cell = run_starts(group_of_cell)
+    group = group_of_cell[first_cell]
+    n_ranks = np.diff(first_cell, append=group_of_cell.size)
+    fewest = np.minimum.reduceat(n_operations, first_cell)
+    most = np.maximum.reduceat(n_operations, first_cell)
+    is_matched = n_ranks == n_required[group]
+    is_matched &= n_ranks > 1
+    is_matched &= fewest == most
+    return _MatchedGroups(first_cell[is_matched], n_ranks[is_matched], fewest[is_matched])
+
+
+def _match_cells(cells: _Cells, groups: _MatchedGroups, n_ranks: int) -> Int64:
+    """Return the operations of the groups of so many ranks: a row per collective."""
+    numbers = np.flatnonzero(groups.n_ranks == n_ranks)
+    n_collectives = groups.n_collectives[numbers]
+    group = np.repeat(numbers, n_collectives)
+    first_cell = groups.first_cell[group]
+    cell = np.add.outer(first_cell, np.arange(n_ranks))
+    k = places_in_runs(group)
+    place = cells.first[cell]
+    place += k[:, np.newaxis]
+    operations: Int64 = cells.operations[place]
+    return operations
 
 
 def _sort_into_cells(operations: Int64, group: Int64, rank: Int64 | Int32) -> _Cells:
     n_ranks = int(rank.max()) + 1
-    key = group * n_ranks + rank
+    key = group[operations] * n_ranks
+    key += rank[operations]
     order = np.argsort(key, kind="stable")
     key = key[order]
     first = run_starts(key)
-    return _Cells(
-        operations=operations[order],
-        first=first,
-        count=np.diff(first, append=key.size),
-        group=key[first] // n_ranks,
-    )
+    count = np.diff(first, append=key.size)
+    group_of_cell = key[first] // n_ranks
+    return _Cells(operations=operations[order], first=first, count=count, group=group_of_cell)
 
 
 def whole_message(collective: str, reported_bytes: Int64, n_ranks: Int64) -> Int64:
@@ -117,7 +138,9 @@ def whole_message(collective: str, reported_bytes: Int64, n_ranks: Int64) -> Int
 
     `n_ranks` is the number of ranks of the communicator.
     """
-    return reported_bytes * n_ranks if collective in PER_RANK else reported_bytes
+    if collective in PER_RANK:
+        return reported_bytes * n_ranks
+    return reported_bytes
 
 
 def bus_factor(collective: str, n_ranks: Float64) -> Float64:
@@ -128,7 +151,9 @@ def bus_factor(collective: str, n_ranks: Float64) -> Float64:
     part = (n_ranks - 1) / n_ranks
     if collective == "all_reduce":
         return 2 * part
-    return part if collective in PER_RANK else np.ones_like(part)
+    if collective in PER_RANK:
+        return part
+    return np.ones_like(part)
 
 
 class Waiting(Struct, frozen=True):
@@ -175,19 +200,25 @@ class Waiting(Struct, frozen=True):
         last_start_ns = self.last_start_ns[collective_id]
         match name:
             case "arrival_skew_ns":
-                return last_start_ns - self.first_start_ns[collective_id]
+                first_start_ns = self.first_start_ns[collective_id]
+                return last_start_ns - first_start_ns
             case "wait_ns":
-                return np.where(is_matched, last_start_ns - starts, 0)
+                wait_ns = last_start_ns - starts
+                return np.where(is_matched, wait_ns, 0)
             case "transfer_ns":
-                transfer_ns = np.maximum(self.ends[rows] - last_start_ns, 0)
+                transfer_ns = self.ends[rows] - last_start_ns
+                transfer_ns = np.maximum(transfer_ns, 0)
                 return np.where(is_matched, transfer_ns, 0)
         values = getattr(self, name)[collective_id]
         if name == "held_up_ns":
             # Only one operation of a collective has it, so that sums count it once.
-            operations = np.arange(self.starts.size)[rows] if isinstance(rows, slice) else rows
-            return values * (self.latest[collective_id] == operations)
-        is_of_late_ranks = name in {"late_by_ns", "is_late_significant"}
-        return values * (starts == last_start_ns) if is_of_late_ranks else values
+            operations = _row_numbers(rows, self.starts.size)
+            is_latest = self.latest[collective_id] == operations
+            return values * is_latest
+        if name in {"late_by_ns", "is_late_significant"}:
+            is_late = starts == last_start_ns
+            return values * is_late
+        return values
 
 
 # The fields of `Waiting` with a row per collective, as the row of operations that are not matched.
@@ -206,6 +237,20 @@ _NOT_MATCHED: dict[str, Any] = {
 }
 
 
+def _row_numbers(rows: Int64 | slice, n_rows: int) -> Int64:
+    """Return the numbers of some rows of a table."""
+    if isinstance(rows, slice):
+        return np.arange(n_rows)[rows]
+    return rows
+
+
+def _in_small_parts(matched: Sequence[Int64]) -> Iterator[Int64]:
+    """Yield the collectives of all matrices, as matrices of few operations."""
+    for matrix in matched:
+        n_parts = matrix.size // _MAX_OPERATIONS_AT_ONCE + 1
+        yield from np.array_split(matrix, n_parts)
+
+
 def measure_waiting(
     matched: Sequence[Int64], starts: Int64, ends: Int64, owner: Int32, clocks: tuple[Int64, Int64]
 ) -> Waiting:
@@ -219,67 +264,93 @@ def measure_waiting(
     parts = []
     n_collectives = 0
     errors, clock_parts = clocks
-    for matrix in matched:
-        n_parts = matrix.size // _MAX_OPERATIONS_AT_ONCE + 1
-        for rows in np.array_split(matrix, n_parts):
-            ids = n_collectives + np.arange(len(rows), dtype=np.int32)
-            collective_id[rows] = ids[:, np.newaxis]
-            n_collectives += len(rows)
-            owners = owner[rows]
-            times = starts[rows], ends[rows]
-            parts.append(_measure_collectives(rows, *times, errors[owners], clock_parts[owners]))
+    for operations in _in_small_parts(matched):
+        ids = np.arange(len(operations), dtype=np.int32)
+        ids += n_collectives
+        collective_id[operations] = ids[:, np.newaxis]
+        n_collectives += ids.size
+        owners = owner[operations]
+        arrivals = _Arrivals(
+            operation=operations,
+            start_ns=starts[operations],
+            end_ns=ends[operations],
+            clock_error_ns=errors[owners],
+            clock_part=clock_parts[owners],
+        )
+        parts.append(_measure_collectives(arrivals))
     parts.append(_NOT_MATCHED)
     columns = {}
     for name in _NOT_MATCHED:
-        columns[name] = np.concatenate([part[name] for part in parts]).ravel()
+        values = [part[name] for part in parts]
+        column = np.concatenate(values)
+        columns[name] = column.ravel()
     return Waiting(starts=starts, ends=ends, collective_id=collective_id, **columns)
 
 
-def _measure_collectives(
-    operations: Int64, start: Int64, end: Int64, clock_error: Int64, clock_part: Int64
-) -> dict[str, Any]:
-    """Return the columns of `_NOT_MATCHED` for collectives, one per row of all these matrices."""
-    n_collectives, n_ranks = operations.shape
+class _Arrivals(Struct, frozen=True):
+    """The operations of some collectives: a row per collective, and a column per rank."""
+
+    operation: Int64
+    # Aligned times.
+    start_ns: Int64
+    end_ns: Int64
+    # The error of the clock of each operation, and the part of clocks that it belongs to.
+    clock_error_ns: Int64
+    clock_part: Int64
+
+
+def _measure_collectives(arrivals: _Arrivals) -> dict[str, Any]:
+    """Return the columns of `_NOT_MATCHED`, with a row per collective."""
+    start = arrivals.start_ns
+    n_ranks = start.shape[1]
     ordered = np.partition(start, (0, -2, -1), axis=1)
     first = ordered[:, [0]]
     second_last = ordered[:, [-2]]
     last = ordered[:, [-1]]
-    is_skewed = _is_beyond_clocks(first, last, start, clock_error, clock_part)
-    is_late = _is_beyond_clocks(second_last, last, start, clock_error, clock_part)
-    waited_ns = waited_until(start, end, last - start) - start
+    is_skewed = _is_beyond_clocks(first, last, arrivals)
+    is_late = _is_beyond_clocks(second_last, last, arrivals)
+    wait_ns = last - start
+    waited_ns = waited_until(start, arrivals.end_ns, wait_ns)
+    waited_ns -= start
     longest_wait_ns = waited_ns.max(axis=1, keepdims=True)
-    latest = operations[np.arange(n_collectives), start.argmax(axis=1)]
+    last_rank = start.argmax(axis=1, keepdims=True)
+    latest = np.take_along_axis(arrivals.operation, last_rank, axis=1)
     return {
         "n_ranks": np.full_like(first, n_ranks),
         "first_start_ns": first,
         "last_start_ns": last,
         "late_by_ns": last - second_last,
         "held_up_ns": np.where(is_skewed, longest_wait_ns, 0),
-        "latest": latest[:, np.newaxis],
+        "latest": latest,
         "is_significant": is_skewed,
         "is_late_significant": is_late,
     }
 
 
-def _is_beyond_clocks(
-    earlier: Int64, later: Int64, start: Int64, error: Int64, part: Int64
-) -> Flags:
+def _is_beyond_clocks(earlier: Int64, later: Int64, arrivals: _Arrivals) -> Flags:
     """Tell for each collective whether two arrivals are farther apart than the clock errors.
 
     All ranks that arrived at either time count. False if their clocks were never compared.
     """
-    is_concerned = (start == earlier) | (start == later)
+    start = arrivals.start_ns
+    part = arrivals.clock_part
+    is_concerned = start == earlier
+    is_concerned |= start == later
     first_concerned = is_concerned.argmax(axis=1, keepdims=True)
     expected_part = np.take_along_axis(part, first_concerned, axis=1)
-    is_compared = (~is_concerned | (part == expected_part)).all(axis=1, keepdims=True)
-    max_error = np.where(is_concerned, error, 0).max(axis=1, keepdims=True)
-    is_beyond: Flags = is_compared & (later - earlier > max_error)
+    is_comparable = part == expected_part
+    is_comparable |= ~is_concerned
+    errors = np.where(is_concerned, arrivals.clock_error_ns, 0)
+    max_error = errors.max(axis=1, keepdims=True)
+    is_beyond: Flags = later - earlier > max_error
+    is_beyond &= is_comparable.all(axis=1, keepdims=True)
     return is_beyond
 
 
 def waited_until(starts: Int64, ends: Int64, wait_ns: Int64) -> Int64:
     """Return until when each operation waits from its start on: ``min(last start, own end)``."""
-    until: Int64 = np.minimum(ends, starts + wait_ns)
+    last_start = starts + wait_ns
+    until: Int64 = np.minimum(ends, last_start)
     return until
 
 
@@ -303,7 +374,9 @@ class CommOperations(Struct, frozen=True):
     @classmethod
     def of(cls, kinds: Iterable[CommKind], table: pa.Table) -> CommOperations:
         """Narrow `canonical.COMM_OPERATIONS`, whose column ``kind`` is an index into the kinds."""
-        columns = {name: narrowed(table[name]) for name in table.column_names}
+        columns = {}
+        for name in table.column_names:
+            columns[name] = narrowed(table[name])
         return cls(tuple(kinds), pa.table(columns))
 
     @property
@@ -324,21 +397,19 @@ class _CommKernels(Struct, frozen=True):
     @property
     def collectives(self) -> Int64:
         """The kind of each kernel as of `kernel_kinds`."""
-        return kernel_kinds(kind.collective for kind in self.kinds)[self.kind]
+        names = [kind.collective for kind in self.kinds]
+        return kernel_kinds(names)[self.kind]
 
 
 def _find_comm_kernels(operations: ProcessOperations, names: Mapping[int, str]) -> _CommKernels:
     by_launch = np.flatnonzero(operations.is_comm)
-    launch_order = np.argsort(operations.kernel_start[by_launch], kind="stable")
+    starts = operations.kernel_start[by_launch]
+    launch_order = np.argsort(starts, kind="stable")
     rows = by_launch[launch_order]
-    kinds, kind = _kinds(operations.kernel_column("name_id")[rows], names)
-    return _CommKernels(
-        rows=rows,
-        launch_order=launch_order,
-        launch=operations.kernel_launch[rows],
-        kinds=kinds,
-        kind=kind,
-    )
+    name_ids = operations.kernel_column("name_id")[rows]
+    kinds, kind = _kinds(name_ids, names)
+    launch = operations.kernel_launch[rows]
+    return _CommKernels(rows=rows, launch_order=launch_order, launch=launch, kinds=kinds, kind=kind)
 
 
 def messages_of(
@@ -351,7 +422,8 @@ def messages_of(
     """
     kernels = _find_comm_kernels(operations, names)
     messages = assign_messages(payloads, kernels.launch, kernels.collectives)
-    return messages.take(pa.array(np.argsort(kernels.launch_order, kind="stable")))
+    start_order = np.argsort(kernels.launch_order, kind="stable")
+    return messages.take(pa.array(start_order))
 
 
 def comm_operations(
@@ -370,36 +442,51 @@ def comm_operations(
     """
     operations = device.operations
     kernels = _find_comm_kernels(operations, names)
-    if not kernels.rows.size:
-        return CommOperations.of((), canonical.COMM_OPERATIONS.empty())
+    rows = kernels.rows
+    launch = kernels.launch
+    if not rows.size:
+        nothing = canonical.COMM_OPERATIONS.empty()
+        return CommOperations.of((), nothing)
     if messages is None:
-        messages = assign_messages(payloads, kernels.launch, kernels.collectives)
+        messages = assign_messages(payloads, launch, kernels.collectives)
     else:
-        messages = messages.take(pa.array(kernels.launch_order))
-    start = operations.kernel_start[kernels.rows]
-    member = members_holding(members, device.windows, kernels.launch, start)
-    launched_in, micro_batch = launching_passes(member, kernels.launch, backward)
+        order = pa.array(kernels.launch_order)
+        messages = messages.take(order)
+    start = operations.kernel_start[rows]
+    member = members_holding(members, device.windows, launch, start)
+    launched_in, micro_batch = launching_passes(member, launch, backward)
     stream_order = _order_of_streams(operations, kernels, member)
     n_before = _compute_kernels_before(operations, kernels, members, member)
-    of_operations = {
+    columns = {
         "start_ns": start,
-        "end_ns": operations.kernel_end[kernels.rows],
+        "end_ns": operations.kernel_end[rows],
         "member": member,
         "kind": kernels.kind,
         "stream_order": stream_order,
-        "launched_in": pa.array(launched_in, mask=launched_in < 0),
-        "micro_batch": pa.array(micro_batch, mask=micro_batch < 0),
+        "launched_in": _known(launched_in),
+        "micro_batch": _known(micro_batch),
         "n_before": n_before,
     }
+    columns |= _columns_of_messages(messages)
+    table = canonical.COMM_OPERATIONS.table(columns)
+    return CommOperations.of(kernels.kinds, table)
+
+
+def _columns_of_messages(messages: pa.Table) -> dict[str, pa.ChunkedArray]:
+    """Return the columns of `canonical.COMM_OPERATIONS` that NCCL recorded."""
     is_all_to_all = pc.equal(messages["kind"], ALL_TO_ALL)
-    of_messages = {
+    all_to_all = COLLECTIVES.index("all_to_all")
+    return {
         "comm_id": messages["comm_id"],
         "seq_number": messages["seq"],
         "message_bytes": messages["message_bytes"],
-        "called": pc.if_else(is_all_to_all, COLLECTIVES.index("all_to_all"), None),
+        "called": pc.if_else(is_all_to_all, all_to_all, None),
     }
-    table = canonical.COMM_OPERATIONS.table(of_operations | of_messages)
-    return CommOperations.of(kernels.kinds, table)
+
+
+def _known(numbers: Int64) -> pa.Array:
+    """Return numbers with null in place of the negative ones, which are not known."""
+    return pa.array(numbers, mask=numbers < 0)
 
 
 def _compute_kernels_before(
@@ -409,23 +496,33 @@ def _compute_kernels_before(
 
     Null if the step or the launch of the kernel is not known.
     """
-    n_launched = np.append(0, np.cumsum(~operations.is_comm))
+    is_compute = ~operations.is_comm
+    n_launched = np.append(0, np.cumsum(is_compute))
     # The last step is that of kernels of no step.
-    first_kernel = np.searchsorted(operations.kernel_launch, np.append(members.starts, 0))
+    step_starts = np.append(members.starts, 0)
+    first_kernel = np.searchsorted(operations.kernel_launch, step_starts)
     n_before_step = n_launched[first_kernel]
-    is_known = (member != NO_MEMBER) & (kernels.launch != NEVER) & (members.starts.size > 0)
-    n_before = n_launched[kernels.rows] - n_before_step[np.where(is_known, member, NO_MEMBER)]
-    return pa.array(n_before, mask=~is_known | (n_before < 0))
+    is_known = member != NO_MEMBER
+    is_known &= kernels.launch != NEVER
+    is_known &= members.starts.size > 0
+    known_member = np.where(is_known, member, NO_MEMBER)
+    n_before = n_launched[kernels.rows]
+    n_before -= n_before_step[known_member]
+    n_before[~is_known] = -1
+    return _known(n_before)
 
 
 def _order_of_streams(operations: ProcessOperations, kernels: _CommKernels, member: Int64) -> Int64:
     """Return the number of the stream of each kernel, among those of its collective."""
-    start = operations.kernel_start[kernels.rows]
-    used = np.where(kernels.launch == NEVER, start, kernels.launch)
-    collective_of_kind = [COLLECTIVES.index(kind.collective) for kind in kernels.kinds]
-    collective = np.array(collective_of_kind, np.int64)[kernels.kind]
-    device_id = operations.kernel_column("device_id")[kernels.rows]
-    stream_id = operations.kernel_column("stream_id")[kernels.rows]
+    rows = kernels.rows
+    start = operations.kernel_start[rows]
+    is_launched = kernels.launch != NEVER
+    used = np.where(is_launched, kernels.launch, start)
+    codes = [COLLECTIVES.index(kind.collective) for kind in kernels.kinds]
+    collective_of_kind = np.array(codes, np.int64)
+    collective = collective_of_kind[kernels.kind]
+    device_id = operations.kernel_column("device_id")[rows]
+    stream_id = operations.kernel_column("stream_id")[rows]
     return _stream_order(used, member, collective, device_id, stream_id)
 
 
@@ -441,23 +538,32 @@ def members_holding(members: Members, windows: Windows, launch: Int64, start: In
     without_launch = np.flatnonzero(launch == NEVER)
     window = holders(windows.starts, windows.ends, start[without_launch])
     # The last place is that of no window.
-    member[without_launch] = np.append(windows.member, NO_MEMBER)[window]
+    member_of_window = np.append(windows.member, NO_MEMBER)
+    member[without_launch] = member_of_window[window]
     return member
 
 
 def _kinds(name_ids: Int64, names: Mapping[int, str]) -> tuple[list[CommKind], Int64]:
     """Return the kinds of kernels, sorted, and for each name ID the index of its kind."""
     ids, index = np.unique(name_ids, return_inverse=True)
-    texts = [names.get(name_id, "") for name_id in ids.tolist()]
-    kind_of_id = [
-        CommKind(collective_of_kernel(text), datatype_of(text), algorithm_of(text))
-        for text in texts
-    ]
-    kinds = sorted(
-        set(kind_of_id),
-        key=lambda kind: (kind.collective, kind.datatype or "", kind.algorithm or ""),
-    )
-    return kinds, np.array([kinds.index(kind) for kind in kind_of_id], np.int64)[index]
+    kind_of_id = []
+    for name_id in ids.tolist():
+        text = names.get(name_id, "")
+        kind_of_id.append(_kind_of_kernel(text))
+    kinds = sorted(set(kind_of_id), key=_order_of_kind)
+    codes = [kinds.index(kind) for kind in kind_of_id]
+    code_of_id = np.array(codes, np.int64)
+    return kinds, code_of_id[index]
+
+
+def _kind_of_kernel(text: str) -> CommKind:
+    collective = collective_of_kernel(text)
+    datatype = datatype_of(text)
+    return CommKind(collective, datatype, algorithm_of(text))
+
+
+def _order_of_kind(kind: CommKind) -> tuple[str, ...]:
+    return kind.collective, kind.datatype or "", kind.algorithm or ""
 
 
 def _stream_order(
@@ -470,10 +576,8 @@ def _stream_order(
     """
     if not collective.size:
         return collective
-    device_code = np.unique(device, return_inverse=True)[1]
-    stream_code = np.unique(stream, return_inverse=True)[1]
-    device_key = collective * (device_code.max() + 1) + device_code
-    key = device_key * (stream_code.max() + 1) + stream_code
+    device_key = _key_of_pair(collective, device)
+    key = _key_of_pair(device_key, stream)
     _, first, pair = np.unique(key, return_index=True, return_inverse=True)
     collective_of_pair = collective[first]
     mean_place, last_place = _places_in_steps(used, member, pair, collective_of_pair)
@@ -485,6 +589,14 @@ def _stream_order(
     return numbers[pair]
 
 
+def _key_of_pair(major: Int64, minor: Int64) -> Int64:
+    """Return a number for each pair of numbers, in order of the first, then of the second."""
+    minor_code = np.unique(minor, return_inverse=True)[1]
+    n_codes = minor_code.max() + 1
+    key: Int64 = major * n_codes + minor_code
+    return key
+
+
 def _places_in_steps(
     used: Int64, member: Int64, pair: Int64, collective_of_pair: Int64
 ) -> tuple[Float64, Int64]:
@@ -494,21 +606,33 @@ def _places_in_steps(
     infinite for pairs that no step uses.
     """
     n_pairs = collective_of_pair.size
+    n_collectives = int(collective_of_pair.max()) + 1
     inside = np.flatnonzero(member != NO_MEMBER)
     # A cell is what one step has of one pair.
-    cells, cell = np.unique(member[inside] * n_pairs + pair[inside], return_inverse=True)
+    cell_key = member[inside] * n_pairs
+    cell_key += pair[inside]
+    cells, cell = np.unique(cell_key, return_inverse=True)
     begun, first_row = _first_uses(cell, used[inside], cells.size)
-    step = cells // n_pairs
-    group = step * (int(collective_of_pair.max()) + 1) + collective_of_pair[cells % n_pairs]
+    step, pair_of_cell = np.divmod(cells, n_pairs)
+    group = step * n_collectives
+    group += collective_of_pair[pair_of_cell]
     order = np.lexsort((first_row, begun, group))
-    pair_of_cell = cells[order] % n_pairs
+    pair_of_cell = pair_of_cell[order]
     places = places_in_runs(group[order])
-    n_steps = np.bincount(pair_of_cell, minlength=n_pairs)
-    mean = sums_of(pair_of_cell, places, n_pairs) / np.maximum(n_steps, 1)
     last = np.zeros(n_pairs, np.int64)
     # Cells are in order of steps, so the last step of a pair overwrites the others.
     last[pair_of_cell] = places
-    return np.where(n_steps > 0, mean, np.inf), last
+    return _means_of(pair_of_cell, places, n_pairs), last
+
+
+def _means_of(groups: Int64, values: Int64, n_groups: int) -> Float64:
+    """Return the mean of each group's values. It is infinite if the group has no value."""
+    n_values = np.bincount(groups, minlength=n_groups)
+    sums = sums_of(groups, values, n_groups)
+    divisors = np.maximum(n_values, 1)
+    means: Float64 = sums / divisors
+    means[n_values == 0] = np.inf
+    return means
 
 
 def _first_uses(key: Int64, used: Int64, n_keys: int) -> tuple[Int64, Int64]:
@@ -518,8 +642,10 @@ def _first_uses(key: Int64, used: Int64, n_keys: int) -> tuple[Int64, Int64]:
     first, never by their IDs.
     """
     begun = least_of(key, used, n_keys)
-    rows = np.flatnonzero(used == begun[key])
-    return begun, least_of(key[rows], rows, n_keys)
+    is_first_use = used == begun[key]
+    rows = np.flatnonzero(is_first_use)
+    first_row = least_of(key[rows], rows, n_keys)
+    return begun, first_row
 
 
 def calls_of(payloads: pa.Table) -> pa.Table:
@@ -533,15 +659,21 @@ def calls_of(payloads: pa.Table) -> pa.Table:
     names = call.dictionary.to_pylist()
     # The code behind the last name is that of null, which may be any collective.
     code = pc.fill_null(call.indices, len(names)).to_numpy()
-    kind = np.array([*map(_kind_of_call, names), ANY], np.int64)[code]
-    is_name_of_receive = ["recv" in name.lower() for name in names]
-    is_receive = np.array([*is_name_of_receive, False])[code]
+    kinds = [_kind_of_call(name) for name in names]
+    kind_of_code = np.array([*kinds, ANY], np.int64)
+    kind = kind_of_code[code]
+    are_receives = ["recv" in name.lower() for name in names]
+    is_receive_of_code = np.array([*are_receives, False])
+    is_receive = is_receive_of_code[code]
     has_bytes = pc.is_valid(payloads["message_bytes"])
-    is_described = pc.or_(has_bytes, pc.is_valid(payloads["seq"])).to_numpy()
+    has_seq = pc.is_valid(payloads["seq"])
+    is_wanted = pc.or_(has_bytes, has_seq).to_numpy()
+    is_wanted = is_wanted & (kind == ANY)
+    is_wanted |= kind >= 0
     calls = payloads.select(["start_ns", "end_ns", "comm_id", "seq", "message_bytes"])
     calls = calls.append_column("kind", pa.array(kind))
     calls = calls.append_column("is_receive", pa.array(is_receive))
-    return calls.filter((kind >= 0) | ((kind == ANY) & is_described))
+    return calls.filter(is_wanted)
 
 
 def kernel_kinds(collectives: Iterable[str]) -> Int64:
@@ -549,15 +681,27 @@ def kernel_kinds(collectives: Iterable[str]) -> Int64:
 
     A name of no collective (``other``) is `ANY`.
     """
-    names = map(bare_name, collectives)
-    kinds = [_COLLECTIVES.index(name) if name in _COLLECTIVES else ANY for name in names]
+    kinds = []
+    for collective in collectives:
+        name = bare_name(collective)
+        kinds.append(_kind_of_name(name, ANY))
     return np.array(kinds, np.int64)
+
+
+def _kind_of_name(name: str, fallback: int) -> int:
+    """Return the kind of a collective. If the name is that of none, return the fallback."""
+    if name not in _COLLECTIVES:
+        return fallback
+    return _COLLECTIVES.index(name)
 
 
 def fits(call_kind: Int64, kernel_kind: Int64) -> Flags:
     """Tell whether each call may have launched the kernel with the same index."""
-    fit: Flags = (call_kind == kernel_kind) | (call_kind == ANY) | (kernel_kind == ANY)
-    fit |= (kernel_kind == SEND_RECV) & np.isin(call_kind, _KINDS_MADE_OF_SENDS)
+    fit: Flags = call_kind == kernel_kind
+    fit |= call_kind == ANY
+    fit |= kernel_kind == ANY
+    is_made_of_sends = np.isin(call_kind, _KINDS_MADE_OF_SENDS)
+    fit |= is_made_of_sends & (kernel_kind == SEND_RECV)
     return fit
 
 
@@ -566,7 +710,7 @@ def _kind_of_call(text: str) -> int:
     if not name or name.startswith("group"):
         return ANY
     name = _ALIASES.get(name, name)
-    return _COLLECTIVES.index(name) if name in _COLLECTIVES else _LAUNCHES_NO_KERNEL
+    return _kind_of_name(name, _LAUNCHES_NO_KERNEL)
 
 
 # The end of a call that never ended: nothing was launched before it, so nothing in the call.
@@ -631,16 +775,27 @@ def assign_messages(payloads: pa.Table, launches: Int64, kinds: Int64) -> pa.Tab
     kernels, calls_of_kernels = _pair_one_to_one(blocks, call_kind, kinds)
     source[kernels] = calls_of_kernels
     groups = _find_groups(blocks)
-    last_call_end = filled(calls["end_ns"], _NEVER_ENDED)[groups.last_call]
-    is_of_last_call = launches[groups.kernel] < last_call_end
-    fits_last_call = fits(call_kind[groups.last_call], kinds[groups.kernel])
-    has_last_call = is_of_last_call & fits_last_call
-    source[groups.kernel[has_last_call]] = groups.last_call[has_last_call]
-    fused, is_fused = _fuse_calls(calls.take(groups.calls), groups.first, kinds[groups.kernel])
+    kernel = groups.kernel
+    last_call = groups.last_call
+    is_in_last_call = _are_in_last_calls(calls, groups, launches)
+    has_last_call = fits(call_kind[last_call], kinds[kernel])
+    has_last_call &= is_in_last_call
+    source[kernel[has_last_call]] = last_call[has_last_call]
+    fused, is_fused = _fuse_calls(calls, groups, kinds)
     if (launches < NEVER).all():
-        is_fused &= ~is_of_last_call
-        source[groups.kernel[is_fused]] = calls.num_rows + np.flatnonzero(is_fused)
-    return pa.concat_tables([calls, fused]).take(pa.array(source, mask=source < 0))
+        is_fused &= ~is_in_last_call
+        rows_of_fused = np.flatnonzero(is_fused)
+        rows_of_fused += calls.num_rows
+        source[kernel[is_fused]] = rows_of_fused
+    sources = pa.concat_tables([calls, fused])
+    return sources.take(_known(source))
+
+
+def _are_in_last_calls(calls: pa.Table, groups: _Groups, launches: Int64) -> Flags:
+    """Tell which kernels of groups were launched inside the range of the group's last call."""
+    ends = filled(calls["end_ns"], _NEVER_ENDED)
+    is_in_last_call: Flags = launches[groups.kernel] < ends[groups.last_call]
+    return is_in_last_call
 
 
 def _find_blocks(calls: pa.Table, launches: Int64) -> _Blocks:
@@ -651,46 +806,53 @@ def _find_blocks(calls: pa.Table, launches: Int64) -> _Blocks:
     order = np.argsort(times, kind="stable")
     is_kernel = order >= calls.num_rows
     # A block begins with each call that follows a kernel.
-    begins = np.diff(is_kernel.astype(np.int8), prepend=0) < 0
-    block = np.cumsum(begins, dtype=np.int64)
+    changes = np.diff(is_kernel.astype(np.int8), prepend=0)
+    block = np.cumsum(changes < 0, dtype=np.int64)
     n_blocks = int(block[-1]) + 1
     call = order[~is_kernel]
     call_block = block[~is_kernel]
     is_counted = _is_counted(calls.take(call), call_block)
     call_block = call_block[is_counted]
+    kernel = order[is_kernel]
+    kernel -= calls.num_rows
     kernel_block = block[is_kernel]
+    n_calls = np.bincount(call_block, minlength=n_blocks)
+    n_kernels = np.bincount(kernel_block, minlength=n_blocks)
     return _Blocks(
         call=call[is_counted],
         call_block=call_block,
-        kernel=launched[order[is_kernel] - calls.num_rows],
+        kernel=launched[kernel],
         kernel_block=kernel_block,
-        n_calls=np.bincount(call_block, minlength=n_blocks),
-        n_kernels=np.bincount(kernel_block, minlength=n_blocks),
+        n_calls=n_calls,
+        n_kernels=n_kernels,
     )
 
 
 def _find_groups(blocks: _Blocks) -> _Groups:
-    is_group = (blocks.n_calls > 1) & (blocks.n_kernels == 1)
-    calls = blocks.call[is_group[blocks.call_block]]
+    is_group = blocks.n_calls > 1
+    is_group &= blocks.n_kernels == 1
+    is_call_of_group = is_group[blocks.call_block]
+    calls = blocks.call[is_call_of_group]
+    is_kernel_of_group = is_group[blocks.kernel_block]
+    kernel = blocks.kernel[is_kernel_of_group]
     n_calls = blocks.n_calls[is_group]
     end = np.cumsum(n_calls)
-    return _Groups(
-        calls=calls,
-        first=end - n_calls,
-        last_call=calls[end - 1],
-        kernel=blocks.kernel[is_group[blocks.kernel_block]],
-    )
+    first = end - n_calls
+    last_call = calls[end - 1]
+    return _Groups(calls=calls, first=first, last_call=last_call, kernel=kernel)
 
 
 def _pair_one_to_one(blocks: _Blocks, call_kind: Int64, kinds: Int64) -> tuple[Int64, Int64]:
     """Return kernels and their calls in blocks that have as many kernels as calls, and fit."""
     is_even = blocks.n_calls == blocks.n_kernels
-    call = blocks.call[is_even[blocks.call_block]]
+    is_call_in_even_block = is_even[blocks.call_block]
+    call = blocks.call[is_call_in_even_block]
     is_in_even_block = is_even[blocks.kernel_block]
     kernel = blocks.kernel[is_in_even_block]
     block = blocks.kernel_block[is_in_even_block]
+    is_fitting = fits(call_kind[call], kinds[kernel])
     is_ambiguous = np.zeros(is_even.size, np.bool_)
-    is_ambiguous[block[~fits(call_kind[call], kinds[kernel])]] = True
+    is_ambiguous[block[~is_fitting]] = True
     is_certain = ~is_ambiguous[block]
     return kernel[is_certain], call[is_certain]
 
@@ -698,31 +860,65 @@ def _pair_one_to_one(blocks: _Blocks, call_kind: Int64, kinds: Int64) -> tuple[I
 def _is_counted(calls: pa.Table, block: Int64) -> Flags:
     """Leave out what a communicator receives in a block in which it also sends."""
     codes = calls["comm_id"].combine_chunks().dictionary_encode().indices
-    key = block * (len(codes) + 1) + pc.fill_null(codes, len(codes)).to_numpy()
+    # The last code is that of calls without a communicator.
+    n_codes = len(codes) + 1
+    code = pc.fill_null(codes, n_codes - 1).to_numpy()
+    key = block * n_codes
+    key += code
     is_receive = calls["is_receive"].to_numpy()
-    is_send = (calls["kind"].to_numpy() == SEND_RECV) & ~is_receive
-    is_counted: Flags = ~is_receive | ~np.isin(key, key[is_send])
+    is_send = calls["kind"].to_numpy() == SEND_RECV
+    is_send &= ~is_receive
+    is_counted: Flags = np.isin(key, key[is_send], invert=True)
+    is_counted |= ~is_receive
     return is_counted
 
 
-def _fuse_calls(calls: pa.Table, firsts: Int64, kernel_kind: Int64) -> tuple[pa.Table, Flags]:
+def _fuse_calls(calls: pa.Table, groups: _Groups, kinds: Int64) -> tuple[pa.Table, Flags]:
     """Sum up the calls of each group, and tell which groups NCCL can have fused into their kernel.
 
-    `firsts` are the rows at which the groups begin. The size of a group is null if it is not known.
+    The size of a group is null if it is not known. `kinds` are those of all kernels.
     """
+    firsts = groups.first
+    kernel_kind = kinds[groups.kernel]
+    calls = calls.take(groups.calls)
     kind = calls["kind"].to_numpy()
     # A call without a name is lower than all others.
     highest = np.maximum.reduceat(kind, firsts)
-    lowest_named = np.minimum.reduceat(np.where(kind == ANY, N_KINDS, kind), firsts)
-    is_of_one_kind = (highest == ANY) | (lowest_named == highest)
-    comm = filled(calls["comm_id"])
-    has_comm = np.logical_and.reduceat(pc.is_valid(calls["comm_id"]).to_numpy(), firsts)
-    is_of_one_comm = np.minimum.reduceat(comm, firsts) == np.maximum.reduceat(comm, firsts)
-    is_fused = is_of_one_kind & has_comm & is_of_one_comm & fits(highest, kernel_kind)
-    n_bytes = filled(calls["message_bytes"], 0)
-    has_bytes = np.logical_and.reduceat(pc.is_valid(calls["message_bytes"]).to_numpy(), firsts)
-    # A sum that overflows int64 is not a size.
-    is_plausible = np.add.reduceat(n_bytes / 2**62, firsts) < 1
-    total = pa.array(np.add.reduceat(n_bytes, firsts), mask=~(has_bytes & is_plausible))
+    kind_or_highest = np.where(kind == ANY, N_KINDS, kind)
+    lowest_named = np.minimum.reduceat(kind_or_highest, firsts)
+    is_fused: Flags = lowest_named == highest
+    is_fused |= highest == ANY
+    is_fused &= fits(highest, kernel_kind)
+    is_fused &= _are_of_one_communicator(calls["comm_id"], firsts)
+    total_bytes = _total_bytes(calls["message_bytes"], firsts)
     place = calls.column_names.index("message_bytes")
-    return calls.take(firsts).set_column(place, "message_bytes", total), is_fused
+    fused = calls.take(firsts)
+    fused = fused.set_column(place, "message_bytes", total_bytes)
+    return fused, is_fused
+
+
+def _are_of_one_communicator(comm_ids: pa.ChunkedArray, firsts: Int64) -> Flags:
+    """Tell which groups have one communicator, and no call without one."""
+    comm = filled(comm_ids)
+    lowest = np.minimum.reduceat(comm, firsts)
+    highest = np.maximum.reduceat(comm, firsts)
+    is_one: Flags = lowest == highest
+    is_one &= _are_all_valid(comm_ids, firsts)
+    return is_one
+
+
+def _are_all_valid(column: pa.ChunkedArray, firsts: Int64) -> Flags:
+    """Tell which groups have no null."""
+    is_valid = pc.is_valid(column).to_numpy()
+    return np.logical_and.reduceat(is_valid, firsts)
+
+
+def _total_bytes(message_bytes: pa.ChunkedArray, firsts: Int64) -> pa.Array:
+    """Return the bytes of each group. Null if those of one call are not known."""
+    n_bytes = filled(message_bytes, 0)
+    total = np.add.reduceat(n_bytes, firsts)
+    # A sum that overflows int64 is not a size.
+    total_by_2_62 = np.add.reduceat(n_bytes / 2**62, firsts)
+    is_known = total_by_2_62 < 1
+    is_known &= _are_all_valid(message_bytes, firsts)
+    return pa.array(total, mask=~is_known)

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from msgspec import Struct, field
 
 from nsyspipe.analysis.attribution import UNKNOWN, are_among, filled
@@ -32,6 +33,13 @@ from nsyspipe.model.table import Flags, Int64
 
 # Kinds of copies that may be those of a collective.
 COPY_KINDS = (canonical.DTOD_KIND, canonical.PEER_KIND)
+_ORDER_OF_LAUNCHES = [
+    ("process_id", "ascending"),
+    ("start_ns", "ascending"),
+    ("correlation_id", "ascending"),
+]
+_COLUMNS_OF_LAUNCHES = ("process_id", "correlation_id", "call", "is_copy")
+_COLUMNS_OF_FIRST_LAUNCH = ("process_id", "correlation_id", "stream_id", "name_id")
 # Number of ranks of a communicator that was not recorded.
 UNKNOWN_SIZE = 0
 
@@ -64,15 +72,29 @@ class CallRanges(Struct, frozen=True):
 
     def flags(self, is_wanted: Callable[[CommCall], bool]) -> Flags:
         """Tell for each range whether its call is wanted."""
-        return np.array([is_wanted(call) for call in self.calls], np.bool_)[self.call]
+        flag_of_call = [is_wanted(call) for call in self.calls]
+        flags = np.array(flag_of_call, np.bool_)
+        return flags[self.call]
+
+    def take(self, rows: Int64 | slice) -> CallRanges:
+        """Return some ranges. With a slice, their columns are views of these."""
+        thread_id = self.thread_id[rows]
+        start_ns = self.start_ns[rows]
+        end_ns = self.end_ns[rows]
+        call = self.call[rows]
+        n_ranks = self.n_ranks[rows]
+        return CallRanges(thread_id, start_ns, end_ns, call, n_ranks, self.calls)
 
     def holding(self, thread: int, times: Int64) -> tuple[Int64, Int64]:
         """Return the places of sorted times that are in a range of a thread, and their ranges."""
-        first, last = np.searchsorted(self.thread_id, (thread, thread + 1))
+        bounds = (thread, thread + 1)
+        first, last = np.searchsorted(self.thread_id, bounds)
         starts = self.start_ns[first:last]
         ends = self.end_ns[first:last]
-        place, owner = Slices.within(times, starts, ends).rows()
-        return place, owner + first
+        slices = Slices.within(times, starts, ends)
+        place, owner = slices.rows()
+        call = owner + first
+        return place, call
 
 
 def call_ranges(comm_calls: pa.Table, n_ranks: Int64) -> CallRanges:
@@ -80,68 +102,100 @@ def call_ranges(comm_calls: pa.Table, n_ranks: Int64) -> CallRanges:
 
     `n_ranks` is the size of the communicator of each row.
     """
+    ranges = _ranges_by_thread(comm_calls, n_ranks)
+    rows_of_threads = [np.empty(0, np.int64)]
+    for part in _slices_of_threads(ranges.thread_id):
+        of_thread = ranges.take(part)
+        is_group_start = of_thread.flags(lambda call: call.is_group_start)
+        is_group_end = of_thread.flags(lambda call: call.is_group_end)
+        if is_group_end.any():
+            _name_groups(of_thread, is_group_start, is_group_end)
+        places = np.flatnonzero(~is_group_start)
+        starts = of_thread.start_ns[places]
+        ends = of_thread.end_ns[places]
+        places = places[outermost(starts, ends)]
+        rows_of_threads.append(places + part.start)
+    rows = np.concatenate(rows_of_threads)
+    return ranges.take(rows)
+
+
+def _ranges_by_thread(comm_calls: pa.Table, n_ranks: Int64) -> CallRanges:
+    """Return all ranges, those of each thread in order of start, the longest first."""
     texts = comm_calls["text"].combine_chunks()
-    calls = tuple(
-        comm_call_of(text or "") or CommCall(MIXED_GROUP, OTHER)
-        for text in texts.dictionary.to_pylist()
-    )
+    code = texts.indices.to_numpy().astype(np.int64)
+    calls = [_call_of_text(text) for text in texts.dictionary.to_pylist()]
+    thread = comm_calls["thread_id"].to_numpy()
     start = comm_calls["start_ns"].to_numpy()
     end = comm_calls["end_ns"].to_numpy()
-    thread = comm_calls["thread_id"].to_numpy()
     order = np.lexsort((-end, start, thread))
-    start = start[order]
-    end = end[order]
-    thread = thread[order]
-    call = texts.indices.to_numpy().astype(np.int64)[order]
-    size = n_ranks[order]
-    is_group_start = np.array([call.is_group_start for call in calls], np.bool_)[call]
-    is_group_end = np.array([call.is_group_end for call in calls], np.bool_)[call]
-    rows_of_threads = [np.empty(0, np.int64)]
-    for part in _slices_of_threads(thread):
-        if is_group_end[part].any():
-            _name_groups(calls, call[part], size[part], is_group_start[part], is_group_end[part])
-        rows = np.flatnonzero(~is_group_start[part]) + part.start
-        rows_of_threads.append(rows[outermost(start[rows], end[rows])])
-    rows = np.concatenate(rows_of_threads)
-    return CallRanges(
-        thread_id=thread[rows],
-        start_ns=start[rows],
-        end_ns=end[rows],
-        call=call[rows],
-        n_ranks=size[rows],
-        calls=calls,
+    ranges = CallRanges(
+        thread_id=thread,
+        start_ns=start,
+        end_ns=end,
+        call=code,
+        n_ranks=n_ranks,
+        calls=tuple(calls),
     )
+    return ranges.take(order)
 
 
-def _name_groups(
-    calls: tuple[CommCall, ...],
-    call: Int64,
-    size: Int64,
-    is_group_start: Flags,
-    is_group_end: Flags,
-) -> None:
+def _call_of_text(text: str | None) -> CommCall:
+    return comm_call_of(text or "") or CommCall(MIXED_GROUP, OTHER)
+
+
+def _name_groups(ranges: CallRanges, is_group_start: Flags, is_group_end: Flags) -> None:
     """Give the end of each group of a thread the call of the group and the largest size, in place.
 
     An end stays as it is if the calls of the group differ, if it is inside another group, or if its
     start was not captured.
     """
-    depth = np.cumsum(is_group_start.astype(np.int64) - is_group_end)
-    # Ends without a start do not count.
-    depth -= np.minimum(np.minimum.accumulate(depth), 0)
-    ends = np.flatnonzero(is_group_end & (depth == 0))
-    inside = np.flatnonzero(~is_group_start & ~is_group_end & (depth > 0))
-    group = np.searchsorted(ends, inside)
-    inside = inside[group < ends.size]
-    group = group[group < ends.size]
-    if not inside.size:
+    grouped = _calls_in_groups(is_group_start, is_group_end)
+    if not grouped.row.size:
         return
-    first = run_starts(group)
-    name_of_call = np.unique([call.name for call in calls], return_inverse=True)[1]
-    names = name_of_call[call[inside]]
-    is_alike = np.minimum.reduceat(names, first) == np.maximum.reduceat(names, first)
-    end = ends[group[first]]
-    call[end[is_alike]] = call[inside[first]][is_alike]
-    size[end] = np.maximum.reduceat(size[inside], first)
+    call = ranges.call[grouped.row]
+    size = ranges.n_ranks[grouped.row]
+    first = run_starts(grouped.end)
+    end = grouped.end[first]
+    name = _names_of_calls(ranges.calls)[call]
+    lowest_name = np.minimum.reduceat(name, first)
+    highest_name = np.maximum.reduceat(name, first)
+    is_alike = lowest_name == highest_name
+    end_of_alike = end[is_alike]
+    first_of_alike = first[is_alike]
+    ranges.call[end_of_alike] = call[first_of_alike]
+    ranges.n_ranks[end] = np.maximum.reduceat(size, first)
+
+
+def _names_of_calls(calls: tuple[CommCall, ...]) -> Int64:
+    """Return a number for each call, which calls of the same name share."""
+    names = [call.name for call in calls]
+    _, number = np.unique(names, return_inverse=True)
+    return number
+
+
+class _Grouped(NamedTuple):
+    """The ranges inside groups, and the range of the end of the group of each."""
+
+    row: Int64
+    end: Int64
+
+
+def _calls_in_groups(is_group_start: Flags, is_group_end: Flags) -> _Grouped:
+    """Return the calls between the start and the end of groups that are in no other group."""
+    depth_change = is_group_start.astype(np.int64) - is_group_end
+    depth = np.cumsum(depth_change)
+    # Ends without a start do not count.
+    lowest_depth = np.minimum.accumulate(depth)
+    depth -= np.minimum(lowest_depth, 0)
+    is_outer_end = is_group_end & (depth == 0)
+    is_edge = is_group_start | is_group_end
+    is_inside = ~is_edge & (depth > 0)
+    ends = np.flatnonzero(is_outer_end)
+    rows = np.flatnonzero(is_inside)
+    group = np.searchsorted(ends, rows)
+    has_end = group < ends.size
+    end = ends[group[has_end]]
+    return _Grouped(rows[has_end], end)
 
 
 def _slices_of_threads(thread: Int64) -> Iterator[slice]:
@@ -169,28 +223,28 @@ def find_called(
     """
     if host_calls is None or not comm_calls.num_rows:
         return Called()
-    is_nameless = pa.array(_are_nameless(kernels, names))
-    is_copied = pa.array(np.isin(filled(copies["copy_kind"], -1), COPY_KINDS))
-    kernels = kernels.select(["process_id", "correlation_id", "name_id"]).filter(is_nameless)
-    copies = copies.select(["process_id", "correlation_id", "copy_kind"]).filter(is_copied)
+    kernels = _nameless_kernels(kernels, names)
+    copies = _copies_of_calls(copies)
     if not (kernels.num_rows or copies.num_rows):
         return Called()
-    ids = np.append(filled(kernels["correlation_id"]), filled(copies["correlation_id"]))
     ranges = call_ranges(comm_calls, n_ranks)
     if not ranges.call.size:
         return Called()
-    launched = _launched_in(host_calls, ranges, np.unique(ids))
+    ids_of_kernels = filled(kernels["correlation_id"])
+    ids_of_copies = filled(copies["correlation_id"])
+    ids = np.unique(np.append(ids_of_kernels, ids_of_copies))
+    launched = _launched_in(host_calls, ranges, ids)
     if not launched.num_rows:
         return Called()
     copying = _find_copying(launched, copies, ranges, are_several=are_several)
     kernel_launches = _kernels_launched(launched, kernels, ranges, names)
     launches = pa.concat_tables([copying.launches, kernel_launches])
-    keys = ("process_id", "start_ns", "correlation_id")
-    launches = launches.sort_by([(name, "ascending") for name in keys])
+    launches = launches.sort_by(_ORDER_OF_LAUNCHES)
     name_id_of_text = _number_texts(launches["text"].to_pylist())
+    text_of_name_id = {name_id: text for text, name_id in name_id_of_text.items()}
     return Called(
         launches=_called_table(launches, name_id_of_text),
-        names={name_id: text for text, name_id in name_id_of_text.items()},
+        names=text_of_name_id,
         n_assumed=copying.n_assumed,
         n_left=copying.n_left,
     )
@@ -198,31 +252,48 @@ def find_called(
 
 def _number_texts(texts: Iterable[str]) -> dict[str, int]:
     """Return a name ID that no report has for each text."""
+    largest = canonical.LARGEST_MADE_NAME_ID
     in_order = sorted(set(texts))
-    return {text: canonical.LARGEST_MADE_NAME_ID - place for place, text in enumerate(in_order)}
+    return {text: largest - place for place, text in enumerate(in_order)}
 
 
 def _called_table(launches: pa.Table, name_id_of_text: Mapping[str, int]) -> pa.Table:
     """Return `canonical.CALLED`."""
-    name_ids = [name_id_of_text[text] for text in launches["text"].to_pylist()]
-    columns = {
-        "process_id": launches["process_id"],
-        "correlation_id": launches["correlation_id"],
-        "call": launches["call"],
-        "is_copy": launches["is_copy"],
-        "stream_id": pa.nulls(launches.num_rows, pa.int64()),
-        "name_id": pa.array(name_ids, pa.int64()),
-    }
+    columns = {name: launches[name] for name in _COLUMNS_OF_LAUNCHES}
+    columns["stream_id"] = pa.nulls(launches.num_rows, pa.int64())
+    texts = launches["text"].to_pylist()
+    name_ids = [name_id_of_text[text] for text in texts]
+    columns["name_id"] = pa.array(name_ids, pa.int64())
     return canonical.CALLED.table(columns)
 
 
-def _are_nameless(kernels: pa.Table, names: Mapping[int, str]) -> Flags:
-    """Tell which communication kernels have a name that does not tell the collective."""
-    is_comm: Flags = kernels["is_comm"].to_numpy()
-    if not is_comm.any():
-        return is_comm
-    nameless = [name_id for name_id, text in names.items() if collective_of_kernel(text) == OTHER]
-    return is_comm & np.isin(filled(kernels["name_id"]), nameless)
+def _nameless_kernels(kernels: pa.Table, names: Mapping[int, str]) -> pa.Table:
+    """Return the communication kernels with a name that does not tell the collective."""
+    columns = ["process_id", "correlation_id", "name_id"]
+    is_nameless = kernels["is_comm"].to_numpy()
+    if is_nameless.any():
+        nameless = [name_id for name_id, text in names.items() if _is_nameless(text)]
+        name_ids = filled(kernels["name_id"])
+        has_no_name = np.isin(name_ids, nameless)
+        is_nameless = is_nameless & has_no_name
+    return kernels.select(columns).filter(is_nameless)
+
+
+def _is_nameless(text: str) -> bool:
+    return collective_of_kernel(text) == OTHER
+
+
+def _copies_of_calls(copies: pa.Table) -> pa.Table:
+    """Return the copies that may be those of a collective."""
+    columns = ["process_id", "correlation_id", "copy_kind"]
+    rows = _copy_rows(copies)
+    return copies.select(columns).take(rows)
+
+
+def _copy_rows(copies: pa.Table) -> Int64:
+    kinds = filled(copies["copy_kind"], -1)
+    is_candidate = np.isin(kinds, COPY_KINDS)
+    return np.flatnonzero(is_candidate)
 
 
 def _launched_in(host_calls: pa.Table, ranges: CallRanges, correlation_ids: Int64) -> pa.Table:
@@ -230,37 +301,58 @@ def _launched_in(host_calls: pa.Table, ranges: CallRanges, correlation_ids: Int6
 
     The columns are process, correlation ID, start and ``call``.
     """
+    inside = _calls_inside(host_calls, ranges)
+    columns = host_calls.select(["process_id", "correlation_id", "start_ns"])
+    launched = columns.take(inside.row)
+    launched = launched.append_column("call", pa.array(inside.call))
+    ids = launched["correlation_id"].to_numpy()
+    is_wanted = are_among(ids, correlation_ids)
+    launched = launched.filter(is_wanted)
+    pairs = _pairs(launched)
+    _, first_of_pair = np.unique(pairs, return_index=True)
+    first_of_pair.sort()
+    return launched.take(first_of_pair)
+
+
+class _Inside(NamedTuple):
+    """The API calls that are in a range, in order of start, and the range of each."""
+
+    row: Int64
+    call: Int64
+
+
+def _calls_inside(host_calls: pa.Table, ranges: CallRanges) -> _Inside:
     thread = host_calls["thread_id"].to_numpy()
     start = host_calls["start_ns"].to_numpy()
     rows_of_threads = []
     calls_of_threads = []
     for thread_id in np.unique(ranges.thread_id).tolist():
         rows = np.flatnonzero(thread == thread_id)
-        if not is_sorted(start[rows]):
-            rows = rows[np.argsort(start[rows], kind="stable")]
-        place, call = ranges.holding(thread_id, start[rows])
+        starts = start[rows]
+        if not is_sorted(starts):
+            rows = rows[np.argsort(starts, kind="stable")]
+            starts = start[rows]
+        place, call = ranges.holding(thread_id, starts)
         rows_of_threads.append(rows[place])
         calls_of_threads.append(call)
     # Few API calls are in a range. Everything else looks at these only.
-    inside = np.concatenate(rows_of_threads)
-    calls = np.concatenate(calls_of_threads)
-    order = np.argsort(start[inside], kind="stable")
-    columns = host_calls.select(["process_id", "correlation_id", "start_ns"])
-    launched = columns.take(pa.array(inside[order])).append_column("call", pa.array(calls[order]))
-    is_wanted = are_among(launched["correlation_id"].to_numpy(), correlation_ids)
-    launched = launched.filter(pa.array(is_wanted))
-    first_of_pair = np.unique(_pairs(launched), return_index=True)[1]
-    return launched.take(pa.array(np.sort(first_of_pair)))
+    row = np.concatenate(rows_of_threads)
+    call = np.concatenate(calls_of_threads)
+    order = np.argsort(start[row], kind="stable")
+    return _Inside(row[order], call[order])
 
 
 def _pairs(*tables: pa.Table) -> Int64:
     """Return a number for each (process, correlation ID) of all tables, table after table."""
     codes = []
     for name in ("process_id", "correlation_id"):
-        values = np.concatenate([filled(table[name]) for table in tables])
-        codes.append(np.unique(values, return_inverse=True)[1])
-    width = int(codes[1].max(initial=0)) + 1
-    pairs: Int64 = codes[0] * width + codes[1]
+        columns = [filled(table[name]) for table in tables]
+        values = np.concatenate(columns)
+        _, code = np.unique(values, return_inverse=True)
+        codes.append(code)
+    process, correlation = codes
+    n_ids = int(correlation.max(initial=0)) + 1
+    pairs: Int64 = process * n_ids + correlation
     return pairs
 
 
@@ -272,9 +364,24 @@ def rows_of_launches(wanted: pa.Table, table: pa.Table) -> Int64:
     if not table_pairs.size:
         return np.full(wanted_pairs.size, -1)
     order = np.argsort(table_pairs, kind="stable")
-    place = np.searchsorted(table_pairs[order], wanted_pairs)
+    sorted_pairs = table_pairs[order]
+    place = np.searchsorted(sorted_pairs, wanted_pairs)
     place = np.minimum(place, table_pairs.size - 1)
-    return np.where(table_pairs[order][place] == wanted_pairs, order[place], -1)
+    is_in_table = sorted_pairs[place] == wanted_pairs
+    return np.where(is_in_table, order[place], -1)
+
+
+class _Matched(NamedTuple):
+    """The rows of a table that have a launch, and the row of the launch of each."""
+
+    row: Int64
+    launch: Int64
+
+
+def _matched(wanted: pa.Table, launches: pa.Table) -> _Matched:
+    launch = rows_of_launches(wanted, launches)
+    rows = np.flatnonzero(launch >= 0)
+    return _Matched(rows, launch[rows])
 
 
 class _Copying(NamedTuple):
@@ -288,27 +395,46 @@ class _Copying(NamedTuple):
 def _find_copying(
     launched: pa.Table, copies: pa.Table, ranges: CallRanges, *, are_several: bool | None
 ) -> _Copying:
-    launch = rows_of_launches(copies, launched)
-    is_inside = launch >= 0
-    launch = launch[is_inside]
-    kind = filled(copies["copy_kind"])[is_inside]
-    call = launched["call"].to_numpy()[launch]
-    is_peer = np.zeros(ranges.call.size, np.bool_)
-    is_peer[call[kind == canonical.PEER_KIND]] = True
-    has_copies = np.zeros(ranges.call.size, np.bool_)
-    has_copies[call] = True
-    is_symmetric = ranges.flags(lambda call: call.is_symmetric)
-    is_certain = is_peer | is_symmetric | (ranges.n_ranks > 1)
-    is_open = has_copies & ~is_certain & (ranges.n_ranks == UNKNOWN_SIZE)
+    matched = _matched(copies, launched)
+    kind = filled(copies["copy_kind"])[matched.row]
+    call = launched["call"].to_numpy()[matched.launch]
+    is_peer_copy = kind == canonical.PEER_KIND
+    is_certain = _are_certain(ranges, call[is_peer_copy])
+    has_copies = _occur(call, ranges)
+    is_size_unknown = ranges.n_ranks == UNKNOWN_SIZE
+    is_open = has_copies & ~is_certain & is_size_unknown
     is_counted = is_certain | (is_open & bool(are_several))
-    rows = np.unique(launch[is_counted[call]])
+    is_comm_copy = is_counted[call]
+    rows = np.unique(matched.launch[is_comm_copy])
+    launches = _copy_launches(launched, rows, ranges)
     n_open = int(np.count_nonzero(is_open))
+    n_assumed = n_open if are_several else 0
+    n_left = n_open if are_several is None else 0
+    return _Copying(launches, n_assumed, n_left)
+
+
+def _are_certain(ranges: CallRanges, with_peer_copies: Int64) -> Flags:
+    """Tell in which ranges copies are communication, whatever is known of the job."""
+    is_peer = _occur(with_peer_copies, ranges)
+    is_symmetric = ranges.flags(lambda call: call.is_symmetric)
+    has_several_ranks = ranges.n_ranks > 1
+    return is_peer | is_symmetric | has_several_ranks
+
+
+def _occur(call: Int64, ranges: CallRanges) -> Flags:
+    """Tell which ranges occur in a column."""
+    does_occur = np.zeros(ranges.call.size, np.bool_)
+    does_occur[call] = True
+    return does_occur
+
+
+def _copy_launches(launched: pa.Table, rows: Int64, ranges: CallRanges) -> pa.Table:
     names = [name_of_copies(call.name) for call in ranges.calls]
-    return _Copying(
-        launches=_with_names(launched, rows, ranges, names, is_copy=True),
-        n_assumed=n_open if are_several else 0,
-        n_left=n_open if are_several is None else 0,
-    )
+    texts = pa.array(names, pa.string())
+    launched = launched.take(rows)
+    call = launched["call"].to_numpy()
+    code = ranges.call[call]
+    return _with_texts(launched, texts.take(code), is_copy=True)
 
 
 def _kernels_launched(
@@ -318,31 +444,28 @@ def _kernels_launched(
 
     They are inside a call that tells the collective.
     """
-    launch = rows_of_launches(kernels, launched)
+    matched = _matched(kernels, launched)
+    launched = launched.take(matched.launch)
+    call = launched["call"].to_numpy()
     has_collective = ranges.flags(lambda call: call.collective != OTHER)
-    call = np.where(launch < 0, 0, launched["call"].to_numpy()[launch])
-    rows = np.flatnonzero((launch >= 0) & has_collective[call])
-    name_ids = filled(kernels["name_id"])[rows].tolist()
-    codes = ranges.call[call[rows]].tolist()
-    texts = [
-        name_with_collective(names[name_id], ranges.calls[code].collective)
-        for name_id, code in zip(name_ids, codes, strict=True)
-    ]
-    no_names = [""] * len(ranges.calls)
-    chosen = _with_names(launched, launch[rows], ranges, no_names, is_copy=False)
-    place = chosen.column_names.index("text")
-    return chosen.set_column(place, "text", pa.array(texts, pa.string()))
+    is_wanted = has_collective[call]
+    rows = matched.row[is_wanted]
+    name_ids = filled(kernels["name_id"])[rows]
+    codes = ranges.call[call[is_wanted]]
+    texts = []
+    for name_id, code in zip(name_ids.tolist(), codes.tolist(), strict=True):
+        collective = ranges.calls[code].collective
+        text = name_with_collective(names[name_id], collective)
+        texts.append(text)
+    launches = launched.filter(is_wanted)
+    return _with_texts(launches, pa.array(texts, pa.string()), is_copy=False)
 
 
-def _with_names(
-    launched: pa.Table, rows: Int64, ranges: CallRanges, names: list[str], *, is_copy: bool
-) -> pa.Table:
-    """Return some API calls with ``is_copy`` and the name of their call as ``text``."""
-    chosen = launched.take(pa.array(rows, pa.int64()))
-    code = ranges.call[chosen["call"].to_numpy()]
-    texts = pa.array(names, pa.string()).take(pa.array(code, pa.int64()))
-    chosen = chosen.append_column("is_copy", pa.array(np.full(rows.size, is_copy)))
-    return chosen.append_column("text", texts)
+def _with_texts(launched: pa.Table, texts: pa.Array, *, is_copy: bool) -> pa.Table:
+    """Return API calls with ``is_copy`` and a ``text`` for each."""
+    flags = np.full(launched.num_rows, is_copy)
+    launched = launched.append_column("is_copy", pa.array(flags))
+    return launched.append_column("text", texts)
 
 
 def with_called(kernels: pa.Table, copies: pa.Table, called: Called) -> tuple[pa.Table, pa.Table]:
@@ -353,21 +476,24 @@ def with_called(kernels: pa.Table, copies: pa.Table, called: Called) -> tuple[pa
     on two devices are two operations. If kernels have a column ``bytes``, it gets the sum of the
     copies.
     """
-    if not called.launches.num_rows:
+    launches = called.launches
+    if not launches.num_rows:
         return kernels, copies
-    is_copy = called.launches["is_copy"].to_numpy()
-    kernels = _with_collectives(kernels, called.launches.filter(pa.array(~is_copy)))
-    of_copies = called.launches.filter(pa.array(is_copy))
-    candidates = np.flatnonzero(np.isin(filled(copies["copy_kind"], -1), COPY_KINDS))
-    launch = rows_of_launches(copies.take(pa.array(candidates)), of_copies)
-    rows = candidates[launch >= 0]
-    launch = launch[launch >= 0]
+    is_copy = launches["is_copy"]
+    kernels = _with_collectives(kernels, launches.filter(pc.invert(is_copy)))
+    of_copies = launches.filter(is_copy)
+    candidates = _copy_rows(copies)
+    matched = _matched(copies.take(candidates), of_copies)
+    rows = candidates[matched.row]
     if not rows.size:
         return kernels, copies
+    replaced = copies.take(rows)
+    made = _collectives_of(replaced, matched.launch, of_copies, kernels.column_names)
+    made = made.cast(kernels.schema)
     is_left = np.ones(copies.num_rows, np.bool_)
     is_left[rows] = False
-    made = _collectives_of(copies.take(pa.array(rows)), launch, of_copies, kernels.column_names)
-    return pa.concat_tables([kernels, made.cast(kernels.schema)]), copies.filter(pa.array(is_left))
+    copies_left = copies.filter(is_left)
+    return pa.concat_tables([kernels, made]), copies_left
 
 
 def _with_collectives(kernels: pa.Table, of_kernels: pa.Table) -> pa.Table:
@@ -375,14 +501,14 @@ def _with_collectives(kernels: pa.Table, of_kernels: pa.Table) -> pa.Table:
     if not of_kernels.num_rows:
         return kernels
     candidates = np.flatnonzero(kernels["is_comm"].to_numpy())
-    launch = rows_of_launches(kernels.take(pa.array(candidates)), of_kernels)
-    rows = candidates[launch >= 0]
-    launch = launch[launch >= 0]
+    comm_kernels = kernels.take(candidates)
+    matched = _matched(comm_kernels, of_kernels)
+    rows = candidates[matched.row]
+    new_name_ids = of_kernels["name_id"].to_numpy()
     name_ids = filled(kernels["name_id"]).copy()
-    name_ids[rows] = of_kernels["name_id"].to_numpy()[launch]
+    name_ids[rows] = new_name_ids[matched.launch]
     place = kernels.column_names.index("name_id")
-    column = pa.array(name_ids, pa.int64(), mask=name_ids == UNKNOWN)
-    return kernels.set_column(place, kernels.field(place), column)
+    return kernels.set_column(place, kernels.field(place), _nullable(name_ids))
 
 
 def _collectives_of(
@@ -395,24 +521,50 @@ def _collectives_of(
     call = of_copies["call"].to_numpy()[launch]
     device = filled(copies["device_id"])
     order = np.lexsort((launch, device, call))
-    call = call[order]
-    device = device[order]
-    launch = launch[order]
-    is_other = (call[1:] != call[:-1]) | (device[1:] != device[:-1])
-    first = np.flatnonzero(np.append(True, is_other))
-    begun = of_copies.take(pa.array(launch[first]))
-    start, end = (copies[name].to_numpy()[order] for name in ("start_ns", "end_ns"))
-    values = {
-        name: begun[name] for name in ("process_id", "correlation_id", "stream_id", "name_id")
-    }
-    values["start_ns"] = pa.array(np.minimum.reduceat(start, first))
-    values["end_ns"] = pa.array(np.maximum.reduceat(end, first))
-    values["device_id"] = pa.array(device[first], mask=device[first] == UNKNOWN)
+    copies = copies.take(order)
+    first = _first_of_pairs(call[order], device[order])
+    first_places = order[first]
+    first_launches = of_copies.take(launch[first_places])
+    values = {name: first_launches[name] for name in _COLUMNS_OF_FIRST_LAUNCH}
+    values |= _times_of_collectives(copies, first)
+    values["device_id"] = _nullable(device[first_places])
     values["is_comm"] = pa.array(np.ones(first.size, np.bool_))
     if "bytes" in columns:
-        n_bytes = filled(copies["bytes"])[order]
-        is_known = np.logical_and.reduceat(n_bytes != UNKNOWN, first)
-        total = np.add.reduceat(np.where(n_bytes == UNKNOWN, 0, n_bytes), first)
-        values["bytes"] = pa.array(total, mask=~is_known)
+        values["bytes"] = _bytes_of_collectives(copies, first)
     nothing = pa.nulls(first.size, pa.int64())
     return pa.table({name: values.get(name, nothing) for name in columns})
+
+
+def _first_of_pairs(call: Int64, device: Int64) -> Int64:
+    """Return where each pair of a call and a device begins, if they are sorted."""
+    is_new_call = call[1:] != call[:-1]
+    is_new_device = device[1:] != device[:-1]
+    is_new = is_new_call | is_new_device
+    is_first = np.append(True, is_new)
+    return np.flatnonzero(is_first)
+
+
+def _times_of_collectives(copies: pa.Table, first: Int64) -> dict[str, pa.Array]:
+    """Return the first start and the last end of copies, in runs that begin at some places."""
+    starts = copies["start_ns"].to_numpy()
+    ends = copies["end_ns"].to_numpy()
+    first_starts = np.minimum.reduceat(starts, first)
+    last_ends = np.maximum.reduceat(ends, first)
+    start_ns = pa.array(first_starts)
+    end_ns = pa.array(last_ends)
+    return {"start_ns": start_ns, "end_ns": end_ns}
+
+
+def _bytes_of_collectives(copies: pa.Table, first: Int64) -> pa.Array:
+    """Return the bytes of copies, in runs that begin at some places. Null if a part is."""
+    n_bytes = filled(copies["bytes"])
+    is_known = n_bytes != UNKNOWN
+    known_bytes = np.where(is_known, n_bytes, 0)
+    total = np.add.reduceat(known_bytes, first)
+    is_sum_known = np.logical_and.reduceat(is_known, first)
+    return pa.array(total, mask=~is_sum_known)
+
+
+def _nullable(values: Int64) -> pa.Array:
+    is_null = values == UNKNOWN
+    return pa.array(values, mask=is_null)

@@ -1,5 +1,7 @@
 """Which ranks are late by themselves, and which pass on the delay of another rank."""
 
+from typing import NamedTuple
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -7,6 +9,7 @@ import pyarrow.compute as pc
 from nsyspipe.analysis.intervals import run_starts
 from nsyspipe.model.table import Int64
 
+_MAX_NS = np.iinfo(np.int64).max
 LATE_COLUMNS = (
     "step",
     "rank",
@@ -36,29 +39,34 @@ def without_passed_on(rows: pa.Table) -> pa.Table:
         return rows
     comm = _communicators(rows)
     group = _groups(comm, rows["rank"].to_numpy())
-    if np.unique(group).size <= 1:
+    n_groups = np.unique(group).size
+    if n_groups <= 1:
         return rows
     waited = _waited_elsewhere(rows, group)
-    passed_on = waited - _least_of_collective(rows, comm, waited)
+    least_waited = _least_of_collective(rows, comm, waited)
+    passed_on = pa.array(waited - least_waited)
     for name in ("late_by_ns", "held_up_ns"):
-        difference = pc.subtract(rows[name], pa.array(passed_on))
+        difference = pc.subtract(rows[name], passed_on)
         by_itself = pc.max_element_wise(difference, 0, skip_nulls=False)
         rows = _with_column(rows, name, by_itself)
-    inherited = pc.add(rows["inherited_ns"], pa.array(passed_on))
+    inherited = pc.add(rows["inherited_ns"], passed_on)
     return _with_column(rows, "inherited_ns", inherited)
 
 
 def _with_column(rows: pa.Table, name: str, values: pa.ChunkedArray) -> pa.Table:
     """Return a table with other values in one of its columns."""
-    return rows.set_column(rows.column_names.index(name), name, values)
+    place = rows.column_names.index(name)
+    return rows.set_column(place, name, values)
 
 
 def _communicators(rows: pa.Table) -> Int64:
     """Return a number for the communicator of each operation; unknown ones share a number."""
-    named = rows["comm_id"].cast(pa.string()).combine_chunks().dictionary_encode()
-    code_of_unknown = len(named.dictionary)
-    codes: Int64 = pc.fill_null(named.indices, code_of_unknown).to_numpy().astype(np.int64)
-    return codes
+    names = rows["comm_id"].cast(pa.string())
+    encoded = names.combine_chunks().dictionary_encode()
+    code_of_unknown = len(encoded.dictionary)
+    codes = pc.fill_null(encoded.indices, code_of_unknown)
+    numbers: Int64 = codes.to_numpy().astype(np.int64)
+    return numbers
 
 
 def _groups(comm: Int64, rank: Int64) -> Int64:
@@ -66,15 +74,27 @@ def _groups(comm: Int64, rank: Int64) -> Int64:
 
     Communicators of the same ranks have the same number.
     """
-    comm_of_pair, rank_of_pair = np.unique(np.stack((comm, rank)), axis=1)
+    pairs = np.unique(np.stack((comm, rank)), axis=1)
+    comm_of_pair, rank_of_pair = pairs
     firsts = run_starts(comm_of_pair)
-    codes = comm_of_pair[firsts].tolist()
+    codes = comm_of_pair[firsts]
     ranks_of_codes = np.split(rank_of_pair, firsts[1:])
-    group_of_comm = np.zeros(int(comm.max(initial=0)) + 1, np.int64)
+    largest_code = int(comm.max(initial=0))
+    group_of_comm = np.zeros(largest_code + 1, np.int64)
     numbers: dict[bytes, int] = {}
-    for code, ranks in zip(codes, ranks_of_codes, strict=True):
-        group_of_comm[code] = numbers.setdefault(ranks.tobytes(), len(numbers))
+    for code, ranks in zip(codes.tolist(), ranks_of_codes, strict=True):
+        key = ranks.tobytes()
+        group_of_comm[code] = numbers.setdefault(key, len(numbers))
     return group_of_comm[comm]
+
+
+class _Waits(NamedTuple):
+    """Operations: their group, their start, and until when and how long their rank waited."""
+
+    group: Int64
+    start: Int64
+    until: Int64
+    wait_ns: Int64
 
 
 def _waited_elsewhere(rows: pa.Table, group: Int64) -> Int64:
@@ -83,53 +103,82 @@ def _waited_elsewhere(rows: pa.Table, group: Int64) -> Int64:
     This counts from its last operation of the same group on.
     """
     start = rows["start_ns"].to_numpy()
-    end = rows["end_ns"].to_numpy()
-    wait_ns = pc.fill_null(rows["wait_ns"], 0).to_numpy()
-    until = np.clip(start + wait_ns, start, np.maximum(end, start))
-    exposed = pc.fill_null(rows["exposed_ns"], np.iinfo(np.int64).max).to_numpy()
-    wait = np.minimum(until - start, exposed)
     rank = rows["rank"].to_numpy()
+    until, exposed_wait_ns = _waits_of_operations(rows)
+    waits = _Waits(group, start, until, exposed_wait_ns)
     order = np.lexsort((start, rank))
+    first_of_rank = run_starts(rank[order])
     waited = np.zeros(rank.size, np.int64)
-    for operations in np.split(order, run_starts(rank[order])[1:]):
-        waited[operations] = _waited_by_rank(
-            group[operations], start[operations], until[operations], wait[operations]
-        )
+    for places in np.split(order, first_of_rank[1:]):
+        waits_of_rank = _Waits(*(column[places] for column in waits))
+        waited[places] = _waited_by_rank(waits_of_rank)
     return waited
 
 
-def _waited_by_rank(group: Int64, start: Int64, until: Int64, wait: Int64) -> Int64:
+def _waits_of_operations(rows: pa.Table) -> tuple[Int64, Int64]:
+    """Return until when each operation waited, and how long it did without compute, ns."""
+    start = rows["start_ns"].to_numpy()
+    end = rows["end_ns"].to_numpy()
+    wait_ns = pc.fill_null(rows["wait_ns"], 0).to_numpy()
+    exposed_ns = pc.fill_null(rows["exposed_ns"], _MAX_NS).to_numpy()
+    latest = np.maximum(end, start)
+    until = np.clip(start + wait_ns, start, latest)
+    duration_ns = until - start
+    exposed_wait_ns = np.minimum(duration_ns, exposed_ns)
+    return until, exposed_wait_ns
+
+
+def _waited_by_rank(waits: _Waits) -> Int64:
     """Return what `_waited_elsewhere` does for the operations of one rank, in order of start."""
-    by_end = np.argsort(until, kind="stable")
-    ended = until[by_end]
-    waited_by_then = np.append(0, np.cumsum(wait[by_end]))
-    # Operations of a group stay in order of start.
-    by_group = np.argsort(group, kind="stable")
-    sorted_group = group[by_group]
-    is_first = np.append(True, sorted_group[1:] != sorted_group[:-1])
-    # Until when the previous operation of the group waited.
-    until_of_previous = np.append(0, until[by_group][:-1])
-    before = np.empty(start.size, np.int64)
-    before[by_group] = np.where(is_first, start[0], until_of_previous)
+    start = waits.start
+    before = _end_of_previous_wait(waits)
+    by_end = np.argsort(waits.until, kind="stable")
+    ended = waits.until[by_end]
+    total_wait_ns = np.cumsum(waits.wait_ns[by_end])
+    waited_by_then = np.append(0, total_wait_ns)
     n_ended_at_start = np.searchsorted(ended, start, side="right")
     n_ended_before = np.searchsorted(ended, before, side="right")
     waited = waited_by_then[n_ended_at_start] - waited_by_then[n_ended_before]
     # If a rank waits for several groups at the same time, that delays it once.
-    once: Int64 = np.clip(waited, 0, np.maximum(start - before, 0))
+    longest = np.maximum(start - before, 0)
+    once: Int64 = np.clip(waited, 0, longest)
     return once
+
+
+def _end_of_previous_wait(waits: _Waits) -> Int64:
+    """Return until when the previous operation of the group waited.
+
+    For the first of a group, it is the start of the first operation.
+    """
+    # Operations of a group stay in order of start.
+    by_group = np.argsort(waits.group, kind="stable")
+    group = waits.group[by_group]
+    until = waits.until[by_group]
+    end_of_previous = np.roll(until, 1)
+    first_of_group = run_starts(group)
+    end_of_previous[first_of_group] = waits.start[0]
+    before = np.empty(by_group.size, np.int64)
+    before[by_group] = end_of_previous
+    return before
 
 
 def _least_of_collective(rows: pa.Table, comm: Int64, waited: Int64) -> Int64:
     """Return for each operation the least that a rank of its collective waited elsewhere."""
     step = rows["step"].to_numpy()
+    start = rows["start_ns"].to_numpy()
     wait_ns = pc.fill_null(rows["wait_ns"], 0).to_numpy()
-    last_start = rows["start_ns"].to_numpy() + wait_ns
+    last_start = start + wait_ns
     order = np.lexsort((last_start, comm, step))
-    keys = np.stack((step, comm, last_start))[:, order]
-    differs_from_previous = (keys[:, 1:] != keys[:, :-1]).any(axis=0)
-    is_first = np.append(True, differs_from_previous)[: order.size]
-    least_of_collectives = np.minimum.reduceat(waited[order], np.flatnonzero(is_first))
-    collective = np.cumsum(is_first) - 1
+    keys = np.stack((step, comm, last_start))
+    keys = keys[:, order]
+    following_keys = keys[:, 1:]
+    differs = following_keys != keys[:, :-1]
+    is_new = differs.any(axis=0)
+    is_first = np.append(True, is_new)[: order.size]
+    first = np.flatnonzero(is_first)
+    waited = waited[order]
+    least_of_collectives = np.minimum.reduceat(waited, first)
+    n_begun = np.cumsum(is_first)
     least = np.empty(order.size, np.int64)
-    least[order] = least_of_collectives[collective]
+    least[order] = least_of_collectives[n_begun - 1]
     return least

@@ -22,6 +22,9 @@ from nsyspipe.model.table import Flags, Int64
 # A device is a stray one if it has less than one in so many of the kernels of its process, and of
 # their time. A library may have opened a context on it, or it is the other end of peer copies.
 ONE_IN_SO_MANY: Final = 100
+# Columns of `ProcessOperations`.
+_KERNEL_COLUMNS: Final = ("kernel_start", "kernel_end", "kernel_launch", "is_comm")
+_COPY_COLUMNS: Final = ("copy_start", "copy_end", "copy_launch", "copy_kind", "copy_bytes")
 
 
 class RankDevice(Struct, frozen=True):
@@ -34,11 +37,16 @@ class RankDevice(Struct, frozen=True):
     def holds(self, device_ids: Int64) -> Flags:
         """Tell which operations are this device's, by their device ids (`UNKNOWN` for null)."""
         is_of_device: Flags = device_ids == self.device_id
-        return is_of_device | (device_ids == UNKNOWN) if self.holds_unknown else is_of_device
+        if not self.holds_unknown:
+            return is_of_device
+        is_unknown: Flags = device_ids == UNKNOWN
+        return is_of_device | is_unknown
 
     def rows_of(self, operations: pa.Table) -> pa.Table:
         """Return the rows of this device."""
-        return operations.filter(pa.array(self.holds(filled(operations["device_id"]))))
+        device_ids = filled(operations["device_id"])
+        is_of_device = self.holds(device_ids)
+        return operations.filter(is_of_device)
 
 
 class RankOperations(Struct, frozen=True):
@@ -69,8 +77,9 @@ class ProcessShare(Struct, frozen=True):
 
 def processes_with_operations(kernels: pa.Table, copies: pa.Table) -> list[int]:
     """Return the ids of the processes that have any operation on a device, in order."""
-    of_tables = (pc.unique(table["process_id"]).to_numpy() for table in (kernels, copies))
-    processes: list[int] = np.union1d(*of_tables).tolist()
+    of_kernels = pc.unique(kernels["process_id"]).to_numpy()
+    of_copies = pc.unique(copies["process_id"]).to_numpy()
+    processes: list[int] = np.union1d(of_kernels, of_copies).tolist()
     return processes
 
 
@@ -82,14 +91,14 @@ def operations_by_process(
     `calls` are as `launch_times` takes them.
     """
     processes = processes_with_operations(kernels, copies)
-    tables = zip(
-        by_process(kernels, processes),
-        by_process(copies, processes),
-        by_process(calls, processes),
-        strict=True,
-    )
-    shares = zip(processes, tables, strict=True)
-    return {process: _share(*tables_of_process) for process, tables_of_process in shares}
+    kernel_tables = by_process(kernels, processes)
+    copy_tables = by_process(copies, processes)
+    call_tables = by_process(calls, processes)
+    tables = zip(kernel_tables, copy_tables, call_tables, strict=True)
+    shares = {}
+    for process, tables_of_process in zip(processes, tables, strict=True):
+        shares[process] = _share(*tables_of_process)
+    return shares
 
 
 def _share(kernels: pa.Table, copies: pa.Table, calls: pa.Table | None) -> ProcessShare:
@@ -97,17 +106,19 @@ def _share(kernels: pa.Table, copies: pa.Table, calls: pa.Table | None) -> Proce
     whole = operations_of(kernels, kernel_launch, copies, copy_launch)
     if len(whole.devices) <= 1:
         is_of_rank = np.ones(whole.kernel_start.size, np.bool_)
-        return ProcessShare(whole, (RankOperations(whole, None, is_of_rank),))
+        rank = RankOperations(whole, None, is_of_rank)
+        return ProcessShare(whole, (rank,))
     kernel_device = whole.kernel_column("device_id")
-    copy_device = filled(copies["device_id"])[np.argsort(copy_launch, kind="stable")]
-    devices = rank_devices(whole, kernel_device, copy_device)
+    copy_order = np.argsort(copy_launch, kind="stable")
+    copy_device = filled(copies["device_id"])[copy_order]
     ranks = []
-    for device in devices:
+    stray_ids = set(whole.devices)
+    for device in rank_devices(whole, kernel_device, copy_device):
         is_kernel = device.holds(kernel_device)
         is_copy = device.holds(copy_device)
         operations = operations_on(whole, device.device_id, is_kernel, is_copy)
         ranks.append(RankOperations(operations, device, is_kernel))
-    stray_ids = {*whole.devices} - {device.device_id for device in devices}
+        stray_ids.discard(device.device_id)
     strays = _stray_devices(stray_ids, np.append(kernel_device, copy_device))
     return ProcessShare(whole, tuple(ranks), strays)
 
@@ -117,7 +128,8 @@ def _stray_devices(stray_ids: Iterable[int], device: Int64) -> tuple[StrayDevice
     strays = []
     for device_id in sorted(stray_ids):
         n_operations = int(np.count_nonzero(device == device_id))
-        strays.append(StrayDevice(device_id, n_operations))
+        stray = StrayDevice(device_id, n_operations)
+        strays.append(stray)
     return tuple(strays)
 
 
@@ -133,19 +145,24 @@ def rank_devices(
     if not device.size:
         device = copy_device
         length_ns = whole.copy_end - whole.copy_start
-    used = [number for number in sorted(whole.devices) if _is_used(device == number, length_ns)]
+    used = []
+    for device_id in sorted(whole.devices):
+        is_of_device = device == device_id
+        if _is_used(is_of_device, length_ns):
+            used.append(device_id)
     if not used:
         # The devices of kernels were not recorded.
         return [RankDevice(whole.devices[0], holds_unknown=True)]
-    leading = next(number for number in whole.devices if number in used)
-    return [RankDevice(number, holds_unknown=number == leading) for number in used]
+    leading = next(device_id for device_id in whole.devices if device_id in used)
+    return [RankDevice(device_id, holds_unknown=device_id == leading) for device_id in used]
 
 
 def _is_used(is_of_device: Flags, length_ns: Int64) -> bool:
     n_operations = int(np.count_nonzero(is_of_device))
     device_ns = int(length_ns[is_of_device].sum())
+    process_ns = int(length_ns.sum())
     is_often_used = ONE_IN_SO_MANY * n_operations >= is_of_device.size
-    is_long_used = ONE_IN_SO_MANY * device_ns >= int(length_ns.sum())
+    is_long_used = ONE_IN_SO_MANY * device_ns >= process_ns
     return n_operations > 0 and (is_often_used or is_long_used)
 
 
@@ -155,21 +172,18 @@ def operations_on(
     """Return the flagged kernels and copies of a process, which ran on one device."""
     kernel_rows = whole.kernel_rows
     if whole.kernel_order is not None:
-        kernel_rows = kernel_rows.take(pa.array(whole.kernel_order))
-    n_launched = int(np.count_nonzero(kernels[: whole.n_launched]))
+        kernel_rows = kernel_rows.take(whole.kernel_order)
+    kernel_rows = kernel_rows.filter(kernels)
+    is_launched = kernels[: whole.n_launched]
+    n_launched = int(np.count_nonzero(is_launched))
+    kernel_columns = {name: getattr(whole, name)[kernels] for name in _KERNEL_COLUMNS}
+    copy_columns = {name: getattr(whole, name)[copies] for name in _COPY_COLUMNS}
     return replace(
         whole,
-        kernel_start=whole.kernel_start[kernels],
-        kernel_end=whole.kernel_end[kernels],
-        kernel_launch=whole.kernel_launch[kernels],
-        is_comm=whole.is_comm[kernels],
-        copy_start=whole.copy_start[copies],
-        copy_end=whole.copy_end[copies],
-        copy_launch=whole.copy_launch[copies],
-        copy_kind=whole.copy_kind[copies],
-        copy_bytes=whole.copy_bytes[copies],
+        **kernel_columns,
+        **copy_columns,
         n_launched=n_launched,
         devices=(device_id,),
         kernel_order=None,
-        kernel_rows=kernel_rows.filter(pa.array(kernels)),
+        kernel_rows=kernel_rows,
     )

@@ -24,12 +24,16 @@ class IntervalSet(Struct, frozen=True, eq=False, dict=True):
         return int(self.starts.size)
 
     def __getitem__(self, rows: Flags | Int64) -> IntervalSet:
-        return IntervalSet(self.starts[rows], self.ends[rows])
+        starts = self.starts[rows]
+        ends = self.ends[rows]
+        return IntervalSet(starts, ends)
 
     @cached_property
     def _covered_before(self) -> Int64:
         """Covered length before each interval, and after the last: one longer than the set."""
-        return np.append(0, np.cumsum(self.ends - self.starts))
+        lengths = self.ends - self.starts
+        covered = np.cumsum(lengths)
+        return np.append(0, covered)
 
     def covered_until(self, times: Int64) -> Int64:
         """Return the length covered before each time, ns; any order of times."""
@@ -38,10 +42,13 @@ class IntervalSet(Struct, frozen=True, eq=False, dict=True):
             return covered
         for first in range(0, len(times), BLOCK):
             rows = slice(first, first + BLOCK)
-            n_begun = counts_up_to(self.starts, times[rows])
-            overshoot = np.maximum(self.ends[n_begun - 1] - times[rows], 0)
+            times_of_block = times[rows]
+            n_begun = counts_up_to(self.starts, times_of_block)
+            last_end = self.ends[n_begun - 1]
+            overshoot = np.maximum(last_end - times_of_block, 0)
+            covered_by_end = self._covered_before[n_begun]
             # For times before the first interval, the overshoot is that of the last one.
-            covered[rows] = np.maximum(self._covered_before[n_begun] - overshoot, 0)
+            covered[rows] = np.maximum(covered_by_end - overshoot, 0)
         return covered
 
     def when_covered(self, amounts: Int64) -> Int64:
@@ -49,11 +56,13 @@ class IntervalSet(Struct, frozen=True, eq=False, dict=True):
 
         No amount may be negative.
         """
-        place = np.searchsorted(self._covered_before[1:], amounts, side="left")
+        covered_by_end = self._covered_before[1:]
+        place = np.searchsorted(covered_by_end, amounts, side="left")
         is_reached = place < len(self)
         place = place[is_reached]
+        rest = amounts[is_reached] - self._covered_before[place]
         times = np.full(np.shape(amounts), FOREVER)
-        times[is_reached] = self.starts[place] + (amounts[is_reached] - self._covered_before[place])
+        times[is_reached] = self.starts[place] + rest
         return times
 
     def lengths(self, starts: Int64, ends: Int64) -> Int64:
@@ -64,24 +73,34 @@ class IntervalSet(Struct, frozen=True, eq=False, dict=True):
 
     def contains(self, times: Int64) -> Flags:
         """Return whether each time lies in an interval."""
-        return counts_up_to(self.starts, times) > counts_up_to(self.ends, times)
+        n_begun = counts_up_to(self.starts, times)
+        n_ended = counts_up_to(self.ends, times)
+        is_inside: Flags = n_begun > n_ended
+        return is_inside
 
     def shifted(self, by_ns: int) -> IntervalSet:
         """Return the same intervals later by some time."""
-        return IntervalSet(self.starts + by_ns, self.ends + by_ns)
+        starts = self.starts + by_ns
+        ends = self.ends + by_ns
+        return IntervalSet(starts, ends)
 
     def without(self, excluded: IntervalSet) -> IntervalSet:
         """Return the times in this set and not in another, between ``-2**62`` and ``2**62``."""
         starts = np.append(-FOREVER, excluded.ends)
         ends = np.append(excluded.starts, FOREVER)
-        return self.intersect(IntervalSet(starts, ends))
+        gaps = IntervalSet(starts, ends)
+        return self.intersect(gaps)
 
     def intersect(self, intervals: IntervalSet) -> IntervalSet:
         """Return the times in both sets.
 
         Cost O(k log n) plus the size of the result, where k is the size of the smaller set.
         """
-        few, many = (self, intervals) if len(self) <= len(intervals) else (intervals, self)
+        few = self
+        many = intervals
+        if len(few) > len(many):
+            few = intervals
+            many = self
         if not len(few):
             return EMPTY
         first = np.searchsorted(many.ends, few.starts, side="right")
@@ -101,16 +120,21 @@ class NarrowIntervals(Struct, frozen=True, eq=False):
     @classmethod
     def of(cls, intervals: IntervalSet) -> NarrowIntervals:
         """Narrow a set. The result is exact for intervals and gaps of any length."""
-        edges = np.stack((intervals.starts, intervals.ends), axis=1).ravel()
+        sides = np.stack((intervals.starts, intervals.ends), axis=1)
+        edges = sides.ravel()
         lengths = np.diff(edges)
-        kind = np.uint32 if (lengths < _MIN_LENGTH_OF_64_BITS).all() else np.int64
-        return cls(int(edges[0]) if edges.size else 0, lengths.astype(kind))
+        are_short = (lengths < _MIN_LENGTH_OF_64_BITS).all()
+        kind = np.uint32 if are_short else np.int64
+        begin = int(edges[0]) if edges.size else 0
+        return cls(begin, lengths.astype(kind))
 
     def shifted(self, by_ns: int) -> IntervalSet:
         """Return the intervals, later by some time."""
         if not self.lengths.size:
             return EMPTY
-        edges = np.cumsum(np.append(self.begin + by_ns, self.lengths))
+        begin = self.begin + by_ns
+        begin_and_lengths = np.append(begin, self.lengths)
+        edges = np.cumsum(begin_and_lengths)
         return IntervalSet(edges[::2], edges[1::2])
 
 
@@ -125,13 +149,16 @@ EMPTY = IntervalSet(np.empty(0, np.int64), np.empty(0, np.int64))
 
 def counts_up_to(values: Int64, times: Int64) -> Int64:
     """Return how many of some sorted values are no later than each time; any order of times."""
-    if np.ndim(times) == 1 and times.size > _MIN_TIMES_TO_CHECK and is_sorted(times):
-        first, last = np.searchsorted(values, times[[0, -1]], side="right")
+    are_many = np.ndim(times) == 1 and times.size > _MIN_TIMES_TO_CHECK
+    if are_many and is_sorted(times):
+        first_and_last = times[[0, -1]]
+        first, last = np.searchsorted(values, first_and_last, side="right")
         if last - first < times.size:
             # There are many times in order. Look the few values up among them instead.
             places = np.searchsorted(times, values[first:last], side="left")
             n_times = np.diff(places, prepend=0, append=times.size)
-            return np.repeat(np.arange(first, last + 1), n_times)
+            counts = np.arange(first, last + 1)
+            return np.repeat(counts, n_times)
     return np.searchsorted(values, times, side="right")
 
 
@@ -145,7 +172,8 @@ def union(starts: Int64, ends: Int64) -> IntervalSet:
     # If the next start is behind the i-th smallest end, all earlier intervals have ended there.
     sorted_starts = _sort(starts)
     sorted_ends = _sort(ends)
-    gaps = np.flatnonzero(sorted_starts[1:] > sorted_ends[:-1])
+    is_gap = sorted_starts[1:] > sorted_ends[:-1]
+    gaps = np.flatnonzero(is_gap)
     merged_starts = sorted_starts[np.append(0, gaps + 1)]
     merged_ends = sorted_ends[np.append(gaps, starts.size - 1)]
     return nonempty(merged_starts, merged_ends)
@@ -153,13 +181,17 @@ def union(starts: Int64, ends: Int64) -> IntervalSet:
 
 def _sort(times: Int64) -> Int64:
     """Sort times, mostly a few sorted runs. Checking the order costs less than sorting."""
-    return times if is_sorted(times) else np.sort(times, kind="stable")
+    if is_sorted(times):
+        return times
+    return np.sort(times, kind="stable")
 
 
 def union_of(*sets: IntervalSet) -> IntervalSet:
     """Return the times in any of some sets."""
-    starts = np.concatenate([intervals.starts for intervals in sets])
-    ends = np.concatenate([intervals.ends for intervals in sets])
+    all_starts = [intervals.starts for intervals in sets]
+    all_ends = [intervals.ends for intervals in sets]
+    starts = np.concatenate(all_starts)
+    ends = np.concatenate(all_ends)
     return union(starts, ends)
 
 
@@ -172,7 +204,8 @@ def nonempty(starts: Int64, ends: Int64) -> IntervalSet:
 
 def is_sorted(values: Int64) -> bool:
     """Tell whether no value is smaller than the one before."""
-    return bool((values[1:] >= values[:-1]).all())
+    is_in_order = values[1:] >= values[:-1]
+    return bool(is_in_order.all())
 
 
 class Slices(Struct, frozen=True):
@@ -184,7 +217,9 @@ class Slices(Struct, frozen=True):
     @classmethod
     def within(cls, times: Int64, starts: Int64, ends: Int64) -> Slices:
         """Return the sorted times that lie in each range ``[starts, ends)``."""
-        return cls(np.searchsorted(times, starts), np.searchsorted(times, ends))
+        first = np.searchsorted(times, starts)
+        last = np.searchsorted(times, ends)
+        return cls(first, last)
 
     @property
     def counts(self) -> Int64:
@@ -194,24 +229,31 @@ class Slices(Struct, frozen=True):
     def rows(self) -> tuple[Int64, Int64]:
         """Return the place of each element of each slice, and the number of its slice."""
         counts = self.counts
-        owner = np.repeat(np.arange(counts.size), counts)
+        slices = np.arange(counts.size)
+        owner = np.repeat(slices, counts)
         n_before = np.cumsum(counts) - counts
-        return np.arange(owner.size) - np.repeat(n_before - self.first, counts), owner
+        place = np.arange(owner.size)
+        place -= np.repeat(n_before - self.first, counts)
+        return place, owner
 
     def reduced(self, ufunc: np.ufunc, values: Int64) -> Int64:
         """Return the smallest value of each slice for ``np.minimum``, and so on.
 
         No slice may be empty.
         """
-        edges = np.stack((self.first, self.last), axis=1).ravel()
+        edges = np.stack((self.first, self.last), axis=1)
+        padded_values = np.append(values, 0)
+        reduced = ufunc.reduceat(padded_values, edges.ravel())
         # Every second result is that of the values between two slices.
-        return ufunc.reduceat(np.append(values, 0), edges)[::2]
+        return reduced[::2]
 
 
 def holders(starts: Int64, ends: Int64, times: Int64) -> Int64:
     """Return which of some sorted, disjoint ranges holds each time; -1 for none."""
-    place = np.searchsorted(starts, times, side="right") - 1
-    is_inside = (place >= 0) & (times < np.append(ends, 0)[place])
+    n_begun = np.searchsorted(starts, times, side="right")
+    place = n_begun - 1
+    end_of_place = np.append(ends, 0)[place]
+    is_inside = (place >= 0) & (times < end_of_place)
     return np.where(is_inside, place, -1)
 
 
@@ -222,9 +264,12 @@ def outermost(starts: Int64, ends: Int64) -> Int64:
     ones. Returns the indices of the picks, in that order.
     """
     order = np.lexsort((-ends, starts))
+    starts = starts[order]
+    ends = ends[order]
     # A pick of no length hides nothing, so the next interval follows.
     next_place = np.arange(1, order.size + 1)
-    following = np.maximum(np.searchsorted(starts[order], ends[order]), next_place)
+    first_behind = np.searchsorted(starts, ends)
+    following = np.maximum(first_behind, next_place)
     if (following == next_place).all():
         # No interval hides another.
         return order
@@ -241,14 +286,17 @@ def grouped_lengths(groups: Int64, starts: Int64, ends: Int64, n_groups: int) ->
     """Return the length of the union of each group's intervals, ns; groups from 0 in any order."""
     # As in `union`, starts and ends are sorted separately. If an end is behind the next start, the
     # time between was counted twice.
-    order = np.lexsort((starts, groups))
-    group = groups[order]
-    start = starts[order]
-    end = ends[np.lexsort((ends, groups))]
-    overlapping = np.flatnonzero((group[1:] == group[:-1]) & (end[:-1] > start[1:]))
-    overlap = end[overlapping] - start[overlapping + 1]
-    total = sums_of(group, end - start, n_groups)
-    return total - sums_of(group[overlapping], overlap, n_groups)
+    by_start = np.lexsort((starts, groups))
+    by_end = np.lexsort((ends, groups))
+    group = groups[by_start]
+    start = starts[by_start]
+    end = ends[by_end]
+    total_ns = sums_of(group, end - start, n_groups)
+    is_same_group = group[1:] == group[:-1]
+    overlap_ns = end[:-1] - start[1:]
+    overlapping = np.flatnonzero(is_same_group & (overlap_ns > 0))
+    group = group[overlapping]
+    return total_ns - sums_of(group, overlap_ns[overlapping], n_groups)
 
 
 def sums_of(groups: Int64 | Int32, values: Int64, n_groups: int) -> Int64:
@@ -263,17 +311,23 @@ def least_of(groups: Int64 | Int32, values: Int64, n_groups: int) -> Int64:
 
     It is the largest int64 if the group has no value.
     """
-    least = np.full(n_groups, np.iinfo(np.int64).max)
+    largest = np.iinfo(np.int64).max
+    least = np.full(n_groups, largest)
     np.minimum.at(least, groups, values)
     return least
 
 
 def run_starts(values: Int64) -> Int64:
     """Return the index at which each run of equal values begins."""
-    return np.flatnonzero(np.append(True, values[1:] != values[:-1])[: values.size])
+    differs = values[1:] != values[:-1]
+    is_first = np.append(True, differs)
+    return np.flatnonzero(is_first[: values.size])
 
 
 def places_in_runs(values: Int64) -> Int64:
     """Return the place of each value in its run of equal ones, from 0."""
     first = run_starts(values)
-    return np.arange(values.size) - np.repeat(first, np.diff(first, append=values.size))
+    lengths = np.diff(first, append=values.size)
+    place = np.arange(values.size)
+    place -= np.repeat(first, lengths)
+    return place

@@ -29,7 +29,7 @@ from nsyspipe.model.canonical import GRAPH_NAME_ID
 from nsyspipe.model.comm_kernels import are_communication, is_communication
 from nsyspipe.model.figures import RATES
 from nsyspipe.model.names import PHASES, is_nccl_communicator, kernel_label
-from nsyspipe.model.table import Flags, Int32, Int64
+from nsyspipe.model.table import Flags, Float64, Int32, Int64
 
 # Sums by window of one rank (32 bytes each) that are kept until ranks tell which windows count.
 _MOST_SUMS = 2**18
@@ -79,6 +79,7 @@ _COLUMNS_OF_KERNELS = (
     "free_ns",
 )
 _COLUMNS_OF_COLLECTIVES = ("transfer_ns", "exposed_ns", *RATES.values())
+_SUMS_OF_COLLECTIVES = ("total_ns", "waited_ns", *_COLUMNS_OF_COLLECTIVES)
 _COLUMNS_OF_TRAFFIC = [name for name in schema.COSTS.names if name in schema.TRAFFIC.names]
 
 
@@ -98,14 +99,20 @@ class WindowSums(Struct, frozen=True):
 
         A row is not known if only a part of one of its groups is chosen.
         """
+        edges = self.edges
+        group = self.group
         n_chosen_before = np.append(0, np.cumsum(is_chosen))
-        n_chosen = np.diff(n_chosen_before[self.edges])
-        is_whole = n_chosen == np.diff(self.edges)
-        is_counted = is_whole[self.group]
+        n_chosen = np.diff(n_chosen_before[edges])
+        is_whole = n_chosen == np.diff(edges)
+        is_counted = is_whole[group]
         rows = self.row[is_counted]
-        sums_by_row = [sums_of(rows, values[is_counted], self.n_rows) for values in self.sums]
-        is_partial = (n_chosen > 0) & ~is_whole
-        rows_of_partial = self.row[is_partial[self.group]]
+        sums_by_row = []
+        for values in self.sums:
+            counted_values = values[is_counted]
+            sums_by_row.append(sums_of(rows, counted_values, self.n_rows))
+        is_partial = n_chosen > 0
+        is_partial &= ~is_whole
+        rows_of_partial = self.row[is_partial[group]]
         is_unknown = np.zeros(self.n_rows, np.bool_)
         is_unknown[rows_of_partial] = True
         return sums_by_row, is_unknown
@@ -121,26 +128,42 @@ def window_sums(
     either end, where steps are skipped or cut off, still have sums of their own.
     """
     n_windows = len(windows)
-    max_groups = max(_MOST_SUMS // max(n_rows, 1), _MIN_GROUPS)
+    max_groups = _MOST_SUMS // max(n_rows, 1)
+    max_groups = max(max_groups, _MIN_GROUPS)
     first = _first_of_groups(n_windows, max_groups)
-    edges = np.append(windows.starts[first], windows.ends[-1:])
+    group_starts = windows.starts[first]
+    edges = np.append(group_starts, windows.ends[-1:])
     # The place before the first edge and the one after the last are outside of all windows.
-    cell = np.searchsorted(edges, starts, side="right") * n_rows + row
-    n_cells = (edges.size + 1) * n_rows
+    n_places = edges.size + 1
+    cell = np.searchsorted(edges, starts, side="right")
+    cell *= n_rows
+    cell += row
+    n_cells = n_places * n_rows
     sums = [np.bincount(cell, minlength=n_cells)]
     sums += [sums_of(cell, values, n_cells) for values in of_each]
-    inside = slice(n_rows, n_rows * (first.size + 1))
-    cells = np.flatnonzero(sums[0][inside])
-    group, row_of_cell = np.divmod(cells, max(n_rows, 1))
-    by_window = WindowSums(
+    group_edges = np.append(first, n_windows)
+    by_window = _keep_nonzero(sums, group_edges, n_rows)
+    totals = [values.reshape(n_places, n_rows).sum(axis=0) for values in sums]
+    return by_window, totals
+
+
+def _keep_nonzero(sums: Sequence[Int64], edges: Int64, n_rows: int) -> WindowSums:
+    """Return the sums of the windows that have a kernel.
+
+    Each sum has a value per group of windows and row, with another group before and after all.
+    """
+    end = n_rows * edges.size
+    sums_inside = [values[n_rows:end] for values in sums]
+    cells = np.flatnonzero(sums_inside[0])
+    group, row = np.divmod(cells, max(n_rows, 1))
+    sums_of_cells = tuple(values[cells] for values in sums_inside)
+    return WindowSums(
         n_rows=n_rows,
-        edges=np.append(first, n_windows),
+        edges=edges,
         group=group.astype(np.int32),
-        row=row_of_cell.astype(np.int32),
-        sums=tuple(values[inside][cells] for values in sums),
+        row=row.astype(np.int32),
+        sums=sums_of_cells,
     )
-    sums_of_cells = [values.reshape(edges.size + 1, n_rows) for values in sums]
-    return by_window, [values.sum(axis=0) for values in sums_of_cells]
 
 
 def _first_of_groups(n_windows: int, max_groups: int) -> Int64:
@@ -150,10 +173,13 @@ def _first_of_groups(n_windows: int, max_groups: int) -> Int64:
         return windows
     n_at_end = max_groups // 4
     end = n_windows - n_at_end
+    n_between = end - n_at_end
     n_groups_between = max_groups - 2 * n_at_end
-    group_size = math.ceil((end - n_at_end) / n_groups_between)
+    group_size = math.ceil(n_between / n_groups_between)
+    before = windows[:n_at_end]
     between = windows[n_at_end:end:group_size]
-    return np.concatenate((windows[:n_at_end], between, windows[end:]))
+    behind = windows[end:]
+    return np.concatenate((before, between, behind))
 
 
 def kernels_table(
@@ -170,37 +196,72 @@ def kernels_table(
     capture, without means, differences and ratios. The sums by window have a row for each of these
     rows.
     """
-    labels, label = kernel_labels(operations.kernel_column("name_id"), names)
-    duration = operations.kernel_end - operations.kernel_start
-    # The last phase is none, which is -1.
-    first_keys = np.arange(len(PHASES) + 1, dtype=np.int32) * len(labels)
-    keys, row = _number_keys(label + first_keys[phase], first_keys.size * len(labels))
-    # It is as long as the kernels.
-    del label
-    covered = comm.lengths(operations.kernel_start, operations.kernel_end)
+    starts = operations.kernel_start
+    ends = operations.kernel_end
+    duration = ends - starts
+    rows = _number_rows(operations, names, phase)
+    row = rows.row
+    n_rows = len(rows.name)
+    covered = comm.lengths(starts, ends)
     covered[operations.is_comm] = 0
-    by_window, (number, total_ns, covered_ns) = window_sums(
-        operations.kernel_start, (duration, covered), row, keys.size, windows
-    )
-    max_ns = np.zeros(keys.size, np.int64)
-    np.maximum.at(max_ns, row, duration)
-    phase_of_row, label_of_row = np.divmod(keys, len(labels))
+    by_window, sums = window_sums(starts, (duration, covered), row, n_rows, windows)
+    n_kernels, total_ns, covered_ns = sums
     columns = {
-        "phase": pa.array([*PHASES, None], pa.string()).take(pa.array(phase_of_row)),
-        "name": pa.array(labels, pa.string()).take(pa.array(label_of_row)),
-        "n_kernels": number,
+        "phase": rows.phase,
+        "name": rows.name,
+        "n_kernels": n_kernels,
         "total_ns": total_ns,
-        "min_ns": least_of(row, duration, keys.size),
-        "max_ns": max_ns,
+        "min_ns": least_of(row, duration, n_rows),
+        "max_ns": _most_of(row, duration, n_rows),
         "overlapped_ns": covered_ns,
     }
-    columns |= _sum_slowed(_find_slowed(operations, comm), row, keys.size)
+    slowed = _find_slowed(operations, comm)
+    columns |= _sum_slowed(slowed, row, n_rows)
     return pa.table(columns), by_window
+
+
+class _KernelRows(NamedTuple):
+    """The (phase, name) of each row of kernels, sorted, and the row of each kernel."""
+
+    phase: pa.Array
+    name: pa.Array
+    row: Int32
+
+
+def _number_rows(
+    operations: ProcessOperations, names: Mapping[int, str], phase: Phases
+) -> _KernelRows:
+    labels, key = kernel_labels(operations.kernel_column("name_id"), names)
+    n_labels = len(labels)
+    # The last phase is none, which is -1.
+    phases = [*PHASES, None]
+    n_keys = len(phases) * n_labels
+    first_keys = np.arange(0, n_keys, n_labels, dtype=np.int32)
+    key += first_keys[phase]
+    keys, row = _number_keys(key, n_keys)
+    phase_of_row, label_of_row = np.divmod(keys, n_labels)
+    phase_column = _texts_of(phases, phase_of_row)
+    name_column = _texts_of(labels, label_of_row)
+    return _KernelRows(phase_column, name_column, row)
+
+
+def _texts_of(texts: Sequence[str | None], codes: Int64) -> pa.Array:
+    """Return the text that each code is the place of."""
+    column = pa.array(texts, pa.string())
+    return column.take(pa.array(codes))
+
+
+def _most_of(groups: Int32, values: Int64, n_groups: int) -> Int64:
+    """Return each group's largest value, at least 0; groups from 0 in any order."""
+    most = np.zeros(n_groups, np.int64)
+    np.maximum.at(most, groups, values)
+    return most
 
 
 def _number_keys(key: Int32, n_keys: int) -> tuple[Int64, Int32]:
     """Return the keys that occur, and the number of each key among them."""
-    keys = np.flatnonzero(np.bincount(key, minlength=n_keys))
+    n_of_key = np.bincount(key, minlength=n_keys)
+    keys = np.flatnonzero(n_of_key)
     number_of_key = np.zeros(n_keys, np.int32)
     number_of_key[keys] = np.arange(keys.size)
     return keys, number_of_key[key]
@@ -219,31 +280,34 @@ _NONE_SLOWED = Slowed(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, 
 
 def _sum_slowed(slowed: Slowed, row: Int32, n_rows: int) -> dict[str, Int64]:
     rows = row[slowed.kernel]
-    return {
-        "n_slowed": np.bincount(rows, minlength=n_rows),
-        "slowed_ns": sums_of(rows, slowed.covered_ns, n_rows),
-        "free_ns": sums_of(rows, slowed.free_ns, n_rows),
-    }
+    slowed_ns = sums_of(rows, slowed.covered_ns, n_rows)
+    free_ns = sums_of(rows, slowed.free_ns, n_rows)
+    n_slowed = np.bincount(rows, minlength=n_rows)
+    return {"n_slowed": n_slowed, "slowed_ns": slowed_ns, "free_ns": free_ns}
 
 
 def _find_slowed(operations: ProcessOperations, comm: IntervalSet) -> Slowed:
     """Return `kernel_slowdown` of the sampled kernels, which are those whose grids are known."""
-    if not (len(comm) and operations.kernel_start.size):
+    if not len(comm):
         return _NONE_SLOWED
-    sampled = np.flatnonzero(operations.kernel_column("grid") != UNKNOWN)
-    first, last = (int(sampled[0]), int(sampled[-1]) + 1) if sampled.size else (0, 0)
+    is_sampled = operations.kernel_column("grid") != UNKNOWN
+    sampled = np.flatnonzero(is_sampled)
+    if not sampled.size:
+        return _NONE_SLOWED
+    first = int(sampled[0])
+    last = int(sampled[-1]) + 1
     is_compute = ~operations.is_comm[first:last]
-    rows = np.flatnonzero(is_compute) + first
+    rows = np.flatnonzero(is_compute)
+    rows += first
+    name_id = operations.kernel_column("name_id", first, last)[is_compute]
+    grid = operations.kernel_column("grid", first, last)[is_compute]
+    block = operations.kernel_column("block", first, last)[is_compute]
     starts = operations.kernel_start[rows]
     ends = operations.kernel_end[rows]
-    slowed = kernel_slowdown(
-        operations.kernel_column("name_id", first, last)[is_compute],
-        operations.kernel_column("grid", first, last)[is_compute],
-        operations.kernel_column("block", first, last)[is_compute],
-        ends - starts,
-        comm.lengths(starts, ends),
-    )
-    return slowed._replace(kernel=rows[slowed.kernel])
+    covered = comm.lengths(starts, ends)
+    slowed = kernel_slowdown(name_id, grid, block, ends - starts, covered)
+    kernel = rows[slowed.kernel]
+    return slowed._replace(kernel=kernel)
 
 
 def costliest(kernels: pa.Table, n_kept: int) -> pa.Table:
@@ -258,27 +322,34 @@ def costliest(kernels: pa.Table, n_kept: int) -> pa.Table:
         ("name", "ascending"),
     ]
     order = pc.sort_indices(kernels, keys).to_numpy()
-    phase_names = kernels["phase"].cast(pa.string()).combine_chunks()
-    phases = phase_names.dictionary_encode(null_encoding="encode")
-    rank = kernels["rank"].to_numpy()
-    owner = rank * (len(PHASES) + 1) + phases.indices.to_numpy()
+    phase = kernels["phase"].cast(pa.string()).combine_chunks()
+    encoded = phase.dictionary_encode(null_encoding="encode")
+    n_phases = len(PHASES) + 1
+    owner = kernels["rank"].to_numpy() * n_phases
+    owner += encoded.indices.to_numpy()
     place = places_in_runs(owner[order])
-    kept_rows = np.sort(order[place < n_kept])
-    return kernels.take(pa.array(kept_rows))
+    is_kept = place < n_kept
+    rows = np.sort(order[is_kept])
+    return kernels.take(pa.array(rows))
 
 
 def kernel_labels(name_ids: Int64, names: Mapping[int, str]) -> tuple[list[str], Int32]:
     """Return the labels in alphabetical order, and which one each kernel has."""
-    by_id = {name_id: kernel_label(text) for name_id, text in names.items()}
+    by_id = {}
+    for name_id, text in names.items():
+        by_id[name_id] = kernel_label(text)
     by_id[GRAPH_NAME_ID] = GRAPH
-    labels = sorted({*by_id.values(), _NAMELESS})
+    # The last text is that of IDs without a name.
+    texts = [*by_id.values(), _NAMELESS]
+    labels = sorted(set(texts))
     code_of_label = {text: code for code, text in enumerate(labels)}
-    # The last code is that of IDs without a text.
-    codes = [code_of_label[text] for text in (*by_id.values(), _NAMELESS)]
+    codes = [code_of_label[text] for text in texts]
+    code_of_place = np.array(codes, np.int32)
     known_ids = pa.array(by_id.keys(), pa.int64())
-    place = pc.index_in(pa.array(name_ids), value_set=known_ids)
-    place = pc.fill_null(place, len(by_id)).to_numpy()
-    return labels, np.array(codes, np.int32)[place]
+    ids = pa.array(name_ids)
+    place = pc.index_in(ids, value_set=known_ids)
+    place = pc.fill_null(place, len(by_id))
+    return labels, code_of_place[place.to_numpy()]
 
 
 class Slowing(Struct, frozen=True):
@@ -292,13 +363,16 @@ class Slowing(Struct, frozen=True):
 
     def blended(self, admixture: Slowing, share: float) -> Slowing:
         """Return a mixture that has this share of another slowing."""
-        ratio = self.ratio + share * (admixture.ratio - self.ratio)
-        delay_ns = self.delay_ns + share * (admixture.delay_ns - self.delay_ns)
+        ratio_difference = admixture.ratio - self.ratio
+        delay_difference_ns = admixture.delay_ns - self.delay_ns
+        ratio = self.ratio + share * ratio_difference
+        delay_ns = self.delay_ns + share * delay_difference_ns
         return Slowing(ratio, delay_ns)
 
     def total(self, operations_per_ns: float) -> float:
         """Return how much longer work of so many operations takes, as a share of it."""
-        return self.ratio + self.delay_ns * operations_per_ns
+        delay_ratio = self.delay_ns * operations_per_ns
+        return self.ratio + delay_ratio
 
 
 # What was seen on H200. Over host memory (about 30 GB/s) operations begin later, because launches
@@ -310,7 +384,9 @@ WIDE = Slowing(0.5, 250.0)
 
 def link_width(bytes_per_s: float) -> float:
     """Return where a link is between a narrow one (0) and a wide one (1), by the logarithm."""
-    width = math.log(bytes_per_s / NARROW_LINK) / math.log(WIDE_LINK / NARROW_LINK)
+    distance = math.log(bytes_per_s / NARROW_LINK)
+    largest_distance = math.log(WIDE_LINK / NARROW_LINK)
+    width = distance / largest_distance
     return min(max(width, 0.0), 1.0)
 
 
@@ -319,7 +395,10 @@ def assumed(bytes_per_s: float | None) -> Slowing:
 
     If the link is not known, it is the slowing in the middle.
     """
-    return NARROW.blended(WIDE, 0.5 if bytes_per_s is None else link_width(bytes_per_s))
+    width = 0.5
+    if bytes_per_s is not None:
+        width = link_width(bytes_per_s)
+    return NARROW.blended(WIDE, width)
 
 
 def most_assumed(bytes_per_s: float | None, operations_per_ns: float) -> float:
@@ -327,8 +406,12 @@ def most_assumed(bytes_per_s: float | None, operations_per_ns: float) -> float:
 
     If the link is not known, the worse one is assumed.
     """
-    links = (NARROW, WIDE) if bytes_per_s is None else (assumed(bytes_per_s),)
-    return (1 + ASSUMED_WITHIN) * max(link.total(operations_per_ns) for link in links)
+    slowings = [NARROW, WIDE]
+    if bytes_per_s is not None:
+        slowings = [assumed(bytes_per_s)]
+    totals = [slowing.total(operations_per_ns) for slowing in slowings]
+    uncertainty = 1 + ASSUMED_WITHIN
+    return uncertainty * max(totals)
 
 
 def operations_per_ns(kernels: pa.Table) -> float:
@@ -336,7 +419,8 @@ def operations_per_ns(kernels: pa.Table) -> float:
 
     0 without any.
     """
-    compute = kernels.filter(pc.invert(are_communication(kernels["name"])))
+    is_comm = are_communication(kernels["name"])
+    compute = kernels.filter(pc.invert(is_comm))
     n_kernels = pc.sum(compute["n_kernels"]).as_py()
     total_ns = pc.sum(compute["total_ns"]).as_py()
     return n_kernels / total_ns if total_ns else 0.0
@@ -352,27 +436,36 @@ def kernel_slowdown(
     `duration` communication was under way, ns. The result has each kernel that ran during
     communication, all or in part, and has equal kernels without it.
     """
-    # A number for each (name, grid, block).
-    kind = np.zeros(duration.size, np.int64)
-    for column in (name_id, grid, block):
-        values, code = np.unique(column, return_inverse=True)
-        kind = kind * values.size + code
-    padded = np.pad(kind, _N_NEIGHBORS, constant_values=-1)
-    context = runs_of_codes(padded, 2 * _N_NEIGHBORS + 1)[: kind.size]
-    usable = np.flatnonzero((grid != UNKNOWN) & (duration > 0))
+    context = _number_contexts(name_id, grid, block)
+    is_usable = grid != UNKNOWN
+    is_usable &= duration > 0
+    usable = np.flatnonzero(is_usable)
     is_covered = covered[usable] > 0
     free = usable[~is_covered]
     during_comm = usable[is_covered]
     if not free.size or not during_comm.size:
         return _NONE_SLOWED
-    median_ns = _medians_by_context(context, free, duration)[context]
-    kernel = during_comm[median_ns[during_comm] != UNKNOWN]
-    slower_by_ns = duration[kernel] - median_ns[kernel]
-    return Slowed(
-        kernel=kernel,
-        covered_ns=covered[kernel],
-        free_ns=np.maximum(covered[kernel] - slower_by_ns, 0),
-    )
+    medians = _medians_by_context(context, free, duration)
+    median_ns = medians[context[during_comm]]
+    has_median = median_ns != UNKNOWN
+    kernel = during_comm[has_median]
+    slower_by_ns = duration[kernel] - median_ns[has_median]
+    covered_ns = covered[kernel]
+    free_ns = np.maximum(covered_ns - slower_by_ns, 0)
+    return Slowed(kernel, covered_ns, free_ns)
+
+
+def _number_contexts(name_id: Int64, grid: Int64, block: Int64) -> Int64:
+    """Return a number for each kernel's name, grid and block, and those of its neighbors."""
+    kind = np.zeros(name_id.size, np.int64)
+    for column in (name_id, grid, block):
+        values, code = np.unique(column, return_inverse=True)
+        kind *= values.size
+        kind += code
+    padded = np.pad(kind, _N_NEIGHBORS, constant_values=-1)
+    n_compared = 2 * _N_NEIGHBORS + 1
+    contexts = runs_of_codes(padded, n_compared)
+    return contexts[: kind.size]
 
 
 def _medians_by_context(context: Int64, free: Int64, duration: Int64) -> Int64:
@@ -380,18 +473,33 @@ def _medians_by_context(context: Int64, free: Int64, duration: Int64) -> Int64:
 
     `UNKNOWN` if they are too few, or if they differ too much.
     """
-    free = free[np.lexsort((duration[free], context[free]))]
-    first = run_starts(context[free])
+    contexts = context[free]
     lengths = duration[free]
+    order = np.lexsort((lengths, contexts))
+    contexts = contexts[order]
+    lengths = lengths[order]
+    first = run_starts(contexts)
     count = np.diff(first, append=free.size)
-    low = lengths[first + (count - 1) // 2]
-    high = lengths[first + count // 2]
-    median = low + (high - low) // 2
-    spread = lengths[first + count * 7 // 8] - lengths[first + count // 8]
-    is_known = (count >= _MIN_EQUAL_KERNELS) & (spread <= _MAX_SPREAD * median)
-    known_contexts = context[free[first[is_known]]]
-    medians = np.full(context.max() + 1, UNKNOWN)
-    medians[known_contexts] = median[is_known]
+    median = _medians_of(lengths, first, count)
+    place_of_short = first + count // 8
+    place_of_long = first + count * 7 // 8
+    spread = lengths[place_of_long] - lengths[place_of_short]
+    is_known = spread <= _MAX_SPREAD * median
+    is_known &= count >= _MIN_EQUAL_KERNELS
+    first_known = first[is_known]
+    n_contexts = context.max() + 1
+    medians = np.full(n_contexts, UNKNOWN)
+    medians[contexts[first_known]] = median[is_known]
+    return medians
+
+
+def _medians_of(values: Int64, first: Int64, count: Int64) -> Int64:
+    """Return the median of each run of sorted values, floored."""
+    last_place = count - 1
+    low = values[first + last_place // 2]
+    high = values[first + count // 2]
+    difference = high - low
+    medians: Int64 = low + difference // 2
     return medians
 
 
@@ -411,15 +519,20 @@ def gaps_before(start: Int64, end: Int64, launch: Int64, comm: IntervalSet) -> G
     waits for a collective.
     """
     reached = np.maximum.accumulate(end)[:-1]
-    is_launched = launch[1:] < reached
-    is_gap = (start[1:] >= reached) & (start[1:] < reached + _MAX_GAP_NS)
-    place = np.flatnonzero(is_launched & is_gap) + 1
-    start = start[place]
-    gap_start = reached[place - 1]
+    next_start = start[1:]
+    longest_reach = reached + _MAX_GAP_NS
+    is_gap = launch[1:] < reached
+    is_gap &= next_start >= reached
+    is_gap &= next_start < longest_reach
+    gap = np.flatnonzero(is_gap)
+    gap_start = reached[gap]
+    gap_end = next_start[gap]
+    gap_ns = gap_end - gap_start
     # Longer by 1 ns, so that no gap is empty.
-    covered = comm.lengths(gap_start - 1, start)
-    gap_ns = start - gap_start
-    return GapsBefore(place, gap_ns, covered == 0, covered == gap_ns + 1)
+    covered = comm.lengths(gap_start - 1, gap_end)
+    is_free = covered == 0
+    is_covered = covered == gap_ns + 1
+    return GapsBefore(gap + 1, gap_ns, is_free, is_covered)
 
 
 def comm_delays(operations: ProcessOperations, comm: IntervalSet, windows: Windows) -> Int64 | None:
@@ -437,22 +550,40 @@ def comm_delays(operations: ProcessOperations, comm: IntervalSet, windows: Windo
     free_gaps = [np.empty(0, np.int64)]
     n_covered = 0
     for part in _parts_in_order_of_start(operations):
-        gaps = gaps_before(part.start, part.end, part.launch, comm)
-        is_kernel = part.is_kernel[gaps.place]
-        free_gaps.append(gaps.gap_ns[gaps.is_free & is_kernel])
-        is_covered = gaps.is_covered & is_kernel
-        n_covered += int(np.count_nonzero(is_covered))
-        gap_ends = part.start[gaps.place[is_covered]]
-        started = started_in(gap_ends, gaps.gap_ns[is_covered], windows)
+        gaps = _gaps_before_kernels(part, comm)
+        free_gaps.append(gaps.gap_ns[gaps.is_free])
+        covered_gap_ns = gaps.gap_ns[gaps.is_covered]
+        n_covered += covered_gap_ns.size
+        covered_place = gaps.place[gaps.is_covered]
+        started = started_in(part.start[covered_place], covered_gap_ns, windows)
         n_gaps += started.number
         gaps_ns += started.total
         starts = part.start[1:]
-        n_begun += windows.slices(starts[comm.contains(starts)]).counts
+        starts_during_comm = starts[comm.contains(starts)]
+        n_begun += windows.slices(starts_during_comm).counts
     free_gap = np.concatenate(free_gaps)
     if min(free_gap.size, n_covered) < ENOUGH_GAPS:
         return None
-    later_ns = np.maximum(gaps_ns / np.maximum(n_gaps, 1) - free_gap.mean(), 0.0)
-    return np.rint(np.where(n_gaps > 0, later_ns, 0.0) * n_begun).astype(np.int64)
+    delays_ns = _longer_by(gaps_ns, n_gaps, free_gap.mean()) * n_begun
+    return np.rint(delays_ns).astype(np.int64)
+
+
+def _gaps_before_kernels(part: _PartInOrder, comm: IntervalSet) -> GapsBefore:
+    gaps = gaps_before(part.start, part.end, part.launch, comm)
+    is_kernel = part.is_kernel[gaps.place]
+    place = gaps.place[is_kernel]
+    gap_ns = gaps.gap_ns[is_kernel]
+    is_free = gaps.is_free[is_kernel]
+    is_covered = gaps.is_covered[is_kernel]
+    return GapsBefore(place, gap_ns, is_free, is_covered)
+
+
+def _longer_by(gaps_ns: Int64, n_gaps: Int64, usual_gap_ns: float) -> Float64:
+    """Return how much longer the mean gap of each window is than usual, ns; 0 without gaps."""
+    divisors = np.maximum(n_gaps, 1)
+    mean_gap_ns = gaps_ns / divisors
+    longer_ns = np.maximum(mean_gap_ns - usual_gap_ns, 0.0)
+    return np.where(n_gaps > 0, longer_ns, 0.0)
 
 
 class _PartInOrder(NamedTuple):
@@ -474,11 +605,13 @@ def _parts_in_order_of_start(operations: ProcessOperations) -> Iterator[_PartInO
     order = np.argsort(starts, kind="stable")
     reached = -NEVER
     for first in range(0, order.size - 1, BLOCK):
-        rows = order[first : first + BLOCK + 1]
+        last = first + BLOCK
+        rows = order[first : last + 1]
         end = ends[rows]
         end[0] = max(end[0], reached)
         reached = end[:-1].max()
-        yield _PartInOrder(starts[rows], end, launches[rows], rows < n_kernels)
+        is_kernel = rows < n_kernels
+        yield _PartInOrder(starts[rows], end, launches[rows], is_kernel)
 
 
 class Compared(NamedTuple):
@@ -493,7 +626,8 @@ class Compared(NamedTuple):
     @property
     def is_enough(self) -> bool:
         """Whether they may stand for all kernels."""
-        return self.n_kernels >= ENOUGH_COMPARED and self.share >= LEAST_COMPARED
+        are_many = self.n_kernels >= ENOUGH_COMPARED
+        return are_many and self.share >= LEAST_COMPARED
 
 
 def compared_kernels(kernels: pa.Table) -> Compared:
@@ -503,17 +637,31 @@ def compared_kernels(kernels: pa.Table) -> Compared:
     """
     names = ("n_slowed", "slowed_ns", "free_ns", "overlapped_ns", "n_kernels")
     rows = sums_by(kernels, ["rank"], names)
-    slowed_ns = sum(row["slowed_ns"] for row in rows)
-    free_ns = sum(row["free_ns"] for row in rows)
-    covered_ns = sum(row["overlapped_ns"] for row in rows)
+    n_slowed = _total(rows, "n_slowed")
+    slowed_ns = _total(rows, "slowed_ns")
+    free_ns = _total(rows, "free_ns")
+    covered_ns = _total(rows, "overlapped_ns")
+    slowdown_ratio = None
+    if free_ns:
+        slowdown_ratio = slowed_ns / free_ns - 1
+    share = 0.0
+    if covered_ns:
+        compared_ns = sum(_compared_ns(row) for row in rows)
+        share = min(compared_ns / covered_ns, 1.0)
+    return Compared(n_slowed, slowdown_ratio, share)
+
+
+def _total(rows: Sequence[Row], name: str) -> int:
+    total: int = sum(row[name] for row in rows)
+    return total
+
+
+def _compared_ns(row: Row) -> float:
+    """Return the time of the compared kernels of a rank, as if all its kernels were sampled."""
     # Each sampled kernel of a large report stands for several.
-    n_per_sample = [max(row["n_kernels"] / _SAMPLED_KERNELS, 1.0) for row in rows]
-    compared_ns = sum(row["slowed_ns"] * n for row, n in zip(rows, n_per_sample, strict=True))
-    return Compared(
-        n_kernels=sum(row["n_slowed"] for row in rows),
-        slowdown_ratio=slowed_ns / free_ns - 1 if free_ns else None,
-        share=min(compared_ns / covered_ns, 1.0) if covered_ns else 0.0,
-    )
+    n_per_sample = row["n_kernels"] / _SAMPLED_KERNELS
+    compared_ns: float = row["slowed_ns"] * max(n_per_sample, 1.0)
+    return compared_ns
 
 
 def costs(
@@ -532,30 +680,32 @@ def costs(
     wall_ns = pc.sum(steps["wall_ns"]).as_py()
     n_steps = None if is_capture else steps.num_rows
     is_comm_known = not steps["comm_ns"].null_count
-    rows = list(_rows_of_kernels(kernels, is_comm_known=is_comm_known))
+    rows = [*_rows_of_kernels(kernels, is_comm_known=is_comm_known)]
     if is_comm_known:
         rows += _rows_of_collectives(collectives, n_steps)
     for row in rows:
+        total_ns = row["total_ns"]
         row["calls_per_step"] = divided(row["n_calls"], n_steps)
-        row["time_ns_per_step"] = divided(row["total_ns"], n_steps)
-        row["step_share"] = divided(row["total_ns"], wall_ns)
+        row["time_ns_per_step"] = divided(total_ns, n_steps)
+        row["step_share"] = divided(total_ns, wall_ns)
     rows.sort(key=lambda row: -(row["total_ns"] or 0))
     rows += _rows_of_traffic(traffic, are_groups_known=are_groups_known)
-    return schema.COSTS.from_rows(sorted(rows, key=lambda row: TABLES.index(row["table"])))
+    rows.sort(key=lambda row: TABLES.index(row["table"]))
+    return schema.COSTS.from_rows(rows)
 
 
 def _rows_of_traffic(traffic: pa.Table, *, are_groups_known: bool) -> list[Row]:
-    communicators = traffic.filter(pc.is_null(traffic["rank"])).to_pylist()
+    is_of_all_ranks = pc.is_null(traffic["rank"])
+    communicators = traffic.filter(is_of_all_ranks).to_pylist()
     communicators.sort(key=lambda row: -(row["comm_ns_per_step"] or 0))
     rows = []
     for communicator in communicators:
-        row = {
-            "table": TRAFFIC,
-            "name": communicator["collective"],
-            "time_ns_per_step": communicator["comm_ns_per_step"],
-        }
-        row |= {name: communicator[name] for name in _COLUMNS_OF_TRAFFIC}
-        if not are_groups_known and not is_nccl_communicator(communicator["communicator"]):
+        row = {name: communicator[name] for name in _COLUMNS_OF_TRAFFIC}
+        row["table"] = TRAFFIC
+        row["name"] = communicator["collective"]
+        row["time_ns_per_step"] = communicator["comm_ns_per_step"]
+        is_of_nccl = is_nccl_communicator(communicator["communicator"])
+        if not are_groups_known and not is_of_nccl:
             row["ranks"] = None
         rows.append(row)
     return rows
@@ -563,19 +713,24 @@ def _rows_of_traffic(traffic: pa.Table, *, are_groups_known: bool) -> list[Row]:
 
 def _rows_of_kernels(kernels: pa.Table, *, is_comm_known: bool) -> Iterator[Row]:
     for sums in sums_by(kernels, ("name", "phase"), _COLUMNS_OF_KERNELS):
+        name = sums["name"]
+        total_ns = sums["in_summary_ns"]
         covered_ratio = None
-        if is_comm_known and not is_communication(sums["name"]):
-            covered_ratio = divided(sums["overlapped_in_summary_ns"], sums["in_summary_ns"])
+        if is_comm_known and not is_communication(name):
+            covered_ns = sums["overlapped_in_summary_ns"]
+            covered_ratio = divided(covered_ns, total_ns)
+        n_slowed = sums["n_slowed"]
+        free_ns = sums["free_ns"]
         slowdown_ratio = None
-        if sums["n_slowed"] and sums["free_ns"]:
-            slowdown_ratio = sums["slowed_ns"] / sums["free_ns"] - 1
+        if n_slowed and free_ns:
+            slowdown_ratio = sums["slowed_ns"] / free_ns - 1
         yield {
             "table": KERNELS,
-            "name": sums["name"],
+            "name": name,
             "phase": sums["phase"],
             "n_calls": sums["n_in_summary"],
-            "total_ns": sums["in_summary_ns"],
-            "n_slowed": sums["n_slowed"],
+            "total_ns": total_ns,
+            "n_slowed": n_slowed,
             "beside_comm_ratio": covered_ratio,
             "slowdown_ratio": slowdown_ratio,
         }
@@ -583,30 +738,41 @@ def _rows_of_kernels(kernels: pa.Table, *, is_comm_known: bool) -> Iterator[Row]
 
 def _rows_of_collectives(collectives: pa.Table, n_steps: int | None) -> Iterator[Row]:
     """Yield a row for each collective and size, without ``calls_per_step`` and shares."""
-    names = ["start_ns", "end_ns", "wait_ns", "collective", *_COLUMNS_OF_COLLECTIVES]
-    rows = collectives.select([*dict.fromkeys(names)]).filter(collectives["in_summary"])
-    total_ns = pc.subtract(rows["end_ns"], rows["start_ns"])
-    waited_ns = pc.min_element_wise(rows["wait_ns"], total_ns, skip_nulls=False)
-    columns = {"total_ns": total_ns, "waited_ns": waited_ns}
-    columns |= {name: rows[name] for name in _COLUMNS_OF_COLLECTIVES}
-    keys = {"name": rows["collective"].cast(pa.string()), "size": columns["message_bytes"]}
-    for sums in sums_by(pa.table(keys | columns), [*keys], [*columns]):
+    columns = _columns_in_summary(collectives)
+    for sums in sums_by(columns, ["name", "size"], _SUMS_OF_COLLECTIVES):
+        total_ns = sums["total_ns"]
         exposed_ns = sums["exposed_ns"]
-        hidden_ns = None if exposed_ns is None else sums["total_ns"] - exposed_ns
+        hidden_ns = None
+        if exposed_ns is not None:
+            hidden_ns = total_ns - exposed_ns
         transfer_ns = sums["transfer_ns"]
         transfer_s = transfer_ns and transfer_ns / 1e9
-        row = {
-            "table": COLLECTIVES,
-            "name": sums["name"],
-            "message_bytes": sums["size"],
-            "n_calls": sums["n"],
-            "total_ns": sums["total_ns"],
-            "bytes_per_step": divided(sums["message_bytes"], n_steps),
-            "exposed_ns_per_step": divided(exposed_ns, n_steps),
-            "hidden_ns_per_step": divided(hidden_ns, n_steps),
-            "wait_ns_per_step": divided(sums["waited_ns"], n_steps),
-            "transfer_ns_per_step": divided(transfer_ns, n_steps),
-        }
+        row = {"table": COLLECTIVES, "name": sums["name"]}
+        row["message_bytes"] = sums["size"]
+        row["n_calls"] = sums["n"]
+        row["total_ns"] = total_ns
+        row["bytes_per_step"] = divided(sums["message_bytes"], n_steps)
+        row["exposed_ns_per_step"] = divided(exposed_ns, n_steps)
+        row["hidden_ns_per_step"] = divided(hidden_ns, n_steps)
+        row["wait_ns_per_step"] = divided(sums["waited_ns"], n_steps)
+        row["transfer_ns_per_step"] = divided(transfer_ns, n_steps)
         for name, column in RATES.items():
             row[name] = divided(sums[column], transfer_s)
         yield row
+
+
+def _columns_in_summary(collectives: pa.Table) -> pa.Table:
+    """Return name and size of the collectives of the summary steps, and what is summed of each."""
+    in_summary = collectives["in_summary"]
+    names = ["start_ns", "end_ns", "wait_ns", "collective", *_COLUMNS_OF_COLLECTIVES]
+    different_names = [*dict.fromkeys(names)]
+    rows = collectives.select(different_names).filter(in_summary)
+    total_ns = pc.subtract(rows["end_ns"], rows["start_ns"])
+    waited_ns = pc.min_element_wise(rows["wait_ns"], total_ns, skip_nulls=False)
+    columns = {"name": rows["collective"].cast(pa.string())}
+    columns["size"] = rows["message_bytes"]
+    columns["total_ns"] = total_ns
+    columns["waited_ns"] = waited_ns
+    for name in _COLUMNS_OF_COLLECTIVES:
+        columns[name] = rows[name]
+    return pa.table(columns)

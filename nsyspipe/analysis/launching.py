@@ -1,6 +1,7 @@
 """How long the host of a rank takes to launch a step, without waiting for its device."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -57,19 +58,24 @@ def device_waits(
     `offset_ns`.
     """
     launches = _sorted_launches(operations)
-    starts = np.concatenate([table["start_ns"].to_numpy() for table in (blocking, waits)])
-    ends = np.concatenate([table["end_ns"].to_numpy() for table in (blocking, waits)])
+    tables = (blocking, waits)
+    starts = np.concatenate([table["start_ns"].to_numpy() for table in tables])
+    ends = np.concatenate([table["end_ns"].to_numpy() for table in tables])
     n_launched_before_end = np.searchsorted(launches, ends)
     n_launched_before_start = np.searchsorted(launches, starts, side="right")
-    is_alone = (n_launched_before_end == n_launched_before_start) & (ends > starts)
+    has_launch = n_launched_before_end != n_launched_before_start
+    is_alone = ~has_launch & (ends > starts)
+    in_calls = union(starts[is_alone], ends[is_alone])
     found_full = _launches_into_full_queue(operations, launches, calls, offset_ns)
-    return union_of(union(starts[is_alone], ends[is_alone]), found_full)
+    return union_of(in_calls, found_full)
 
 
 def _sorted_launches(operations: ProcessOperations) -> Int64:
-    launches = np.append(operations.kernel_launch[: operations.n_launched], operations.copy_launch)
+    kernels = operations.kernel_launch[: operations.n_launched]
+    launches = np.append(kernels, operations.copy_launch)
+    launches = launches[launches != NEVER]
     # These are two sorted runs, which a stable sort merges.
-    return np.sort(launches[launches != NEVER], kind="stable")
+    return np.sort(launches, kind="stable")
 
 
 def _launches_into_full_queue(
@@ -80,16 +86,26 @@ def _launches_into_full_queue(
     is_long = ends - starts >= MIN_WAITING_LAUNCH_NS
     starts = starts[is_long]
     ends = ends[is_long]
+    finished = _sorted_ends(operations) - offset_ns
+    n_launched = np.searchsorted(launches, starts)
+    n_launched_with = np.searchsorted(launches, starts, side="right")
+    n_finished = np.searchsorted(finished, starts, side="right")
+    n_queued = n_launched - n_finished
+    is_launch = n_launched_with > n_launched
+    is_queue_full = n_queued >= MIN_QUEUED_OPERATIONS
+    is_waiting: Flags = is_launch & is_queue_full
+    return union(starts[is_waiting], ends[is_waiting])
+
+
+def _sorted_ends(operations: ProcessOperations) -> Int64:
+    """Return the ends of operations with a launch, on the clock of the device."""
     is_launched = operations.copy_launch != NEVER
     kernel_ends = operations.kernel_end[: operations.n_launched]
-    finished = np.append(kernel_ends, operations.copy_end[is_launched])
-    # The ends are nearly sorted already.
-    finished = np.sort(finished, kind="stable") - offset_ns
-    n_launched = np.searchsorted(launches, starts)
-    is_launch = np.searchsorted(launches, starts, side="right") > n_launched
-    n_queued = n_launched - np.searchsorted(finished, starts, side="right")
-    is_waiting: Flags = is_launch & (n_queued >= MIN_QUEUED_OPERATIONS)
-    return union(starts[is_waiting], ends[is_waiting])
+    copy_ends = operations.copy_end[is_launched]
+    ends = np.append(kernel_ends, copy_ends)
+    # They are nearly sorted already.
+    ends.sort(kind="stable")
+    return ends
 
 
 def host_times(
@@ -113,19 +129,36 @@ def host_times(
     if not len(windows) or not kernels.size:
         nothing = np.zeros(len(windows), np.int64)
         return HostTimes(nothing, nothing, nothing)
-    begins = kernels[:1]
-    last_launch = kernels[-1:]
-    if members.starts.size >= len(windows):
-        # Otherwise it is a capture: one window without a step.
-        starts = members.starts[windows.member]
-        launched = Slices.within(kernels, starts, members.ends[windows.member])
-        begins = kernels[np.minimum(launched.first, kernels.size - 1)]
-        last_launch = kernels[np.maximum(launched.last[-1:] - 1, 0)]
-    ends = np.maximum(np.append(begins[1:], last_launch), begins)
-    awaited = waits.lengths(begins, ends)
-    getting_input = inputs.without(waits).lengths(begins, ends)
-    lead = np.maximum(windows.starts - offset_ns - begins, 0)
-    return HostTimes(ends - begins - awaited, getting_input, lead)
+    launches = _first_launches(kernels, members, windows)
+    begins = launches.of_windows
+    ends = np.append(begins[1:], launches.last)
+    ends = np.maximum(ends, begins)
+    awaited_ns = waits.lengths(begins, ends)
+    launch_ns = ends - begins - awaited_ns
+    getting_input = inputs.without(waits)
+    input_ns = getting_input.lengths(begins, ends)
+    window_starts = windows.starts - offset_ns
+    lead_ns = np.maximum(window_starts - begins, 0)
+    return HostTimes(launch_ns, input_ns, lead_ns)
+
+
+class _Launches(NamedTuple):
+    """The first launch of each window, and the last launch of the last window."""
+
+    of_windows: Int64
+    last: np.int64
+
+
+def _first_launches(kernels: Int64, members: Members, windows: Windows) -> _Launches:
+    if members.starts.size < len(windows):
+        # This is a capture: one window without a step.
+        return _Launches(kernels[:1], kernels[-1])
+    starts = members.starts[windows.member]
+    ends = members.ends[windows.member]
+    launched = Slices.within(kernels, starts, ends)
+    first_places = np.minimum(launched.first, kernels.size - 1)
+    last_place = max(launched.last[-1] - 1, 0)
+    return _Launches(kernels[first_places], kernels[last_place])
 
 
 def fastest_launch_times(steps: pa.Table, *, is_input_free: bool = False) -> Float64:
@@ -146,12 +179,14 @@ def fastest_launch_times(steps: pa.Table, *, is_input_free: bool = False) -> Flo
         needed.append("host_lead_ns")
     if any(steps[name].null_count for name in needed):
         return np.zeros(numbers.size)
-    launch = steps["host_launch_ns"].to_numpy()
+    launch_ns = steps["host_launch_ns"].to_numpy()
     if is_input_free:
-        launch = launch - steps["host_input_ns"].to_numpy()
+        launch_ns = launch_ns - steps["host_input_ns"].to_numpy()
     if is_few:
-        launch = np.maximum(launch - steps["host_lead_ns"].to_numpy(), 0)
-    return least_of(step, launch, numbers.size).astype(np.float64)
+        lead_ns = steps["host_lead_ns"].to_numpy()
+        launch_ns = np.maximum(launch_ns - lead_ns, 0)
+    fastest_ns = least_of(step, launch_ns, numbers.size)
+    return fastest_ns.astype(np.float64)
 
 
 def longest_work_times(steps: pa.Table) -> Float64:
@@ -160,12 +195,14 @@ def longest_work_times(steps: pa.Table) -> Float64:
     The steps are in ascending order. Work is the window without idle time and exposed waiting. If
     these are not known, they count as work.
     """
-    numbers, step = np.unique(steps["step"].to_numpy(), return_inverse=True)
+    step_of_row = steps["step"].to_numpy()
+    numbers, step = np.unique(step_of_row, return_inverse=True)
     wall_ns = pc.fill_null(steps["wall_ns"], 0).to_numpy()
     idle_ns = pc.fill_null(steps["idle_ns"], 0).to_numpy()
     wait_ns = pc.fill_null(steps["exposed_wait_ns"], 0).to_numpy()
     negative_work_ns = idle_ns + wait_ns - wall_ns
-    return -least_of(step, negative_work_ns, numbers.size).astype(np.float64)
+    least_ns = least_of(step, negative_work_ns, numbers.size)
+    return -least_ns.astype(np.float64)
 
 
 def slower_hosts(steps: pa.Table) -> list[int] | None:
@@ -175,7 +212,8 @@ def slower_hosts(steps: pa.Table) -> list[int] | None:
     """
     if steps["host_launch_ns"].null_count:
         return None
-    if not pc.any(pc.greater(steps["host_launch_ns"], 0)).as_py():
+    has_launch_time = pc.greater(steps["host_launch_ns"], 0)
+    if not pc.any(has_launch_time).as_py():
         return None
     rank = steps["rank"].to_numpy()
     launch_ns = steps["host_launch_ns"].to_numpy()
@@ -186,8 +224,9 @@ def slower_hosts(steps: pa.Table) -> list[int] | None:
         is_of_rank = rank == number
         if is_of_rank.all():
             continue
-        difference_ns = launch_ns[is_of_rank].mean() - launch_ns[~is_of_rank].mean()
-        if difference_ns >= min_difference_ns:
+        mean_ns = launch_ns[is_of_rank].mean()
+        mean_of_others_ns = launch_ns[~is_of_rank].mean()
+        if mean_ns - mean_of_others_ns >= min_difference_ns:
             slower.append(number)
     return slower
 
@@ -203,11 +242,17 @@ def steps_without_launches(
     rank = steps["rank"].to_numpy()
     step = steps["step"].to_numpy()
     wall_ns = steps["wall_ns"].to_numpy()
-    late_ns = np.sum([pc.fill_null(steps[name], 0).to_numpy() for name in columns], axis=0)
+    idle_times = [pc.fill_null(steps[name], 0).to_numpy() for name in columns]
+    late_ns = np.sum(idle_times, axis=0)
     is_late = np.zeros(0, np.bool_)
     if wall_ns.size:
-        is_late = late_ns >= MIN_LATE_LAUNCH_SHARE * wall_ns.mean()
-    return {number: step[is_late & (rank == number)] for number in np.unique(rank).tolist()}
+        min_late_ns = MIN_LATE_LAUNCH_SHARE * wall_ns.mean()
+        is_late = late_ns >= min_late_ns
+    late_steps = {}
+    for number in np.unique(rank).tolist():
+        is_of_rank = rank == number
+        late_steps[number] = step[is_late & is_of_rank]
+    return late_steps
 
 
 def ranks_without_launches(
@@ -217,6 +262,10 @@ def ranks_without_launches(
 
     See `MIN_LATE_STEPS_SHARE`.
     """
-    min_steps = MIN_LATE_STEPS_SHARE * np.unique(steps["step"].to_numpy()).size
-    late = steps_without_launches(steps, columns)
-    return {rank: int(numbers.size) for rank, numbers in late.items() if numbers.size >= min_steps}
+    n_steps = pc.count_distinct(steps["step"]).as_py()
+    min_late_steps = MIN_LATE_STEPS_SHARE * n_steps
+    n_late_steps = {}
+    for rank, numbers in steps_without_launches(steps, columns).items():
+        if numbers.size >= min_late_steps:
+            n_late_steps[rank] = int(numbers.size)
+    return n_late_steps

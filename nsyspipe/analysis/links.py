@@ -63,10 +63,13 @@ def classify_transport(transport: str) -> str:
     """
     head, _, rest = transport.partition("/")
     if head == "P2P":
-        return "nvlink" if rest.startswith(("MNNVL", "indirect")) else "p2p"
+        is_nvlink = rest.startswith(("MNNVL", "indirect"))
+        return "nvlink" if is_nvlink else "p2p"
     if head == "SHM" or transport.startswith("direct shared memory"):
         return "shm"
-    return "net" if head in {"NET", "COLLNET"} else "unknown"
+    if head in {"NET", "COLLNET"}:
+        return "net"
+    return "unknown"
 
 
 def links(
@@ -94,16 +97,23 @@ def links(
     its ranks have other numbers. Then only a GPU name that all ranks share is used.
     """
     comm = _choose_communicator(log, pids)
-    if comm and n_ranks not in {None, comm.n_ranks}:
-        names = set(gpu_names.values())
-        gpu_names = dict.fromkeys(range(comm.n_ranks), names.pop()) if len(names) == 1 else {}
-        local_ranks = {}
-        hosts = {}
-    members = comm.members if comm else ()
-    hosts = dict(hosts) | {member.rank: member.host for member in members}
-    seats = _Seats(topology, gpu_names, hosts, _gpus(members, local_ranks, hosts))
-    absent = sorted(set(seats.gpus.values()) - set(topology.gpus)) if topology else []
-    edges = _find_edges(comm) if comm else []
+    members: Sequence[CommMember] = ()
+    edges: list[Pair] = []
+    if comm is not None:
+        members = comm.members
+        edges = _find_edges(comm)
+        if n_ranks not in {None, comm.n_ranks}:
+            gpu_names = _name_of_all_ranks(gpu_names, comm.n_ranks)
+            local_ranks = {}
+            hosts = {}
+    all_hosts = dict(hosts)
+    for member in members:
+        all_hosts[member.rank] = member.host
+    gpus = _gpus(members, local_ranks, all_hosts)
+    seats = _Seats(topology, gpu_names, all_hosts, gpus)
+    absent: list[int] = []
+    if topology:
+        absent = sorted(set(gpus.values()).difference(topology.gpus))
     if log is None or comm is None or not _are_edges_known(comm, edges):
         rows = [_row(None, pair, _NOT_LOGGED, seats) for pair in _connected_pairs(seats)]
     else:
@@ -111,16 +121,28 @@ def links(
     return LINKS.from_rows(rows), absent
 
 
+def _name_of_all_ranks(
+    gpu_names: Mapping[int, str | None], n_ranks: int
+) -> Mapping[int, str | None]:
+    """Return the GPU name that all ranks of the run share, for each rank of a communicator."""
+    names = set(gpu_names.values())
+    if len(names) != 1:
+        return {}
+    return dict.fromkeys(range(n_ranks), names.pop())
+
+
 def _choose_communicator(log: NcclLog | None, pids: Collection[int]) -> Communicator | None:
     """Return the communicator over most hosts, of several such the largest."""
     if log is None:
         return None
     communicators = log.of_processes(pids) or log.communicators
-    return max(communicators, key=lambda comm: (_n_hosts(comm), comm.n_ranks), default=None)
+    return max(communicators, key=_size_of_communicator, default=None)
 
 
-def _n_hosts(comm: Communicator) -> int:
-    return len({member.host for member in comm.members})
+def _size_of_communicator(comm: Communicator) -> tuple[int, int]:
+    """Return the number of hosts and the number of ranks."""
+    hosts = {member.host for member in comm.members}
+    return len(hosts), comm.n_ranks
 
 
 def _find_edges(comm: Communicator) -> list[Pair]:
@@ -149,10 +171,12 @@ def _rows_of_edges(
     tree_edges = comm.tree_edges()
     ring_edges = comm.ring_edges() or ()
     between_hosts = [edge for edge in tree_edges if not seats.are_together(edge)]
+    all_edges = {*edges, *between_hosts}
     transports = _transports(log, comm)
     rows = []
-    for edge in sorted({*edges, *between_hosts}):
-        row = _row(comm.comm_id, edge, transports.get(edge, _NOT_LOGGED), seats)
+    for edge in sorted(all_edges):
+        transport = transports.get(edge, _NOT_LOGGED)
+        row = _row(comm.comm_id, edge, transport, seats)
         algorithms = []
         if edge in ring_edges:
             algorithms.append("ring")
@@ -168,12 +192,13 @@ def _transports(log: NcclLog, comm: Communicator) -> dict[Pair, Transport]:
 
     NCCL chooses it by the two GPUs, so other communicators of the same GPUs fill gaps.
     """
-    rank_of_gpu = {replace(member, rank=0): member.rank for member in comm.members}
+    rank_of_gpu = {}
+    for member in comm.members:
+        gpu = replace(member, rank=0)
+        rank_of_gpu[gpu] = member.rank
     transports: dict[Pair, Transport] = {}
     for communicator in log.communicators:
-        ranks = {
-            member.rank: rank_of_gpu.get(replace(member, rank=0)) for member in communicator.members
-        }
+        ranks = _ranks_in(rank_of_gpu, communicator)
         for edge in communicator.edges or ():
             from_rank = ranks.get(edge.from_rank)
             to_rank = ranks.get(edge.to_rank)
@@ -184,6 +209,17 @@ def _transports(log: NcclLog, comm: Communicator) -> dict[Pair, Transport]:
         pair = edge.from_rank, edge.to_rank
         transports[pair] = Transport(edge.transports, edge.n_channels)
     return transports
+
+
+def _ranks_in(
+    rank_of_gpu: Mapping[CommMember, int], communicator: Communicator
+) -> dict[int, int | None]:
+    """Return the rank of each GPU of a communicator, by its rank in that communicator."""
+    ranks = {}
+    for member in communicator.members:
+        gpu = replace(member, rank=0)
+        ranks[member.rank] = rank_of_gpu.get(gpu)
+    return ranks
 
 
 class _Seats(Struct, frozen=True):
@@ -197,17 +233,21 @@ class _Seats(Struct, frozen=True):
     gpus: Mapping[int, int]
 
     def are_together(self, pair: Pair) -> bool:
-        return self.hosts.get(pair[0]) == self.hosts.get(pair[1])
+        first, second = pair
+        return self.hosts.get(first) == self.hosts.get(second)
 
     def path(self, pair: Pair) -> str | None:
         """Return the topology's word between the GPUs of two ranks, as if they were on one host."""
+        topology = self.topology
         first = self.gpus.get(pair[0])
         second = self.gpus.get(pair[1])
-        if self.topology is None or first is None or second is None:
+        if topology is None or first is None or second is None:
             return None
         # Other GPUs are those of another machine.
-        is_in_topology = {first, second} <= set(self.topology.gpus)
-        return self.topology.link(first, second) if is_in_topology else None
+        is_in_topology = {first, second} <= set(topology.gpus)
+        if not is_in_topology:
+            return None
+        return topology.link(first, second)
 
 
 def _gpus(
@@ -222,25 +262,30 @@ def _gpus(
             if gpu is not None:
                 gpus[member.rank] = gpu
     known = {rank: gpu for rank, gpu in sorted(gpus.items()) if gpu is not None}
+    places = {rank: (hosts.get(rank), gpu) for rank, gpu in known.items()}
     # If two ranks have the same GPU, the index counts what each process sees, not GPUs of the host.
-    n_users = Counter((hosts.get(rank), gpu) for rank, gpu in known.items())
-    return {rank: gpu for rank, gpu in known.items() if n_users[hosts.get(rank), gpu] == 1}
+    n_users = Counter(places.values())
+    return {rank: gpu for rank, gpu in known.items() if n_users[places[rank]] == 1}
 
 
 def _row(comm_id: str | None, pair: Pair, transport: Transport, seats: _Seats) -> Row:
     kinds = {classify_transport(name) for name in transport.names}
     # Only a network, or NVLink between hosts, leaves the host.
-    is_inside_host = bool(kinds & {"p2p", "shm"}) or seats.are_together(pair)
-    path = seats.path(pair) if is_inside_host else None
+    is_of_one_host = bool(kinds & {"p2p", "shm"})
+    path = None
+    if is_of_one_host or seats.are_together(pair):
+        path = seats.path(pair)
     if "p2p" in kinds and path:
-        kinds = kinds - {"p2p"} | {"nvlink" if path.startswith("NV") else "p2p_pcie"}
+        kinds.remove("p2p")
+        kinds.add("nvlink" if path.startswith("NV") else "p2p_pcie")
     kind = max(kinds, key=LINK_KINDS.index, default="unknown")
+    from_rank, to_rank = pair
     models = [seats.names.get(rank) for rank in pair]
     speed = _nominal_speed_of_link(kind, transport.names, path, models)
     row: Row = {
         "comm_id": comm_id,
-        "from_rank": pair[0],
-        "to_rank": pair[1],
+        "from_rank": from_rank,
+        "to_rank": to_rank,
         "transport": ", ".join(transport.names) or None,
         "n_channels": transport.n_channels,
         "path": path,
@@ -260,11 +305,16 @@ def _nominal_speed_of_link(
     if kind == "shm":
         speed = nominal_speed(models, "PCIe")
         return speed and Speed(speed.bytes_per_s, f"{speed.source} to host memory")
-    if kind == "nvlink" and any("MNNVL" in transport for transport in transports):
+    all_transports = " ".join(transports)
+    is_nvlink = kind == "nvlink"
+    if is_nvlink and "MNNVL" in all_transports:
         return nominal_speed(models)
-    is_indirect = kind == "nvlink" and any("indirect" in transport for transport in transports)
+    if is_nvlink and "indirect" in all_transports:
+        return None
     is_by_wire = kind in {"nvlink", "p2p_pcie"} or not transports
-    return nominal_speed(models, path) if path and is_by_wire and not is_indirect else None
+    if path and is_by_wire:
+        return nominal_speed(models, path)
+    return None
 
 
 @dataclass(frozen=True)
@@ -297,7 +347,8 @@ class SlowestLink:
         first_edge = f"rank {self.from_rank} to {self.to_rank}"
         if self.n_links == self.n_edges:
             short_texts = {1: first_edge, 2: f"both {noun}s"}
-            return short_texts.get(self.n_links, f"all {self.n_links} {noun}s")
+            all_edges = f"all {self.n_links} {noun}s"
+            return short_texts.get(self.n_links, all_edges)
         text = f"{self.n_links} of {self.n_edges} {noun}s, {first_edge}"
         if self.n_links > 1:
             text += " first"
@@ -351,18 +402,20 @@ def slowest(links: pa.Table) -> SlowestLink | None:
     rows = sorted(links.to_pylist(), key=_order_of_row)
     if not rows:
         return None
-    known_kinds = [str(row["kind"]) for row in rows if row["kind"] != "unknown"]
+    known_kinds = [row["kind"] for row in rows if row["kind"] != "unknown"]
     kind = max(known_kinds, key=LINK_KINDS.index, default="unknown")
     rows_of_kind = [row for row in rows if row["kind"] == kind]
-    worst = min(rows_of_kind, key=lambda row: row["nominal_bytes_per_s"] or float("inf"))
+    worst = min(rows_of_kind, key=_speed_of_row)
     text = _text(kind, worst)
-    n_links = sum(_text(kind, row) == text for row in rows_of_kind)
+    texts = [_text(kind, row) for row in rows_of_kind]
+    n_links = texts.count(text)
     # The data may take another path than the worst pair of GPUs.
     is_any_pair = kind == "unknown" and n_links < len(rows)
-    are_speeds_known = None not in [row["nominal_bytes_per_s"] for row in rows_of_kind]
+    speeds = [row["nominal_bytes_per_s"] for row in rows_of_kind]
     nominal_bytes_per_s = None
-    if are_speeds_known and not is_any_pair:
+    if None not in speeds and not is_any_pair:
         nominal_bytes_per_s = worst["nominal_bytes_per_s"]
+    n_unknown = len(rows) - len(known_kinds)
     return SlowestLink(
         kind=kind,
         from_rank=worst["from_rank"],
@@ -370,21 +423,30 @@ def slowest(links: pa.Table) -> SlowestLink | None:
         nominal_bytes_per_s=nominal_bytes_per_s,
         text=text,
         n_links=n_links,
-        n_unknown=len(rows) - len(known_kinds),
+        n_unknown=n_unknown,
         n_edges=len(rows),
         is_of_ring=worst["comm_id"] is not None,
         is_unlogged=_are_logs_missing(rows),
     )
 
 
+def _speed_of_row(row: Mapping[str, Any]) -> float:
+    """Return the nominal bandwidth of an edge. If it is not known, the edge counts as fast."""
+    return row["nominal_bytes_per_s"] or float("inf")
+
+
 def _order_of_row(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    return row["from_rank"], row["to_rank"], row["comm_id"] or ""
+    comm_id = row["comm_id"] or ""
+    return row["from_rank"], row["to_rank"], comm_id
 
 
 def _are_logs_missing(rows: Sequence[Mapping[str, Any]]) -> bool:
     """Tell whether the log describes edges of some ranks, and none of others."""
-    logged = {row["from_rank"] for row in rows if row["kind"] != "unknown"}
-    unknown = {row["from_rank"] for row in rows if row["kind"] == "unknown"}
+    logged: set[int] = set()
+    unknown: set[int] = set()
+    for row in rows:
+        ranks = unknown if row["kind"] == "unknown" else logged
+        ranks.add(row["from_rank"])
     return bool(logged and unknown - logged)
 
 
@@ -554,7 +616,10 @@ def named_link(word: str) -> NamedLink | None:
     ('nvlink3', 12500000000.0)
     """
     name = word.lower()
-    return next((link for link in NAMED_LINKS if name in (link.name, *link.gpus)), None)
+    for link in NAMED_LINKS:
+        if name == link.name or name in link.gpus:
+            return link
+    return None
 
 
 def nominal_speed(names: Sequence[str | None], path: str = "NV") -> Speed | None:
@@ -563,20 +628,34 @@ def nominal_speed(names: Sequence[str | None], path: str = "NV") -> Speed | None
     None if a model has no such link, or is not known. ``NV4`` is four NVLinks, and ``NV`` all that
     the model has, as through a switch. Every other path is 16 lanes of PCIe.
     """
-    speeds = [_speed_of_model(name or "", path) for name in names]
-    known = [speed for speed in speeds if speed is not None]
-    return min(known) if known and len(known) == len(names) else None
+    speeds = []
+    for name in names:
+        speed = _speed_of_model(name or "", path)
+        if speed is None:
+            return None
+        speeds.append(speed)
+    return min(speeds, default=None)
+
+
+class _Model(NamedTuple):
+    """A GPU model, and its name as in a report."""
+
+    gpu: _Gpu
+    name: str
+
+
+def _find_model(name: str) -> _Model:
+    """Return the model that the name of a GPU has; one without links if it is not known."""
+    for gpu in _GPUS:
+        pattern = rf"(?<![A-Za-z0-9])(?:{gpu.pattern})(?![A-Za-z0-9])"
+        match = re.search(pattern, name)
+        if match:
+            return _Model(gpu, match[0])
+    return _Model(_NO_GPU, "")
 
 
 def _speed_of_model(name: str, path: str) -> Speed | None:
-    gpu = _NO_GPU
-    model = ""
-    for possible in _GPUS:
-        match = re.search(rf"(?<![A-Za-z0-9])(?:{possible.pattern})(?![A-Za-z0-9])", name)
-        if match:
-            gpu = possible
-            model = match[0]
-            break
+    gpu, model = _find_model(name)
     is_nvlink = path.startswith("NV")
     if is_nvlink and gpu.nvlink:
         n_links = int(path[2:] or gpu.n_links)
@@ -584,5 +663,6 @@ def _speed_of_model(name: str, path: str) -> Speed | None:
         source = f"NVLink {gpu.nvlink}, {n_links} x {rate / GB:g} GB/s ({model})"
         return Speed(n_links * rate, source)
     if gpu.pcie and not is_nvlink:
-        return Speed(_PCIE_X16[gpu.pcie], f"PCIe {gpu.pcie}.0 x16 ({model})")
+        source = f"PCIe {gpu.pcie}.0 x16 ({model})"
+        return Speed(_PCIE_X16[gpu.pcie], source)
     return None

@@ -15,7 +15,13 @@ from nsyspipe.analysis.attribution import NEVER, UNKNOWN, filled
 from nsyspipe.analysis.collectives import NO_MEMBER, members_holding
 from nsyspipe.analysis.devices import RankDevice
 from nsyspipe.analysis.kernels import kernel_labels
-from nsyspipe.analysis.phases import LaunchingThreads, PhaseRanges, launched_in, phases_of_launches
+from nsyspipe.analysis.phases import (
+    Launched,
+    LaunchingThreads,
+    PhaseRanges,
+    launched_in,
+    phases_of_launches,
+)
 from nsyspipe.analysis.steps import Members, Windows
 from nsyspipe.errors import DamagedReportError
 from nsyspipe.model import schema
@@ -48,6 +54,8 @@ _COPY_NAMES = {
 }
 NO_SEQ = -1
 _STEP_ITSELF = -1
+# The place of each phase in alphabetical order. The last place is that of a step, which is -1.
+_ALPHABETICAL = np.array([*map(sorted(PHASES).index, PHASES), _STEP_ITSELF])
 
 
 class DeviceOperations(Struct, frozen=True, dict=True):
@@ -75,42 +83,49 @@ class DeviceOperations(Struct, frozen=True, dict=True):
     def take(self, rows: Int64) -> DeviceOperations:
         """Return some operations, in the order of the rows."""
         *columns, _ = self.__struct_fields__
-        return replace(self, **{column: getattr(self, column)[rows] for column in columns})
+        values = {}
+        for name in columns:
+            column = getattr(self, name)
+            values[name] = column[rows]
+        return replace(self, **values)
 
     @cached_property
     def by_launch(self) -> Int64:
         """The rows in order of launch."""
         return np.argsort(self.launch, kind="stable")
 
+    def _visible_columns(self) -> tuple[Int64, ...]:
+        """Return the columns that a user sees, the most important for the order first."""
+        times = (self.start, self.end)
+        ids = (self.device_id, self.stream_id, self.correlation_id)
+        names = (self.name, self.n_bytes)
+        return (*times, self.category, *ids, self.launch, *names)
+
     def in_order(self, *more: Int64) -> Int64:
         """Return the rows in order of start, end, all columns that a user sees, and `more`."""
-        ids = self.device_id, self.stream_id, self.correlation_id
-        keys = (
-            self.start,
-            self.end,
-            self.category,
-            *ids,
-            self.launch,
-            self.name,
-            self.n_bytes,
-            *more,
-        )
         order = np.argsort(self.start, kind="stable")
-        # Few operations start together. Only for them, the other keys count.
-        is_same = np.diff(self.start[order]) == 0
+        starts = self.start[order]
+        is_same = np.diff(starts) == 0
         starts_with_next = np.append(is_same, False)
         starts_with_previous = np.append(False, is_same)
+        # Few operations start together. Only for them, the other keys count.
         places = np.flatnonzero(starts_with_next | starts_with_previous)
         rows = order[places]
+        keys = (*self._visible_columns(), *more)
         keys_of_rows = [key[rows] for key in reversed(keys)]
-        order[places] = rows[np.lexsort(keys_of_rows)]
+        order_of_rows = np.lexsort(keys_of_rows)
+        order[places] = rows[order_of_rows]
         return order
 
 
 def overlapping_rows(starts: Int64, ends: Int64, span: tuple[int, int]) -> Int64:
     """Return the rows of operations that run in a span ``[first, last)`` or begin in it."""
     first, last = span
-    return np.flatnonzero((starts < last) & ((ends > first) | (starts == first)))
+    starts_before_last = starts < last
+    ends_behind_first = ends > first
+    starts_with_span = starts == first
+    is_in_span = ends_behind_first | starts_with_span
+    return np.flatnonzero(starts_before_last & is_in_span)
 
 
 def device_operations(
@@ -122,55 +137,91 @@ def device_operations(
 ) -> DeviceOperations:
     """Return the operations of one process: kernels, memcpys, memsets, each in order of row."""
     tables = (kernels, memcpys, memsets)
-    n_memory = memcpys.num_rows + memsets.num_rows
-    name_ids = filled(kernels["name_id"])
-    is_comm = kernels["is_comm"].to_numpy()
+    start = _joined(tables, "start_ns")
+    end = _joined(tables, "end_ns")
+    device_id = _joined(tables, "device_id")
+    stream_id = _joined(tables, "stream_id")
+    correlation_id = _joined(tables, "correlation_id")
+    launch = np.concatenate(launches)
+    bytes_of_kernels = _bytes_of(kernels)
+    bytes_of_memory = _joined((memcpys, memsets), "bytes")
+    n_bytes = np.append(bytes_of_kernels, bytes_of_memory)
+    n_memory = bytes_of_memory.size
+    category = _categories(kernels, n_memory)
+    collective = _collectives(kernels, n_memory, texts)
     names, name = _names_of_operations(kernels, memcpys, memsets, texts)
-    category_of_kernels = np.where(is_comm, COMM, _COMPUTE)
-    no_collective = np.full(n_memory, -1)
     return DeviceOperations(
-        start=_joined(tables, "start_ns"),
-        end=_joined(tables, "end_ns"),
-        launch=np.concatenate(launches),
-        category=np.append(category_of_kernels, np.full(n_memory, _MEMORY)),
+        start=start,
+        end=end,
+        launch=launch,
+        category=category,
         name=name,
-        collective=np.append(_collectives(name_ids, is_comm, texts), no_collective),
-        device_id=_joined(tables, "device_id"),
-        stream_id=_joined(tables, "stream_id"),
-        correlation_id=_joined(tables, "correlation_id"),
-        n_bytes=np.append(_bytes_of(kernels), _joined((memcpys, memsets), "bytes")),
+        collective=collective,
+        device_id=device_id,
+        stream_id=stream_id,
+        correlation_id=correlation_id,
+        n_bytes=n_bytes,
         names=names,
     )
+
+
+def _categories(kernels: pa.Table, n_memory: int) -> Int64:
+    """Return the category of each kernel, then that of the copies and memsets."""
+    is_comm = kernels["is_comm"].to_numpy()
+    category_of_kernels = np.where(is_comm, COMM, _COMPUTE)
+    category_of_memory = np.full(n_memory, _MEMORY)
+    return np.append(category_of_kernels, category_of_memory)
 
 
 def _names_of_operations(
     kernels: pa.Table, memcpys: pa.Table, memsets: pa.Table, texts: Mapping[int, str]
 ) -> tuple[tuple[str, ...], Int64]:
     """Return the names in alphabetical order, and which one each operation has."""
-    labels, label = kernel_labels(filled(kernels["name_id"]), texts)
-    copy_kinds, copy_kind = np.unique(filled(memcpys["copy_kind"]), return_inverse=True)
-    copy_names = [_COPY_NAMES.get(kind, "memcpy") for kind in copy_kinds.tolist()]
+    name_ids = filled(kernels["name_id"])
+    labels, label = kernel_labels(name_ids, texts)
+    copy_names, copy_name = _names_of_copies(memcpys)
     all_names = [*labels, *copy_names, "memset"]
     names = sorted(set(all_names))
-    code = np.array([names.index(name) for name in all_names], np.int64)
+    codes = [names.index(name) for name in all_names]
+    code = np.array(codes, np.int64)
+    code_of_copies = code[len(labels) :]
     name_of_kernel = code[label]
-    name_of_memcpy = code[len(labels) + copy_kind]
+    name_of_memcpy = code_of_copies[copy_name]
     name_of_memset = np.full(memsets.num_rows, code[-1])
-    return tuple(names), np.concatenate((name_of_kernel, name_of_memcpy, name_of_memset))
+    name = np.concatenate((name_of_kernel, name_of_memcpy, name_of_memset))
+    return tuple(names), name
+
+
+def _names_of_copies(memcpys: pa.Table) -> tuple[list[str], Int64]:
+    """Return the name of each kind of copy that occurs, and which one each copy has."""
+    kind_of_copy = filled(memcpys["copy_kind"])
+    kinds, kind = np.unique(kind_of_copy, return_inverse=True)
+    names = [_COPY_NAMES.get(number, "memcpy") for number in kinds.tolist()]
+    return names, kind
 
 
 def _joined(tables: Sequence[pa.Table], name: str) -> Int64:
-    return np.concatenate([filled(table[name]) for table in tables])
+    columns = [filled(table[name]) for table in tables]
+    return np.concatenate(columns)
 
 
-def _collectives(name_ids: Int64, is_comm: Flags, texts: Mapping[int, str]) -> Int64:
-    """Return the index of the collective of each kernel; -1 for kernels that do not communicate."""
-    ids, index = np.unique(name_ids[is_comm], return_inverse=True)
+def _collectives(kernels: pa.Table, n_memory: int, texts: Mapping[int, str]) -> Int64:
+    """Return the index of the collective of each kernel, then -1 for the copies and memsets.
+
+    It is -1 for kernels that do not communicate.
+    """
+    is_comm = kernels["is_comm"].to_numpy()
+    name_ids = filled(kernels["name_id"])[is_comm]
+    ids, index = np.unique(name_ids, return_inverse=True)
     names = [texts.get(name_id, "") for name_id in ids.tolist()]
-    codes = [COLLECTIVES.index(collective_of_kernel(name)) for name in names]
-    collective = np.full(name_ids.size, -1)
-    collective[is_comm] = np.array(codes, np.int64)[index]
-    return collective
+    collectives = [collective_of_kernel(name) for name in names]
+    codes = [COLLECTIVES.index(collective) for collective in collectives]
+    code = np.array(codes, np.int64)
+    n_operations = is_comm.size + n_memory
+    collective_of_row = np.full(n_operations, -1)
+    rows = np.flatnonzero(is_comm)
+    collective_of_row[rows] = code[index]
+    return collective_of_row
 
 
 def _bytes_of(kernels: pa.Table) -> Int64:
@@ -215,7 +266,8 @@ class RankSteps(Struct, frozen=True):
     @property
     def threads(self) -> list[int]:
         """The threads whose ranges are steps or phases."""
-        return [self.thread_id, *np.unique(self.others.thread_id).tolist()]
+        threads = np.unique(self.others.thread_id)
+        return [self.thread_id, *threads.tolist()]
 
 
 def event_table(
@@ -229,9 +281,7 @@ def event_table(
 
     Raises a `DamagedReportError` if the communication is not what was first read.
     """
-    by_launch = operations.by_launch
-    phase = np.empty(len(operations), np.int64)
-    phase[by_launch] = phases_of_launches(phases, operations.launch[by_launch])
+    phase = _phases_of_operations(phases, operations)
     if rank.span is not None:
         rows = overlapping_rows(operations.start, operations.end, rank.span)
         operations = operations.take(rows)
@@ -239,38 +289,62 @@ def event_table(
     seq = _seqs(path, rank, operations)
     order = operations.in_order(seq)
     operations = operations.take(order)
-    start = operations.start
-    member = members_holding(members, rank.windows, operations.launch, start)
-    # The last place is that of no step.
-    step = np.append(rank.numbers, 0)[member]
-    columns = {
-        "rank": np.full(len(operations), rank.rank),
-        "step": pa.array(step, mask=member == NO_MEMBER),
-        "phase": _words(phase[order], PHASES),
-        "category": _words(operations.category, CATEGORIES),
-        "name": _words(operations.name, operations.names),
-        "collective": _words(operations.collective, COLLECTIVES),
-        "seq": _nullable(seq[order], NO_SEQ),
-    }
+    phase = phase[order]
+    seq = seq[order]
+    columns = _kinds(operations)
     columns |= _times(operations, rank.shift_ns)
     columns |= _ids(operations)
+    columns["rank"] = np.full(len(operations), rank.rank)
+    columns["step"] = _steps_of_operations(rank, members, operations)
+    columns["phase"] = _words(phase, PHASES)
+    columns["seq"] = _nullable(seq, NO_SEQ)
     return schema.EVENTS.table(columns)
 
 
+def _phases_of_operations(phases: Mapping[str, PhaseRanges], operations: DeviceOperations) -> Int64:
+    """Return the phase that launched each operation, as `phases_of_launches` does."""
+    rows = operations.by_launch
+    launches = operations.launch[rows]
+    phase = np.empty(len(operations), np.int64)
+    phase[rows] = phases_of_launches(phases, launches)
+    return phase
+
+
+def _steps_of_operations(
+    rank: RankSteps, members: Members, operations: DeviceOperations
+) -> pa.Array:
+    """Return the number of the step of each operation, null for none."""
+    member = members_holding(members, rank.windows, operations.launch, operations.start)
+    is_of_no_step = member == NO_MEMBER
+    # The last place is that of no step.
+    number_of_member = np.append(rank.numbers, 0)
+    numbers = number_of_member[member]
+    return pa.array(numbers, mask=is_of_no_step)
+
+
+def _kinds(operations: DeviceOperations) -> dict[str, Any]:
+    category = _words(operations.category, CATEGORIES)
+    name = _words(operations.name, operations.names)
+    collective = _words(operations.collective, COLLECTIVES)
+    return {"category": category, "name": name, "collective": collective}
+
+
 def _times(operations: DeviceOperations, shift_ns: int) -> dict[str, Any]:
-    return {
-        "start_ns": operations.start + shift_ns,
-        "end_ns": operations.end + shift_ns,
-        "dur_ns": operations.end - operations.start,
-        "launch_ns": _nullable(operations.launch, NEVER, shift_ns),
-    }
+    start_ns = operations.start + shift_ns
+    end_ns = operations.end + shift_ns
+    dur_ns = end_ns - start_ns
+    launch_ns = _nullable(operations.launch, NEVER, shift_ns)
+    return {"start_ns": start_ns, "end_ns": end_ns, "dur_ns": dur_ns, "launch_ns": launch_ns}
 
 
 def _ids(operations: DeviceOperations) -> dict[str, Any]:
+    device_id = _nullable(operations.device_id)
+    stream_id = _nullable(operations.stream_id)
+    correlation_id = _nullable(operations.correlation_id)
     return {
-        "device_id": _nullable(operations.device_id),
-        "stream_id": _nullable(operations.stream_id),
-        "correlation_id": _nullable(operations.correlation_id),
+        "device_id": device_id,
+        "stream_id": stream_id,
+        "correlation_id": correlation_id,
         "bytes": _nullable(operations.n_bytes),
     }
 
@@ -281,10 +355,13 @@ def _seqs(path: str, rank: RankSteps, operations: DeviceOperations) -> Int64:
     The places are those of the first reading, which found the same operations in the same order.
     """
     rows = np.flatnonzero(operations.category == COMM)
-    order = np.lexsort((operations.launch[rows], operations.start[rows]))
+    launches = operations.launch[rows]
+    starts = operations.start[rows]
+    order = np.lexsort((launches, starts))
     rows = rows[order]
-    are_starts_same = np.array_equal(operations.start[rows], rank.comm_starts)
-    are_ends_same = np.array_equal(operations.end[rows], rank.comm_ends)
+    ends = operations.end[rows]
+    are_starts_same = np.array_equal(starts[order], rank.comm_starts)
+    are_ends_same = np.array_equal(ends, rank.comm_ends)
     if not (are_starts_same and are_ends_same):
         fix = "do not change the report, and start again (in Python, load it again)"
         raise DamagedReportError(path, "has changed since it was first read", fix=fix)
@@ -298,23 +375,14 @@ def phase_ranges_table(
 ) -> pa.Table:
     """Return `schema.PHASE_RANGES` of the wanted steps."""
     ranges = _ranges_of_rank(rank, phases)
-    rows = operations.by_launch
-    times = (operations.launch[rows], operations.start[rows], operations.end[rows])
-    launched = launched_in(ranges.starts, ranges.ends, times)
-    is_empty = launched.counts == 0
-    first_start_ns = launched.first_start + rank.shift_ns
-    last_end_ns = launched.last_end + rank.shift_ns
-    is_unknown = is_empty & (not rank.has_launches)
-    columns = {
-        "rank": np.full(ranges.step.size, rank.rank),
-        "step": ranges.step,
-        "phase": _words(ranges.code, PHASES),
-        "start_ns": ranges.starts + rank.shift_ns,
-        "end_ns": ranges.ends + rank.shift_ns,
-        "n_operations": pa.array(launched.counts, mask=is_unknown),
-        "device_start_ns": pa.array(first_start_ns, mask=is_empty),
-        "device_end_ns": pa.array(last_end_ns, mask=is_empty),
-    }
+    launched = _launched_by_ranges(ranges, operations)
+    n_ranges = ranges.step.size
+    columns = _device_times(rank, launched)
+    columns["rank"] = np.full(n_ranges, rank.rank)
+    columns["step"] = ranges.step
+    columns["phase"] = _words(ranges.code, PHASES)
+    columns["start_ns"] = ranges.starts + rank.shift_ns
+    columns["end_ns"] = ranges.ends + rank.shift_ns
     return schema.PHASE_RANGES.table(columns)
 
 
@@ -327,27 +395,69 @@ class _Ranges(NamedTuple):
     ends: Int64
 
 
+def _launched_by_ranges(ranges: _Ranges, operations: DeviceOperations) -> Launched:
+    rows = operations.by_launch
+    launches = operations.launch[rows]
+    starts = operations.start[rows]
+    ends = operations.end[rows]
+    columns = (launches, starts, ends)
+    return launched_in(ranges.starts, ranges.ends, columns)
+
+
+def _device_times(rank: RankSteps, launched: Launched) -> dict[str, Any]:
+    """Return the columns of what ranges launched; the number is null if no launch is known."""
+    is_empty = launched.counts == 0
+    is_unknown = is_empty & (not rank.has_launches)
+    n_operations = pa.array(launched.counts, mask=is_unknown)
+    start_ns = launched.first_start + rank.shift_ns
+    end_ns = launched.last_end + rank.shift_ns
+    device_start_ns = pa.array(start_ns, mask=is_empty)
+    device_end_ns = pa.array(end_ns, mask=is_empty)
+    return {
+        "n_operations": n_operations,
+        "device_start_ns": device_start_ns,
+        "device_end_ns": device_end_ns,
+    }
+
+
+def _ranges_of_steps(rank: RankSteps) -> PhaseRanges:
+    members = np.arange(rank.starts.size)
+    return PhaseRanges(members, rank.starts, rank.ends)
+
+
+def _joined_ranges(kinds: Sequence[PhaseRanges]) -> PhaseRanges:
+    members = [ranges.member for ranges in kinds]
+    starts = [ranges.starts for ranges in kinds]
+    ends = [ranges.ends for ranges in kinds]
+    return PhaseRanges(np.concatenate(members), np.concatenate(starts), np.concatenate(ends))
+
+
 def _ranges_of_rank(rank: RankSteps, phases: Mapping[str, PhaseRanges]) -> _Ranges:
     """Return the steps and phases of the wanted steps."""
-    steps = PhaseRanges(np.arange(rank.starts.size), rank.starts, rank.ends)
-    kinds = [steps, *phases.values()]
+    kinds = [_ranges_of_steps(rank), *phases.values()]
     codes = [_STEP_ITSELF, *range(len(phases))]
-    code = np.repeat(codes, [ranges.member.size for ranges in kinds])
-    member = np.concatenate([ranges.member for ranges in kinds])
-    starts = np.concatenate([ranges.starts for ranges in kinds])
-    ends = np.concatenate([ranges.ends for ranges in kinds])
+    n_ranges = [ranges.member.size for ranges in kinds]
+    code = np.repeat(codes, n_ranges)
+    all_ranges = _joined_ranges(kinds)
+    member = all_ranges.member
+    starts = all_ranges.starts
+    ends = all_ranges.ends
     step = rank.numbers[member]
-    # The last place is that of a step, which is -1.
-    alphabetical = np.array([*map(sorted(PHASES).index, PHASES), _STEP_ITSELF])
-    order = np.lexsort((step, ends, alphabetical[code], starts))
-    order = order[rank.is_chosen[member[order]]]
+    place = _ALPHABETICAL[code]
+    order = np.lexsort((step, ends, place, starts))
+    is_chosen = rank.is_chosen[member]
+    order = order[is_chosen[order]]
     return _Ranges(code[order], step[order], starts[order], ends[order])
 
 
 def _words(codes: Int64, words: Sequence[str]) -> pa.Array:
-    places = pa.array(codes, mask=codes < 0)
-    return pa.array(words, pa.string()).take(places)
+    is_null = codes < 0
+    places = pa.array(codes, mask=is_null)
+    texts = pa.array(words, pa.string())
+    return texts.take(places)
 
 
 def _nullable(values: Int64, null: int = UNKNOWN, shift: int = 0) -> pa.Array:
-    return pa.array(values + shift if shift else values, mask=values == null)
+    is_null = values == null
+    shifted = values + shift if shift else values
+    return pa.array(shifted, mask=is_null)

@@ -22,6 +22,7 @@ from nsyspipe.analysis.intervals import (
     Slices,
     holders,
     nonempty,
+    run_starts,
     sums_of,
     union,
     union_of,
@@ -33,6 +34,7 @@ from nsyspipe.model.table import Flags, Int64
 
 NO_WINDOW = np.int64(-1)
 NO_PHASE = -1
+_DATA = PHASES.index("data")
 # What launched an operation of a step that has a backward pass.
 IN_FORWARD = 0
 IN_BACKWARD = 1
@@ -45,14 +47,19 @@ def with_copies_behind(ranges: PhaseRanges, operations: ProcessOperations) -> Ph
     Only device-to-device copies count. Backward passes that were found by their kernels end so. DDP
     copies gradients out of its buckets behind the last one.
     """
-    launches = np.append(operations.kernel_launch[: operations.n_launched], NEVER)
+    launches = operations.kernel_launch[: operations.n_launched]
+    launches = np.append(launches, NEVER)
     is_launched = operations.copy_launch != NEVER
     is_dtod = operations.copy_kind == DTOD_KIND
-    copies = np.sort(operations.copy_launch[is_dtod & is_launched])
-    next_launch = launches[np.searchsorted(launches, ranges.ends)]
+    copies = operations.copy_launch[is_dtod & is_launched]
+    copies = np.sort(copies)
+    next_place = np.searchsorted(launches, ranges.ends)
+    next_launch = launches[next_place]
     n_copies_before = np.searchsorted(copies, next_launch)
-    last_copy_end = np.append(-NEVER, copies + 1)[n_copies_before]
-    return replace(ranges, ends=np.maximum(ranges.ends, last_copy_end))
+    end_of_copy = np.append(-NEVER, copies + 1)
+    last_copy_end = end_of_copy[n_copies_before]
+    ends = np.maximum(ranges.ends, last_copy_end)
+    return replace(ranges, ends=ends)
 
 
 class Operations(NamedTuple):
@@ -83,12 +90,14 @@ def launched_in(starts: Int64, ends: Int64, *operations: tuple[Int64, Int64, Int
         launched = Operations(*columns)
         slices = Slices.within(launched.launch, starts, ends)
         ranges = np.flatnonzero(slices.counts)
-        inside = Slices(slices.first[ranges], slices.last[ranges])
+        first_places = slices.first[ranges]
+        last_places = slices.last[ranges]
+        inside = Slices(first_places, last_places)
         counts[ranges] += inside.counts
-        first = inside.reduced(np.minimum, launched.start)
-        last = inside.reduced(np.maximum, launched.end)
-        first_start[ranges] = np.minimum(first_start[ranges], first)
-        last_end[ranges] = np.maximum(last_end[ranges], last)
+        starts_inside = inside.reduced(np.minimum, launched.start)
+        ends_inside = inside.reduced(np.maximum, launched.end)
+        np.minimum.at(first_start, ranges, starts_inside)
+        np.maximum.at(last_end, ranges, ends_inside)
     return Launched(counts, first_start, last_end)
 
 
@@ -107,26 +116,26 @@ def phase_costs(
     `idle_ns` is as `breakdown.phase_idle` returns it.
     """
     operations = device.operations
-    windows = device.windows
     n_members = members.starts.size
     member = np.unique(phase.member)
     pieces = _pieces_in_steps(phase, members)
-    n_launched = operations.kernels_launched_in(pieces.times.starts, pieces.times.ends).counts
-    host_ns = sums_of(pieces.member, pieces.times.ends - pieces.times.starts, n_members)
-    n_kernels = sums_of(pieces.member, n_launched, n_members)
-    costs: dict[str, Int64 | None] = {
-        "member": member,
-        "host_ns": host_ns[member],
-        "n_kernels": n_kernels[member],
-    }
-    on_device = _costs_on_device(device, belongs) | {"idle_ns": idle_ns}
+    times = pieces.times
+    launched = operations.kernels_launched_in(times.starts, times.ends)
+    host_ns = sums_of(pieces.member, times.ends - times.starts, n_members)
+    n_kernels = sums_of(pieces.member, launched.counts, n_members)
+    costs: dict[str, Int64 | None] = {"member": member}
+    costs["host_ns"] = host_ns[member]
+    costs["n_kernels"] = n_kernels[member]
+    on_device = _costs_on_device(device, belongs)
+    on_device["idle_ns"] = idle_ns
     for name, values in on_device.items():
         # The last place is that of no step: a capture without steps is a window of no step.
         by_member = np.full(n_members + 1, NO_WINDOW)
-        by_member[windows.member] = values
+        by_member[device.windows.member] = values
         costs[name] = by_member[member]
     if not member.size or not operations.n_launched:
-        costs |= dict.fromkeys(("n_kernels", *on_device))
+        unknown = ("n_kernels", *on_device)
+        costs |= dict.fromkeys(unknown)
     return costs
 
 
@@ -135,17 +144,23 @@ def _costs_on_device(device: DeviceTime, belongs: tuple[Flags, Flags]) -> dict[s
     operations = device.operations
     windows = device.windows
     kernels, copies = belongs
-    is_compute = kernels & ~operations.is_comm
-    is_comm = kernels & operations.is_comm
-    compute = union(operations.kernel_start[is_compute], operations.kernel_end[is_compute])
-    comm = union(operations.kernel_start[is_comm], operations.kernel_end[is_comm])
+    compute = _kernel_times(operations, kernels & ~operations.is_comm)
+    comm = _kernel_times(operations, kernels & operations.is_comm)
     memory = union(operations.copy_start[copies], operations.copy_end[copies])
-    return {
-        "compute_ns": windows.covered(compute),
-        "comm_ns": windows.covered(comm),
-        "device_ns": windows.covered(union_of(compute, comm, memory)),
-        "exposed_comm_ns": windows.covered(exposed_comm(comm, device.compute)),
-    }
+    busy = union_of(compute, comm, memory)
+    exposed = exposed_comm(comm, device.compute)
+    costs = {}
+    costs["compute_ns"] = windows.covered(compute)
+    costs["comm_ns"] = windows.covered(comm)
+    costs["device_ns"] = windows.covered(busy)
+    costs["exposed_comm_ns"] = windows.covered(exposed)
+    return costs
+
+
+def _kernel_times(operations: ProcessOperations, is_chosen: Flags) -> IntervalSet:
+    starts = operations.kernel_start[is_chosen]
+    ends = operations.kernel_end[is_chosen]
+    return union(starts, ends)
 
 
 class _Pieces(NamedTuple):
@@ -157,8 +172,11 @@ class _Pieces(NamedTuple):
 
 def _pieces_in_steps(phase: PhaseRanges, members: Members) -> _Pieces:
     steps = IntervalSet(members.starts, members.ends)
-    times = steps.intersect(union(phase.starts, phase.ends))
-    return _Pieces(times, np.searchsorted(members.starts, times.starts, side="right") - 1)
+    times_of_phase = union(phase.starts, phase.ends)
+    times = steps.intersect(times_of_phase)
+    n_begun = np.searchsorted(members.starts, times.starts, side="right")
+    member = n_begun - 1
+    return _Pieces(times, member)
 
 
 def launches_in_phase(
@@ -172,8 +190,10 @@ def launches_in_phase(
         return None
     pieces = _pieces_in_steps(phase, members)
     launches = np.sort(copies["launch_ns"].to_numpy())
-    counts = Slices.within(launches, pieces.times.starts, pieces.times.ends).counts
-    return sums_of(pieces.member, counts, members.starts.size)[np.unique(phase.member)]
+    slices = Slices.within(launches, pieces.times.starts, pieces.times.ends)
+    n_members = members.starts.size
+    counts = sums_of(pieces.member, slices.counts, n_members)
+    return counts[np.unique(phase.member)]
 
 
 class PhaseRanges(Struct, frozen=True):
@@ -202,28 +222,49 @@ def between_steps(
     starts = ranges["start_ns"].to_numpy()
     ends = ranges["end_ns"].to_numpy()
     is_of_loop = _are_of_loop(ranges, members)
-    code = codes[ranges["text"].combine_chunks().indices.to_numpy()]
-    is_data = is_of_loop & (code == PHASES.index("data"))
+    is_data = _codes_of_ranges(ranges, codes) == _DATA
+    is_data &= is_of_loop
+    data = union(starts[is_data], ends[is_data])
     gaps = nonempty(members.ends[:-1], members.starts[1:])
-    data = union(starts[is_data], ends[is_data]).intersect(gaps)
+    data = data.intersect(gaps)
     launch_gaps = _launch_gaps_around_starts(members, operations)
-    if calls is None or not (len(gaps) or len(launch_gaps)):
+    has_gaps = len(gaps) > 0 or len(launch_gaps) > 0
+    if calls is None or not has_gaps:
         return Inputs(data, EMPTY)
-    calls_of_loop = calls.filter(pc.equal(calls["thread_id"], members.thread_id))
-    called = union(calls_of_loop["start_ns"].to_numpy(), calls_of_loop["end_ns"].to_numpy())
-    busy = union_of(union(starts[is_of_loop], ends[is_of_loop]), called)
-    quiet_in_launch_gaps = _longest_of_each(launch_gaps, launch_gaps.without(busy))
-    lengths = quiet_in_launch_gaps.ends - quiet_in_launch_gaps.starts
-    pauses = quiet_in_launch_gaps[lengths >= breakdown.PAUSE_NS]
-    quiet_in_gaps = _longest_of_each(gaps, gaps.without(busy))
-    return Inputs(data, union_of(quiet_in_gaps, pauses))
+    in_ranges = union(starts[is_of_loop], ends[is_of_loop])
+    in_calls = _call_times(calls, members.thread_id)
+    busy = union_of(in_ranges, in_calls)
+    quiet = _longest_of_each(gaps, gaps.without(busy))
+    pauses = _longest_of_each(launch_gaps, launch_gaps.without(busy))
+    lengths_ns = pauses.ends - pauses.starts
+    is_long = lengths_ns >= breakdown.PAUSE_NS
+    return Inputs(data, union_of(quiet, pauses[is_long]))
+
+
+def _call_times(calls: pa.Table, thread_id: int) -> IntervalSet:
+    """Return the times in which a thread is in a CUDA call."""
+    is_on_thread = pc.equal(calls["thread_id"], thread_id)
+    calls = calls.select(["start_ns", "end_ns"]).filter(is_on_thread)
+    starts = calls["start_ns"].to_numpy()
+    ends = calls["end_ns"].to_numpy()
+    return union(starts, ends)
+
+
+def _codes_of_ranges(ranges: pa.Table, codes: Int64) -> Int64:
+    """Return the phase of each range, by the phases of the texts in the dictionary."""
+    texts = ranges["text"].combine_chunks()
+    code_of_range: Int64 = codes[texts.indices.to_numpy()]
+    return code_of_range
 
 
 def _are_of_loop(ranges: pa.Table, members: Members) -> Flags:
     """Tell which ranges are of the thread of the steps and hold no step."""
-    first_member = np.searchsorted(members.starts, ranges["start_ns"].to_numpy(), side="left")
-    end_member = np.searchsorted(members.ends, ranges["end_ns"].to_numpy(), side="right")
-    is_on_thread: Flags = ranges["thread_id"].to_numpy() == members.thread_id
+    starts = ranges["start_ns"].to_numpy()
+    ends = ranges["end_ns"].to_numpy()
+    thread_id = ranges["thread_id"].to_numpy()
+    first_member = np.searchsorted(members.starts, starts, side="left")
+    end_member = np.searchsorted(members.ends, ends, side="right")
+    is_on_thread: Flags = thread_id == members.thread_id
     holds_no_step: Flags = end_member <= first_member
     return is_on_thread & holds_no_step
 
@@ -231,16 +272,27 @@ def _are_of_loop(ranges: pa.Table, members: Members) -> Flags:
 def _launch_gaps_around_starts(members: Members, operations: ProcessOperations) -> IntervalSet:
     """Return the times between launches around the start of steps that follow others at once."""
     launches = operations.kernel_launch[: operations.n_launched]
-    is_close = members.starts[1:] - members.ends[:-1] < breakdown.PAUSE_NS
-    next_launch = np.unique(np.searchsorted(launches, members.starts[1:][is_close]))
-    next_launch = next_launch[(next_launch > 0) & (next_launch < launches.size)]
-    return nonempty(launches[next_launch - 1], launches[next_launch])
+    next_starts = members.starts[1:]
+    pauses_ns = next_starts - members.ends[:-1]
+    is_close = pauses_ns < breakdown.PAUSE_NS
+    next_launch = np.searchsorted(launches, next_starts[is_close])
+    next_launch = np.unique(next_launch)
+    has_launch_before = next_launch > 0
+    has_launch_behind = next_launch < launches.size
+    next_launch = next_launch[has_launch_before & has_launch_behind]
+    starts = launches[next_launch - 1]
+    ends = launches[next_launch]
+    return nonempty(starts, ends)
 
 
 def _longest_of_each(intervals: IntervalSet, parts: IntervalSet) -> IntervalSet:
-    owner = np.searchsorted(intervals.starts, parts.starts, side="right") - 1
-    order = np.lexsort((parts.starts, parts.starts - parts.ends, owner))
-    return parts[order[np.flatnonzero(np.diff(owner[order], prepend=-1))]]
+    n_begun = np.searchsorted(intervals.starts, parts.starts, side="right")
+    owner = n_begun - 1
+    lengths = parts.ends - parts.starts
+    order = np.lexsort((parts.starts, -lengths, owner))
+    parts = parts[order]
+    first = run_starts(owner[order])
+    return parts[first]
 
 
 def phase_codes(
@@ -254,14 +306,17 @@ def phase_codes(
     phases = [phase_of(name, patterns) for name in families.names]
     code_of_family = [PHASES.index(phase) if phase else NO_PHASE for phase in phases]
     # The last code is that of no family, which is -1.
-    codes = np.array([*code_of_family, NO_PHASE])[families.of_text]
+    code_of_family.append(NO_PHASE)
+    codes = np.array(code_of_family)[families.of_text]
     for code, phase in enumerate(PHASES):
-        if patterns[phase].pattern == PHASE_PATTERNS[phase]:
+        pattern = patterns[phase]
+        if pattern.pattern == PHASE_PATTERNS[phase]:
             continue
         # The first phase of a text counts.
         is_later = (codes == NO_PHASE) | (codes > code)
         for place in np.flatnonzero(is_later).tolist():
-            if patterns[phase].search(texts[place].as_py() or ""):
+            text = texts[place].as_py() or ""
+            if pattern.search(text):
                 codes[place] = code
     return codes
 
@@ -278,11 +333,14 @@ class LaunchingThreads(Struct, frozen=True):
 
     def has(self, member: Int64, thread_id: Int64) -> Flags:
         """Tell of each pair whether that thread launches kernels of that step."""
-        threads, number = np.unique(
-            np.concatenate((self.thread_id, thread_id)), return_inverse=True
-        )
-        pair = np.concatenate((self.member, member)) * threads.size + number
-        return np.isin(pair[self.member.size :], pair[: self.member.size])
+        n_launching = self.member.size
+        all_threads = np.concatenate((self.thread_id, thread_id))
+        all_members = np.concatenate((self.member, member))
+        threads, number = np.unique(all_threads, return_inverse=True)
+        pairs = all_members * threads.size + number
+        launching_pairs = pairs[:n_launching]
+        asked_pairs = pairs[n_launching:]
+        return np.isin(asked_pairs, launching_pairs)
 
 
 NO_OTHER_THREADS = LaunchingThreads(np.empty(0, np.int64), np.empty(0, np.int64))
@@ -290,8 +348,11 @@ NO_OTHER_THREADS = LaunchingThreads(np.empty(0, np.int64), np.empty(0, np.int64)
 
 def has_phases_elsewhere(ranges: pa.Table, codes: Int64, members: Members) -> bool:
     """Tell whether ranges of another thread than that of the steps are named like a phase."""
-    code = codes[ranges["text"].combine_chunks().indices.to_numpy()]
-    return bool(((code != NO_PHASE) & (ranges["thread_id"].to_numpy() != members.thread_id)).any())
+    thread_id = ranges["thread_id"].to_numpy()
+    is_phase = _codes_of_ranges(ranges, codes) != NO_PHASE
+    is_elsewhere = thread_id != members.thread_id
+    is_phase_elsewhere = is_phase & is_elsewhere
+    return bool(is_phase_elsewhere.any())
 
 
 def launching_threads(members: Members, launches: Int64, threads: Int64) -> LaunchingThreads:
@@ -300,9 +361,12 @@ def launching_threads(members: Members, launches: Int64, threads: Int64) -> Laun
     `launches` and `threads` are of the launch of each kernel.
     """
     member = holders(members.starts, members.ends, launches)
-    is_other = (member >= 0) & (threads != members.thread_id)
-    pairs = np.unique(np.stack((member[is_other], threads[is_other])), axis=1)
-    return LaunchingThreads(pairs[0], pairs[1])
+    is_in_step = member >= 0
+    is_other_thread = threads != members.thread_id
+    is_chosen = is_in_step & is_other_thread
+    columns = np.stack((member[is_chosen], threads[is_chosen]))
+    member_of_pair, thread_of_pair = np.unique(columns, axis=1)
+    return LaunchingThreads(member_of_pair, thread_of_pair)
 
 
 def backward_passes(
@@ -314,14 +378,20 @@ def backward_passes(
     """
     if not backward.starts.size:
         return backward
-    launches_of_loop = np.sort(launches[threads == members.thread_id])
-    n_before_start = np.searchsorted(launches_of_loop, backward.starts[1:])
-    n_before_end = np.searchsorted(launches_of_loop, backward.ends[:-1])
-    is_other_step = backward.member[1:] != backward.member[:-1]
-    is_first = np.append(True, (n_before_start > n_before_end) | is_other_step)
-    first = np.flatnonzero(is_first)
-    ends = np.maximum.reduceat(backward.ends, first)
-    return PhaseRanges(backward.member[first], backward.starts[first], ends)
+    is_of_loop = threads == members.thread_id
+    launches_of_loop = np.sort(launches[is_of_loop])
+    next_starts = backward.starts[1:]
+    ends = backward.ends[:-1]
+    n_before_start = np.searchsorted(launches_of_loop, next_starts)
+    n_before_end = np.searchsorted(launches_of_loop, ends)
+    has_launch_between = n_before_start > n_before_end
+    is_new_step = np.diff(backward.member) != 0
+    begins_pass = has_launch_between | is_new_step
+    first = np.flatnonzero(np.append(True, begins_pass))
+    member = backward.member[first]
+    first_starts = backward.starts[first]
+    last_ends = np.maximum.reduceat(backward.ends, first)
+    return PhaseRanges(member, first_starts, last_ends)
 
 
 def phase_ranges(
@@ -334,39 +404,71 @@ def phase_ranges(
     range that contains a range of another phase on its thread (for example a ``train_batch`` around
     everything). Of nested ranges of one phase the outermost counts.
     """
-    code = codes[ranges["text"].combine_chunks().indices.to_numpy()]
-    starts = ranges["start_ns"].to_numpy()
-    ends = ranges["end_ns"].to_numpy()
-    thread_id = ranges["thread_id"].to_numpy()
-    member = np.searchsorted(members.starts, starts, side="right") - 1
-    is_eligible = thread_id == members.thread_id
-    if others.member.size:
-        is_eligible |= others.has(member, thread_id)
-    is_eligible &= (code != NO_PHASE) & (member >= 0)
+    host = _host_ranges(ranges, codes, members)
+    is_eligible = _are_eligible(host, members, others)
     is_eligible &= ~ranges["is_library"].to_numpy()
-    is_eligible &= ends <= np.append(members.ends, 0)[member]
     is_eligible[members.rows] = False
     rows = np.flatnonzero(is_eligible)
-    for thread in np.unique(thread_id[rows]):
-        of_thread = rows[thread_id[rows] == thread]
-        is_ignored = _contains_other(code[of_thread], starts[of_thread], ends[of_thread])
+    threads = host.thread_id[rows]
+    for thread in np.unique(threads):
+        of_thread = rows[threads == thread]
+        starts = host.starts[of_thread]
+        ends = host.ends[of_thread]
+        is_ignored = _contains_other(host.code[of_thread], starts, ends)
         is_eligible[of_thread[is_ignored]] = False
     rows = np.flatnonzero(is_eligible)
+    code_of_row = host.code[rows]
     by_phase = {}
-    for index, phase in enumerate(PHASES):
-        chosen = rows[code[rows] == index]
-        outer = chosen[_outermost_places(starts[chosen], ends[chosen])]
-        by_phase[phase] = PhaseRanges(member[outer], starts[outer], ends[outer])
+    for code, phase in enumerate(PHASES):
+        is_of_phase = code_of_row == code
+        by_phase[phase] = _outermost_ranges(host, rows[is_of_phase])
     return by_phase
 
 
-def _outermost_places(starts: Int64, ends: Int64) -> Int64:
-    """Return the places of ranges that no other range contains, in order of start."""
-    order: Int64 = np.lexsort((-ends, starts))
+class _HostRanges(NamedTuple):
+    """Ranges on host threads, the phase of each, and the last step that begins before."""
+
+    code: Int64
+    thread_id: Int64
+    starts: Int64
+    ends: Int64
+    member: Int64  # -1 before the first step
+
+
+def _host_ranges(ranges: pa.Table, codes: Int64, members: Members) -> _HostRanges:
+    code = _codes_of_ranges(ranges, codes)
+    thread_id = ranges["thread_id"].to_numpy()
+    starts = ranges["start_ns"].to_numpy()
+    ends = ranges["end_ns"].to_numpy()
+    n_begun = np.searchsorted(members.starts, starts, side="right")
+    return _HostRanges(code, thread_id, starts, ends, n_begun - 1)
+
+
+def _are_eligible(host: _HostRanges, members: Members, others: LaunchingThreads) -> Flags:
+    """Tell which ranges are named like a phase, and are in a step on a thread that counts."""
+    is_eligible: Flags = host.thread_id == members.thread_id
+    if others.member.size:
+        is_eligible |= others.has(host.member, host.thread_id)
+    # The last place is that of no step.
+    end_of_member = np.append(members.ends, 0)
+    is_eligible &= host.code != NO_PHASE
+    is_eligible &= host.member >= 0
+    is_eligible &= host.ends <= end_of_member[host.member]
+    return is_eligible
+
+
+def _outermost_ranges(host: _HostRanges, rows: Int64) -> PhaseRanges:
+    """Return the ranges of some rows that none of these contains, in order of start."""
+    starts = host.starts[rows]
+    ends = host.ends[rows]
+    order = np.lexsort((-ends, starts))
+    rows = rows[order]
     ends = ends[order]
-    is_outer: Flags = np.append(True, ends[1:] > np.maximum.accumulate(ends)[:-1])
-    outermost: Int64 = order[is_outer[: order.size]]
-    return outermost
+    latest_end = np.maximum.accumulate(ends)
+    is_outer = np.ones(rows.size, np.bool_)
+    is_outer[1:] = ends[1:] > latest_end[:-1]
+    rows = rows[is_outer]
+    return PhaseRanges(host.member[rows], host.starts[rows], host.ends[rows])
 
 
 def phases_of_launches(phases: Mapping[str, PhaseRanges], launches: Int64) -> NDArray[np.int8]:
@@ -375,9 +477,12 @@ def phases_of_launches(phases: Mapping[str, PhaseRanges], launches: Int64) -> ND
     The result are indices into `names.PHASES`, -1 for none.
     """
     phase = np.full(launches.size, NO_PHASE, np.int8)
-    for code, ranges in reversed([*enumerate(phases.values())]):
+    codes = [*enumerate(phases.values())]
+    for code, ranges in reversed(codes):
         inside = Slices.within(launches, ranges.starts, ranges.ends)
-        for first, last in zip(inside.first.tolist(), inside.last.tolist(), strict=True):
+        firsts = inside.first.tolist()
+        lasts = inside.last.tolist()
+        for first, last in zip(firsts, lasts, strict=True):
             phase[first:last] = code
     return phase
 
@@ -388,14 +493,15 @@ def _contains_other(code: Int64, starts: Int64, ends: Int64) -> Flags:
     for phase in np.unique(code):
         is_of_phase = code == phase
         other_starts = starts[~is_of_phase]
+        other_ends = ends[~is_of_phase]
         order = np.argsort(other_starts, kind="stable")
-        other_starts = other_starts[order]
-        other_ends = ends[~is_of_phase][order]
         # The earliest end of all others that start at or after each place.
-        earliest_end = np.minimum.accumulate(other_ends[::-1])[::-1]
-        earliest_end = np.append(earliest_end, np.iinfo(np.int64).max)
-        place = np.searchsorted(other_starts, starts[is_of_phase])
-        contains[is_of_phase] = earliest_end[place] <= ends[is_of_phase]
+        ends_from_last = other_ends[order][::-1]
+        earliest_from_last = np.minimum.accumulate(ends_from_last)
+        earliest_end = np.append(earliest_from_last[::-1], NEVER)
+        place = np.searchsorted(other_starts[order], starts[is_of_phase])
+        earliest_end_inside = earliest_end[place]
+        contains[is_of_phase] = earliest_end_inside <= ends[is_of_phase]
     return contains
 
 
@@ -412,14 +518,31 @@ def launching_passes(
     if backward is None or not backward.starts.size:
         return unknown, unknown
     holder = holders(backward.starts, backward.ends, launch)
+    last_start = _last_backward_starts(member, backward)
+    is_in_step = member >= 0
+    is_launched = launch != NEVER
+    has_backward = last_start != -NEVER
+    is_known = is_in_step & is_launched & has_backward
     is_inside = holder >= 0
-    n_members = max(int(member.max(initial=0)), int(backward.member.max())) + 1
-    last_start_of_member = np.full(n_members, -NEVER)
+    outside = np.where(launch < last_start, IN_FORWARD, BEHIND_BACKWARD)
+    launching_pass = np.where(is_inside, IN_BACKWARD, outside)
+    member_of_holder = backward.member[holder]
+    place_in_step = holder - np.searchsorted(backward.member, member_of_holder)
+    is_in_backward = is_known & is_inside
+    launched_in = np.where(is_known, launching_pass, unknown)
+    backward_range = np.where(is_in_backward, place_in_step, unknown)
+    return launched_in, backward_range
+
+
+def _last_backward_starts(member: Int64, backward: PhaseRanges) -> Int64:
+    """Return the start of the last backward range of the step of each operation.
+
+    It is ``-NEVER`` if the step has no backward range.
+    """
+    last_member = int(member.max(initial=0))
+    last_member = max(last_member, int(backward.member.max()))
+    last_start_of_member = np.full(last_member + 1, -NEVER)
     # Ranges are in order of start, so the last one stays.
     last_start_of_member[backward.member] = backward.starts
-    last_start = last_start_of_member[np.maximum(member, 0)]
-    is_known = (member >= 0) & (launch != NEVER) & (last_start != -NEVER)
-    outside = np.where(launch < last_start, IN_FORWARD, BEHIND_BACKWARD)
-    launched_in = np.where(is_known, np.where(is_inside, IN_BACKWARD, outside), unknown)
-    place_in_step = holder - np.searchsorted(backward.member, backward.member[holder])
-    return launched_in, np.where(is_known & is_inside, place_in_step, unknown)
+    known_member = np.maximum(member, 0)
+    return last_start_of_member[known_member]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -35,17 +36,22 @@ def backward_of_operators(ranges: pa.Table, members: Members) -> PhaseRanges | N
     The ranges may be of any thread. None if there are none.
     """
     texts = ranges["text"].combine_chunks()
-    is_operator_text = [
-        bool(_AUTOGRAD_NAME.search(text or "")) for text in texts.dictionary.to_pylist()
-    ]
-    is_operator = np.array(is_operator_text, np.bool_)[texts.indices.to_numpy()]
-    starts = ranges["start_ns"].to_numpy()[is_operator]
-    ends = ranges["end_ns"].to_numpy()[is_operator]
-    pieces = union(starts, ends).intersect(IntervalSet(members.starts, members.ends))
+    is_operator_text = [_is_operator(text) for text in texts.dictionary.to_pylist()]
+    text_of_range = texts.indices.to_numpy()
+    is_operator = np.array(is_operator_text, np.bool_)[text_of_range]
+    starts = ranges["start_ns"].to_numpy()
+    ends = ranges["end_ns"].to_numpy()
+    in_operators = union(starts[is_operator], ends[is_operator])
+    steps = IntervalSet(members.starts, members.ends)
+    pieces = in_operators.intersect(steps)
     if not len(pieces):
         return None
-    member = np.searchsorted(members.starts, pieces.starts, side="right") - 1
-    return PhaseRanges(member, pieces.starts, pieces.ends)
+    n_begun = np.searchsorted(members.starts, pieces.starts, side="right")
+    return PhaseRanges(n_begun - 1, pieces.starts, pieces.ends)
+
+
+def _is_operator(text: str | None) -> bool:
+    return _AUTOGRAD_NAME.search(text or "") is not None
 
 
 def backward_of_thread(sequence: LaunchSequence, members: Members) -> PhaseRanges | None:
@@ -60,28 +66,52 @@ def backward_of_thread(sequence: LaunchSequence, members: Members) -> PhaseRange
         return None
     step = holders(members.starts, members.ends, sequence.time_ns)
     is_inside = step >= 0
-    ids, thread = np.unique(sequence.thread_id, return_inverse=True)
-    is_compute = is_inside & ~sequence.is_comm
-    cell = thread[is_compute] * n_steps + step[is_compute]
-    n_kernels = np.bincount(cell, minlength=ids.size * n_steps).reshape(-1, n_steps)
-    min_kernels = MIN_BACKWARD_SHARE * n_kernels.sum(axis=0)
-    is_backward_thread = (n_kernels >= min_kernels).all(axis=1) & (ids != members.thread_id)
-    backward_threads = ids[is_backward_thread]
-    if len(backward_threads) != 1 or not min_kernels.all():
+    thread = _backward_thread(sequence, step, members)
+    if thread is None:
         return None
-    threads = (members.thread_id, *backward_threads)
-    rows = np.flatnonzero(is_inside & np.isin(sequence.thread_id, threads))
-    is_backward = sequence.thread_id[rows] == backward_threads[0]
+    threads = (members.thread_id, thread)
+    is_of_threads = np.isin(sequence.thread_id, threads)
+    rows = np.flatnonzero(is_inside & is_of_threads)
+    is_backward = sequence.thread_id[rows] == thread
     return _blocks_of_backward(sequence.time_ns[rows], step[rows], is_backward)
+
+
+def _backward_thread(sequence: LaunchSequence, step: Int64, members: Members) -> int | None:
+    """Return the only other thread with enough compute kernels of each step; None without one.
+
+    `step` is the step range of each launch, -1 for none.
+    """
+    n_steps = members.starts.size
+    ids, thread = np.unique(sequence.thread_id, return_inverse=True)
+    is_compute = ~sequence.is_comm
+    rows = np.flatnonzero((step >= 0) & is_compute)
+    first_cell = thread[rows] * n_steps
+    cell = first_cell + step[rows]
+    n_kernels = np.bincount(cell, minlength=ids.size * n_steps)
+    n_kernels = n_kernels.reshape(-1, n_steps)
+    n_kernels_of_step = n_kernels.sum(axis=0)
+    min_kernels = MIN_BACKWARD_SHARE * n_kernels_of_step
+    has_enough = n_kernels >= min_kernels
+    is_other_thread = ids != members.thread_id
+    is_backward_thread = has_enough.all(axis=1) & is_other_thread
+    threads = ids[is_backward_thread].tolist()
+    if len(threads) != 1 or not min_kernels.all():
+        return None
+    backward_thread: int = threads[0]
+    return backward_thread
 
 
 def _blocks_of_backward(time_ns: Int64, step: Int64, is_backward: Flags) -> PhaseRanges:
     """Return the runs of launches of the backward pass, cut at the edges of steps."""
-    changes = np.diff(is_backward, prepend=False, append=False) != 0
-    changes |= np.diff(step, prepend=-1, append=-1) != 0
-    first = np.flatnonzero(changes[:-1] & is_backward)
-    last = np.flatnonzero(changes[1:] & is_backward)
-    return PhaseRanges(step[first], time_ns[first], time_ns[last] + 1)
+    turns = np.diff(is_backward, prepend=False, append=False)
+    step_changes = np.diff(step, prepend=-1, append=-1)
+    is_edge = (turns != 0) | (step_changes != 0)
+    begins = is_edge[:-1] & is_backward
+    ends = is_edge[1:] & is_backward
+    first = np.flatnonzero(begins)
+    last = np.flatnonzero(ends)
+    last_launch = time_ns[last]
+    return PhaseRanges(step[first], time_ns[first], last_launch + 1)
 
 
 def aligned_numbers(
@@ -113,14 +143,16 @@ def aligned_numbers(
             n_in_vain += 1
             continue
         if shift is None:
-            shift = _Shift(_apart_in_time(ranks[0], ranks[rank]), is_certain=True)
+            n_units = _apart_in_time(ranks[0], ranks[rank])
+            shift = _Shift(n_units, is_certain=True)
         shifts[rank] = shift.n_units
         is_certain &= shift.is_certain
         n_in_vain = 0
     first = max(shifts.values(), default=0)
-    numbers = [
-        np.arange(units.num_rows) + shifts[rank] - first for rank, (_, units, _) in enumerate(ranks)
-    ]
+    numbers = []
+    for rank, (_, units, _) in enumerate(ranks):
+        first_number = shifts[rank] - first
+        numbers.append(np.arange(units.num_rows) + first_number)
     return numbers, is_certain
 
 
@@ -136,7 +168,8 @@ def _shift_of_rank(comms: Sequence[_Comm], shifts: Mapping[int, int], rank: int)
     for known_rank, known_shift in shifts.items():
         shift = _shift_between(comms[known_rank], comms[rank])
         if shift is not None:
-            return _Shift(known_shift + shift.n_units, shift.is_certain)
+            n_units = known_shift + shift.n_units
+            return _Shift(n_units, shift.is_certain)
     return None
 
 
@@ -154,33 +187,46 @@ class _Comm(Struct, frozen=True):
 
     @classmethod
     def of(cls, comm: CommOperations, shift_ns: int) -> _Comm:
-        table = comm.table.filter(pc.greater_equal(comm.table["member"], 0))
-        kinds = np.array([COLLECTIVES.index(kind.collective) for kind in comm.kinds], np.int64)
+        is_in_unit = pc.greater_equal(comm.table["member"], 0)
+        table = comm.table.filter(is_in_unit)
         member = table["member"].to_numpy()
+        ends = table["end_ns"].to_numpy()
         stream_order = table["stream_order"].to_numpy()
-        collective = kinds[table["kind"].to_numpy()]
-        stream = collective * (int(stream_order.max(initial=0)) + 1) + stream_order
-        group = member * (int(stream.max(initial=0)) + 1) + stream
-        sorted_rows = np.argsort(group, kind="stable")
+        kind = table["kind"].to_numpy()
+        codes = [COLLECTIVES.index(comm_kind.collective) for comm_kind in comm.kinds]
+        collective = np.array(codes, np.int64)[kind]
         # Streams and collectives are few, and places are below a million.
-        place = (collective * 1000 + stream_order) * 10**6
-        place[sorted_rows] += places_in_runs(group[sorted_rows])
-        table = table.set_column(table.schema.get_field_index("kind"), "kind", pa.array(collective))
-        return cls(
-            member=member,
-            end_ns=table["end_ns"].to_numpy() + shift_ns,
-            place=place,
-            known=table.select([*_KEYS, "member"]).drop_null(),
-        )
+        stream = collective * 1000 + stream_order
+        place = stream * 10**6
+        place += _places_in_units(member, collective, stream_order)
+        kind_column = table.column_names.index("kind")
+        table = table.set_column(kind_column, "kind", pa.array(collective))
+        known = table.select([*_KEYS, "member"])
+        return cls(member, end_ns=ends + shift_ns, place=place, known=known.drop_null())
+
+
+def _places_in_units(member: Int64, collective: Int64, stream_order: Int64) -> Int64:
+    """Return the place of each operation among those of its unit, collective and stream."""
+    n_streams = int(stream_order.max(initial=0)) + 1
+    stream = collective * n_streams + stream_order
+    n_groups = int(stream.max(initial=0)) + 1
+    group = member * n_groups + stream
+    order = np.argsort(group, kind="stable")
+    group = group[order]
+    place = np.empty(group.size, np.int64)
+    place[order] = places_in_runs(group)
+    return place
 
 
 def _shift_between(first: _Comm, second: _Comm) -> _Shift | None:
     """Return the shift of the second rank against the first; None if they share no collective."""
     shared = first.known.join(second.known, _KEYS, join_type="inner", right_suffix="_other")
     if shared.num_rows:
-        differences = shared["member"].to_numpy() - shared["member_other"].to_numpy()
-        n_units, counts = np.unique(differences, return_counts=True)
-        return _Shift(int(n_units[counts.argmax()]), is_certain=True)
+        first_member = shared["member"].to_numpy()
+        second_member = shared["member_other"].to_numpy()
+        n_units, counts = np.unique(first_member - second_member, return_counts=True)
+        most_frequent = int(n_units[counts.argmax()])
+        return _Shift(most_frequent, is_certain=True)
     if first.known.num_rows and second.known.num_rows:
         # These are different communicators.
         return None
@@ -190,8 +236,10 @@ def _shift_between(first: _Comm, second: _Comm) -> _Shift | None:
     spreads = {}
     sizes = {}
     for shift, distance_ns in distances_ns.items():
-        spreads[shift] = float(np.median(np.abs(distance_ns - np.median(distance_ns))))
-        sizes[shift] = float(np.median(np.abs(distance_ns)))
+        deviation_ns = np.abs(distance_ns - np.median(distance_ns))
+        size_ns = np.abs(distance_ns)
+        spreads[shift] = float(np.median(deviation_ns))
+        sizes[shift] = float(np.median(size_ns))
     by_spread = _least_shift(spreads)
     return by_spread if by_spread.is_certain else _least_shift(sizes)
 
@@ -201,19 +249,24 @@ def _distances_by_shift(first: _Comm, second: _Comm) -> dict[int, Int64]:
     first_keys = first.member * 10**15 + first.place
     distances_ns = {}
     for shift in _SHIFTS:
-        second_keys = (second.member + shift) * 10**15 + second.place
+        second_member = second.member + shift
+        second_keys = second_member * 10**15 + second.place
         _, in_first, in_second = np.intersect1d(first_keys, second_keys, return_indices=True)
         if in_first.size:
-            distances_ns[shift] = first.end_ns[in_first] - second.end_ns[in_second]
+            first_ends = first.end_ns[in_first]
+            distances_ns[shift] = first_ends - second.end_ns[in_second]
     return distances_ns
 
 
 def _least_shift(measures: Mapping[int, float]) -> _Shift:
     """Return the shift with the least measure. It is certain if that is far below all others."""
-    best, *rest = sorted(measures, key=lambda shift: (measures[shift], _SHIFTS.index(shift)))
-    is_certain = all(
-        measures[best] < _MAX_SHARE_OF_OTHER_SHIFTS * measures[shift] for shift in rest
-    )
+    # The sort is stable, so of equal measures the preferred shift comes first.
+    shifts = [shift for shift in _SHIFTS if shift in measures]
+    best, *rest = sorted(shifts, key=measures.__getitem__)
+    measures_of_rest = [measures[shift] for shift in rest]
+    least_of_rest = min(measures_of_rest, default=math.inf)
+    max_measure = _MAX_SHARE_OF_OTHER_SHIFTS * least_of_rest
+    is_certain = measures[best] < max_measure
     return _Shift(best, is_certain)
 
 
@@ -228,6 +281,8 @@ def _apart_in_time(
     _, second_units, second_shift_ns = second
     first_starts = first_units["start_ns"].to_numpy() + first_shift_ns
     second_starts = second_units["start_ns"].to_numpy() + second_shift_ns
-    middles = (first_starts[1:] + first_starts[:-1]) // 2
-    n_behind = np.searchsorted(middles, second_starts) - np.arange(second_starts.size)
+    sums = first_starts[1:] + first_starts[:-1]
+    middles = sums // 2
+    nearest = np.searchsorted(middles, second_starts)
+    n_behind = nearest - np.arange(second_starts.size)
     return int(np.median(n_behind))

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from nsyspipe.analysis.alignment import agreement, n_shared, runs_of_codes
 from nsyspipe.analysis.attribution import NEVER, UNKNOWN, ProcessOperations
+from nsyspipe.analysis.intervals import places_in_runs, run_starts, sums_of
 from nsyspipe.analysis.steps import REPETITION, Candidate, Members
 from nsyspipe.model.names import is_matrix_product, is_optimizer
 from nsyspipe.model.table import Flags, Float64, Int64
@@ -99,7 +100,8 @@ class Repetition(Struct, frozen=True):
     @property
     def n_launches(self) -> int:
         """Launches in a unit, the median."""
-        return int(np.median(np.diff(self.edges)))
+        sizes = np.diff(self.edges)
+        return int(np.median(sizes))
 
     @property
     def members(self) -> Members:
@@ -110,24 +112,31 @@ class Repetition(Struct, frozen=True):
         """
         times = self.sequence.time_ns
         edges = self.edges
-        usual_pause = int(np.median(times[edges[1:-1]] - times[edges[1:-1] - 1]))
-        padded = np.concatenate([times[:1] - usual_pause, times, times[-1:] + usual_pause])
+        inner_edges = edges[1:-1]
+        pauses = times[inner_edges] - times[inner_edges - 1]
+        usual_pause = int(np.median(pauses))
+        time_before = times[:1] - usual_pause
+        time_behind = times[-1:] + usual_pause
+        padded = np.concatenate([time_before, times, time_behind])
         before = padded[edges]
         behind = padded[edges + 1]
-        limits = behind - (behind - before) // 2
-        return Members(self.thread_id, np.empty(0, np.int64), limits[:-1], limits[1:])
+        half_pause = (behind - before) // 2
+        limits = behind - half_pause
+        no_rows = np.empty(0, np.int64)
+        return Members(self.thread_id, no_rows, limits[:-1], limits[1:])
 
     @property
     def candidate(self) -> Candidate:
         """The family of the units. It qualifies if they are steps."""
         steps = self.members
         n_launched = self.sequence.time_ns.size
-        union_ns = int(steps.ends[-1] - steps.starts[0])
+        first_start_ns = int(steps.starts[0])
+        last_end_ns = int(steps.ends[-1])
         return Candidate(
             name=REPETITION,
             thread_id=steps.thread_id,
-            union_ns=union_ns,
-            first_start_ns=int(steps.starts[0]),
+            union_ns=last_end_ns - first_start_ns,
+            first_start_ns=first_start_ns,
             n_members=steps.starts.size,
             is_part=not self.is_step,
             # Launches outside of the units do not count against them.
@@ -141,15 +150,34 @@ class Repetition(Struct, frozen=True):
 
         0 if no thread of the backward pass is known.
         """
-        inside = slice(*self.edges[[0, -1]].tolist())
+        inside = _inside(self.edges)
         thread = self.sequence.thread_id[inside]
-        is_update = self.sequence.is_optimizer[inside] & (thread == self.thread_id)
+        is_update = thread == self.thread_id
+        is_update &= self.sequence.is_optimizer[inside]
         is_backward = np.isin(thread, self.backward_threads)
         rows = np.flatnonzero(is_update | is_backward)
-        behind = rows[1:][is_backward[rows[:-1]] & is_update[rows[1:]]]
-        unit = np.searchsorted(self.edges - self.edges[0], behind, side="right") - 1
-        n_by_unit = np.bincount(unit, minlength=self.edges.size - 1)
+        previous = rows[:-1]
+        following = rows[1:]
+        is_behind_backward = is_backward[previous] & is_update[following]
+        updates = following[is_behind_backward]
+        first_launches = self.edges - inside.start
+        unit = np.searchsorted(first_launches, updates, side="right") - 1
+        n_units = self.edges.size - 1
+        n_by_unit = np.bincount(unit, minlength=n_units)
         return int(np.median(n_by_unit))
+
+
+def _inside(edges: Int64) -> slice:
+    """Return the launches from the first edge to the last."""
+    first = int(edges[0])
+    last = int(edges[-1])
+    return slice(first, last)
+
+
+def _unit_of_launches(edges: Int64) -> Int64:
+    """Return the number of the unit of each launch from the first edge to the last."""
+    sizes = np.diff(edges)
+    return np.repeat(np.arange(sizes.size), sizes)
 
 
 def launch_sequence(
@@ -167,34 +195,60 @@ def launch_sequence(
     """
     n_launched = operations.n_launched
     launch = operations.kernel_launch[:n_launched]
-    first = np.flatnonzero(np.diff(launch, prepend=-NEVER))
+    is_new_launch = np.diff(launch, prepend=-NEVER)
+    first = np.flatnonzero(is_new_launch)
+    times = launch[first]
     n_kernels = np.diff(first, append=n_launched)
-    name_ids = operations.kernel_column("name_id", 0, n_launched)
-    grids = operations.kernel_column("grid", 0, n_launched)
     is_graph = n_kernels > 1
-    name = _number(np.where(is_graph, UNKNOWN + n_kernels, name_ids[first]))
-    grid = _number(np.where(is_graph, 0, grids[first]))
-    are_grids_known = not (grids == UNKNOWN).any()
-    threads = threads_of(launch[first], calls)
-    is_product = np.isin(name_ids[first], _ids_of(names, is_matrix_product))
-    is_update = np.isin(name_ids, _ids_of(names, is_optimizer))
-    if n_launched:
-        is_update = np.logical_or.reduceat(is_update, first)
+    name_ids = operations.kernel_column("name_id", 0, n_launched)
+    first_name_ids = name_ids[first]
+    # No name has the number of a graph.
+    graph_ids = UNKNOWN + n_kernels
+    name = _number(np.where(is_graph, graph_ids, first_name_ids))
+    is_product = np.isin(first_name_ids, _ids_of(names, is_matrix_product))
+    threads = threads_of(times, calls)
     is_main = threads == main_thread_id
     return LaunchSequence(
-        time_ns=launch[first],
+        time_ns=times,
         thread_id=threads,
         name=name,
-        shape=_number(name * n_launched + grid) if are_grids_known else None,
-        is_optimizer=is_update,
+        shape=_number_shapes(operations, name, first, is_graph),
+        is_optimizer=_have_update(name_ids, names, first),
         is_comm=operations.is_comm[first] & ~is_graph,
         may_begin=_before_forward(is_main, is_product),
     )
 
 
+def _number_shapes(
+    operations: ProcessOperations, name: Int64, first: Int64, is_graph: Flags
+) -> Int64 | None:
+    """Return a number for each launch's name and grid. None if the grid of a kernel is not known.
+
+    `first` is the first kernel of each launch.
+    """
+    n_launched = operations.n_launched
+    grids = operations.kernel_column("grid", 0, n_launched)
+    if (grids == UNKNOWN).any():
+        return None
+    grid = np.where(is_graph, 0, grids[first])
+    key = name * n_launched
+    key += _number(grid)
+    return _number(key)
+
+
+def _have_update(name_ids: Int64, names: Mapping[int, str], first: Int64) -> Flags:
+    """Tell which launches have a kernel of an optimizer; `first` is the first kernel of each."""
+    optimizer_ids = _ids_of(names, is_optimizer)
+    is_update = np.isin(name_ids, optimizer_ids)
+    if not name_ids.size:
+        return is_update
+    return np.logical_or.reduceat(is_update, first)
+
+
 def _number(keys: Int64) -> Int64:
     """Return a number from 0 for each different key."""
-    numbers: Int64 = np.unique(keys, return_inverse=True)[1].astype(np.int64)
+    _, inverse = np.unique(keys, return_inverse=True)
+    numbers: Int64 = inverse.astype(np.int64)
     return numbers
 
 
@@ -207,13 +261,19 @@ def _before_forward(is_main: Flags, is_product: Flags) -> Flags | None:
 
     None if there is no other thread, or if the main thread launches no product of matrices.
     """
-    if is_main.all() or not is_main.any() or not (is_main & is_product).any():
+    is_main_product = is_main & is_product
+    if is_main.all() or not is_main_product.any():
         return None
-    n_products: Int64 = np.cumsum(is_product) - is_product
-    turns = np.flatnonzero(np.diff(is_main, prepend=False) & is_main)
-    turn = np.searchsorted(turns, np.arange(is_main.size), side="right") - 1
-    n_products_at_turn = n_products[turns[np.maximum(turn, 0)]]
-    may_begin: Flags = is_main & (turn >= 0) & (n_products == n_products_at_turn)
+    n_products: Int64 = np.cumsum(is_product)
+    n_products -= is_product
+    begins_turn = np.diff(is_main, prepend=False)
+    begins_turn &= is_main
+    turns = np.flatnonzero(begins_turn)
+    turn = np.cumsum(begins_turn) - 1
+    first_of_turn = turns[np.maximum(turn, 0)]
+    may_begin: Flags = n_products == n_products[first_of_turn]
+    may_begin &= turn >= 0
+    may_begin &= is_main
     return may_begin
 
 
@@ -226,8 +286,9 @@ def threads_of(times: Int64, calls: pa.Table | None) -> Int64:
         return np.zeros(times.size, np.int64)
     starts = calls["start_ns"].to_numpy()
     order = np.argsort(starts, kind="stable")
-    place = np.minimum(np.searchsorted(starts[order], times), starts.size - 1)
-    threads: Int64 = calls["thread_id"].to_numpy()[order[place]]
+    place = np.searchsorted(starts[order], times)
+    call = order[np.minimum(place, starts.size - 1)]
+    threads: Int64 = calls["thread_id"].to_numpy()[call]
     return threads
 
 
@@ -248,7 +309,10 @@ def find_repetition(sequence: LaunchSequence, n_steps: int | None = None) -> Rep
     """
     if sequence.name.size < _MIN_LAUNCHES:
         return None
-    for trains in (True,) if sequence.is_optimizer.any() else (True, False):
+    must_train = [True]
+    if not sequence.is_optimizer.any():
+        must_train.append(False)
+    for trains in must_train:
         for keyed in _keyed(sequence):
             unit = _find_smallest(sequence, keyed, n_steps, trains=trains)
             if unit is not None:
@@ -271,28 +335,32 @@ class _Keyed(Struct, frozen=True):
 
 def _keyed(sequence: LaunchSequence) -> Iterator[_Keyed]:
     """Yield what is compared: `SHAPES`, then `NAMES`, then `COMM`."""
+    names = sequence.name
     updates = sequence.is_optimizer
-    for key, codes in ((SHAPES, sequence.shape), (NAMES, sequence.name)):
+    for key, codes in ((SHAPES, sequence.shape), (NAMES, names)):
         if codes is not None:
             yield _Keyed(
                 key=key,
                 min_agreement=_MIN_AGREEMENT[key],
                 codes=codes,
-                places=np.arange(sequence.name.size),
-                names=sequence.name,
+                places=np.arange(names.size),
+                names=names,
                 threads=sequence.thread_id,
                 is_optimizer=updates,
             )
     # The first of several updates in a row has a code of its own. On one GPU nothing else marks the
     # end of a step.
-    is_first_update = updates & np.diff(updates, prepend=False)
+    is_first_update = np.diff(updates, prepend=False)
+    is_first_update &= updates
+    codes = 2 * names
+    codes += is_first_update
     places = np.flatnonzero(sequence.is_comm | updates)
     yield _Keyed(
         key=COMM,
         min_agreement=_MIN_AGREEMENT[COMM],
-        codes=(2 * sequence.name + is_first_update)[places],
+        codes=codes[places],
         places=places,
-        names=sequence.name[places],
+        names=names[places],
         threads=sequence.thread_id[places],
         is_optimizer=updates[places],
     )
@@ -312,26 +380,35 @@ def _find_smallest(
     for anchors in _anchors(keyed.codes):
         if len(tried) == _MAX_CUTS:
             break
-        # Something trains in most units. Layers alone do not make a step.
-        share_that_trains = np.mean(np.diff(n_trained[anchors]) > 0)
-        if trains and share_that_trains < _MIN_COVERED_SHARE:
+        if trains and not _do_most_train(n_trained[anchors]):
             continue
         if not _may_repeat(keyed, anchors):
             continue
         edges = _cut(sequence, keyed.places[anchors])
-        if edges.tobytes() in tried:
+        cut = edges.tobytes()
+        if cut in tried:
             continue
-        tried.add(edges.tobytes())
+        tried.add(cut)
         unit = _find_unit(sequence, keyed, edges)
-        if unit is None or not _is_number_of_steps(unit.edges.size - 1, n_steps):
+        if unit is None or not _has_steps(unit, n_steps):
             continue
         difference = 1 - unit.agreement
+        is_clear = difference <= min_difference / 2
         if unit.agreement < keyed.min_agreement:
             min_difference = min(min_difference, difference)
-        elif difference <= min_difference / 2 and _is_wanted(unit, trains=trains):
+        elif is_clear and _is_wanted(unit, trains=trains):
             # Otherwise it differs as much as the smaller units that it is made of.
             return unit
     return None
+
+
+def _do_most_train(n_trained: Int64) -> bool:
+    """Tell whether something trains in most units. Layers alone do not make a step.
+
+    `n_trained` is how much trained before each unit.
+    """
+    trains = np.diff(n_trained) > 0
+    return bool(np.mean(trains) >= _MIN_COVERED_SHARE)
 
 
 def _count_training(sequence: LaunchSequence) -> Int64:
@@ -339,7 +416,8 @@ def _count_training(sequence: LaunchSequence) -> Int64:
     if sequence.is_optimizer.any():
         return np.cumsum(sequence.is_optimizer)
     thread = sequence.thread_id
-    return np.cumsum(np.diff(thread, prepend=thread[:1]) != 0)
+    changes = np.diff(thread, prepend=thread[:1])
+    return np.cumsum(changes != 0)
 
 
 def _cut(sequence: LaunchSequence, anchors: Int64) -> Int64:
@@ -350,19 +428,26 @@ def _cut(sequence: LaunchSequence, anchors: Int64) -> Int64:
         edges = _behind_updates(updates, anchors, size)
     else:
         edges = _at_pauses(sequence, anchors)
-    return np.unique(np.concatenate([[0], edges, [size]]))
+    all_edges = np.concatenate([[0], edges, [size]])
+    return np.unique(all_edges)
 
 
-def _is_number_of_steps(n_units: int, n_steps: int | None) -> bool:
-    return n_steps is None or abs(n_units - n_steps) <= 1
+def _has_steps(unit: Repetition, n_steps: int | None) -> bool:
+    """Tell whether there are as many units as steps, or one more or less."""
+    if n_steps is None:
+        return True
+    n_units = unit.edges.size - 1
+    return abs(n_units - n_steps) <= 1
 
 
 def _is_wanted(unit: Repetition, *, trains: bool) -> bool:
     if trains:
         return unit.is_step
+    if unit.key == COMM:
+        return False
     n_launches = unit.sequence.name.size
-    covers_most = np.ptp(unit.edges) >= _MIN_COVERED_SHARE_WITHOUT_TRAINING * n_launches
-    return bool(unit.key != COMM and covers_most)
+    min_covered = _MIN_COVERED_SHARE_WITHOUT_TRAINING * n_launches
+    return bool(np.ptp(unit.edges) >= min_covered)
 
 
 class _RegularKey(NamedTuple):
@@ -377,33 +462,29 @@ def _anchors(codes: Int64) -> Iterator[Int64]:
 
     Keys are single launches, and runs of several.
     """
-    regular = [
-        *_find_regular_keys(codes),
-        *_find_regular_keys(runs_of_codes(codes, _RUN_LENGTH)),
-    ]
+    regular = _find_regular_keys(codes)
+    runs = runs_of_codes(codes, _RUN_LENGTH)
+    regular += _find_regular_keys(runs)
     regular.sort(key=lambda key: -key.count_class)
-    yield from (key.places for key in regular[:_MAX_KEYS])
+    for key in regular[:_MAX_KEYS]:
+        yield key.places
 
 
 def _find_regular_keys(keys: Int64) -> list[_RegularKey]:
     groups = _group(keys, _MIN_UNITS)
-    n_groups = groups.first.size
-    # The distances from each place to the next, key after key.
-    key = np.repeat(np.arange(n_groups), groups.counts - 1)
-    distances = np.delete(np.diff(groups.places, prepend=0), groups.first)
-    middle = groups.first - np.arange(n_groups) + groups.counts // 2 - 1
-    median = distances[np.lexsort((distances, key))][middle][key]
-    is_near = np.abs(distances - median) <= _MAX_DEVIATION_OF_DISTANCES * median
-    covered = np.bincount(key, distances * is_near, n_groups)
-    count_class = (_COUNT_CLASSES_PER_FACTOR_E * np.log(groups.counts)).astype(np.int64)
+    covered = _cover_regularly(groups)
+    count_class = _COUNT_CLASSES_PER_FACTOR_E * np.log(groups.counts)
+    count_class = count_class.astype(np.int64)
     best = np.lexsort((-covered, -count_class))
-    best = best[covered[best] >= _MIN_REGULAR_SHARE * keys.size]
-    first_of_class = np.searchsorted(-count_class[best], -count_class[best])
-    place_in_class = np.arange(best.size) - first_of_class
+    min_covered = _MIN_REGULAR_SHARE * keys.size
+    best = best[covered[best] >= min_covered]
+    place_in_class = places_in_runs(count_class[best])
     best = best[place_in_class < _MAX_KEYS_PER_COUNT_CLASS]
-    return [
-        _RegularKey(int(count_class[group]), groups.places_of(group)) for group in best.tolist()
-    ]
+    regular = []
+    for group in best.tolist():
+        class_of_key = int(count_class[group])
+        regular.append(_RegularKey(class_of_key, groups.places_of(group)))
+    return regular
 
 
 class _Groups(Struct, frozen=True):
@@ -415,17 +496,41 @@ class _Groups(Struct, frozen=True):
     counts: Int64
 
     def places_of(self, group: int) -> Int64:
-        return self.places[self.first[group] : self.first[group] + self.counts[group]]
+        first = self.first[group]
+        last = first + self.counts[group]
+        return self.places[first:last]
 
 
 def _group(keys: Int64, min_count: int = 1) -> _Groups:
     """Group the places of keys that recur so often."""
     places = np.argsort(keys, kind="stable")
-    counts = np.diff(np.flatnonzero(np.diff(keys[places], prepend=-1)), append=keys.size)
+    first = run_starts(keys[places])
+    counts = np.diff(first, append=keys.size)
     is_frequent = counts >= min_count
-    places = places[np.repeat(is_frequent, counts)]
+    is_of_frequent_key = np.repeat(is_frequent, counts)
     counts = counts[is_frequent]
-    return _Groups(places=places, first=np.cumsum(counts) - counts, counts=counts)
+    first = np.cumsum(counts) - counts
+    return _Groups(places=places[is_of_frequent_key], first=first, counts=counts)
+
+
+def _cover_regularly(groups: _Groups) -> Int64:
+    """Return how many launches the regular distances of each key cover."""
+    n_groups = groups.first.size
+    numbers = np.arange(n_groups)
+    # The distances from each place to the next, key after key.
+    n_distances = groups.counts - 1
+    key = np.repeat(numbers, n_distances)
+    differences = np.diff(groups.places, prepend=0)
+    distances = np.delete(differences, groups.first)
+    first = groups.first - numbers
+    middle = first + groups.counts // 2 - 1
+    order = np.lexsort((distances, key))
+    median_of_key = distances[order[middle]]
+    median = median_of_key[key]
+    deviations = np.abs(distances - median)
+    is_near = deviations <= _MAX_DEVIATION_OF_DISTANCES * median
+    near_distances = distances * is_near
+    return sums_of(key, near_distances, n_groups)
 
 
 def _find_unit(sequence: LaunchSequence, keyed: _Keyed, edges: Int64) -> Repetition | None:
@@ -435,12 +540,15 @@ def _find_unit(sequence: LaunchSequence, keyed: _Keyed, edges: Int64) -> Repetit
     run = _find_run(keyed, places[has_launches])
     if run is None:
         return None
-    edges = _behind_blocks(sequence, edges[has_launches][run.first : run.last + 1])
-    if keyed.key == COMM:
+    edges = edges[has_launches]
+    edges = _behind_blocks(sequence, edges[run.first : run.last + 1])
+    is_of_communication = keyed.key == COMM
+    if is_of_communication:
         edges = _without_cut_off_units(edges)
     threads = _find_threads(sequence, edges)
-    has_optimizer = bool(sequence.is_optimizer[edges[0] : edges[-1]].any())
-    if keyed.key == COMM:
+    updates = sequence.is_optimizer[_inside(edges)]
+    has_optimizer = bool(updates.any())
+    if is_of_communication:
         # Only collectives and updates were compared.
         is_whole = has_optimizer or not _is_part(sequence.name, edges)
         if not threads.are_in_each_unit or not is_whole:
@@ -461,9 +569,13 @@ def _find_unit(sequence: LaunchSequence, keyed: _Keyed, edges: Int64) -> Repetit
 def _without_cut_off_units(edges: Int64) -> Int64:
     """Drop a first and a last unit that are smaller than all others."""
     sizes = np.diff(edges)
-    is_first_cut = sizes[0] < _MIN_SIZE_OF_WHOLE_UNIT * sizes[1:].min()
-    is_last_cut = sizes[-1] < _MIN_SIZE_OF_WHOLE_UNIT * sizes[:-1].min()
-    return edges[int(is_first_cut) : edges.size - int(is_last_cut)]
+    min_size_of_first = _MIN_SIZE_OF_WHOLE_UNIT * sizes[1:].min()
+    min_size_of_last = _MIN_SIZE_OF_WHOLE_UNIT * sizes[:-1].min()
+    if sizes[0] < min_size_of_first:
+        edges = edges[1:]
+    if sizes[-1] < min_size_of_last:
+        edges = edges[:-1]
+    return edges
 
 
 def _may_repeat(keyed: _Keyed, edges: Int64) -> bool:
@@ -472,14 +584,19 @@ def _may_repeat(keyed: _Keyed, edges: Int64) -> bool:
     This is a cheap look at some units before they are aligned.
     """
     n_pairs = min(edges.size - 2, _SAMPLED_PAIRS)
-    sample = np.unique(np.linspace(0, edges.size - 3, n_pairs).astype(np.int64)).tolist()
+    last_pair = edges.size - 3
+    numbers = np.linspace(0, last_pair, n_pairs)
+    sample = np.unique(numbers.astype(np.int64)).tolist()
+    min_share = keyed.min_agreement - _MIN_NOISE
     n_unlike = 0
-    for first in sample:
-        unit = keyed.codes[edges[first] : edges[first + 1]]
-        following = keyed.codes[edges[first + 1] : edges[first + 2]]
-        min_shared = (keyed.min_agreement - _MIN_NOISE) * min(unit.size, following.size)
+    for number in sample:
+        begin, middle, end = edges[number : number + 3]
+        unit = keyed.codes[begin:middle]
+        following = keyed.codes[middle:end]
+        min_shared = min_share * min(unit.size, following.size)
         n_unlike += n_shared(unit, following) < min_shared
-    return n_unlike <= max(_MAX_UNLIKE_PAIRS, _MAX_UNLIKE_SHARE_OF_SAMPLE * len(sample))
+    max_unlike = _MAX_UNLIKE_SHARE_OF_SAMPLE * len(sample)
+    return n_unlike <= max(_MAX_UNLIKE_PAIRS, max_unlike)
 
 
 class _Run(NamedTuple):
@@ -496,25 +613,35 @@ def _find_run(keyed: _Keyed, edges: Int64) -> _Run | None:
         return None
     # Small units may agree less by chance.
     median_size = float(np.median(np.diff(edges)))
-    noise = min(_MAX_NOISE, _MIN_NOISE + median_size**-0.5)
-    floor = keyed.min_agreement - noise
+    noise = _MIN_NOISE + median_size**-0.5
+    floor = keyed.min_agreement - min(_MAX_NOISE, noise)
     compared = _compare_units(keyed, edges, floor)
     if compared is None:
         return None
     agreements = compared.agreements
     first, last = _longest_run(agreements, edges, floor, keyed.min_agreement)
     n_covered = edges[last] - edges[first]
-    if last - first < _MIN_UNITS or n_covered < _MIN_COVERED_SHARE * keyed.codes.size:
+    min_covered = _MIN_COVERED_SHARE * keyed.codes.size
+    if last - first < _MIN_UNITS or n_covered < min_covered:
         return None
+    edges_of_run = edges[first : last + 1]
+    if not _are_whole(keyed, edges_of_run, compared.is_block):
+        return None
+    median_agreement = np.median(agreements[first : last - 1])
+    return _Run(first, last, float(median_agreement))
+
+
+def _are_whole(keyed: _Keyed, edges: Int64, is_block: Flags) -> bool:
+    """Tell whether each unit of a run has an update, or no kernel shows a larger unit.
+
+    Blocks that only one unit has do not count.
+    """
     if keyed.is_optimizer.any():
-        updates = keyed.is_optimizer[: edges[last]]
-        is_whole = bool(np.logical_or.reduceat(updates, edges[first:last]).all())
-    else:
-        names = np.where(compared.is_block, -1, keyed.names)
-        is_whole = not _is_part(names, edges[first : last + 1])
-    if not is_whole:
-        return None
-    return _Run(first, last, float(np.median(agreements[first : last - 1])))
+        updates = keyed.is_optimizer[: edges[-1]]
+        has_update = np.logical_or.reduceat(updates, edges[:-1])
+        return bool(has_update.all())
+    names = np.where(is_block, -1, keyed.names)
+    return not _is_part(names, edges)
 
 
 class _Compared(NamedTuple):
@@ -529,12 +656,16 @@ def _compare_units(keyed: _Keyed, edges: Int64, floor: float) -> _Compared | Non
     sizes = np.diff(edges)
     is_long = sizes >= floor * np.median(sizes)
     may_agree = is_long[1:] & is_long[:-1]
-    agreements = np.where(may_agree & _equal_next(keyed.codes, edges), 1.0, 0.0)
+    are_equal = _equal_next(keyed.codes, edges)
+    are_equal &= may_agree
+    agreements = are_equal.astype(np.float64)
     is_block = np.zeros(keyed.codes.size, np.bool_)
     n_unlike = np.count_nonzero(~may_agree)
     max_unlike = max(_MAX_UNLIKE_PAIRS, agreements.size // 2)
-    for unit in np.flatnonzero(may_agree & (agreements == 0)).tolist():
-        pair = slice(edges[unit], edges[unit + 1]), slice(edges[unit + 1], edges[unit + 2])
+    is_unsure = may_agree & ~are_equal
+    for unit in np.flatnonzero(is_unsure).tolist():
+        begin, middle, end = edges[unit : unit + 3]
+        pair = slice(begin, middle), slice(middle, end)
         agreements[unit], block = _compare_pair(keyed, pair, floor)
         is_block[block] = True
         n_unlike += agreements[unit] < floor
@@ -552,13 +683,15 @@ def _compare_pair(keyed: _Keyed, pair: tuple[slice, slice], floor: float) -> tup
     short_codes = keyed.codes[shorter]
     long_codes = keyed.codes[longer]
     share, block = agreement(short_codes, long_codes, floor)
-    if floor <= share < keyed.min_agreement and not _length(block):
+    is_unsure = floor <= share < keyed.min_agreement
+    if is_unsure and not _length(block):
         # In units of few launches, two launches are a block already.
         stricter_share, stricter_block = agreement(short_codes, long_codes, keyed.min_agreement)
         if stricter_share > share:
             share = stricter_share
             block = stricter_block
-    added = slice(longer.start + block.start, longer.start + block.stop)
+    begin = longer.start + block.start
+    added = slice(begin, begin + _length(block))
     if _length(added) and not _trains_nothing(keyed, added, shorter):
         return 0.0, slice(0, 0)
     return share, added
@@ -573,13 +706,20 @@ def _longest_run(
 ) -> tuple[int, int]:
     """Return the first and the last edge of the units that agree with the next, without gap."""
     usual = np.median(agreements)
-    deviation = np.median(np.abs(agreements - usual))
-    noise = max(_MIN_NOISE, _NOISE_IN_DEVIATIONS * deviation)
-    is_alike = agreements >= np.clip(usual - noise, floor, min_agreement)
-    changes = np.flatnonzero(np.diff(is_alike.astype(np.int8), prepend=0, append=0)).tolist()
+    deviations = np.abs(agreements - usual)
+    usual_noise = _NOISE_IN_DEVIATIONS * np.median(deviations)
+    noise = max(_MIN_NOISE, usual_noise)
+    min_alike = np.clip(usual - noise, floor, min_agreement)
+    is_alike = agreements >= min_alike
+    changes = np.diff(is_alike.astype(np.int8), prepend=0, append=0)
+    begins = np.flatnonzero(changes > 0)
     # The last unit of a run is the one that the unit before it agrees with.
-    runs = [(begin, end + 1) for begin, end in zip(changes[::2], changes[1::2], strict=True)]
-    return max(runs, key=lambda run: edges[run[1]] - edges[run[0]], default=(0, 0))
+    ends = np.flatnonzero(changes < 0) + 1
+    if not begins.size:
+        return 0, 0
+    lengths = edges[ends] - edges[begins]
+    longest = lengths.argmax()
+    return int(begins[longest]), int(ends[longest])
 
 
 def _trains_nothing(keyed: _Keyed, block: slice, unit: slice) -> bool:
@@ -595,38 +735,51 @@ def _trains_nothing(keyed: _Keyed, block: slice, unit: slice) -> bool:
     # If one thread launches all, or if no optimizer is known, the kernels of the block have to be
     # those of the unit.
     is_recognizable = has_backward_thread and keyed.is_optimizer[unit].any()
-    n_known = np.count_nonzero(np.isin(keyed.names[block], keyed.names[unit]))
-    if n_known < _MIN_KNOWN_SHARE * _length(block) and not is_recognizable:
+    names = keyed.names[block]
+    is_known = np.isin(names, keyed.names[unit])
+    min_known = _MIN_KNOWN_SHARE * _length(block)
+    if np.count_nonzero(is_known) < min_known and not is_recognizable:
         return False
     unit_codes = keyed.codes[unit]
-    return n_shared(keyed.codes[block], unit_codes) < keyed.min_agreement * unit_codes.size
+    min_shared_of_units = keyed.min_agreement * unit_codes.size
+    return n_shared(keyed.codes[block], unit_codes) < min_shared_of_units
 
 
 def _equal_next(codes: Int64, edges: Int64) -> Flags:
     """Tell which units have the same codes as the next."""
     sizes = np.diff(edges)
+    size = sizes[:-1]
+    size_of_next = sizes[1:]
     places = np.arange(edges[0], edges[-2])
-    places_in_next = np.minimum(places + np.repeat(sizes[:-1], sizes[:-1]), codes.size - 1)
+    places_in_next = places + np.repeat(size, size)
+    np.minimum(places_in_next, codes.size - 1, out=places_in_next)
     is_same_code = codes[places] == codes[places_in_next]
-    are_equal: Flags = np.logical_and.reduceat(is_same_code, edges[:-2] - edges[0])
-    are_equal &= sizes[1:] == sizes[:-1]
+    first_places = edges[:-2] - edges[0]
+    are_equal: Flags = np.logical_and.reduceat(is_same_code, first_places)
+    are_equal &= size_of_next == size
     return are_equal
 
 
 def _is_part(names: Int64, edges: Int64) -> bool:
     """Tell whether some kernel recurs only in every m-th unit, from the first to the last."""
     n_units = edges.size - 1
-    unit = np.repeat(np.arange(n_units), np.diff(edges))
-    inside = names[edges[0] : edges[-1]]
-    keys = np.unique((inside * n_units + unit)[inside >= 0])
+    inside = names[_inside(edges)]
+    key = inside * n_units
+    key += _unit_of_launches(edges)
+    keys = np.unique(key[inside >= 0])
     # The units of each name, name after name.
     name, unit = np.divmod(keys, n_units)
     groups = _group(name)
+    n_units_with_name = groups.counts
     is_part = _recur_regularly(unit, groups, n_units)
-    n_rare = np.count_nonzero((groups.counts > 1) & (groups.counts <= n_units // 2 + 1))
+    is_rare = n_units_with_name > 1
+    is_rare &= n_units_with_name <= n_units // 2 + 1
     # If many kernels come at random, a few seem regular, but none of them four times.
-    is_any_certain = bool((is_part & (groups.counts > _MAX_UNLIKE_PAIRS)).any())
-    return is_any_certain or bool(np.count_nonzero(is_part) > n_rare / 2)
+    is_certain = n_units_with_name > _MAX_UNLIKE_PAIRS
+    is_certain &= is_part
+    n_parts = np.count_nonzero(is_part)
+    are_parts_usual = n_parts > np.count_nonzero(is_rare) / 2
+    return bool(is_certain.any() or are_parts_usual)
 
 
 def _recur_regularly(unit: Int64, groups: _Groups, n_units: int) -> Flags:
@@ -636,38 +789,58 @@ def _recur_regularly(unit: Int64, groups: _Groups, n_units: int) -> Flags:
     """
     first = groups.first
     counts = groups.counts
-    second_unit = unit[np.minimum(first + 1, unit.size - 1)]
-    distance = np.where(counts > 1, second_unit - unit[first], 1)
-    unit_at_zero = unit[first] - distance * first
-    expected = np.repeat(unit_at_zero, counts) + np.repeat(distance, counts) * np.arange(unit.size)
-    is_regular = np.logical_and.reduceat(unit == expected, first) & (distance > 1)
-    is_from_first = unit[first] < distance
-    is_to_last = n_units - unit[first + counts - 1] <= distance
-    is_regular_throughout: Flags = is_regular & is_from_first & is_to_last
-    return is_regular_throughout
+    last = first + counts - 1
+    second = np.minimum(first + 1, unit.size - 1)
+    first_unit = unit[first]
+    distance = unit[second] - first_unit
+    distance[counts == 1] = 1
+    unit_at_zero = first_unit - distance * first
+    expected = np.repeat(distance, counts)
+    expected *= np.arange(unit.size)
+    expected += np.repeat(unit_at_zero, counts)
+    is_regular: Flags = np.logical_and.reduceat(unit == expected, first)
+    is_regular &= distance > 1
+    is_from_first = first_unit < distance
+    is_regular &= is_from_first
+    is_to_last = n_units - unit[last] <= distance
+    is_regular &= is_to_last
+    return is_regular
 
 
 def _behind_updates(updates: Int64, anchors: Int64, size: int) -> Int64:
     """Return the edges of units that end with the last update of their optimizer."""
     n_units = anchors.size - 1
     distances = np.diff(updates, append=2 * size)
-    unit = np.searchsorted(anchors, updates, side="right") - 1
-    is_inside = (unit >= 0) & (unit < n_units)
-    longest = np.zeros(n_units, np.int64)
-    np.maximum.at(longest, unit[is_inside], distances[is_inside])
-    pause = int(longest.min())
+    pause = _shortest_pause(updates, distances, anchors)
     # If a graph has a whole step, each update is the last of a step.
     min_distance = 0 if pause == 1 else max(1, pause // 2)
-    ends = updates[distances > min_distance] + 1
-    n_inside = int(np.diff(np.searchsorted(ends, anchors[[0, -1]]))[0])
+    is_last_update = distances > min_distance
+    ends = updates[is_last_update] + 1
+    first_and_last = np.searchsorted(ends, anchors[[0, -1]])
+    n_inside = int(np.ptp(first_and_last))
     per_unit = n_inside // n_units
     if per_unit <= 1:
         return ends
     # If a unit has several optimizers, it ends behind the one that makes the first unit whole from
     # the start of the capture.
-    usual_size = float(np.median(np.diff(anchors)))
-    phase = int(np.argmin(np.abs(ends[:per_unit] - usual_size)))
+    usual_size = np.median(np.diff(anchors))
+    deviations = np.abs(ends[:per_unit] - usual_size)
+    phase = int(deviations.argmin())
     return ends[phase::per_unit]
+
+
+def _shortest_pause(updates: Int64, distances: Int64, anchors: Int64) -> int:
+    """Return the smallest pause of all units.
+
+    The pause of a unit is its longest distance from an update to the next.
+    """
+    n_units = anchors.size - 1
+    unit = np.searchsorted(anchors, updates, side="right") - 1
+    is_inside = unit >= 0
+    is_inside &= unit < n_units
+    longest = np.zeros(n_units, np.int64)
+    np.maximum.at(longest, unit[is_inside], distances[is_inside])
+    return int(longest.min())
 
 
 def _behind_blocks(sequence: LaunchSequence, edges: Int64) -> Int64:
@@ -677,16 +850,21 @@ def _behind_blocks(sequence: LaunchSequence, edges: Int64) -> Int64:
     """
     edges = edges.copy()
     sizes = np.diff(edges)
-    usual = int(np.argmin(np.abs(sizes - np.median(sizes))))
-    usual_unit = sequence.name[edges[usual] : edges[usual + 1]]
+    deviations = np.abs(sizes - np.median(sizes))
+    usual = int(deviations.argmin())
+    begin, end = edges[usual : usual + 2]
+    usual_unit = sequence.name[begin:end]
     min_agreement = _MIN_AGREEMENT[NAMES] - _MIN_NOISE
-    for number in np.flatnonzero(sizes * min_agreement > usual_unit.size).tolist():
+    is_larger = sizes * min_agreement > usual_unit.size
+    for number in np.flatnonzero(is_larger).tolist():
         end = edges[number + 1]
         begin = end - usual_unit.size
-        has_backward = np.ptp(sequence.thread_id[edges[number] : begin]) > 0
+        threads_of_block = sequence.thread_id[edges[number] : begin]
+        has_backward = np.ptp(threads_of_block) > 0
         if has_backward:
             continue
-        share, _ = agreement(usual_unit, sequence.name[begin:end], min_agreement)
+        names = sequence.name[begin:end]
+        share, _ = agreement(usual_unit, names, min_agreement)
         if share >= min_agreement:
             edges[number] = begin
     return edges
@@ -699,38 +877,46 @@ def _at_pauses(sequence: LaunchSequence, anchors: Int64) -> Int64:
     begin with the key that recurs once in each unit and comes behind the longest pause.
     """
     lengths = np.diff(anchors)
+    length = lengths[0]
     size = sequence.time_ns.size
-    n_units = lengths.size
-    if (lengths == lengths[0]).all() and size == anchors.size * lengths[0]:
-        return np.arange(0, size, lengths[0])
-    inside = slice(int(anchors[0]), int(anchors[-1]))
-    pauses = np.diff(sequence.time_ns, prepend=sequence.time_ns[:1])[inside]
-    unit = np.repeat(np.arange(n_units), lengths)
+    has_equal_units = (lengths == length).all()
+    if has_equal_units and size == anchors.size * length:
+        return np.arange(0, size, length)
+    inside = _inside(anchors)
+    times = sequence.time_ns
+    pauses = np.diff(times, prepend=times[:1])[inside]
+    unit = _unit_of_launches(anchors)
     keys = sequence.name if sequence.shape is None else sequence.shape
     for codes in (keys, runs_of_codes(keys, _RUN_LENGTH)):
-        rows = _once_in_each_unit(codes[inside], unit, n_units)
-        if rows.size:
-            if sequence.may_begin is not None:
-                rows = _prefer_allowed(rows, sequence.may_begin[inside])
-            usual_pauses = np.median(pauses[rows[:, 1:]], axis=1)
-            best = rows[np.argmax(usual_pauses), 0]
-            return np.flatnonzero(codes == codes[inside][best])
+        codes_inside = codes[inside]
+        rows = _once_in_each_unit(codes_inside, unit, lengths.size)
+        if not rows.size:
+            continue
+        if sequence.may_begin is not None:
+            rows = _prefer_allowed(rows, sequence.may_begin[inside])
+        pauses_before = pauses[rows[:, 1:]]
+        usual_pauses = np.median(pauses_before, axis=1)
+        best = rows[usual_pauses.argmax(), 0]
+        return np.flatnonzero(codes == codes_inside[best])
     return anchors
 
 
 def _once_in_each_unit(codes: Int64, unit: Int64, n_units: int) -> Int64:
     """Return the places of codes that every unit has once: a row per code, a column per unit."""
     groups = _group(codes)
-    first = groups.first[groups.counts == n_units, None]
-    rows: Int64 = groups.places[first + np.arange(n_units)]
-    is_once_in_each: Flags = (unit[rows] == np.arange(n_units)).all(axis=1)
-    once: Int64 = rows[is_once_in_each]
+    units = np.arange(n_units)
+    first = groups.first[groups.counts == n_units]
+    places = np.add.outer(first, units)
+    rows: Int64 = groups.places[places]
+    is_in_unit = unit[rows] == units
+    once: Int64 = rows[is_in_unit.all(axis=1)]
     return once
 
 
 def _prefer_allowed(rows: Int64, may_begin: Flags) -> Int64:
     """Return the rows at which a step may begin in most units; all if there are none."""
-    is_allowed = may_begin[rows].mean(axis=1) > 0.5  # noqa: PLR2004 - in most units
+    share_allowed = may_begin[rows].mean(axis=1)
+    is_allowed = share_allowed > 0.5  # noqa: PLR2004 - in most units
     return rows[is_allowed] if is_allowed.any() else rows
 
 
@@ -743,21 +929,24 @@ class _Threads(NamedTuple):
 
 
 def _find_threads(sequence: LaunchSequence, edges: Int64) -> _Threads:
-    inside = slice(int(edges[0]), int(edges[-1]))
-    n_units = edges.size - 1
-    unit = np.repeat(np.arange(n_units), np.diff(edges))
+    inside = _inside(edges)
+    unit = _unit_of_launches(edges)
     loop = _find_thread_of_loop(sequence, edges, unit)
     ids, thread = np.unique(sequence.thread_id[inside], return_inverse=True)
+    # Compute kernels of each thread in each unit.
+    n_units = edges.size - 1
     n_computed = np.zeros((ids.size, n_units), np.int64)
-    np.add.at(n_computed, (thread, unit), ~sequence.is_comm[inside])
-    min_computed = np.maximum(1, MIN_BACKWARD_SHARE * n_computed.sum(axis=0))
-    is_backward = (n_computed >= min_computed).all(axis=1) & (ids != loop)
-    launches_much = n_computed.sum(axis=1) >= MIN_BACKWARD_SHARE * n_computed.sum()
-    return _Threads(
-        loop=loop,
-        backward=tuple(int(thread_id) for thread_id in ids[is_backward]),
-        are_in_each_unit=bool((n_computed[launches_much] > 0).all()),
-    )
+    is_compute = ~sequence.is_comm[inside]
+    np.add.at(n_computed, (thread, unit), is_compute)
+    min_in_unit = MIN_BACKWARD_SHARE * n_computed.sum(axis=0)
+    launches_part = n_computed >= np.maximum(1, min_in_unit)
+    is_backward = launches_part.all(axis=1)
+    is_backward &= ids != loop
+    backward = tuple(ids[is_backward].tolist())
+    min_in_all = MIN_BACKWARD_SHARE * n_computed.sum()
+    launches_much = n_computed.sum(axis=1) >= min_in_all
+    are_in_unit = n_computed[launches_much] > 0
+    return _Threads(loop, backward, bool(are_in_unit.all()))
 
 
 def _find_thread_of_loop(sequence: LaunchSequence, edges: Int64, unit: Int64) -> int:
@@ -765,11 +954,16 @@ def _find_thread_of_loop(sequence: LaunchSequence, edges: Int64, unit: Int64) ->
 
     An optimizer inside the backward pass does not tell the thread of the loop.
     """
-    updates = np.flatnonzero(sequence.is_optimizer[edges[0] : edges[-1]])
+    inside = _inside(edges)
+    first_launches = edges[:-1]
+    updates = np.flatnonzero(sequence.is_optimizer[inside])
     unit_of_update = unit[updates]
-    place_in_unit = updates - (edges - edges[0])[unit_of_update]
-    share_before = place_in_unit / np.diff(edges)[unit_of_update]
+    updates += inside.start
+    place_in_unit = updates - edges[unit_of_update]
+    sizes = np.diff(edges)
+    share_before = place_in_unit / sizes[unit_of_update]
     is_behind_backward = updates.size > 0 and np.median(share_before) > _MIN_PLACE_OF_UPDATES
-    launches = updates + edges[0] if is_behind_backward else edges[:-1]
-    ids, counts = np.unique(sequence.thread_id[launches], return_counts=True)
-    return int(ids[np.argmax(counts)])
+    launches = updates if is_behind_backward else first_launches
+    threads = sequence.thread_id[launches]
+    ids, counts = np.unique(threads, return_counts=True)
+    return int(ids[counts.argmax()])

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from numbers import Integral
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +22,7 @@ from nsyspipe.analysis.intervals import (
     least_of,
     outermost,
     places_in_runs,
+    run_starts,
     sums_of,
 )
 from nsyspipe.errors import OptionError, short_repr
@@ -60,16 +61,19 @@ class TextFamilies(Struct, frozen=True):
     def by_text(cls, texts: pa.StringArray) -> TextFamilies:
         """Group texts by their normalised form."""
         encoded = normalise(texts).dictionary_encode()
-        of_text = pc.fill_null(encoded.indices, _NOT_IN_FAMILY).to_numpy().astype(np.int64)
-        return cls(encoded.dictionary.to_pylist(), of_text)
+        codes = pc.fill_null(encoded.indices, _NOT_IN_FAMILY)
+        of_text = codes.to_numpy().astype(np.int64)
+        names = encoded.dictionary.to_pylist()
+        return cls(names, of_text)
 
     @classmethod
     def by_option(cls, texts: pa.StringArray, pattern: re.Pattern[str]) -> TextFamilies:
         """Make one family of the texts that a pattern matches anywhere."""
-        is_match = [
-            text is not None and pattern.search(text) is not None for text in texts.to_pylist()
-        ]
-        of_text = np.where(np.asarray(is_match, np.bool_), 0, _NOT_IN_FAMILY)
+        is_match = np.zeros(len(texts), np.bool_)
+        for place, text in enumerate(texts.to_pylist()):
+            if text is not None and pattern.search(text):
+                is_match[place] = True
+        of_text = np.where(is_match, 0, _NOT_IN_FAMILY)
         return cls([STEP_OPTION], of_text, is_named=True)
 
 
@@ -89,12 +93,20 @@ def largest_families(
     """Return the families with most time and their number of ranges, for messages."""
     all_ranges = _read_ranges(ranges, families)
     family = all_ranges.family
+    n_families = len(families.names)
     lengths = all_ranges.ends - all_ranges.starts
     # The last total is that of ranges of no family, which are -1.
-    totals = sums_of(family, lengths, len(families.names) + 1)
-    counts = np.bincount(family[family != _NOT_IN_FAMILY], minlength=totals.size)
-    largest = np.argsort(-totals[:-1], kind="stable")[:n_shown].tolist()
-    return tuple((families.names[code], int(counts[code])) for code in largest if counts[code])
+    totals = sums_of(family, lengths, n_families + 1)
+    is_in_family = family != _NOT_IN_FAMILY
+    counts = np.bincount(family[is_in_family], minlength=n_families)
+    by_total = np.argsort(-totals[:-1], kind="stable")
+    largest = []
+    for code in by_total[:n_shown].tolist():
+        n_ranges = int(counts[code])
+        if n_ranges:
+            name = families.names[code]
+            largest.append((name, n_ranges))
+    return tuple(largest)
 
 
 class _Ranges(Struct, frozen=True):
@@ -106,19 +118,23 @@ class _Ranges(Struct, frozen=True):
     ends: Int64
 
     def take(self, rows: Int64) -> _Ranges:
-        return _Ranges(self.family[rows], self.thread[rows], self.starts[rows], self.ends[rows])
+        family = self.family[rows]
+        thread = self.thread[rows]
+        starts = self.starts[rows]
+        ends = self.ends[rows]
+        return _Ranges(family, thread, starts, ends)
 
 
 def _read_ranges(ranges: pa.Table, families: TextFamilies) -> _Ranges:
-    family = families.of_text[ranges["text"].combine_chunks().indices.to_numpy()]
+    text = ranges["text"].combine_chunks()
+    family = families.of_text[text.indices.to_numpy()]
     if not families.is_named:
-        family = np.where(ranges["is_library"].to_numpy(), _NOT_IN_FAMILY, family)
-    return _Ranges(
-        family=family,
-        thread=ranges["thread_id"].to_numpy(),
-        starts=ranges["start_ns"].to_numpy(),
-        ends=ranges["end_ns"].to_numpy(),
-    )
+        is_library = ranges["is_library"].to_numpy()
+        family = np.where(is_library, _NOT_IN_FAMILY, family)
+    thread = ranges["thread_id"].to_numpy()
+    starts = ranges["start_ns"].to_numpy()
+    ends = ranges["end_ns"].to_numpy()
+    return _Ranges(family, thread, starts, ends)
 
 
 class Candidate(Struct, frozen=True):
@@ -148,7 +164,8 @@ class Candidate(Struct, frozen=True):
 
         A rank without launches cannot object.
         """
-        return self.n_members >= _MIN_MEMBERS and 2 * self.n_launched_inside >= self.n_launched
+        has_most_launches = 2 * self.n_launched_inside >= self.n_launched
+        return self.n_members >= _MIN_MEMBERS and has_most_launches
 
     @property
     def qualifies(self) -> bool:
@@ -166,6 +183,13 @@ class Members(Struct, frozen=True):
     ends: Int64
 
 
+class _Measured(NamedTuple):
+    """A family on one rank, and its members."""
+
+    candidate: Candidate
+    members: IntervalSet
+
+
 def candidates(
     ranges: pa.Table,
     families: TextFamilies,
@@ -177,37 +201,63 @@ def candidates(
     `optimizer_launches` are the launches of known optimizers, sorted.
     """
     all_ranges = _read_ranges(ranges, families)
-    can_be_steps = [families.is_named or not is_operator(name) for name in families.names]
-    # The last flag is that of ranges of no family, which are -1.
-    is_possible = np.array([*can_be_steps, False])[all_ranges.family]
-    possible = all_ranges.take(np.flatnonzero(is_possible))
+    possible = _find_possible_steps(all_ranges, families)
     if not possible.family.size:
         return []
-    measured: list[tuple[Candidate, IntervalSet]] = []
+    measured = []
     for family in _choose_threads(possible):
-        starts = possible.starts[family.rows]
-        ends = possible.ends[family.rows]
-        outer = outermost(starts, ends)
-        members = IntervalSet(starts[outer], ends[outer])
-        candidate = Candidate(
-            name=families.names[family.code],
-            thread_id=family.thread_id,
-            union_ns=family.union_ns,
-            first_start_ns=int(members.starts[0]),
-            n_members=len(members),
-            n_launched_inside=_count_launched(operations, members),
-            n_launched=operations.n_launched,
-        )
-        if candidate.is_large and optimizer_launches is not None and not families.is_named:
-            do_few_update = _do_few_update(members, optimizer_launches)
-            is_part = do_few_update and _lie_in_other_ranges(members, family, all_ranges)
+        members = _find_outermost(possible, family.rows)
+        name = families.names[family.code]
+        candidate = _measure_family(name, family, members, operations)
+        may_be_part = candidate.is_large and not families.is_named
+        if may_be_part and optimizer_launches is not None:
+            is_part = _do_few_update(members, optimizer_launches)
+            is_part = is_part and _lie_in_other_ranges(members, family, all_ranges)
             candidate = replace(candidate, is_part=is_part)
-        measured.append((candidate, members))
-    with_holders = [
-        replace(candidate, holders=_find_holders(candidate, members, measured))
-        for candidate, members in measured
-    ]
-    return sorted(with_holders, key=lambda candidate: (-candidate.union_ns, candidate.name))
+        measured.append(_Measured(candidate, members))
+    with_holders = []
+    for measurement in measured:
+        holders = _find_holders(measurement, measured)
+        candidate = replace(measurement.candidate, holders=holders)
+        with_holders.append(candidate)
+    return sorted(with_holders, key=_order_by_time)
+
+
+def _order_by_time(candidate: Candidate) -> tuple[int, str]:
+    return -candidate.union_ns, candidate.name
+
+
+def _find_possible_steps(ranges: _Ranges, families: TextFamilies) -> _Ranges:
+    """Return the ranges of families that can be steps."""
+    can_be_steps = [families.is_named or not is_operator(name) for name in families.names]
+    # The last flag is that of ranges of no family, which are -1.
+    is_possible_family = np.array([*can_be_steps, False])
+    is_possible = is_possible_family[ranges.family]
+    return ranges.take(np.flatnonzero(is_possible))
+
+
+def _find_outermost(ranges: _Ranges, rows: Int64) -> IntervalSet:
+    """Return the ranges of some rows that do not start inside an earlier one."""
+    starts = ranges.starts[rows]
+    ends = ranges.ends[rows]
+    outer = outermost(starts, ends)
+    return IntervalSet(starts[outer], ends[outer])
+
+
+def _measure_family(
+    name: str, family: _FamilyOnThread, members: IntervalSet, operations: ProcessOperations
+) -> Candidate:
+    first_start_ns = int(members.starts[0])
+    n_launched_inside = _count_launched(operations, members)
+    return Candidate(
+        name=name,
+        thread_id=family.thread_id,
+        union_ns=family.union_ns,
+        first_start_ns=first_start_ns,
+        n_members=len(members),
+        n_launched_inside=n_launched_inside,
+        n_launched=operations.n_launched,
+    )
 
 
 class _FamilyOnThread(Struct, frozen=True):
@@ -221,69 +271,84 @@ class _FamilyOnThread(Struct, frozen=True):
 
 def _choose_threads(ranges: _Ranges) -> list[_FamilyOnThread]:
     """Return the thread of each family with the largest union; of equal threads the lowest ID."""
-    threads, thread = np.unique(ranges.thread, return_inverse=True)
-    keys, group = np.unique(ranges.family * threads.size + thread, return_inverse=True)
-    unions = grouped_lengths(group, ranges.starts, ranges.ends, keys.size)
-    order = np.argsort(group, kind="stable")
-    edges = np.searchsorted(group[order], np.arange(keys.size + 1))
+    on_threads = _measure_threads(ranges)
+    on_threads.sort(key=lambda on_thread: -on_thread.union_ns)
     best: dict[int, _FamilyOnThread] = {}
-    for index in np.lexsort((keys, -unions)).tolist():
-        code, thread_index = divmod(int(keys[index]), threads.size)
-        if code not in best:
-            best[code] = _FamilyOnThread(
-                code=code,
-                thread_id=int(threads[thread_index]),
-                union_ns=int(unions[index]),
-                rows=order[edges[index] : edges[index + 1]],
-            )
+    for on_thread in on_threads:
+        best.setdefault(on_thread.code, on_thread)
     return list(best.values())
 
 
+def _measure_threads(ranges: _Ranges) -> list[_FamilyOnThread]:
+    """Measure each family on each of its threads, in order of family, then thread ID."""
+    thread_ids, thread = np.unique(ranges.thread, return_inverse=True)
+    key = ranges.family * thread_ids.size
+    key += thread
+    keys, group = np.unique(key, return_inverse=True)
+    unions = grouped_lengths(group, ranges.starts, ranges.ends, keys.size)
+    order = np.argsort(group, kind="stable")
+    first = run_starts(group[order])
+    rows_of_groups = np.split(order, first[1:])
+    codes, thread_of_group = np.divmod(keys, thread_ids.size)
+    threads = thread_ids[thread_of_group].tolist()
+    fields = zip(codes.tolist(), threads, unions.tolist(), rows_of_groups, strict=True)
+    return [_FamilyOnThread(*values) for values in fields]
+
+
 def _count_launched(operations: ProcessOperations, ranges: IntervalSet) -> int:
-    return int(operations.kernels_launched_in(ranges.starts, ranges.ends).counts.sum())
+    launched = operations.kernels_launched_in(ranges.starts, ranges.ends)
+    return int(launched.counts.sum())
 
 
 def _do_few_update(members: IntervalSet, optimizer_launches: Int64) -> bool:
     """Tell whether less than half of the members launched a kernel of the optimizer."""
-    n_updates = Slices.within(optimizer_launches, members.starts, members.ends).counts
-    return 2 * int(np.count_nonzero(n_updates)) < len(members)
+    updates = Slices.within(optimizer_launches, members.starts, members.ends)
+    n_with_update = int(np.count_nonzero(updates.counts))
+    return 2 * n_with_update < len(members)
 
 
 def _lie_in_other_ranges(
     members: IntervalSet, family: _FamilyOnThread, all_ranges: _Ranges
 ) -> bool:
     """Tell whether several members lie in one range of another family on their thread."""
-    is_on_thread = all_ranges.thread == family.thread_id
-    is_other = is_on_thread & (all_ranges.family != family.code)
-    n_inside = np.searchsorted(members.ends, all_ranges.ends[is_other], side="right")
-    n_inside -= np.searchsorted(members.starts, all_ranges.starts[is_other])
-    return bool((n_inside >= _MIN_MEMBERS).any())
+    is_other = all_ranges.thread == family.thread_id
+    is_other &= all_ranges.family != family.code
+    starts = all_ranges.starts[is_other]
+    ends = all_ranges.ends[is_other]
+    n_inside = np.searchsorted(members.ends, ends, side="right")
+    n_inside -= np.searchsorted(members.starts, starts)
+    are_several_inside = n_inside >= _MIN_MEMBERS
+    return bool(are_several_inside.any())
 
 
-def _find_holders(
-    candidate: Candidate,
-    members: IntervalSet,
-    measured: Sequence[tuple[Candidate, IntervalSet]],
-) -> tuple[str, ...]:
-    """Return the families whose members contain all members of a candidate, but not the reverse.
+def _find_holders(measurement: _Measured, measured: Sequence[_Measured]) -> tuple[str, ...]:
+    """Return the families whose members contain all members of a family, but not the reverse.
 
-    They have as much time as the candidate, and begin at the same time.
+    They have as much time as the family, and begin at the same time.
     """
+    candidate, members = measurement
     if not candidate.is_large:
         return ()
-    extent = candidate.union_ns, candidate.first_start_ns
     holders = []
     for holder, outer in measured:
-        if not holder.is_large or (holder.union_ns, holder.first_start_ns) != extent:
+        if not holder.is_large or not _have_same_extent(holder, candidate):
             continue
         if _lie_in(members, outer) and not _lie_in(outer, members):
             holders.append(holder.name)
     return tuple(holders)
 
 
+def _have_same_extent(holder: Candidate, candidate: Candidate) -> bool:
+    """Tell whether two families have as much time, and begin at the same time."""
+    is_as_long = holder.union_ns == candidate.union_ns
+    return is_as_long and holder.first_start_ns == candidate.first_start_ns
+
+
 def _lie_in(inner: IntervalSet, outer: IntervalSet) -> bool:
     place = np.searchsorted(outer.starts, inner.starts, side="right") - 1
-    is_inside = (place >= 0) & (inner.ends <= outer.ends[np.maximum(place, 0)])
+    is_inside = place >= 0
+    np.maximum(place, 0, out=place)
+    is_inside &= inner.ends <= outer.ends[place]
     return bool(is_inside.all())
 
 
@@ -293,14 +358,25 @@ def choose(ranks: Sequence[Sequence[Candidate]], shifts: Sequence[int]) -> str |
     If --step matches a range on any rank, its family is chosen. `shifts` turn report times into
     aligned times, ns. They only matter if families have the same time.
     """
-    if any(candidate.name == STEP_OPTION for rank in ranks for candidate in rank):
+    all_candidates = chain.from_iterable(ranks)
+    if any(candidate.name == STEP_OPTION for candidate in all_candidates):
         return STEP_OPTION
     by_name = [_qualified_by_name(rank) for rank in ranks]
-    names = set.intersection(*map(set, by_name)) if by_name else set()
-    family = _choose_ranges(by_name, names - {REPETITION}, shifts)
+    names = _names_on_all_ranks(by_name)
+    names_of_ranges = names - {REPETITION}
+    family = _choose_ranges(by_name, names_of_ranges, shifts)
     # Launches repeat if no range marks steps, or if only backward passes have ranges.
     is_repetition_better = family is None or is_part_of_step(family)
-    return REPETITION if REPETITION in names and is_repetition_better else family
+    if REPETITION in names and is_repetition_better:
+        return REPETITION
+    return family
+
+
+def _names_on_all_ranks(by_name: Sequence[Mapping[str, Candidate]]) -> set[str]:
+    if not by_name:
+        return set()
+    names_of_ranks = map(set, by_name)
+    return set.intersection(*names_of_ranks)
 
 
 def _qualified_by_name(candidates: Sequence[Candidate]) -> dict[str, Candidate]:
@@ -313,12 +389,15 @@ def _choose_ranges(
     """Choose among families of ranges that qualify on every rank."""
     preferences = {}
     for name in names:
-        preferences[name] = _prefer([rank[name] for rank in by_name], shifts)
+        on_ranks = [rank[name] for rank in by_name]
+        preferences[name] = _prefer(on_ranks, shifts)
     best = min(names, key=lambda name: (preferences[name], name), default=None)
     # Of equal families choose the one that holds all ranges of the others on every rank.
     while best is not None:
-        holders = names.intersection(*(rank[best].holders for rank in by_name))
-        equal = [name for name in holders if preferences[name] == preferences[best]]
+        holders_on_ranks = [rank[best].holders for rank in by_name]
+        holders = names.intersection(*holders_on_ranks)
+        preference = preferences[best]
+        equal = [name for name in holders if preferences[name] == preference]
         if not equal:
             break
         best = min(equal)
@@ -335,15 +414,14 @@ class _Preference(NamedTuple):
 
 def _prefer(candidates: Sequence[Candidate], shifts: Sequence[int]) -> _Preference:
     """Return the preference of a family, from its candidates on several processes."""
-    first_starts = [
-        candidate.first_start_ns + shift
-        for candidate, shift in zip(candidates, shifts, strict=True)
-    ]
-    return _Preference(
-        holds_steps=holds_steps(candidates[0].name),
-        negative_union_ns=-sum(candidate.union_ns for candidate in candidates),
-        first_start_ns=min(first_starts),
-    )
+    is_name_of_step = holds_steps(candidates[0].name)
+    union_ns = 0
+    first_starts = []
+    for candidate, shift in zip(candidates, shifts, strict=True):
+        union_ns += candidate.union_ns
+        first_start_ns = candidate.first_start_ns + shift
+        first_starts.append(first_start_ns)
+    return _Preference(is_name_of_step, -union_ns, min(first_starts))
 
 
 class _HostPreference(NamedTuple):
@@ -356,6 +434,13 @@ class _HostPreference(NamedTuple):
     name: str
 
 
+class _InReport(NamedTuple):
+    """A family of a process, and the number of its report."""
+
+    candidate: Candidate
+    number: int
+
+
 def choose_host(
     reports: Sequence[Sequence[Sequence[Candidate]]], shifts: Sequence[int]
 ) -> str | None:
@@ -364,39 +449,52 @@ def choose_host(
     The family that qualifies in most reports is chosen, since ranks cannot be distinguished from
     other processes. Of several such families `choose` decides.
     """
-    in_reports = [
-        (candidate, number)
-        for number, report in enumerate(reports)
-        for candidate in chain.from_iterable(report)
-    ]
-    by_name = grouped(
-        (candidate.name, (candidate, number))
-        for candidate, number in in_reports
-        if candidate.qualifies or candidate.name == STEP_OPTION
+    by_name = grouped(_accepted(reports))
+    preferences = []
+    for name, in_reports in by_name.items():
+        preferences.append(_prefer_host(name, in_reports, shifts))
+    best = min(preferences, default=None)
+    return None if best is None else best.name
+
+
+def _accepted(reports: Sequence[Sequence[Sequence[Candidate]]]) -> Iterator[tuple[str, _InReport]]:
+    """Yield the families that qualify, or that a user named, with their names."""
+    for number, report in enumerate(reports):
+        for candidate in chain.from_iterable(report):
+            name = candidate.name
+            if candidate.qualifies or name == STEP_OPTION:
+                yield name, _InReport(candidate, number)
+
+
+def _prefer_host(
+    name: str, in_reports: Sequence[_InReport], shifts: Sequence[int]
+) -> _HostPreference:
+    candidates = [in_report.candidate for in_report in in_reports]
+    numbers = [in_report.number for in_report in in_reports]
+    shifts_of_candidates = [shifts[number] for number in numbers]
+    preferred = _prefer(candidates, shifts_of_candidates)
+    n_reports = len(set(numbers))
+    return _HostPreference(
+        holds_steps=preferred.holds_steps,
+        negative_reports=-n_reports,
+        negative_union_ns=preferred.negative_union_ns,
+        first_start_ns=preferred.first_start_ns,
+        name=name,
     )
-
-    def preference(name: str) -> _HostPreference:
-        candidates = [candidate for candidate, _ in by_name[name]]
-        numbers = [number for _, number in by_name[name]]
-        preferred = _prefer(candidates, [shifts[number] for number in numbers])
-        return _HostPreference(
-            holds_steps=preferred.holds_steps,
-            negative_reports=-len(set(numbers)),
-            negative_union_ns=preferred.negative_union_ns,
-            first_start_ns=preferred.first_start_ns,
-            name=name,
-        )
-
-    return min(by_name, key=preference, default=None)
 
 
 def members_of(ranges: pa.Table, families: TextFamilies, candidate: Candidate) -> Members:
     """Return the step ranges of one rank in the chosen family, on its best thread."""
     all_ranges = _read_ranges(ranges, families)
-    is_of_family = all_ranges.family == families.names.index(candidate.name)
-    rows = np.flatnonzero(is_of_family & (all_ranges.thread == candidate.thread_id))
-    rows = rows[outermost(all_ranges.starts[rows], all_ranges.ends[rows])]
-    return Members(candidate.thread_id, rows, all_ranges.starts[rows], all_ranges.ends[rows])
+    thread_id = candidate.thread_id
+    family = families.names.index(candidate.name)
+    is_member = all_ranges.family == family
+    is_member &= all_ranges.thread == thread_id
+    rows = np.flatnonzero(is_member)
+    starts = all_ranges.starts[rows]
+    ends = all_ranges.ends[rows]
+    outer = outermost(starts, ends)
+    return Members(thread_id, rows[outer], starts[outer], ends[outer])
 
 
 class Windows(Struct, frozen=True):
@@ -428,17 +526,27 @@ def step_numbers(in_texts: Sequence[pa.ChunkedArray], ordinals: Sequence[Int64])
     They are the integers in the texts if all ranks have one in each text, all different. Otherwise
     they are the ordinals.
     """
-    if all(
-        not numbers.null_count and len(pc.unique(numbers)) == len(numbers) for numbers in in_texts
-    ):
+    if all(_are_different_numbers(numbers) for numbers in in_texts):
         return [numbers.to_numpy() for numbers in in_texts]
     return list(ordinals)
+
+
+def _are_different_numbers(numbers: pa.ChunkedArray) -> bool:
+    """Tell whether each text has a number, all different."""
+    if numbers.null_count:
+        return False
+    n_different = len(pc.unique(numbers))
+    return n_different == len(numbers)
 
 
 def capture_window(operations: ProcessOperations) -> Windows:
     """Return the whole capture of a rank as one window, for a run without steps."""
     first, last = operations.span
-    return Windows(np.array([0]), np.array([first]), np.array([last]), np.array([False]))
+    member = np.array([0])
+    starts = np.array([first])
+    ends = np.array([last])
+    is_complete = np.array([False])
+    return Windows(member, starts, ends, is_complete)
 
 
 def step_windows(members: Members, operations: ProcessOperations) -> Windows:
@@ -450,33 +558,49 @@ def step_windows(members: Members, operations: ProcessOperations) -> Windows:
     kernel does not start after the previous window starts. If no launch is known, the ranges are
     the windows.
     """
-    if not operations.n_launched and not (operations.copy_launch != NEVER).any():
+    has_launched_copy = (operations.copy_launch != NEVER).any()
+    if not operations.n_launched and not has_launched_copy:
         all_members = np.arange(members.starts.size)
-        return _tile(all_members, members.starts, int(members.ends.max(initial=-NEVER)))
+        last_end = int(members.ends.max(initial=-NEVER))
+        return _tile(all_members, members.starts, last_end)
     inside = operations.kernels_launched_in(members.starts, members.ends)
     with_kernels = np.flatnonzero(inside.counts)
     if not with_kernels.size:
         return _tile(with_kernels, with_kernels, 0)
-    slices = Slices(inside.first[with_kernels], inside.last[with_kernels])
-    first_start = slices.reduced(np.minimum, operations.kernel_start[: operations.n_launched])
-    is_later = np.append(True, first_start[1:] > np.maximum.accumulate(first_start)[:-1])
-    member = with_kernels[is_later]
+    kernels = Slices(inside.first[with_kernels], inside.last[with_kernels])
+    starts = operations.kernel_start[: operations.n_launched]
+    first_start = kernels.reduced(np.minimum, starts)
+    latest_start = np.maximum.accumulate(first_start)
+    is_later = first_start[1:] > latest_start[:-1]
+    has_window = np.append(True, is_later)
+    member = with_kernels[has_window]
     last_member = int(member[-1])
-    last_kernels = slice(inside.first[last_member], inside.last[last_member])
-    last_kernel_end = int(operations.kernel_end[last_kernels].max())
-    last_range = members.starts[last_member], members.ends[last_member]
-    last_copies = slice(*np.searchsorted(operations.copy_launch, last_range))
-    last_end = int(operations.copy_end[last_copies].max(initial=last_kernel_end))
-    return _tile(member, first_start[is_later], last_end)
+    last_end = _last_end(operations, members, last_member)
+    return _tile(member, first_start[has_window], last_end)
+
+
+def _last_end(operations: ProcessOperations, members: Members, member: int) -> int:
+    """Return the end of the last operation launched inside a range that launched kernels."""
+    begin = members.starts[member]
+    end = members.ends[member]
+    first_kernel, last_kernel = np.searchsorted(operations.kernel_launch, [begin, end])
+    kernel_ends = operations.kernel_end[first_kernel:last_kernel]
+    first_copy, last_copy = np.searchsorted(operations.copy_launch, [begin, end])
+    copy_ends = operations.copy_end[first_copy:last_copy]
+    last_kernel_end = kernel_ends.max()
+    return int(copy_ends.max(initial=last_kernel_end))
 
 
 def _tile(member: Int64, starts: Int64, last_end: int) -> Windows:
     """Return windows that each end where the next starts."""
-    ends = np.append(starts[1:], last_end)[: starts.size]
-    place = np.arange(starts.size)
-    has_begun = (place > 0) | (member == 0)
-    has_ended = place < starts.size - 1
-    return Windows(member, starts, ends, has_ended & has_begun)
+    n_windows = starts.size
+    ends = np.append(starts[1:], last_end)[:n_windows]
+    place = np.arange(n_windows)
+    has_begun = place > 0
+    has_begun |= member == 0
+    has_ended = place < n_windows - 1
+    is_complete = has_begun & has_ended
+    return Windows(member, starts, ends, is_complete)
 
 
 class Selection(Struct, frozen=True):
@@ -510,24 +634,38 @@ def select_steps(
     at different times in it.
     """
     numbers, index = np.unique(step, return_inverse=True)
-    order = np.lexsort((numbers, least_of(index, starts, numbers.size)))
+    n_steps = numbers.size
+    first_start = least_of(index, starts, n_steps)
+    order = np.lexsort((numbers, first_start))
     in_order = numbers[order]
-    n_complete = np.bincount(index[is_complete], minlength=numbers.size)[order]
-    complete = in_order[n_complete == n_ranks]
+    n_complete = np.bincount(index[is_complete], minlength=n_steps)
+    is_complete_on_all = n_complete[order] == n_ranks
+    complete = in_order[is_complete_on_all]
     if not complete.size:
-        n_windows = np.bincount(index, minlength=numbers.size)[order]
-        return Selection(in_order[n_windows == n_ranks], complete, is_fallback=True)
+        n_windows = np.bincount(index, minlength=n_steps)
+        is_on_all = n_windows[order] == n_ranks
+        return Selection(in_order[is_on_all], complete, is_fallback=True)
     place = np.arange(complete.size)
     if capture is not None:
         # A step is of one capture. Complete steps are in order of time, and so are captures.
-        captures = least_of(index, capture, numbers.size)[np.searchsorted(numbers, complete)]
-        place = places_in_runs(captures)
+        capture_of_step = least_of(index, capture, n_steps)
+        captures = capture_of_step[order]
+        place = places_in_runs(captures[is_complete_on_all])
+    return _skip_steps(complete, place, skip_first)
+
+
+def _skip_steps(complete: Int64, place: Int64, skip_first: int | None) -> Selection:
+    """Drop the first complete steps of each capture; `place` is of each step in its capture."""
     n_most = int(place.max()) + 1
-    n_skipped = min(1, n_most - 1) if skip_first is None else skip_first
+    n_skipped = skip_first
+    if n_skipped is None:
+        n_skipped = min(1, n_most - 1)
     if n_skipped >= n_most:
-        raise _all_steps_skipped(n_skipped, n_most, is_one_capture=complete.size == n_most)
+        is_one_capture = complete.size == n_most
+        raise _all_steps_skipped(n_skipped, n_most, is_one_capture=is_one_capture)
     is_used = place >= n_skipped
-    return Selection(complete[is_used], complete[~is_used], is_fallback=False)
+    skipped = complete[~is_used]
+    return Selection(complete[is_used], skipped, is_fallback=False)
 
 
 def _all_steps_skipped(n_skipped: int, n_most: int, *, is_one_capture: bool) -> OptionError:
@@ -548,41 +686,61 @@ def check_steps(all_steps: pa.Table, wanted: object) -> tuple[int, int]:
     Raises an `OptionError` with the steps of the table if it lacks some of them.
     """
     first, last = _parse_steps(wanted)
-    numbers = all_steps["step"].to_numpy()
-    # Without steps, the highest number is below the lowest.
-    lowest = 0
-    highest = -1
-    if numbers.size:
-        lowest = numbers.min()
-        highest = numbers.max()
-    has_any = bool(((numbers >= first) & (numbers <= last)).any())
-    if has_any and lowest <= first and last <= highest:
-        return first, last
     if first > last:
-        raise OptionError(
-            f"steps {short_repr(first)}:{short_repr(last)}",
-            "end before they begin",
-            fix=f"--perfetto-steps {short_repr(last)}:{short_repr(first)}",
-        )
-    is_one = first == last
-    subject = f"step {short_repr(first)}"
-    if not is_one:
-        subject = f"steps {short_repr(first)}:{short_repr(last)}"
-    problem = "no rank has some of these" if has_any else "no rank has such a step"
+        raise _steps_end_before_begin(first, last)
+    subject = _words_of_steps(first, last)
+    numbers = all_steps["step"].to_numpy()
     if not numbers.size:
-        raise OptionError(subject, problem, found="no steps at all")
-    nearest_first = max(first, lowest) if has_any else lowest
-    nearest_last = min(last, highest) if has_any else highest
-    fix = "use one of these" if is_one else f"--perfetto-steps {nearest_first}:{nearest_last}"
+        raise OptionError(subject, "no rank has such a step", found="no steps at all")
+    lowest = numbers.min()
+    highest = numbers.max()
+    is_wanted = numbers >= first
+    is_wanted &= numbers <= last
+    has_any = bool(is_wanted.any())
+    is_inside = lowest <= first and last <= highest
+    if has_any and is_inside:
+        return first, last
+    problem = "no rank has such a step"
+    nearest = f"{lowest}:{highest}"
+    if has_any:
+        problem = "no rank has some of these"
+        nearest = f"{max(first, lowest)}:{min(last, highest)}"
+    fix = f"--perfetto-steps {nearest}"
+    if first == last:
+        fix = "use one of these"
     raise OptionError(subject, problem, found=f"steps {lowest} to {highest}", fix=fix)
+
+
+def _steps_end_before_begin(first: int, last: int) -> OptionError:
+    first_text = short_repr(first)
+    last_text = short_repr(last)
+    subject = f"steps {first_text}:{last_text}"
+    fix = f"--perfetto-steps {last_text}:{first_text}"
+    return OptionError(subject, "end before they begin", fix=fix)
+
+
+def _words_of_steps(first: int, last: int) -> str:
+    first_text = short_repr(first)
+    if first == last:
+        return f"step {first_text}"
+    return f"steps {first_text}:{short_repr(last)}"
 
 
 def _parse_steps(wanted: object) -> tuple[int, int]:
     """Return two step numbers of a pair, or of one number."""
-    ends = tuple(wanted) if isinstance(wanted, tuple | list) else (wanted, wanted)
-    are_numbers = all(isinstance(end, Integral) and not isinstance(end, bool) for end in ends)
-    if len(ends) != len(("first", "last")) or not are_numbers:
+    ends: tuple[Any, ...] = (wanted, wanted)
+    if isinstance(wanted, tuple | list):
+        ends = tuple(wanted)
+    is_pair = len(ends) == len(("first", "last"))
+    are_numbers = all(_is_integer(end) for end in ends)
+    if not is_pair or not are_numbers:
         needed = "a step's number, or the first and the last of several"
         raise OptionError.of_kind("steps", wanted, needed, "steps=(3, 5)")
     first, last = map(int, ends)
     return first, last
+
+
+def _is_integer(value: object) -> bool:
+    if isinstance(value, bool):
+        return False
+    return isinstance(value, Integral)

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, groupby, pairwise
+from itertools import chain, groupby, islice, pairwise
 from operator import itemgetter
 from typing import Any
 
@@ -53,7 +53,8 @@ def with_ratios(
     for name, (above, below) in RATIOS.items():
         numerator = pc.cast(columns[above], pa.float64(), safe=False)
         denominator = pc.cast(columns[below], pa.float64(), safe=False)
-        nonzero = pc.if_else(pc.equal(denominator, 0.0), None, denominator)
+        is_zero = pc.equal(denominator, 0.0)
+        nonzero = pc.if_else(is_zero, None, denominator)
         ratios[name] = pc.divide(numerator, nonzero)
     return {**columns, **ratios}
 
@@ -62,7 +63,8 @@ def step_times(steps: pa.Table) -> Int64:
     """Return the longest window of each step over ranks, ns, in the order in which steps began."""
     by_step = steps.group_by("step", use_threads=False)
     longest = by_step.aggregate([("wall_ns", "max"), ("start_ns", "min")])
-    times: Int64 = longest.sort_by("start_ns_min")["wall_ns_max"].to_numpy()
+    longest = longest.sort_by("start_ns_min")
+    times: Int64 = longest["wall_ns_max"].to_numpy()
     return times
 
 
@@ -76,7 +78,9 @@ def means_of_slowest(steps: pa.Table, columns: Sequence[str]) -> dict[str, float
     step = steps["step"].to_numpy()
     wall_ns = steps["wall_ns"].to_numpy()
     order = np.lexsort((rank, -wall_ns, step))
-    slowest = steps.take(pa.array(order[run_starts(step[order])]))
+    first_of_step = run_starts(step[order])
+    rows = order[first_of_step]
+    slowest = steps.take(rows)
     return {name: pc.mean(slowest[name], skip_nulls=False).as_py() for name in columns}
 
 
@@ -88,18 +92,18 @@ def summary(steps: pa.Table, collectives: pa.Table, *, is_capture: bool = False)
     """
     chosen = steps.filter(steps["in_summary"])
     transferring = _transferring(collectives)
-    times = step_times(chosen.slice(0, 0 if is_capture else None))
-    total_ns = int(times.sum())
     step_sums = {name: _sum(chosen[name]) for name in _STEP_COLUMNS}
     collective_sums = {name: _sum(transferring[name]) for name in _COLLECTIVE_COLUMNS}
-    row = {
-        "n_steps": 0 if is_capture else pc.count_distinct(steps["step"]).as_py(),
-        "n_summary_steps": times.size,
-        "step_time_ns": _median(times),
-        "throughput_steps_per_s": divided(_NS_PER_S * times.size, total_ns),
-        **_metrics_of_steps(step_sums, None if is_capture else chosen.num_rows),
-        **_rates(collective_sums),
-    }
+    n_steps = 0 if is_capture else pc.count_distinct(steps["step"]).as_py()
+    n_rows = None if is_capture else chosen.num_rows
+    times = step_times(chosen.slice(0, 0 if is_capture else None))
+    total_ns = int(times.sum())
+    throughput = divided(_NS_PER_S * times.size, total_ns)
+    median = _median(times)
+    row = {"n_steps": n_steps, "n_summary_steps": times.size, "step_time_ns": median}
+    row["throughput_steps_per_s"] = throughput
+    row |= _metrics_of_steps(step_sums, n_rows)
+    row |= _rates(collective_sums)
     return schema.SUMMARY.from_rows([row])
 
 
@@ -113,32 +117,39 @@ def telling_ranks(
     `whole` has the rows of `schema.STEPS` that tell the slowest.
     """
     ranks: list[int] = figures["rank"].to_pylist()
-    if len(ranks) <= most:
+    n_ranks = len(ranks)
+    if n_ranks <= most:
         return ranks
     late = _by_rank(stragglers, "lateness_ns")
     exposed = _by_rank(figures, "exposed_comm_share")
     lengths = _by_rank(figures, "step_time_ns") if whole is None else _by_rank(whole, "wall_ns")
-    orders = [
-        _sort_ranks(ranks, late, sign=-1),
-        _sort_ranks(ranks, lengths, sign=-1),
-        _sort_ranks(ranks, exposed, sign=-1),
-        _sort_ranks(ranks, lengths, sign=1),
-    ]
+    most_waited_for = _sort_ranks(ranks, late, sign=-1)
+    slowest = _sort_ranks(ranks, lengths, sign=-1)
+    most_exposed = _sort_ranks(ranks, exposed, sign=-1)
+    fastest = _sort_ranks(ranks, lengths, sign=1)
+    by_extremity = zip(most_waited_for, slowest, most_exposed, fastest, strict=True)
     # About two thirds of the ranks are extremes.
-    n_extremes = most // 6 + 1
-    extremes = chain.from_iterable(zip(*(order[:n_extremes] for order in orders), strict=True))
-    evenly_spaced = [ranks[number * len(ranks) // most] for number in range(most)]
-    return sorted(list(dict.fromkeys(chain(extremes, evenly_spaced, ranks)))[:most])
+    n_of_each = most // 6 + 1
+    extremes = chain.from_iterable(islice(by_extremity, n_of_each))
+    evenly_spaced = [ranks[number * n_ranks // most] for number in range(most)]
+    by_importance = dict.fromkeys(chain(extremes, evenly_spaced, ranks))
+    return sorted(islice(by_importance, most))
 
 
 def _by_rank(table: pa.Table, name: str) -> dict[int, float | None]:
-    return dict(zip(table["rank"].to_pylist(), table[name].to_pylist(), strict=True))
+    ranks = table["rank"].to_pylist()
+    values = table[name].to_pylist()
+    return dict(zip(ranks, values, strict=True))
 
 
 def _sort_ranks(
     ranks: Sequence[int], values: Mapping[int, float | None], *, sign: int
 ) -> list[int]:
-    return sorted(ranks, key=lambda rank: (sign * (values.get(rank) or 0), rank))
+    def key(rank: int) -> tuple[float, int]:
+        value = values.get(rank) or 0
+        return sign * value, rank
+
+    return sorted(ranks, key=key)
 
 
 def rank_summary(
@@ -148,30 +159,44 @@ def rank_summary(
 
     They are sorted by rank, and computed as in `summary`.
     """
-    chosen = steps.filter(steps["in_summary"]).sort_by("rank")
+    chosen = steps.filter(steps["in_summary"])
+    chosen = chosen.sort_by("rank")
+    transferring = _transferring(collectives)
     step_sums = _sums_by_rank(chosen, _STEP_COLUMNS)
-    collective_sums = _sums_by_rank(_transferring(collectives), _COLLECTIVE_COLUMNS)
-    begins = run_starts(chosen["rank"].to_numpy())
-    numbers = chosen["rank"].to_numpy()[begins].tolist()
-    walls_ns = np.split(chosen["wall_ns"].to_numpy(), begins[1:])
-    walls_by_rank = dict(zip(numbers, walls_ns, strict=False))
+    collective_sums = _sums_by_rank(transferring, _COLLECTIVE_COLUMNS)
+    wall_times = _wall_times_by_rank(chosen)
+    no_times = np.empty(0, np.int64)
     rows = []
     for rank in ranks["rank"].to_pylist():
-        wall_ns = walls_by_rank.get(rank, np.empty(0, np.int64))
+        wall_ns = wall_times.get(rank, no_times)
         n_steps = None if is_capture else wall_ns.size
-        row = {"rank": rank, "step_time_ns": _median(wall_ns) if n_steps else None}
+        median = _median(wall_ns) if n_steps else None
+        row = {"rank": rank, "step_time_ns": median}
         row |= _metrics_of_steps(step_sums.get(rank, _NO_SUMS), n_steps)
         row |= _rates(collective_sums.get(rank, _NO_SUMS))
         rows.append(row)
     return schema.RANK_SUMMARY.from_rows(rows)
 
 
+def _wall_times_by_rank(steps: pa.Table) -> dict[int, Int64]:
+    """Return the windows of each rank, ns. The steps are sorted by rank."""
+    ranks = steps["rank"].to_numpy()
+    wall_ns = steps["wall_ns"].to_numpy()
+    begins = run_starts(ranks)
+    different_ranks = ranks[begins].tolist()
+    walls_ns = np.split(wall_ns, begins[1:])
+    return dict(zip(different_ranks, walls_ns, strict=False))
+
+
 def _sums_by_rank(table: pa.Table, names: Sequence[str]) -> dict[int, _Sums]:
-    return {row["rank"]: row for row in sums_by(table, ["rank"], names)}
+    rows = sums_by(table, ["rank"], names)
+    return {row["rank"]: row for row in rows}
 
 
 def _median(values: Int64) -> float | None:
-    return float(np.median(values)) if values.size else None
+    if not values.size:
+        return None
+    return float(np.median(values))
 
 
 def phase_summary(phases: pa.Table) -> pa.Table:
@@ -181,8 +206,10 @@ def phase_summary(phases: pa.Table) -> pa.Table:
     """
     rows = []
     for sums in sums_by(phases, ["phase"], schema.PHASE_TIMES):
-        means = {f"{name}_per_step": divided(sums[name], sums["n"]) for name in schema.PHASE_TIMES}
-        rows.append({"phase": sums["phase"], **means})
+        row = {"phase": sums["phase"]}
+        for name in schema.PHASE_TIMES:
+            row[f"{name}_per_step"] = divided(sums[name], sums["n"])
+        rows.append(row)
     return schema.PHASE_SUMMARY.from_rows(rows)
 
 
@@ -194,7 +221,8 @@ def is_dominated(times: Sequence[int]) -> bool:
     if len(times) < _MIN_STEPS_TO_DOMINATE:
         return False
     *_, second, longest = sorted(times)
-    return longest - second > _MIN_DOMINATING_SHARE * sum(times)
+    min_difference = _MIN_DOMINATING_SHARE * sum(times)
+    return longest - second > min_difference
 
 
 def host_medians(phases: pa.Table) -> dict[str, dict[int, float]]:
@@ -203,18 +231,29 @@ def host_medians(phases: pa.Table) -> dict[str, dict[int, float]]:
     A step that blocks the host once tells nothing about the other steps. `phases` are rows of
     `schema.PHASES` of the steps that count.
     """
-    times_by_phase: dict[str, dict[int, list[int]]] = {}
-    for row in phases.select(["phase", "rank", "host_ns"]).to_pylist():
-        if row["host_ns"] is not None:
-            times_by_rank = times_by_phase.setdefault(row["phase"], {})
-            times_by_rank.setdefault(row["rank"], []).append(row["host_ns"])
     medians = {}
-    for phase, times_by_rank in times_by_phase.items():
-        if any(is_dominated(times) for times in times_by_rank.values()):
-            medians[phase] = {
-                rank: float(np.median(times)) for rank, times in times_by_rank.items()
-            }
+    for phase, times_by_rank in _host_times(phases).items():
+        if any(map(is_dominated, times_by_rank.values())):
+            medians[phase] = _medians(times_by_rank)
     return medians
+
+
+def _medians(times_by_rank: Mapping[int, Sequence[int]]) -> dict[int, float]:
+    return {rank: float(np.median(times)) for rank, times in times_by_rank.items()}
+
+
+def _host_times(phases: pa.Table) -> dict[str, dict[int, list[int]]]:
+    """Return the known host times of each phase by rank, ns."""
+    times_by_phase: dict[str, dict[int, list[int]]] = {}
+    columns = phases.select(["phase", "rank", "host_ns"])
+    for row in columns.to_pylist():
+        host_ns = row["host_ns"]
+        if host_ns is None:
+            continue
+        times_by_rank = times_by_phase.setdefault(row["phase"], {})
+        times = times_by_rank.setdefault(row["rank"], [])
+        times.append(host_ns)
+    return times_by_phase
 
 
 def _metrics_of_steps(sums: _Sums, n_rows: int | None) -> dict[str, float | None]:
@@ -224,8 +263,10 @@ def _metrics_of_steps(sums: _Sums, n_rows: int | None) -> dict[str, float | None
 
 
 def _transferring(collectives: pa.Table) -> pa.Table:
-    chosen = pc.and_(collectives["in_summary"], pc.is_valid(collectives["transfer_ns"]))
-    return collectives.select(["rank", *_COLLECTIVE_COLUMNS]).filter(chosen)
+    has_transfer = pc.is_valid(collectives["transfer_ns"])
+    is_chosen = pc.and_(collectives["in_summary"], has_transfer)
+    columns = collectives.select(["rank", *_COLLECTIVE_COLUMNS])
+    return columns.filter(is_chosen)
 
 
 def _rates(sums: _Sums) -> dict[str, float | None]:
@@ -240,10 +281,13 @@ def _rates(sums: _Sums) -> dict[str, float | None]:
 def sums_by(table: pa.Table, keys: Sequence[str], names: Sequence[str]) -> list[dict[str, Any]]:
     """Sum columns by keys, and count rows (``n``); sorted by keys. A sum is null if a part is."""
     strict = pc.ScalarAggregateOptions(skip_nulls=False)
-    columns: list[Any] = [*((name, "sum", strict) for name in names), ([], "count_all")]
-    sums = table.group_by(keys, use_threads=False).aggregate(columns)
+    aggregations: list[Any] = [(name, "sum", strict) for name in names]
+    aggregations.append(([], "count_all"))
+    groups = table.group_by(keys, use_threads=False)
+    sums = groups.aggregate(aggregations)
     sums = sums.rename_columns([*keys, *names, "n"])
-    rows: list[dict[str, Any]] = sums.sort_by([(key, "ascending") for key in keys]).to_pylist()
+    order = [(key, "ascending") for key in keys]
+    rows: list[dict[str, Any]] = sums.sort_by(order).to_pylist()
     return rows
 
 
@@ -254,7 +298,9 @@ def _sum(column: pa.ChunkedArray) -> float | None:
 
 def divided(above: float | None, below: float | None) -> float | None:
     """Return a ratio. None if a part is None, or if the denominator is 0."""
-    return above / below if above is not None and below else None
+    if above is None or not below:
+        return None
+    return above / below
 
 
 @dataclass(frozen=True)
@@ -282,26 +328,39 @@ def evenness(values: Float64) -> Evenness | None:
     """Judge the steps of one capture, in step order; None without a step."""
     if not values.size:
         return None
-    mean = float(values.mean())
-    median = float(np.median(values))
-    is_near = np.abs(values - median) <= _NEAR_SHARE * abs(median)
-    is_mean_far = abs(mean - median) > _NEAR_SHARE * abs(mean)
-    even = Evenness(
-        n_steps=int(values.size),
-        mean=mean,
-        median=median,
-        is_uneven=is_mean_far or float(is_near.mean()) < _MIN_SHARE_NEAR_MEDIAN,
-        is_median_nobodys=not bool(is_near.any()),
-        n_near=int(is_near.sum()),
-    )
+    steps = _evenness_without_levels(values)
     is_long = levels_of(values)
     if is_long is None:
-        return even
+        return steps
     period = period_of(is_long)
     if period is None and levels_of(values, _MIN_GAP_IN_SPREADS) is None:
-        return even
-    levels = float(np.median(values[~is_long])), float(np.median(values[is_long]))
-    return replace(even, levels=levels, n_long=int(is_long.sum()), period=period)
+        return steps
+    short_median = float(np.median(values[~is_long]))
+    long_median = float(np.median(values[is_long]))
+    n_long = int(is_long.sum())
+    levels = (short_median, long_median)
+    return replace(steps, levels=levels, n_long=n_long, period=period)
+
+
+def _evenness_without_levels(values: Float64) -> Evenness:
+    n_steps = int(values.size)
+    mean = float(values.mean())
+    median = float(np.median(values))
+    distance = np.abs(values - median)
+    is_near = distance <= _NEAR_SHARE * abs(median)
+    n_near = int(is_near.sum())
+    share_near = float(is_near.mean())
+    are_few_near = share_near < _MIN_SHARE_NEAR_MEDIAN
+    is_mean_far = abs(mean - median) > _NEAR_SHARE * abs(mean)
+    is_uneven = is_mean_far or are_few_near
+    return Evenness(
+        n_steps=n_steps,
+        mean=mean,
+        median=median,
+        is_uneven=is_uneven,
+        is_median_nobodys=n_near == 0,
+        n_near=n_near,
+    )
 
 
 def levels_of(values: Float64, times: float = _MIN_REGULAR_GAP_IN_SPREADS) -> Flags | None:
@@ -312,26 +371,34 @@ def levels_of(values: Float64, times: float = _MIN_REGULAR_GAP_IN_SPREADS) -> Fl
     ordered = np.sort(values)
     if ordered.size < 2 * _MIN_STEPS_OF_LEVEL:
         return None
-    gaps = np.diff(ordered)[_MIN_STEPS_OF_LEVEL - 1 : ordered.size - _MIN_STEPS_OF_LEVEL]
-    n_low = int(np.argmax(gaps)) + _MIN_STEPS_OF_LEVEL
+    gaps = np.diff(ordered)
+    first_gap = _MIN_STEPS_OF_LEVEL - 1
+    last_gap = ordered.size - _MIN_STEPS_OF_LEVEL
+    widest = int(np.argmax(gaps[first_gap:last_gap]))
+    n_low = widest + _MIN_STEPS_OF_LEVEL
     low = ordered[:n_low]
     high = ordered[n_low:]
-    spread = np.sqrt((low.var() * low.size + high.var() * high.size) / ordered.size)
+    gap = float(high[0] - low[-1])
+    sum_of_squares = low.var() * low.size + high.var() * high.size
+    spread = np.sqrt(sum_of_squares / ordered.size)
+    is_gap_wide = gap > times * spread
     is_long: Flags = values >= high[0]
-    return is_long if float(high[0] - low[-1]) > times * spread else None
+    return is_long if is_gap_wide else None
 
 
 def period_of(is_long: Flags) -> int | None:
     """Return the distance of steps of the rarer kind, if the whole capture has the same."""
     are_long_rarer = 2 * int(is_long.sum()) <= is_long.size
-    places = np.flatnonzero(is_long if are_long_rarer else ~is_long)
+    is_rarer = is_long if are_long_rarer else ~is_long
+    places = np.flatnonzero(is_rarer)
     distances = np.unique(np.diff(places)).tolist()
     if len(distances) != 1:
         return None
     period: int = distances[0]
     is_from_begin = places[0] < period
     is_to_end = places[-1] + period >= is_long.size
-    return period if period > 1 and is_from_begin and is_to_end else None
+    is_periodic = period > 1 and is_from_begin and is_to_end
+    return period if is_periodic else None
 
 
 class HostFigures(Struct, frozen=True):
@@ -360,10 +427,16 @@ class HostFigures(Struct, frozen=True):
 
 def host_figures(host_steps: pa.Table) -> list[HostFigures]:
     """Reduce `schema.HOST_STEPS` to one entry per process, in the order of the table."""
-    processes = groupby(host_steps.to_pylist(), key=itemgetter("rank", "report", "pid"))
+    process_of = itemgetter("rank", "report", "pid")
+    processes = groupby(host_steps.to_pylist(), key=process_of)
     groups = [list(rows) for _, rows in processes]
     n_processes = Counter(rows[0]["report"] for rows in groups)
-    return [_of_process(rows, is_alone=n_processes[rows[0]["report"]] == 1) for rows in groups]
+    figures = []
+    for rows in groups:
+        report = rows[0]["report"]
+        process = _of_process(rows, is_alone=n_processes[report] == 1)
+        figures.append(process)
+    return figures
 
 
 def fastest_and_slowest(figures: Sequence[HostFigures]) -> tuple[HostFigures, HostFigures] | None:
@@ -372,7 +445,11 @@ def fastest_and_slowest(figures: Sequence[HostFigures]) -> tuple[HostFigures, Ho
     None unless these differ by `MUCH_RATIO`.
     """
     pair = _least_and_most(figures, lambda process: process.median_ns)
-    return pair if pair and _differ_much(pair[0].median_ns, pair[1].median_ns, pair[0]) else None
+    if pair is None:
+        return None
+    fastest, slowest = pair
+    is_much = _differ_much(fastest.median_ns, slowest.median_ns, fastest)
+    return pair if is_much else None
 
 
 def uneven_backward(figures: Sequence[HostFigures]) -> tuple[HostFigures, HostFigures] | None:
@@ -381,17 +458,21 @@ def uneven_backward(figures: Sequence[HostFigures]) -> tuple[HostFigures, HostFi
     None unless these differ by `MUCH_RATIO` of a step. Ranks communicate in backward, so they wait
     for each other there. The rank that the others wait for has the shortest backward.
     """
-    closed = [process for process in figures if process.median_ns is not None]
     if fastest_and_slowest(figures):
         return None
-    if any(process.phase_ns["backward"] is None for process in closed):
+    closed = [process for process in figures if process.median_ns is not None]
+    if any(_backward_ns(process) is None for process in closed):
         return None
-    pair = _least_and_most(closed, lambda process: process.phase_ns["backward"])
+    pair = _least_and_most(closed, _backward_ns)
     if pair is None:
         return None
     least, most = pair
-    is_much = _differ_much(least.phase_ns["backward"], most.phase_ns["backward"], most)
+    is_much = _differ_much(_backward_ns(least), _backward_ns(most), most)
     return pair if is_much else None
+
+
+def _backward_ns(process: HostFigures) -> int | None:
+    return process.phase_ns["backward"]
 
 
 def _least_and_most(
@@ -414,8 +495,9 @@ def _differ_much(least_ns: int | None, most_ns: int | None, process: HostFigures
     """Tell whether two times differ by `MUCH_RATIO` of the median step of a process."""
     if least_ns is None or most_ns is None:
         return False
-    is_much = most_ns - least_ns >= MUCH_RATIO * (process.median_ns or 0)
-    return most_ns > least_ns and is_much
+    difference_ns = most_ns - least_ns
+    min_difference_ns = MUCH_RATIO * (process.median_ns or 0)
+    return difference_ns > 0 and difference_ns >= min_difference_ns
 
 
 def longest_between(figures: Sequence[HostFigures]) -> HostFigures | None:
@@ -423,55 +505,81 @@ def longest_between(figures: Sequence[HostFigures]) -> HostFigures | None:
 
     None if that time is less than `MUCH_RATIO` of a step, or less than 10 us.
     """
-    known = [
-        process
-        for process in figures
-        if process.between_ns is not None and process.median_ns is not None
-    ]
+    known = [process for process in figures if _has_between(process)]
     longest = max(known, key=lambda process: process.between_ns or 0, default=None)
     if longest is None:
         return None
     min_between_ns = max(MUCH_RATIO * (longest.median_ns or 0), _MIN_BETWEEN_NS)
-    return longest if (longest.between_ns or 0) >= min_between_ns else None
+    is_long = (longest.between_ns or 0) >= min_between_ns
+    return longest if is_long else None
+
+
+def _has_between(process: HostFigures) -> bool:
+    return process.between_ns is not None and process.median_ns is not None
 
 
 def _of_process(rows: Sequence[Mapping[str, Any]], *, is_alone: bool) -> HostFigures:
+    first_row = rows[0]
     closed = [row for row in rows if row["is_complete"]]
-    slowest = max(closed, key=lambda row: (row["host_ns"], -row["step"]), default=None)
-    between = [
-        following["host_start_ns"] - row["host_end_ns"]
-        for row, following in pairwise(rows)
-        if row["is_complete"]
-    ]
-    phase_ns = {}
-    for phase in PHASES:
-        phase_ns[phase] = _floored_median([row[f"{phase}_ns"] for row in closed])
+    n_steps = len(closed)
+    n_open = len(rows) - n_steps
+    median_ns = _median_of(closed, "host_ns")
+    slowest: Mapping[str, Any] = max(closed, key=_length_then_lowest_number, default={})
+    slowest_step = slowest.get("step")
+    slowest_ns = slowest.get("host_ns")
+    phase_ns = {phase: _median_of(closed, f"{phase}_ns") for phase in PHASES}
+    times_in_no_phase = [_time_in_no_phase(row) for row in closed]
+    other_ns = _floored_median(times_in_no_phase)
+    between_ns = _floored_median(_times_between(rows))
     return HostFigures(
-        rank=rows[0]["rank"],
-        report=rows[0]["report"],
-        pid=rows[0]["pid"],
+        rank=first_row["rank"],
+        report=first_row["report"],
+        pid=first_row["pid"],
         is_alone=is_alone,
-        n_steps=len(closed),
-        n_open=len(rows) - len(closed),
-        median_ns=_floored_median([row["host_ns"] for row in closed]),
-        slowest_step=slowest["step"] if slowest else None,
-        slowest_ns=slowest["host_ns"] if slowest else None,
+        n_steps=n_steps,
+        n_open=n_open,
+        median_ns=median_ns,
+        slowest_step=slowest_step,
+        slowest_ns=slowest_ns,
         phase_ns=phase_ns,
-        other_ns=_floored_median([_time_in_no_phase(row) for row in closed]),
-        between_ns=_floored_median(between),
+        other_ns=other_ns,
+        between_ns=between_ns,
     )
+
+
+def _length_then_lowest_number(step: Mapping[str, Any]) -> tuple[int, int]:
+    return step["host_ns"], -step["step"]
+
+
+def _median_of(steps: Sequence[Mapping[str, Any]], name: str) -> int | None:
+    values = [step[name] for step in steps]
+    return _floored_median(values)
+
+
+def _times_between(steps: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Return the time from the end of each closed step to the start of the next, ns."""
+    between = []
+    for step, following in pairwise(steps):
+        if step["is_complete"]:
+            time_ns = following["host_start_ns"] - step["host_end_ns"]
+            between.append(time_ns)
+    return between
 
 
 def _time_in_no_phase(step: Mapping[str, Any]) -> int | None:
     """Return the host time of a step that is in no phase, ns; None if it has no phase."""
     times = [step[f"{phase}_ns"] for phase in PHASES]
     known = [time_ns for time_ns in times if time_ns is not None]
-    return step["host_ns"] - sum(known) if known else None
+    if not known:
+        return None
+    in_no_phase_ns: int = step["host_ns"] - sum(known)
+    return in_no_phase_ns
 
 
 def _floored_median(values: Sequence[int | None]) -> int | None:
     """Return the median; None if a value is None, or without values."""
-    known = sorted(value for value in values if value is not None)
+    known = [value for value in values if value is not None]
     if not known or len(known) < len(values):
         return None
+    known.sort()
     return int(floor_median(np.array(known)))

@@ -1,7 +1,7 @@
 """The representative step, and its operations reduced to few bars that can be drawn."""
 
 from collections.abc import Iterable
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -49,14 +49,19 @@ def merged_pieces(starts: Int64, ends: Int64, names: Int64, window: tuple[int, i
     clipped = _clip(starts, ends, window)
     opens = clipped.starts >= clipped.reached
     first = np.flatnonzero(opens)
+    starts_of_pieces = clipped.starts[first]
     ends_of_pieces = np.maximum.reduceat(clipped.ends, first)
+    n_opened = np.cumsum(opens)
+    owner = n_opened - 1
+    names = names[clipped.rows]
+    no_seqs = np.full(owner.size, NO_SEQ)
     return Pieces(
-        starts=clipped.starts[first],
+        starts=starts_of_pieces,
         ends=ends_of_pieces,
-        owner=np.cumsum(opens) - 1,
-        names=names[clipped.rows],
-        lengths=clipped.ends - clipped.starts,
-        seqs=np.full(clipped.rows.size, NO_SEQ),
+        owner=owner,
+        names=names,
+        lengths=clipped.lengths,
+        seqs=no_seqs,
     )
 
 
@@ -69,16 +74,22 @@ def painted_pieces(
     """
     clipped = _clip(starts, ends, window)
     is_seen = clipped.ends > clipped.reached
-    first = np.maximum(clipped.starts, clipped.reached)[is_seen]
-    owner = np.searchsorted(first, clipped.starts, side="right") - 1
-    owner[is_seen] = np.arange(first.size)
+    seen_from = np.maximum(clipped.starts, clipped.reached)
+    starts_of_pieces = seen_from[is_seen]
+    ends_of_pieces = clipped.ends[is_seen]
+    n_pieces = starts_of_pieces.size
+    n_begun = np.searchsorted(starts_of_pieces, clipped.starts, side="right")
+    owner = n_begun - 1
+    owner[is_seen] = np.arange(n_pieces)
+    names = names[clipped.rows]
+    seqs = seqs[clipped.rows]
     return Pieces(
-        starts=first,
-        ends=clipped.ends[is_seen],
+        starts=starts_of_pieces,
+        ends=ends_of_pieces,
         owner=owner,
-        names=names[clipped.rows],
-        lengths=clipped.ends - clipped.starts,
-        seqs=seqs[clipped.rows],
+        names=names,
+        lengths=clipped.lengths,
+        seqs=seqs,
     )
 
 
@@ -87,18 +98,18 @@ def pieces_outside(pieces: Pieces, busy: IntervalSet) -> Pieces:
 
     Each part counts as one operation: the one that its piece belongs to.
     """
-    parts = IntervalSet(pieces.starts, pieces.ends).without(busy)
+    painted = IntervalSet(pieces.starts, pieces.ends)
+    parts = painted.without(busy)
     # The operation that a piece belongs to comes before those that only count in it.
-    operations = np.unique(pieces.owner, return_index=True)[1]
-    rows = operations[np.searchsorted(pieces.starts, parts.starts, side="right") - 1]
-    return Pieces(
-        starts=parts.starts,
-        ends=parts.ends,
-        owner=np.arange(len(parts)),
-        names=pieces.names[rows],
-        lengths=parts.ends - parts.starts,
-        seqs=pieces.seqs[rows],
-    )
+    _, operation_of_piece = np.unique(pieces.owner, return_index=True)
+    n_begun = np.searchsorted(pieces.starts, parts.starts, side="right")
+    piece = n_begun - 1
+    rows = operation_of_piece[piece]
+    owner = np.arange(rows.size)
+    names = pieces.names[rows]
+    seqs = pieces.seqs[rows]
+    lengths = parts.ends - parts.starts
+    return Pieces(parts.starts, parts.ends, owner, names=names, lengths=lengths, seqs=seqs)
 
 
 class _Clipped(NamedTuple):
@@ -109,15 +120,26 @@ class _Clipped(NamedTuple):
     ends: Int64
     reached: Int64  # the last end of all before
 
+    @property
+    def lengths(self) -> Int64:
+        """Length of each part, ns."""
+        return self.ends - self.starts
+
 
 def _clip(starts: Int64, ends: Int64, window: tuple[int, int]) -> _Clipped:
+    first, last = window
     order = np.lexsort((-ends, starts))
-    part_starts = np.maximum(starts[order], window[0])
-    part_ends = np.minimum(ends[order], window[1])
+    starts = starts[order]
+    ends = ends[order]
+    part_starts = np.maximum(starts, first)
+    part_ends = np.minimum(ends, last)
     is_inside = part_ends > part_starts
+    rows = order[is_inside]
+    part_starts = part_starts[is_inside]
     part_ends = part_ends[is_inside]
-    reached = np.maximum.accumulate(np.append(window[0], part_ends))[:-1]
-    return _Clipped(order[is_inside], part_starts[is_inside], part_ends, reached)
+    begin_and_ends = np.append(first, part_ends)
+    reached = np.maximum.accumulate(begin_and_ends)
+    return _Clipped(rows, part_starts, part_ends, reached[:-1])
 
 
 def joined(pieces: Pieces, max_bars: int) -> Bars:
@@ -129,21 +151,25 @@ def joined(pieces: Pieces, max_bars: int) -> Bars:
     """
     group = joins(pieces.starts, pieces.ends, max_bars)
     owner = group[pieces.owner]
-    counts = np.bincount(owner, minlength=run_starts(group).size)
-    seqs = np.full(counts.size, NO_SEQ)
+    n_bars = run_starts(group).size
+    counts = np.bincount(owner, minlength=n_bars)
+    seqs = np.full(n_bars, NO_SEQ)
     seqs[owner] = pieces.seqs
-    name = longest_names(owner, pieces.names, pieces.lengths)
-    bars = {"n_operations": counts, "name": name, "seq": np.where(counts == 1, seqs, NO_SEQ)}
-    return _bars(group, pieces.starts, pieces.ends) | bars
+    seqs[counts != 1] = NO_SEQ
+    bars = _bars(group, pieces.starts, pieces.ends)
+    bars["n_operations"] = counts
+    bars["name"] = longest_names(owner, pieces.names, pieces.lengths)
+    bars["seq"] = seqs
+    return bars
 
 
 def _bars(group: Int64, starts: Int64, ends: Int64) -> Bars:
     first = run_starts(group)
-    return {
-        "start_ns": starts[first],
-        "end_ns": np.maximum.reduceat(ends, first),
-        "busy_ns": np.add.reduceat(ends - starts, first),
-    }
+    first_starts = starts[first]
+    last_ends = np.maximum.reduceat(ends, first)
+    lengths = ends - starts
+    busy_ns = np.add.reduceat(lengths, first)
+    return {"start_ns": first_starts, "end_ns": last_ends, "busy_ns": busy_ns}
 
 
 def joins(starts: Int64, ends: Int64, max_bars: int) -> Int64:
@@ -151,41 +177,83 @@ def joins(starts: Int64, ends: Int64, max_bars: int) -> Int64:
 
     Gaps count from the last end of all pieces before, and may be negative.
     """
-    if starts.size <= max_bars:
-        return np.arange(starts.size)
-    gaps = starts[1:] - np.maximum.accumulate(ends)[:-1]
-    is_open = np.ones(starts.size, np.bool_)
-    smallest_gaps = np.argsort(gaps, kind="stable")[: starts.size - max_bars]
+    n_pieces = starts.size
+    if n_pieces <= max_bars:
+        return np.arange(n_pieces)
+    reached = np.maximum.accumulate(ends)
+    gaps = starts[1:] - reached[:-1]
+    order = np.argsort(gaps, kind="stable")
+    smallest_gaps = order[: n_pieces - max_bars]
+    is_open = np.ones(n_pieces, np.bool_)
     is_open[1 + smallest_gaps] = False
-    return np.cumsum(is_open) - 1
+    n_opened = np.cumsum(is_open)
+    return n_opened - 1
 
 
 def longest_names(owner: Int64, names: Int64, lengths: Int64) -> Int64:
     """Return the name of each owner with the largest sum of lengths, then the lowest code."""
-    width = int(names.max(initial=0)) + 1
-    keys, index = np.unique(owner * width + names, return_inverse=True)
-    owner_of_key = keys // width
+    n_names = int(names.max(initial=0)) + 1
+    pairs = owner * n_names + names
+    keys, index = np.unique(pairs, return_inverse=True)
+    owner_of_key = keys // n_names
     sums = sums_of(index, lengths, keys.size)
     order = np.lexsort((keys, -sums, owner_of_key))
-    first_of_owner = order[run_starts(owner_of_key[order])]
-    longest: Int64 = keys[first_of_owner] % width
+    first = run_starts(owner_of_key[order])
+    longest_keys = keys[order[first]]
+    longest: Int64 = longest_keys % n_names
     return longest
 
 
-def _times(table: pa.Table) -> tuple[Int64, Int64]:
-    return table["start_ns"].to_numpy(), table["end_ns"].to_numpy()
+class _Times(NamedTuple):
+    """When rows of a table start and end, ns."""
+
+    starts: Int64
+    ends: Int64
+
+
+def _times(table: pa.Table) -> _Times:
+    starts = table["start_ns"].to_numpy()
+    ends = table["end_ns"].to_numpy()
+    return _Times(starts, ends)
 
 
 def _of_category(events: pa.Table, category: str) -> pa.Table:
-    return events.filter(pc.equal(events["category"], category))
+    is_of_category = pc.equal(events["category"], category)
+    return events.filter(is_of_category)
 
 
 def coded(column: pa.ChunkedArray) -> tuple[Int64, pa.Array]:
     """Return a code for each text, and the text of each code, in alphabetical order, null last."""
     texts = column.cast(pa.string())
     words = pc.unique(texts).drop_null().sort()
-    codes = pc.fill_null(pc.index_in(texts, value_set=words), len(words))
-    return codes.to_numpy().astype(np.int64), pa.concat_arrays([words, pa.nulls(1, pa.string())])
+    null = pa.nulls(1, pa.string())
+    words_and_null = pa.concat_arrays([words, null])
+    code_of_null = len(words)
+    places = pc.index_in(texts, value_set=words)
+    places = pc.fill_null(places, code_of_null)
+    codes = places.to_numpy().astype(np.int64)
+    return codes, words_and_null
+
+
+def _painted_comm(events: pa.Table, window: tuple[int, int]) -> tuple[Pieces, pa.Array]:
+    """Return the pieces of communication, and the text of each code of their names."""
+    codes, names = coded(events["collective"])
+    known_seqs = pc.fill_null(events["seq"], NO_SEQ)
+    seqs = known_seqs.to_numpy()
+    starts, ends = _times(events)
+    pieces = painted_pieces(starts, ends, codes, seqs, window)
+    return pieces, names
+
+
+def _painted_waits(waiting: pa.Table, window: tuple[int, int]) -> tuple[Pieces, pa.Array]:
+    """Return the pieces of wait time, and the text of each code of their names."""
+    codes, names = coded(waiting["collective"])
+    seqs = waiting["seq"].to_numpy()
+    wait_ns = waiting["wait_ns"].to_numpy()
+    starts, ends = _times(waiting)
+    until = waited_until(starts, ends, wait_ns)
+    pieces = painted_pieces(starts, until, codes, seqs, window)
+    return pieces, names
 
 
 def comm_lanes(
@@ -202,28 +270,40 @@ def comm_lanes(
     ``comm`` have none. `events` and `waiting` are rows of `schema.EVENTS` and matched rows of
     `schema.COLLECTIVES`.
     """
-    comm_events = _of_category(events, "comm")
-    codes, names = coded(comm_events["collective"])
-    seqs = pc.fill_null(comm_events["seq"], NO_SEQ).to_numpy()
-    comm = painted_pieces(*_times(comm_events), codes, seqs, window)
-    compute = union(*_times(_of_category(events, "compute")))
-    starts, ends = _times(waiting)
-    until = waited_until(starts, ends, waiting["wait_ns"].to_numpy())
-    codes, wait_names = coded(waiting["collective"])
-    waits = painted_pieces(starts, until, codes, waiting["seq"].to_numpy(), window)
+    comm, names = _painted_comm(_of_category(events, "comm"), window)
+    waits, wait_names = _painted_waits(waiting, window)
+    compute_times = _times(_of_category(events, "compute"))
+    compute = union(compute_times.starts, compute_times.ends)
+    comm_times = union(comm.starts, comm.ends)
+    exposed_times = exposed_comm(comm_times, compute)
     # Bars of communication do not overlap, so all communication inside a bar is its own.
     bars = joined(comm, max_bars)
-    times = union(comm.starts, comm.ends)
-    bars["exposed_ns"] = exposed_comm(times, compute).lengths(bars["start_ns"], bars["end_ns"])
+    bar_starts = bars["start_ns"]
+    bar_ends = bars["end_ns"]
+    bars["exposed_ns"] = exposed_times.lengths(bar_starts, bar_ends)
     if is_wait_known:
-        waiting_times = union(waits.starts, waits.ends).intersect(times)
-        bars["wait_ns"] = waiting_times.lengths(bars["start_ns"], bars["end_ns"])
-    exposed = joined(pieces_outside(comm, compute), max_bars)
+        waiting_times = union(waits.starts, waits.ends)
+        waiting_times = waiting_times.intersect(comm_times)
+        bars["wait_ns"] = waiting_times.lengths(bar_starts, bar_ends)
+    exposed = pieces_outside(comm, compute)
+    exposed_bars = joined(exposed, max_bars)
+    wait_bars = joined(waits, max_bars)
     return {
         "comm": (bars, names),
-        "exposed": (exposed, names),
-        "wait": (joined(waits, max_bars), wait_names),
+        "exposed": (exposed_bars, names),
+        "wait": (wait_bars, wait_names),
     }
+
+
+def _closest_to_median(values: Int64) -> int:
+    """Return the place of the value that is closest to the median, the first of equal ones."""
+    ordered = np.sort(values)
+    middle = ordered.size // 2
+    lower_middle = (ordered.size - 1) // 2
+    twice_median = ordered[lower_middle] + ordered[middle]
+    distance = 2 * values - twice_median
+    absolute_distance = np.abs(distance)
+    return int(absolute_distance.argmin())
 
 
 def representative_step(steps: pa.Table) -> int | None:
@@ -233,19 +313,21 @@ def representative_step(steps: pa.Table) -> int | None:
     one that all ranks have, else any. None without any window.
     """
     step = steps["step"].to_numpy()
-    rank = steps["rank"].to_numpy()
+    starts, ends = _times(steps)
     numbers, index = np.unique(step, return_inverse=True)
-    walls = np.zeros(numbers.size, np.int64)
-    wall_ns = steps["end_ns"].to_numpy() - steps["start_ns"].to_numpy()
-    np.maximum.at(walls, index, wall_ns)
-    in_summary = np.isin(numbers, step[steps["in_summary"].to_numpy()])
-    is_shared = np.bincount(index, minlength=numbers.size) == np.unique(rank).size
-    for chosen in (in_summary, is_shared, np.ones(numbers.size, np.bool_)):
-        if chosen.any():
-            ordered = np.sort(walls[chosen])
-            twice_median = ordered[(ordered.size - 1) // 2] + ordered[ordered.size // 2]
-            twice_distance = np.abs(2 * walls[chosen] - twice_median)
-            return int(numbers[chosen][twice_distance.argmin()])
+    wall_ns = np.zeros(numbers.size, np.int64)
+    np.maximum.at(wall_ns, index, ends - starts)
+    n_ranks = pc.count_distinct(steps["rank"]).as_py()
+    n_ranks_of_step = np.bincount(index, minlength=numbers.size)
+    is_shared = n_ranks_of_step == n_ranks
+    in_summary = steps["in_summary"].to_numpy()
+    is_summary_step = np.isin(numbers, step[in_summary])
+    is_any = np.ones(numbers.size, np.bool_)
+    for is_candidate in (is_summary_step, is_shared, is_any):
+        if is_candidate.any():
+            place = _closest_to_median(wall_ns[is_candidate])
+            candidates = numbers[is_candidate]
+            return int(candidates[place])
     return None
 
 
@@ -254,13 +336,17 @@ def drawn_ranks(steps: pa.Table, step: int, telling: Iterable[int]) -> list[int]
 
     These are the slowest rank of the step and `telling` ranks.
     """
-    windows = steps.filter(pc.equal(steps["step"], step))
+    is_of_step = pc.equal(steps["step"], step)
+    windows = steps.filter(is_of_step)
     ranks = list(telling)
     if windows.num_rows:
         lengths = pc.subtract(windows["end_ns"], windows["start_ns"])
-        slowest = pc.index(lengths, pc.max(lengths)).as_py()
-        ranks = [windows["rank"][slowest].as_py(), *ranks]
-    return sorted(list(dict.fromkeys(ranks))[:MAX_RANKS])
+        longest = pc.max(lengths)
+        row = pc.index(lengths, longest).as_py()
+        slowest_rank = windows["rank"][row].as_py()
+        ranks = [slowest_rank, *ranks]
+    different_ranks = list(dict.fromkeys(ranks))
+    return sorted(different_ranks[:MAX_RANKS])
 
 
 def timeline(
@@ -281,106 +367,135 @@ def timeline(
     `operations` has for each rank its number, `schema.EVENTS` and `schema.PHASE_RANGES`, with at
     least what overlaps the window.
     """
-    windows = steps.filter(pc.equal(steps["step"], step))
-    window_of_rank = {
-        row["rank"]: row
-        for row in windows.select(["rank", "start_ns", "end_ns", "wait_ns"]).to_pylist()
-    }
+    windows = _windows_by_rank(steps, step)
     tables = [schema.TIMELINE.empty()]
     for rank, events, ranges in operations:
-        row = window_of_rank.get(rank)
+        row = windows.get(rank)
         if row is None:
             continue
-        window = row["start_ns"], row["end_ns"]
-        lanes = comm_lanes(
-            events,
-            _matched_collectives(collectives, rank),
-            window,
-            max_bars,
-            is_wait_known=row["wait_ns"] is not None,
-        )
+        window = (row["start_ns"], row["end_ns"])
+        waiting = _matched_collectives(collectives, rank)
+        is_wait_known = row["wait_ns"] is not None
+        lanes = comm_lanes(events, waiting, window, max_bars, is_wait_known=is_wait_known)
         for category in ("compute", "memory"):
             lanes[category] = _merged_lane(events, category, window, max_bars)
         lanes["launch"] = _launch_lane(events, window, max_bars)
         lanes["phase"] = _phases(events, ranges, step, window, max_bars)
         for lane in sorted(lanes):
             bars, words = lanes[lane]
-            tables.append(_table(step, rank, lane, bars, words))
+            table = _table(step, rank, lane, bars, words)
+            tables.append(table)
     return pa.concat_tables(tables).combine_chunks()
+
+
+def _windows_by_rank(steps: pa.Table, step: int) -> dict[int, dict[str, Any]]:
+    """Return the row of each rank in a step."""
+    is_of_step = pc.equal(steps["step"], step)
+    windows = steps.select(["rank", "start_ns", "end_ns", "wait_ns"])
+    windows = windows.filter(is_of_step)
+    return {row["rank"]: row for row in windows.to_pylist()}
 
 
 def _matched_collectives(collectives: pa.Table, rank: int) -> pa.Table:
     is_of_rank = pc.equal(collectives["rank"], rank)
     is_matched = pc.is_valid(collectives["wait_ns"])
+    is_wanted = pc.and_(is_of_rank, is_matched)
     columns = ["start_ns", "end_ns", "wait_ns", "collective", "seq"]
-    return collectives.select(columns).filter(pc.and_(is_of_rank, is_matched))
+    return collectives.select(columns).filter(is_wanted)
 
 
 def _merged_lane(
     events: pa.Table, category: str, window: tuple[int, int], max_bars: int
 ) -> tuple[Bars, pa.Array]:
-    events = events.filter(pc.equal(events["category"], category))
+    events = _of_category(events, category)
     codes, words = coded(events["name"])
-    return joined(merged_pieces(*_times(events), codes, window), max_bars), words
+    starts, ends = _times(events)
+    pieces = merged_pieces(starts, ends, codes, window)
+    bars = joined(pieces, max_bars)
+    return bars, words
 
 
 def _launch_lane(events: pa.Table, window: tuple[int, int], max_bars: int) -> tuple[Bars, pa.Array]:
     """Return the times from launch to start of operations that run in the window."""
-    starts_before_end = pc.less(events["start_ns"], window[1])
-    ends_after_start = pc.greater(events["end_ns"], window[0])
+    first, last = window
+    starts_before_end = pc.less(events["start_ns"], last)
+    ends_after_start = pc.greater(events["end_ns"], first)
+    is_in_window = pc.and_(starts_before_end, ends_after_start)
     is_queued = pc.less(events["launch_ns"], events["start_ns"])
-    is_chosen = pc.and_(pc.and_(starts_before_end, ends_after_start), is_queued)
-    queued = events.filter(is_chosen)
+    is_wanted = pc.and_(is_in_window, is_queued)
+    queued = events.filter(is_wanted)
     codes, words = coded(queued["name"])
     launches = queued["launch_ns"].to_numpy()
     starts = queued["start_ns"].to_numpy()
-    return joined(merged_pieces(launches, starts, codes, window), max_bars), words
+    pieces = merged_pieces(launches, starts, codes, window)
+    bars = joined(pieces, max_bars)
+    return bars, words
 
 
 def _table(step: int, rank: int, lane: str, bars: Bars, words: pa.Array) -> pa.Table:
     n_bars = bars["start_ns"].size
-    nothing = dict.fromkeys(("exposed_ns", "wait_ns", "seq"), pa.nulls(n_bars, pa.int64()))
-    columns = nothing | {name: pa.array(values) for name, values in bars.items()}
+    columns: dict[str, Any] = {**bars}
     columns["seq"] = pa.array(bars["seq"], mask=bars["seq"] == NO_SEQ)
-    columns["name"] = words.take(columns["name"])
-    return schema.TIMELINE.table(
-        {"step": [step] * n_bars, "rank": [rank] * n_bars, "lane": [lane] * n_bars} | columns
-    )
+    columns["name"] = words.take(pa.array(bars["name"]))
+    columns["step"] = [step] * n_bars
+    columns["rank"] = [rank] * n_bars
+    columns["lane"] = [lane] * n_bars
+    null = pa.nulls(n_bars, pa.int64())
+    for name in ("exposed_ns", "wait_ns"):
+        columns.setdefault(name, null)
+    return schema.TIMELINE.table(columns)
 
 
 def _phases(
     events: pa.Table, ranges: pa.Table, step: int, window: tuple[int, int], max_bars: int
 ) -> tuple[Bars, pa.Array]:
     """Return the lane of phases: from the first to the last operation that each range launched."""
-    has_run = pc.and_(pc.is_valid(ranges["phase"]), pc.is_valid(ranges["device_start_ns"]))
-    ranges = ranges.filter(pc.and_(pc.equal(ranges["step"], step), has_run))
+    first, last = window
+    ranges = _phases_that_ran(ranges, step)
     codes, words = coded(ranges["phase"])
-    starts = np.maximum(ranges["device_start_ns"].to_numpy(), window[0])
-    ends = np.minimum(ranges["device_end_ns"].to_numpy(), window[1])
+    starts = np.maximum(ranges["device_start_ns"].to_numpy(), first)
+    ends = np.minimum(ranges["device_end_ns"].to_numpy(), last)
     order = np.lexsort((codes, ends, starts))
-    order = order[ends[order] > starts[order]]
+    is_inside = ends > starts
+    order = order[is_inside[order]]
+    ranges = ranges.take(order)
     codes = codes[order]
     starts = starts[order]
     ends = ends[order]
-    ranges = ranges.take(pa.array(order))
     group = joins(starts, ends, max_bars)
     n_bars = run_starts(group).size
+    n_operations = ranges["n_operations"].to_numpy()
     bars = _bars(group, starts, ends)
     bars["busy_ns"] = _busy_times(events, ranges, group, n_bars, window)
-    bars["n_operations"] = sums_of(group, ranges["n_operations"].to_numpy(), n_bars)
+    bars["n_operations"] = sums_of(group, n_operations, n_bars)
     bars["name"] = longest_names(group, codes, ends - starts)
     bars["seq"] = np.full(n_bars, NO_SEQ)
     return bars, words
+
+
+def _phases_that_ran(ranges: pa.Table, step: int) -> pa.Table:
+    """Return the phases of a step that launched an operation."""
+    is_of_step = pc.equal(ranges["step"], step)
+    is_phase = pc.is_valid(ranges["phase"])
+    has_run = pc.is_valid(ranges["device_start_ns"])
+    is_wanted = pc.and_(is_of_step, is_phase)
+    is_wanted = pc.and_(is_wanted, has_run)
+    return ranges.filter(is_wanted)
 
 
 def _busy_times(
     events: pa.Table, ranges: pa.Table, group: Int64, n_bars: int, window: tuple[int, int]
 ) -> Int64:
     """Return how long operations that the ranges of each bar launched run in the window, ns."""
-    launched = events.select(["launch_ns", "start_ns", "end_ns"]).drop_null().sort_by("launch_ns")
-    slices = Slices.within(launched["launch_ns"].to_numpy(), *_times(ranges))
+    columns = ["launch_ns", "start_ns", "end_ns"]
+    launched = events.select(columns).drop_null()
+    launched = launched.sort_by("launch_ns")
+    launches = launched["launch_ns"].to_numpy()
+    host = _times(ranges)
+    slices = Slices.within(launches, host.starts, host.ends)
     rows, owner = slices.rows()
     starts, ends = _times(launched)
-    begins = np.clip(starts[rows], *window)
-    finishes = np.clip(ends[rows], *window)
-    return grouped_lengths(group[owner], begins, finishes, n_bars)
+    parts_begin = np.clip(starts[rows], *window)
+    parts_end = np.clip(ends[rows], *window)
+    group_of_operation = group[owner]
+    return grouped_lengths(group_of_operation, parts_begin, parts_end, n_bars)

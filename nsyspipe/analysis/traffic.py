@@ -4,12 +4,13 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from nsyspipe.analysis.intervals import EMPTY, IntervalSet, least_of, sums_of, union_of
 from nsyspipe.model.names import grouped, is_nccl_communicator, listed
@@ -63,7 +64,8 @@ class CommUse(Struct, frozen=True):
     @property
     def is_small(self) -> bool:
         """Whether the calls are too small for parts of a model."""
-        return self.bytes_per_call is not None and self.bytes_per_call <= SMALL_BYTES
+        size = self.bytes_per_call
+        return size is not None and size <= SMALL_BYTES
 
 
 def roles(uses: Sequence[CommUse]) -> list[str]:
@@ -88,7 +90,9 @@ def begins_in_stages(kernels_before: Sequence[float]) -> bool:
 
     They do if one rank launches twice as many as another.
     """
-    return 2 * min(kernels_before, default=0.0) < max(kernels_before, default=0.0)
+    fewest = min(kernels_before, default=0.0)
+    most = max(kernels_before, default=0.0)
+    return 2 * fewest < most
 
 
 def _role(use: CommUse, same_ranks: Sequence[CommUse]) -> str:
@@ -119,15 +123,15 @@ def _role_of_all_reduce(use: CommUse) -> str:
 
 def _role_of_shards(use: CommUse, same_ranks: Sequence[CommUse]) -> str:
     """Return the role of an all-gather or a reduce-scatter."""
-    scatters = [
-        scatter
-        for scatter in same_ranks
-        if scatter.collective == "reduce_scatter" and not scatter.is_small
-    ]
+    scatters = list(filter(_scatters_gradients, same_ranks))
     if not scatters or _is_after_optimizer(use):
         return OTHER
     is_of_layers = any(scatter.is_in_forward for scatter in scatters)
     return TENSOR if is_of_layers else SHARDED
+
+
+def _scatters_gradients(use: CommUse) -> bool:
+    return use.collective == "reduce_scatter" and not use.is_small
 
 
 def _is_after_optimizer(use: CommUse) -> bool:
@@ -138,13 +142,17 @@ def _is_after_optimizer(use: CommUse) -> bool:
 
 
 def _are_gradients_reduced(uses: Sequence[CommUse]) -> bool:
-    return any(use.collective == "all_reduce" and not use.is_in_forward for use in uses)
+    return any(map(_reduces_gradients, uses))
+
+
+def _reduces_gradients(use: CommUse) -> bool:
+    return use.collective == "all_reduce" and not use.is_in_forward
 
 
 def parallelism(traffic: pa.Table) -> list[str]:
     """Return the roles of a run's communicators, each once, in the order of `ROLES`."""
-    roles_of_run = set(traffic["role"].unique().to_pylist())
-    return [role for role in ROLES if role in roles_of_run]
+    different_roles = traffic["role"].unique().to_pylist()
+    return [role for role in ROLES if role in different_roles]
 
 
 def bubble_ns_per_step(traffic: pa.Table, n_ranks: int) -> float | None:
@@ -152,10 +160,15 @@ def bubble_ns_per_step(traffic: pa.Table, n_ranks: int) -> float | None:
 
     The result is the mean over ranks. None if it is not known.
     """
-    is_rank_of_stage = pc.and_(pc.equal(traffic["role"], PIPELINE), pc.is_valid(traffic["rank"]))
+    is_of_pipeline = pc.equal(traffic["role"], PIPELINE)
+    is_of_rank = pc.is_valid(traffic["rank"])
+    is_rank_of_stage = pc.and_(is_of_pipeline, is_of_rank)
     bubbles = traffic["bubble_ns_per_step"].filter(is_rank_of_stage)
     total = pc.sum(bubbles, skip_nulls=False, min_count=0).as_py()
-    return None if total is None else total / max(n_ranks, 1)
+    if total is None:
+        return None
+    bubble_ns: float = total / max(n_ranks, 1)
+    return bubble_ns
 
 
 def between_stages(collectives: pa.Table) -> pa.ChunkedArray:
@@ -164,21 +177,47 @@ def between_stages(collectives: pa.Table) -> pa.ChunkedArray:
     These are sends and receives, and operations of a communicator that has two ranks of one that
     sends: for example a norm over all stages.
     """
+    n_rows = collectives.num_rows
     if "send_recv" not in collectives["collective"].unique().to_pylist():
-        return pa.chunked_array([np.zeros(collectives.num_rows, np.bool_)])
-    is_send_recv = pc.equal(collectives["collective"].cast(pa.string()), "send_recv")
-    comm_ids = collectives["comm_id"].cast(pa.string()).combine_chunks().dictionary_encode()
-    n_comms = len(comm_ids.dictionary)
-    # The code behind the last is that of operations whose communicator is not known.
-    comm = pc.fill_null(comm_ids.indices, n_comms).to_numpy()
-    ranks, rank = np.unique(collectives["rank"], return_inverse=True)
-    is_member = np.zeros((n_comms + 1, ranks.size), np.float32)
-    is_member[comm, rank] = 1
-    is_member[n_comms] = 0
+        return pa.chunked_array([np.zeros(n_rows, np.bool_)])
+    kinds = collectives["collective"].cast(pa.string())
+    is_send_recv = pc.equal(kinds, "send_recv")
+    comm, n_comms = _communicators(collectives)
+    is_member = _members_of(comm, collectives["rank"])
+    # No rank is known to be of an unknown communicator.
+    is_member[n_comms:] = 0
     sending_comms = np.unique(comm[is_send_recv.to_numpy()])
-    n_shared_ranks = is_member @ is_member[sending_comms].T
-    is_of_stages = (n_shared_ranks > 1).any(axis=1)
-    return pc.or_(is_send_recv, pa.chunked_array([is_of_stages[comm]]))
+    members_of_sending = is_member[sending_comms]
+    n_shared_ranks = is_member @ members_of_sending.T
+    shares_two_ranks = n_shared_ranks > 1
+    is_of_stages = shares_two_ranks.any(axis=1)
+    is_between = pa.chunked_array([is_of_stages[comm]])
+    return pc.or_(is_send_recv, is_between)
+
+
+class _Communicators(NamedTuple):
+    """The communicator of each operation, as a number from 0."""
+
+    code: Int64
+    # The number behind the last. It is that of operations whose communicator is not known.
+    n_known: int
+
+
+def _members_of(comm: Int64, ranks: pa.ChunkedArray) -> NDArray[np.float32]:
+    """Return a matrix with 1 for each communicator (row) and rank (column) that have operations."""
+    numbers, rank = np.unique(ranks, return_inverse=True)
+    n_rows = int(comm.max(initial=0)) + 1
+    is_member = np.zeros((n_rows, numbers.size), np.float32)
+    is_member[comm, rank] = 1
+    return is_member
+
+
+def _communicators(collectives: pa.Table) -> _Communicators:
+    names = collectives["comm_id"].cast(pa.string())
+    encoded = names.combine_chunks().dictionary_encode()
+    n_known = len(encoded.dictionary)
+    code = pc.fill_null(encoded.indices, n_known)
+    return _Communicators(code.to_numpy(), n_known)
 
 
 @dataclass(frozen=True)
@@ -192,7 +231,8 @@ class Dimension:
     groups: tuple[tuple[int, ...], ...] = field(default=(), compare=False)
 
     def __str__(self) -> str:
-        return listed(self.roles) + ("" if self.size is None else f" {self.size}")
+        names = listed(self.roles)
+        return names if self.size is None else f"{names} {self.size}"
 
 
 def dimensions(traffic: pa.Table, world_size: int | None) -> list[Dimension]:
@@ -215,29 +255,41 @@ def dimensions(traffic: pa.Table, world_size: int | None) -> list[Dimension]:
         key = frozenset(groups) if is_whole else role
         dimension = found_dimensions.get(key)
         if dimension is None:
-            sorted_groups = sorted(tuple(sorted(group)) for group in groups)
-            found_dimensions[key] = Dimension((role,), size, tuple(sorted_groups))
-        else:
-            found_dimensions[key] = replace(dimension, roles=(*dimension.roles, role))
-    return _complete_size(list(found_dimensions.values()), world_size)
+            dimension = Dimension((), size, _sorted_groups(groups))
+        all_roles = (*dimension.roles, role)
+        found_dimensions[key] = replace(dimension, roles=all_roles)
+    results = list(found_dimensions.values())
+    return _complete_size(results, world_size)
+
+
+def _sorted_groups(groups: Sequence[frozenset[int]]) -> tuple[tuple[int, ...], ...]:
+    sorted_groups = [tuple(sorted(group)) for group in groups]
+    return tuple(sorted(sorted_groups))
 
 
 def _complete_size(results: list[Dimension], world_size: int | None) -> list[Dimension]:
     """Set the size of the only group of a job, if that has all ranks."""
     all_ranks = tuple(range(world_size or 0))
-    is_one_group = [dimension.groups for dimension in results] == [(all_ranks,)]
-    if is_one_group and not results[0].size:
-        return [replace(results[0], size=world_size)]
-    return results
+    groups_of_dimensions = [dimension.groups for dimension in results]
+    is_one_group = groups_of_dimensions == [(all_ranks,)]
+    if not is_one_group:
+        return results
+    dimension = results[0]
+    if dimension.size:
+        return results
+    return [replace(dimension, size=world_size)]
 
 
 def _rows_of_communicators(traffic: pa.Table) -> list[dict[str, Any]]:
     """Return the rows that are of all ranks of a communicator."""
-    return traffic.filter(pc.is_null(traffic["rank"])).to_pylist()  # type: ignore[no-any-return]
+    is_of_all_ranks = pc.is_null(traffic["rank"])
+    rows: list[dict[str, Any]] = traffic.filter(is_of_all_ranks).to_pylist()
+    return rows
 
 
 def _ranks_of(row: Mapping[str, Any]) -> frozenset[int]:
-    return frozenset(map(int, row["ranks"].split(",")))
+    ranks = row["ranks"].split(",")
+    return frozenset(map(int, ranks))
 
 
 def _join_groups(communicators: Sequence[frozenset[int]]) -> list[frozenset[int]]:
@@ -246,7 +298,8 @@ def _join_groups(communicators: Sequence[frozenset[int]]) -> list[frozenset[int]
     for ranks in communicators:
         overlapping = [group for group in groups if group & ranks]
         groups = [group for group in groups if group not in overlapping]
-        groups.append(ranks.union(*overlapping))
+        joined = ranks.union(*overlapping)
+        groups.append(joined)
     return groups
 
 
@@ -292,16 +345,23 @@ def ranks_per_batch(traffic: pa.Table, world_size: int | None) -> tuple[int, boo
     model.
     """
     groups = dimensions(traffic, world_size)
-    sizes = [group.size for group in groups if not {TENSOR, PIPELINE}.isdisjoint(group.roles)]
-    has_no_role = pc.and_(pc.is_null(traffic["rank"]), pc.equal(traffic["role"], OTHER))
-    without_role = traffic.filter(has_no_role)
-    small_bytes = pc.multiply(without_role["calls_per_step"], float(SMALL_BYTES))
-    is_small = pc.less_equal(without_role["bytes_per_step"], small_bytes).to_pylist()
+    sizes = [group.size for group in groups if _shares_batch(group)]
+    is_of_all_ranks = pc.is_null(traffic["rank"])
+    has_no_role = pc.equal(traffic["role"], OTHER)
+    without_role = traffic.filter(pc.and_(is_of_all_ranks, has_no_role))
+    max_bytes = pc.multiply(without_role["calls_per_step"], float(SMALL_BYTES))
+    is_small = pc.less_equal(without_role["bytes_per_step"], max_bytes)
+    is_rest_small = {None, False}.isdisjoint(is_small.to_pylist())
     are_sizes_known = None not in sizes
-    is_rest_small = {None, False}.isdisjoint(is_small)
     are_roles_known = bool(groups) or world_size == 1
+    is_certain = are_roles_known and are_sizes_known and is_rest_small
     n_ranks = math.prod(size or 2 for size in sizes)
-    return n_ranks, are_roles_known and are_sizes_known and is_rest_small
+    return n_ranks, is_certain
+
+
+def _shares_batch(dimension: Dimension) -> bool:
+    """Tell whether the ranks of a group process the same batch."""
+    return TENSOR in dimension.roles or PIPELINE in dimension.roles
 
 
 def mean_over_ranks(
@@ -312,12 +372,13 @@ def mean_over_ranks(
     None if a part is not known. Each communicator counts as often as it has ranks.
     """
     is_of_rank = pc.is_valid(traffic["rank"])
-    rows = traffic.select([*{"rank", column, key}]).filter(is_of_rank).to_pylist()
-    if any(row[column] is None for row in rows):
-        return None
+    columns = traffic.select([*{"rank", column, key}])
     sums: dict[str, float] = defaultdict(float)
-    for row in rows:
-        sums[row[key]] += row[column]
+    for row in columns.filter(is_of_rank).to_pylist():
+        value = row[column]
+        if value is None:
+            return None
+        sums[row[key]] += value
     return {name: total / n_ranks for name, total in sums.items()}
 
 
@@ -330,27 +391,42 @@ def exposed_parts(
     same time, each gets an n-th of it. So all parts sum to the length of their union.
     """
     exposed = [times.without(hidden).intersect(windows) for times in uses]
-    lengths = [float((times.ends - times.starts).sum()) for times in exposed]
+    lengths = [float(_length_ns(times)) for times in exposed]
     together = union_of(*exposed) if exposed else EMPTY
-    if sum(lengths) == (together.ends - together.starts).sum():
+    if sum(lengths) == _length_ns(together):
         # No use overlaps another.
         return lengths
+    return _shared_parts(exposed)
+
+
+def _length_ns(times: IntervalSet) -> int:
+    lengths = times.ends - times.starts
+    return int(lengths.sum())
+
+
+def _shared_parts(uses: Sequence[IntervalSet]) -> list[float]:
+    """Return the length of each use, ns. If n are at the same time, each gets an n-th of it."""
     # These are sorted runs, which a stable sort merges. Nothing lies between equal edges.
-    sides = [side for times in exposed for side in (times.starts, times.ends)]
-    edges = np.sort(np.concatenate(sides), kind="stable")
-    spans = [
-        (np.searchsorted(edges, times.starts), np.searchsorted(edges, times.ends))
-        for times in exposed
-    ]
+    sides = [side for times in uses for side in (times.starts, times.ends)]
+    edges = np.concatenate(sides)
+    edges.sort(kind="stable")
     n_begun = np.zeros(edges.size, np.int64)
-    for first, last in spans:
+    places_of_uses = []
+    for times in uses:
+        first = np.searchsorted(edges, times.starts)
+        last = np.searchsorted(edges, times.ends)
         n_begun[first] += 1
         n_begun[last] -= 1
+        places_of_uses.append((first, last))
     # Uses that are exposed from each edge to the next.
     n_at_once = np.cumsum(n_begun)[:-1]
     shared_ns = np.diff(edges) / np.maximum(n_at_once, 1)
     shared_before = np.append(0.0, np.cumsum(shared_ns))
-    return [float((shared_before[last] - shared_before[first]).sum()) for first, last in spans]
+    parts = []
+    for first, last in places_of_uses:
+        part_ns = shared_before[last] - shared_before[first]
+        parts.append(float(part_ns.sum()))
+    return parts
 
 
 def own_lateness(collectives: pa.Table) -> pa.Table:
@@ -361,37 +437,49 @@ def own_lateness(collectives: pa.Table) -> pa.Table:
     a rank that was kept waiting is late for that reason.
     """
     is_staged = between_stages(collectives)
-    has_stages = pc.any(is_staged).as_py()
-    rows = collectives.filter(pc.invert(is_staged)) if has_stages else collectives
-    if not (has_stages and rows.num_rows):
-        return rows.append_column("inherited_ns", pa.array(np.zeros(rows.num_rows, np.int64)))
+    if not pc.any(is_staged).as_py():
+        return _with_inherited(collectives, np.zeros(collectives.num_rows, np.int64))
+    rows = collectives.filter(pc.invert(is_staged))
+    if not rows.num_rows:
+        return _with_inherited(rows, np.zeros(0, np.int64))
     waited_ns = _waiting_for_stages(rows, collectives.filter(is_staged))
-    comm_ids = rows["comm_id"].cast(pa.string()).combine_chunks().dictionary_encode()
-    n_comms = len(comm_ids.dictionary)
-    comm = pc.fill_null(comm_ids.indices, n_comms).to_numpy()
-    group_key = rows["step"].to_numpy() * (n_comms + 1) + comm
-    groups, group = np.unique(group_key, return_inverse=True)
-    inherited_ns = waited_ns - least_of(group, waited_ns, groups.size)[group]
+    comm, n_comms = _communicators(rows)
+    step = rows["step"].to_numpy()
+    keys = step * (n_comms + 1) + comm
+    groups, group = np.unique(keys, return_inverse=True)
+    least_ns = least_of(group, waited_ns, groups.size)
+    inherited_ns = waited_ns - least_ns[group]
     for name in ("late_by_ns", "held_up_ns"):
         difference = pc.subtract(rows[name], pa.array(inherited_ns))
         by_itself = pc.max_element_wise(difference, 0, skip_nulls=False)
-        rows = rows.set_column(rows.schema.get_field_index(name), name, by_itself)
+        place = rows.column_names.index(name)
+        rows = rows.set_column(place, name, by_itself)
+    return _with_inherited(rows, inherited_ns)
+
+
+def _with_inherited(rows: pa.Table, inherited_ns: Int64) -> pa.Table:
     return rows.append_column("inherited_ns", pa.array(inherited_ns))
 
 
 def _waiting_for_stages(rows: pa.Table, between: pa.Table) -> Int64:
     """Return how long the rank of each row waited in operations between stages of the same step."""
-    n_ranks = max(pc.max(table["rank"]).as_py() for table in (rows, between)) + 1
+    largest_rank = pc.max(rows["rank"]).as_py()
+    largest_between = pc.max(between["rank"]).as_py()
+    n_ranks = max(largest_rank, largest_between) + 1
     keys = _step_of_rank(rows, n_ranks)
     keys_between = _step_of_rank(between, n_ranks)
-    steps, place = np.unique(np.concatenate([keys, keys_between]), return_inverse=True)
+    all_keys = np.concatenate([keys, keys_between])
+    steps, place = np.unique(all_keys, return_inverse=True)
+    place_of_row = place[: keys.size]
+    place_between = place[keys.size :]
     wait_ns = pc.fill_null(between["wait_ns"], 0).to_numpy()
-    waited_ns = sums_of(place[keys.size :], wait_ns, steps.size)
-    return waited_ns[place[: keys.size]]
+    waited_ns = sums_of(place_between, wait_ns, steps.size)
+    return waited_ns[place_of_row]
 
 
 def _step_of_rank(collectives: pa.Table, n_ranks: int) -> Int64:
-    keys: Int64 = pc.add(pc.multiply(collectives["step"], n_ranks), collectives["rank"]).to_numpy()
+    first_key_of_step = pc.multiply(collectives["step"], n_ranks)
+    keys: Int64 = pc.add(first_key_of_step, collectives["rank"]).to_numpy()
     return keys
 
 
@@ -408,19 +496,41 @@ def held_up_by_step(collectives: pa.Table, steps: pa.Table) -> pa.Table:
 
 def sum_held_up(rows: pa.Table, steps: pa.Table) -> pa.Table:
     """Do what `held_up_by_step` does, with collectives that `own_lateness` returned."""
-    is_held_up = pc.greater(rows["held_up_ns"], 0)
-    rows = rows.select(["step", "rank", "late_by_ns", "held_up_ns"]).filter(is_held_up)
-    rows = rows.append_column("is_alone", pc.greater(rows["late_by_ns"], 0))
-    keys = ["step", "rank", "is_alone"]
-    sums = rows.group_by(keys, use_threads=False).aggregate([("held_up_ns", "sum")])
-    sums = sums.sort_by([(key, "ascending") for key in keys])
-    held_up_ns = sums["held_up_ns_sum"].to_numpy()
+    sums = _sum_by_step_and_rank(rows)
+    held_up_ns = sums["held_up_ns"].to_numpy()
     numbers, step = np.unique(sums["step"].to_numpy(), return_inverse=True)
     total_ns = sums_of(step, held_up_ns, numbers.size)
-    steps = steps.filter(pc.is_in(steps["step"], value_set=pa.array(numbers)))
-    place = np.searchsorted(numbers, steps["step"].to_numpy())
-    limit_ns = least_of(place, steps["wall_ns"].to_numpy(), numbers.size)
-    ratio = np.minimum(limit_ns / np.maximum(total_ns, 1), 1.0)
-    reduced_ns = (held_up_ns * ratio[step]).astype(np.int64)
-    shared_ns = np.where((total_ns > limit_ns)[step], reduced_ns, held_up_ns)
-    return pa.table({**{key: sums[key] for key in keys}, "held_up_ns": shared_ns})
+    limit_ns = _shortest_windows(steps, numbers)
+    share = limit_ns / np.maximum(total_ns, 1)
+    share = np.minimum(share, 1.0)
+    reduced_ns = held_up_ns * share[step]
+    reduced_ns = reduced_ns.astype(np.int64)
+    is_above_limit = total_ns > limit_ns
+    shared_ns = np.where(is_above_limit[step], reduced_ns, held_up_ns)
+    place = sums.column_names.index("held_up_ns")
+    return sums.set_column(place, "held_up_ns", pa.array(shared_ns))
+
+
+def _sum_by_step_and_rank(rows: pa.Table) -> pa.Table:
+    """Return the columns of `held_up_by_step`, without a limit."""
+    keys = ["step", "rank", "is_alone"]
+    is_held_up = pc.greater(rows["held_up_ns"], 0)
+    rows = rows.select(["step", "rank", "late_by_ns", "held_up_ns"]).filter(is_held_up)
+    is_alone = pc.greater(rows["late_by_ns"], 0)
+    rows = rows.append_column("is_alone", is_alone)
+    groups = rows.group_by(keys, use_threads=False)
+    sums = groups.aggregate([("held_up_ns", "sum")])
+    sums = sums.rename_columns([*keys, "held_up_ns"])
+    return sums.sort_by([(key, "ascending") for key in keys])
+
+
+def _shortest_windows(steps: pa.Table, numbers: Int64) -> Int64:
+    """Return the shortest window over ranks of each of some sorted steps, ns."""
+    wanted = pa.array(numbers)
+    is_wanted = pc.is_in(steps["step"], value_set=wanted)
+    steps = steps.select(["step", "wall_ns"])
+    steps = steps.filter(is_wanted)
+    step = steps["step"].to_numpy()
+    wall_ns = steps["wall_ns"].to_numpy()
+    place = np.searchsorted(numbers, step)
+    return least_of(place, wall_ns, numbers.size)

@@ -75,7 +75,8 @@ class _Hook:
         if self._counted is None or self._counted.is_gone:
             self._counted = _Counted(weakref.ref(optimizer), weakref.ref(parameter))
             return True
-        return self._counted.optimizer() is optimizer and self._counted.parameter() is parameter
+        is_same_optimizer = self._counted.optimizer() is optimizer
+        return is_same_optimizer and self._counted.parameter() is parameter
 
 
 def _is_recording_graph() -> bool:

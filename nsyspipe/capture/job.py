@@ -91,9 +91,10 @@ class _Running:
         # When the report of the node was complete while its ranks ran, in s since the epoch.
         self._node_report_at: float | None = None
         if job.is_node_wide:
-            self._of_node = self._output(job.beside(f"_node{job.node_rank}"), "node")
-            self._of_node.earlier = report_there(self._of_node.output)
-            self._of_node.temporary.mkdir(mode=0o700, exist_ok=True)
+            output = self._output(job.beside(f"_node{job.node_rank}"), "node")
+            output.earlier = report_there(output.output)
+            output.temporary.mkdir(mode=0o700, exist_ok=True)
+            self._of_node = output
 
     def _output(self, report: Path, owner: str) -> NsysOutput:
         """Return the output of an nsys. Its owner is a rank or ``node``."""
@@ -140,19 +141,21 @@ class _Running:
         job = self._job
         now_s = time.monotonic()
         self._look(now_s)
+        over_since_s = self._over_since_s
         limits = [_TimeLimit("timeout", self._begin_s, job.timeout_s)]
-        if "ranks" in self._over_since_s:
+        if "ranks" in over_since_s:
             # The nsys of each rank has the same limit without the grace, so it ends before.
             command_limit_s = job.exit_timeout_s + JOB_GRACE_S
-            limits.append(_TimeLimit("command", self._over_since_s["ranks"], command_limit_s))
+            limits.append(_TimeLimit("command", over_since_s["ranks"], command_limit_s))
         else:
-            loop_end_s = self._over_since_s.get("loop", now_s)
-            capture_end_s = self._over_since_s.get("capture", now_s)
+            loop_end_s = over_since_s.get("loop", now_s)
+            capture_end_s = over_since_s.get("capture", now_s)
             exit_limit_s = LINGER_S if job.linger_s is None else job.linger_s
             limits.append(_TimeLimit("exit", loop_end_s, exit_limit_s))
             limits.append(_TimeLimit("linger", capture_end_s, job.linger_s or 0))
         for limit in limits:
-            if 0 < limit.limit_s < now_s - limit.since_s:
+            passed_s = now_s - limit.since_s
+            if 0 < limit.limit_s < passed_s:
                 return End(None, limit.why, limit.limit_s)
         return None
 
@@ -164,7 +167,8 @@ class _Running:
         if self._is_capture_over(records, now_s):
             self._over_since_s.setdefault("capture", now_s)
         programs = read_programs(self._directory)
-        if all(record.rank in programs and programs[record.rank].loop_ended for record in records):
+        over_loops = {rank for rank, program in programs.items() if program.loop_ended}
+        if all(record.rank in over_loops for record in records):
             self._over_since_s.setdefault("loop", now_s)
         if all(record.status is not None for record in records):
             self._over_since_s.setdefault("ranks", now_s)
@@ -172,25 +176,29 @@ class _Running:
     def _is_capture_over(self, records: Sequence[RankRecord], now_s: float) -> bool:
         """Return whether nsys writes nothing more: reports are complete, or programs have ended."""
         if self._of_node is not None and self._job.nsys is not None:
-            if self._node_report_at is None and self._of_node.is_whole(now_s):
-                self._node_report_at = time.time()
-            return self._node_report_at is not None
-        captured = [
-            record for record in records if record.is_captured and record.nsys_group is not None
-        ]
-        is_over = all(
-            record.report_at is not None or record.status is not None for record in captured
-        )
+            return self._is_report_of_node_whole(self._of_node, now_s)
+        under_nsys = [record for record in records if record.nsys_group is not None]
+        captured = [record for record in under_nsys if record.is_captured]
+        running = [record for record in captured if record.status is None]
+        is_over = all(record.report_at is not None for record in running)
         return is_over and any(record.report_at for record in captured)
+
+    def _is_report_of_node_whole(self, of_node: NsysOutput, now_s: float) -> bool:
+        """Return whether the report of the node is complete, and record when it became so."""
+        if self._node_report_at is None and of_node.is_whole(now_s):
+            self._node_report_at = time.time()
+        return self._node_report_at is not None
 
     def _end(self, process: subprocess.Popen[bytes], stop: supervision.Stop) -> None:
         """End the job so that nsys writes its report. If the user asks again, end it at once."""
         n_asked = stop.n_asked
         patience_s = self._job.exit_timeout_s
         process.terminate()
-        supervision.wait_until(
-            lambda: process.poll() is not None or stop.n_asked > n_asked, JOB_GRACE_S + patience_s
-        )
+
+        def is_over_or_urgent() -> bool:
+            return process.poll() is not None or stop.n_asked > n_asked
+
+        supervision.wait_until(is_over_or_urgent, JOB_GRACE_S + patience_s)
         if process.poll() is None:
             grace_s = supervision.GRACE_S
             if stop.n_asked > n_asked:
@@ -205,24 +213,23 @@ class _Running:
         This includes an nsys whose supervisor was killed.
         """
         n_asked = stop.n_asked
-        groups = {
-            record.nsys_group for record in read_records(self._directory) if record.nsys_group
-        }
-        is_alive = supervision.group_is_alive
-        supervision.wait_until(
-            lambda: stop.n_asked > n_asked or not any(map(is_alive, groups)), patience_s
-        )
-        program_groups = [
-            supervision.group_of(record.pid) for record in self._running_ranks() if record.pid
-        ]
-        groups |= {group for group in program_groups if group}
+        records = read_records(self._directory)
+        groups = {record.nsys_group for record in records if record.nsys_group}
+
+        def has_ended_or_is_urgent() -> bool:
+            return stop.n_asked > n_asked or not any(map(supervision.group_is_alive, groups))
+
+        supervision.wait_until(has_ended_or_is_urgent, patience_s)
+        pids = [record.pid for record in self._running_ranks() if record.pid]
+        groups.update(filter(None, map(supervision.group_of, pids)))
         is_urgent = not patience_s or stop.n_asked > n_asked
         grace_s = _GRACE_AFTER_SECOND_REQUEST_S if is_urgent else supervision.GRACE_S
         supervision.end_groups(groups, grace_s=grace_s)
         supervision.wait_until(lambda: not self._running_ranks(), _MAX_WAIT_FOR_RECORDS_S)
 
     def _running_ranks(self) -> list[RankRecord]:
-        return [record for record in read_records(self._directory) if record.status is None]
+        records = read_records(self._directory)
+        return [record for record in records if record.status is None]
 
     def conclude(self, records: Sequence[RankRecord], end: End) -> int:
         """Put reports and sidecar in their places, print the outcome, return the exit status."""
@@ -258,8 +265,11 @@ class _Running:
             report, problem = of_node
             return replace(record, report=report, problem=problem, report_at=self._node_report_at)
         has_no_outcome = record.report is None and record.problem is None
-        output = self._output(self._job.beside(f"_{record.rank}"), str(record.rank))
-        if record.nsys_group is None or not has_no_outcome or not output.temporary.is_dir():
+        if record.nsys_group is None or not has_no_outcome:
+            return record
+        report_path = self._job.beside(f"_{record.rank}")
+        output = self._output(report_path, str(record.rank))
+        if not output.temporary.is_dir():
             return record
         # The job made room for its files, so a report of that name is its own.
         report, problem = output.captured()
@@ -267,7 +277,8 @@ class _Running:
 
 
 def _interrupt(stop: supervision.Stop) -> End:
-    return End(supervision.SIGNALLED + (stop.signal or signal.SIGINT), "interrupt")
+    number = stop.signal or signal.SIGINT
+    return End(supervision.SIGNALLED + number, "interrupt")
 
 
 def _opening(job: Job) -> str:
@@ -278,7 +289,8 @@ def _opening(job: Job) -> str:
     n_captured = len(job.expected([])) or job.n_local
     if n_captured != job.n_local:
         ranks = f"{n_captured} of {job.n_local} ranks"
-    return f"capturing {job.program}: {ranks}, {','.join(job.trace)}, {limit} -> {job.name}_*"
+    trace = ",".join(job.trace)
+    return f"capturing {job.program}: {ranks}, {trace}, {limit} -> {job.name}_*"
 
 
 def _say(text: str) -> None:

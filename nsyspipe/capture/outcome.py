@@ -1,6 +1,7 @@
 """What follows after a captured job: its exit status and messages, exports, and the sidecar."""
 
 import glob
+import math
 import shlex
 import signal
 from collections.abc import Mapping, Sequence
@@ -90,7 +91,8 @@ class _Ranks(NamedTuple):
         cls, job: Job, records: Sequence[RankRecord], programs: Mapping[int, Program]
     ) -> Self:
         expected = job.expected([record.rank for record in records])
-        captured = [record for record in records if record.rank in expected and record.report]
+        with_report = [record for record in records if record.report]
+        captured = [record for record in with_report if record.rank in expected]
         return cls(records, expected, captured, programs)
 
     @property
@@ -101,9 +103,12 @@ class _Ranks(NamedTuple):
         """Return the line with the number of reports, and their names."""
         # One report of a node may have several ranks.
         reports = dict.fromkeys(record.report for record in self.records if record.report)
-        names = _some_names([f"{Path(report).name}.nsys-rep" for report in reports])
+        files = [f"{Path(report).name}.nsys-rep" for report in reports]
         line = f"  found: reports of {len(self.captured)} of {len(self.expected)} ranks"
-        return f"{line}: {', '.join(names)}" if names else line
+        if not files:
+            return line
+        names = ", ".join(_some_names(files))
+        return f"{line}: {names}"
 
 
 def judge(
@@ -123,7 +128,7 @@ def judge(
     failed = [record for record in records if record.status]
     if failed:
         # The launcher ends the other ranks because of the first that fails.
-        first = min(failed, key=lambda record: (record.ended_at or float("inf"), record.rank))
+        first = min(failed, key=_order_of_end)
         return _of_failure(first, job, ranks)
     if end.status:
         problem = f"ended with status {end.status} (see its own message above)"
@@ -134,14 +139,23 @@ def judge(
     return INCOMPLETE, [*notes, *_lines_of_incomplete(job, ranks)]
 
 
+class _EndOrder(NamedTuple):
+    """The order in which ranks ended. Ranks without a time come last."""
+
+    ended_at: float
+    rank: int
+
+
+def _order_of_end(record: RankRecord) -> _EndOrder:
+    return _EndOrder(record.ended_at or math.inf, record.rank)
+
+
 def _lines_of_limit(job: Job, ranks: _Ranks, end: End) -> list[str]:
     limit = _LIMITS[end.why or ""]
     problem = limit.problem.format(f"{end.after_s:.0f} s")
-    return [
-        f"error: {job.program}: {problem}",
-        ranks.found_line(),
-        f"  fix: complete reports need no new capture. Before you capture again, {limit.fix}",
-    ]
+    error = f"error: {job.program}: {problem}"
+    fix = f"  fix: complete reports need no new capture. Before you capture again, {limit.fix}"
+    return [error, ranks.found_line(), fix]
 
 
 def _notes(ranks: _Ranks, end: End) -> list[str]:
@@ -163,9 +177,9 @@ def _lines_of_incomplete(job: Job, ranks: _Ranks) -> list[str]:
     start = f"error: {job.program}: it ended well, but "
     problems = {record.problem for record in ranks.records if record.is_captured}
     if not ranks.captured and problems == {NOTHING}:
-        programs = [ranks.programs.get(rank) for rank in ranks.expected]
-        with_loop = [program for program in programs if program and program.steps_asked]
-        reason, *fixes = _never_started(job, with_loop[0] if with_loop else None)
+        programs = filter(None, map(ranks.programs.get, ranks.expected))
+        with_loop = (program for program in programs if program.steps_asked)
+        reason, *fixes = _never_started(job, next(with_loop, None))
         return [f"{start}nothing was captured: {reason}", *fixes]
     return [f"{start}the set of reports is partial", ranks.found_line(), *_missing(ranks)]
 
@@ -179,7 +193,10 @@ def interrupted(status: int) -> str:
 
 def cut_short(program: Program | None) -> str | None:
     """Return a sentence for a capture with fewer steps than asked for; None for a complete one."""
-    if program is None or not 0 < program.n_captured_steps < program.steps_asked:
+    if program is None:
+        return None
+    is_cut_short = 0 < program.n_captured_steps < program.steps_asked
+    if not is_cut_short:
         return None
     captured = f"{program.n_captured_steps} of {program.steps_asked}"
     return f"{captured} steps were captured: {_loop_text(program)}"
@@ -190,7 +207,8 @@ def _loop_text(program: Program) -> str:
     length = f"{program.n_steps} {noun}"
     if program.epoch_steps:
         is_one_epoch = program.epoch_steps >= program.n_steps
-        length += " in one epoch" if is_one_epoch else f" in epochs of {program.epoch_steps}"
+        epochs = "one epoch" if is_one_epoch else f"epochs of {program.epoch_steps}"
+        length += f" in {epochs}"
     return f"its loop ended after {length}, the warm-up is {program.warmup}"
 
 
@@ -205,11 +223,11 @@ def _missing(ranks: _Ranks) -> list[str]:
     """Return a line for each rank without a report, and the fix."""
     captured = {record.rank for record in ranks.captured}
     problems = {record.rank: record.problem for record in ranks.records}
-    lines = [
-        f"rank {rank}: {problems.get(rank) or 'no report'}"
-        for rank in ranks.expected
-        if rank not in captured
-    ]
+    lines = []
+    for rank in ranks.expected:
+        if rank not in captured:
+            problem = problems.get(rank) or "no report"
+            lines.append(f"rank {rank}: {problem}")
     fix = "fix: capture again"
     if any(".kept-" in line for line in lines):
         fix = (
@@ -264,7 +282,8 @@ def _never_started(job: Job, program: Program | None) -> tuple[str, ...]:
 def _fix_of_short_loop(job: Job, program: Program) -> str:
     """Return the fix for a loop that ended before its warm-up: the steps that it has."""
     warmup = min(_SHORT_WARMUP_STEPS, program.n_steps // 2)
-    steps = max(min(program.steps_asked, program.n_steps - warmup), 1)
+    n_left = program.n_steps - warmup
+    steps = max(min(program.steps_asked, n_left), 1)
     if job.attach_steps:
         first = max(warmup, 1)
         return f"  fix: --attach-steps {first}:{first + steps}, or more steps"
@@ -295,7 +314,9 @@ def _of_failure(failed: RankRecord, job: Job, ranks: _Ranks) -> tuple[int, list[
 
 def _signal_name(status: int) -> str:
     number = status - _ENDED_BY_SIGNAL
-    return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+    if number not in set(signal.Signals):
+        return f"signal {number}"
+    return signal.Signals(number).name
 
 
 class Finished(NamedTuple):
@@ -320,7 +341,8 @@ def finish(
     With several nodes, the command names the reports of all nodes, because one node has a part of
     the run only.
     """
-    reports = sorted({Path(f"{record.report}.nsys-rep") for record in records if record.report})
+    names = {record.report for record in records if record.report}
+    reports = sorted({Path(f"{name}.nsys-rep") for name in names})
     if not reports:
         return Finished([], [], None)
     suffix = ".nsys-rep"
@@ -332,7 +354,8 @@ def finish(
         errors.append(_error_text(error))
     try:
         if job.is_exported:
-            all_exported(attempt_exports(reports, nsys=nsys.find(job.nsys)))
+            outcomes = attempt_exports(reports, nsys=nsys.find(job.nsys))
+            all_exported(outcomes)
             suffix = ".sqlite"
     except NsyspipeError as error:
         errors.append(_error_text(error))
@@ -344,7 +367,8 @@ def finish(
             argument = places
     noun = "report" if len(reports) == 1 else "reports"
     notes.insert(0, f"{len(reports)} {noun} written: {places}")
-    return Finished(notes, errors, f"nsyspipe analyze {shlex.quote(argument)}")
+    command = f"nsyspipe analyze {shlex.quote(argument)}"
+    return Finished(notes, errors, command)
 
 
 def _error_text(error: NsyspipeError) -> str:
@@ -361,13 +385,17 @@ def _describe(
     """Write the sidecar and the topology of a job, and return notes about them."""
     key = hash_key()
     place = sidecar.Place(str(job.name), job.node_rank, job.n_nodes)
-    surroundings = sidecar.gather_surroundings(sidecar.program_directory(job.command))
+    directory = sidecar.program_directory(job.command)
+    surroundings = sidecar.gather_surroundings(directory)
     if surroundings.topology is not None:
-        sidecar.write_sidecar(place.file(sidecar.TOPOLOGY_SUFFIX), surroundings.topology)
+        topology_file = place.file(sidecar.TOPOLOGY_SUFFIX)
+        sidecar.write_sidecar(topology_file, surroundings.topology)
+    ranks = [_captured_rank(record, programs.get(record.rank)) for record in records]
+    nsys_version = nsys.find(job.nsys).version_text
     document = sidecar.sidecar_document(
         place,
         job.command,
-        [_captured_rank(record, programs.get(record.rank)) for record in records],
+        ranks,
         programs,
         captured_at=datetime.fromtimestamp(started_at, UTC),
         key=key,
@@ -375,7 +403,7 @@ def _describe(
         world_size=job.world_size,
         trace=job.trace,
         capture_range=job.capture_range,
-        nsys_version=nsys.find(job.nsys).version_text,
+        nsys_version=nsys_version,
         ended_by=ended_by,
     )
     sidecar.write_sidecar(place.file(), document)

@@ -136,17 +136,17 @@ class Job:
         """The ranks of this node; None if the rendezvous assigns them."""
         if self.rendezvous != "static":
             return None
-        return range(self.node_rank * self.n_local, (self.node_rank + 1) * self.n_local)
+        first = self.node_rank * self.n_local
+        return range(first, first + self.n_local)
 
     def expected(self, started: Sequence[int]) -> tuple[int, ...]:
         """Return the ranks of this node to capture. `started` are those that have started."""
         if self.nsys is None:
             return ()
-        return tuple(
-            local_rank
-            for local_rank in self.local_ranks or started
-            if self.chosen is None or local_rank in self.chosen
-        )
+        ranks = self.local_ranks or started
+        if self.chosen is None:
+            return tuple(ranks)
+        return tuple(filter(self.chosen.__contains__, ranks))
 
     def beside(self, ending: str) -> Path:
         """Return the path of a file of this job by the end of its name."""
@@ -160,8 +160,17 @@ def earlier_files(job: Job) -> list[Path]:
     for ranks and nodes that this job does not have, and each node for all ranks if its own are not
     known yet.
     """
-    files = (path for path in job.name.parent.iterdir() if path.name.startswith(job.name.name))
-    return sorted(path for path in files if _belongs(job, path.name.removeprefix(job.name.name)))
+    files = []
+    for path in job.name.parent.iterdir():
+        is_of_job = path.name.startswith(job.name.name)
+        if is_of_job and _belongs(job, _ending_of(job, path)):
+            files.append(path)
+    return sorted(files)
+
+
+def _ending_of(job: Job, file: Path) -> str:
+    """Return what follows the job's name in the name of a file."""
+    return file.name.removeprefix(job.name.name)
 
 
 def _belongs(job: Job, ending: str) -> bool:
@@ -222,7 +231,8 @@ def room_for(job: Job) -> Iterator[SimpleNamespace]:
     the end if the yielded object `has_begun`, else put back. Logs of NCCL are no capture, so they
     are no error. Directories that are made here are removed again if they stay empty.
     """
-    aside = job.name.with_name(f".{job.name.name}.earlier-{os.getpid()}")
+    name_aside = f".{job.name.name}.earlier-{os.getpid()}"
+    aside = job.name.with_name(name_aside)
     new_directories = [directory for directory in job.name.parents if not directory.exists()]
     room = SimpleNamespace(has_begun=False)
     try:
@@ -258,16 +268,14 @@ def _set_aside(job: Job, aside: Path) -> None:
             with contextlib.suppress(FileNotFoundError):
                 path.rename(aside / path.name)
     except OSError as error:
-        raise OutputError(
-            str(job.name), f"reports cannot be written there: {error.strerror}", fix="-o NAME"
-        ) from error
+        problem = f"reports cannot be written there: {error.strerror}"
+        raise OutputError(str(job.name), problem, fix="-o NAME") from error
 
 
 def _refuse_earlier_capture(job: Job, earlier: Sequence[Path]) -> None:
     """Raise an OutputError if there are files of an earlier capture, other than logs of NCCL."""
-    names = [
-        path.name for path in earlier if not _LOG.fullmatch(path.name.removeprefix(job.name.name))
-    ]
+    captured = [path for path in earlier if not _LOG.fullmatch(_ending_of(job, path))]
+    names = [path.name for path in captured]
     if not names:
         return
     names_text = ", ".join(names[:_MAX_NAMES])
@@ -421,15 +429,13 @@ def _check_trace(
     if not unknown:
         return
     similar = [nearest_name(value, known) if value in unknown else value for value in trace]
-    usable = dict.fromkeys(value for value in similar if value)
+    usable = dict.fromkeys(filter(None, similar))
     if not listed_values:
         start = "no nsys knows"
-    raise OptionError(
-        f"--trace {','.join(trace)}",
-        f"{start} {', '.join(unknown)}",
-        found=", ".join(known),
-        fix=f"--trace {','.join(usable)}" if usable else "leave it out",
-    )
+    option = f"--trace {','.join(trace)}"
+    problem = f"{start} {', '.join(unknown)}"
+    fix = f"--trace {','.join(usable)}" if usable else "leave it out"
+    raise OptionError(option, problem, found=", ".join(known), fix=fix)
 
 
 def n_gpus() -> int | None:

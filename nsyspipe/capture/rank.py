@@ -64,9 +64,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = words[n_options + 1 :]
     nsys = command[: options.nsys_words]
     program = command[options.nsys_words :]
-    record = RankRecord(
-        rank=int(os.environ.get("RANK", "0")), local_rank=int(os.environ.get("LOCAL_RANK", "0"))
-    )
+    rank = int(os.environ.get("RANK", "0"))
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    record = RankRecord(rank=rank, local_rank=local_rank)
     if options.ranks is not None and record.rank not in options.ranks:
         nsys = []
         record = replace(record, is_captured=False)
@@ -78,7 +78,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             # Without a launcher, nobody reads the records.
             directory = opened.enter_context(supervision.short_directory())
         locks = opened.enter_context(supervision.holding(directory))
-        return _Rank(directory, options.exit_timeout, record, locks).run(nsys, program)
+        running = _Rank(directory, options.exit_timeout, record, locks)
+        return running.run(nsys, program)
 
 
 def with_status(
@@ -89,8 +90,11 @@ def with_status(
     The program prints to the descriptors `stdout` and `stderr`.
     """
     # A plain sh may know descriptors of one digit only.
-    shell = ["/bin/sh"] if max(stdout, stderr) < _FIRST_OF_TWO_DIGITS else ["/usr/bin/env", "bash"]
-    return [*shell, "-c", _STATUS_SHELL, "sh", str(file), str(stdout), str(stderr), *program]
+    shell = ["/bin/sh"]
+    if max(stdout, stderr) >= _FIRST_OF_TWO_DIGITS:
+        shell = ["/usr/bin/env", "bash"]
+    files = [str(file), str(stdout), str(stderr)]
+    return [*shell, "-c", _STATUS_SHELL, "sh", *files, *program]
 
 
 class _Rank:
@@ -115,18 +119,21 @@ class _Rank:
         command = [*nsys, *program]
         output = output_of(nsys)
         if output:
-            self._output = NsysOutput(
-                output, self._temporary, self._log, command, earlier=report_there(output)
-            )
+            earlier = report_there(output)
+            self._output = NsysOutput(output, self._temporary, self._log, command, earlier)
         with supervision.catching_signals() as self._stop:
             problem, status = self._start(nsys, program)
             is_begun = self._program_pid() is not None or self._stop.n_asked
-            if nsys and not is_begun and FAILED_BY_ITSELF.search(last_words(self._log)):
-                problem, status = self._start(nsys, program)
+            if nsys and not is_begun:
+                message = last_words(self._log)
+                if FAILED_BY_ITSELF.search(message):
+                    problem, status = self._start(nsys, program)
         report, failure = self._output.captured() if self._output else (None, None)
         if self._output and self._program_pid() is None:
-            failure = f"{NOT_STARTED}{last_words(self._log, command)}"
-        self._note(status=status, problem=_joined_problems(problem, failure), report=report)
+            message = last_words(self._log, command)
+            failure = f"{NOT_STARTED}{message}"
+        all_problems = _joined_problems(problem, failure)
+        self._note(status=status, problem=all_problems, report=report)
         return self._record.status or 0
 
     def _start(self, nsys: Sequence[str], program: Sequence[str]) -> tuple[str | None, int | None]:
@@ -142,17 +149,19 @@ class _Rank:
             stderr = os.dup(2)
             locks = (*locks, stdout, stderr)
             supervision.adopt_orphans()
-        words = [*nsys, *with_status(program, self._status_file, stdout=stdout, stderr=stderr)]
+        command = with_status(program, self._status_file, stdout=stdout, stderr=stderr)
+        words = [*nsys, *command]
         with self._log.open("wb") as log:
-            process = supervision.start(
-                words, environment, output=log if nsys else None, pass_fds=locks
-            )
+            output = log if nsys else None
+            process = supervision.start(words, environment, output=output, pass_fds=locks)
             self._note(nsys_group=process.pid if nsys else None)
             problem = self._watch(process)
         if nsys:
             supervision.end_adopted(is_any_of_nsys=self._program_pid() is None)
         status = self._program_status()
-        return problem, supervision.status_of(process) if status is None else status
+        if status is None:
+            status = supervision.status_of(process)
+        return problem, status
 
     def _watch(self, process: subprocess.Popen[bytes]) -> str | None:
         """Wait until nsys has ended, and return its problem.
@@ -214,7 +223,9 @@ class _Rank:
                 return
 
     def _program_pid(self) -> int | None:
-        return _number_in(self._status_file.with_name(f"{self._status_file.name}.pid"))
+        file = self._status_file
+        pid_file = file.with_name(f"{file.name}.pid")
+        return _number_in(pid_file)
 
     def _program_status(self) -> int | None:
         return _number_in(self._status_file)
@@ -234,7 +245,8 @@ def _joined_problems(problem: str | None, failure: str | None) -> str | None:
     if problem and failure == NOTHING:
         # The problem is the reason why nothing was captured.
         return problem
-    return "; ".join(text for text in (problem, failure) if text) or None
+    texts = filter(None, (problem, failure))
+    return "; ".join(texts) or None
 
 
 def _number_in(path: Path) -> int | None:
@@ -313,15 +325,14 @@ class NsysOutput:
         """
         present = report_there(self.output)
         reports = self._left(".nsys-rep")
-        return any(present is None or path.stat().st_size != present.n_bytes for path in reports)
+        if present is None:
+            return bool(reports)
+        return any(path.stat().st_size != present.n_bytes for path in reports)
 
     def _left(self, suffix: str) -> list[Path]:
         """Return the files with a suffix that nsys left in its temporary directory."""
-        return sorted(
-            path
-            for path in self.temporary.rglob(f"*{suffix}")
-            if path.is_file() and path.stat().st_size
-        )
+        files = filter(Path.is_file, self.temporary.rglob(f"*{suffix}"))
+        return sorted(file for file in files if file.stat().st_size)
 
     def captured(self) -> tuple[str | None, str | None]:
         """Return the report of an nsys that has ended, or None and the problem.
@@ -335,12 +346,14 @@ class NsysOutput:
         message = last_words(self.log, self.command)
         reports = self._left(".nsys-rep")
         if reports:
-            return None, f"{NOT_WRITTEN}{_keep_captures(reports, self.output)}{message}"
+            place = _keep_captures(reports, self.output)
+            return None, f"{NOT_WRITTEN}{place}{message}"
         streams = self._left(".qdstrm")
         if streams:
             return None, f"{NOT_MADE}{_keep_captures(streams, self.output)}"
         has_empty_report = any(self.temporary.rglob("*.nsys-rep"))
-        return None, f"{NOT_WRITTEN}{message}" if has_empty_report else NOTHING
+        problem = f"{NOT_WRITTEN}{message}" if has_empty_report else NOTHING
+        return None, problem
 
     def _is_new(self, present: ReportIdentity | None) -> bool:
         if present is None or present == self.earlier:
@@ -360,7 +373,9 @@ def last_words(log: Path, command: Sequence[str] = ()) -> str:
     from nsyspipe.nsys.command_words import without_words  # noqa: PLC0415 - only if nsys fails
 
     messages = telling_lines(text, 1)
-    return f": {without_words(messages[0], command)}" if messages else ""
+    if not messages:
+        return ""
+    return f": {without_words(messages[0], command)}"
 
 
 def _keep_captures(paths: Sequence[Path], output: str) -> str:

@@ -114,9 +114,10 @@ def gather_surroundings(
     if directory is not None:
         commit, is_dirty = _commit(patience, directory)
     torch_version, cuda_version = torch_versions()
+    # As nsys records it.
+    host = printable(platform.node())[:_MAX_HOST_CHARACTERS]
     return Surroundings(
-        # As nsys records it.
-        host=printable(platform.node())[:_MAX_HOST_CHARACTERS] or None,
+        host=host or None,
         gpus=gpus_here,
         driver_version=driver_version,
         topology=links,
@@ -160,17 +161,22 @@ def _commit(patience: Patience, directory: Path) -> tuple[str | None, bool | Non
     # The status 1 means that there are no filters.
     if not top or output is None or output.status not in (0, 1):
         return commit, None
-    filters = {name.rpartition(".")[0] for name in output.text.split("\0") if name}
+    names = filter(None, output.text.split("\0"))
+    filters = {name.rpartition(".")[0] for name in names}
     if any(map(_NO_SETTING.search, filters)):
         return commit, None
     for filter_name in sorted(filters):
-        settings += _as_options([f"{filter_name}.{setting}" for setting in _NO_FILTER])
+        no_filter = [f"{filter_name}.{setting}" for setting in _NO_FILTER]
+        settings += _as_options(no_filter)
     git_at_top = ("git", "-C", top, "--no-optional-locks", *settings)
     return commit, _is_dirty(patience, git_at_top, has_filters=bool(filters))
 
 
 def _as_options(settings: Iterable[str]) -> list[str]:
-    return [word for setting in settings for word in ("-c", setting)]
+    options: list[str] = []
+    for setting in settings:
+        options += ("-c", setting)
+    return options
 
 
 def _is_dirty(patience: Patience, git: Sequence[str], *, has_filters: bool) -> bool | None:
@@ -180,7 +186,8 @@ def _is_dirty(patience: Patience, git: Sequence[str], *, has_filters: bool) -> b
     status = patience.output(*git, "status", *options, "--ignore-submodules=dirty")
     if status is None or status.status != 0:
         return None
-    changed = [line[3:] for line in status.text.split("\0") if line]
+    lines = filter(None, status.text.split("\0"))
+    changed = [line[3:] for line in lines]
     if not changed or not has_filters:
         return bool(changed)
     checked = changed[:_MAX_CHANGED_FILES]
@@ -189,7 +196,8 @@ def _is_dirty(patience: Patience, git: Sequence[str], *, has_filters: bool) -> b
         return None
     # The output has a path, the attribute and its value for each file.
     filters_of_files = set(attributes.text.split("\0")[2::3])
-    return True if filters_of_files & {"unspecified", "unset"} else None
+    is_without_filter = filters_of_files & {"unspecified", "unset"}
+    return True if is_without_filter else None
 
 
 @dataclass(frozen=True)
@@ -229,28 +237,44 @@ def sidecar_document(
     """
     key = key or hash_key()
     programs = programs or {}
-    captured_at = (captured_at or datetime.now(UTC)).astimezone(UTC)
     environment = os.environ if environment is None else environment
-    rows = _ranks({rank.rank: rank for rank in ranks}, programs)
-    topology_file = place.file(TOPOLOGY_SUFFIX)
+    by_rank = {rank.rank: rank for rank in ranks}
+    rows = _ranks(by_rank, programs)
+    command_words = [decoded(word) for word in command]
+    all_facts = _machine_facts(surroundings, programs) | facts
+    trace_option = ["--trace", *facts.get("trace", ())]
+    document = _identity(place, captured_at or datetime.now(UTC))
+    document["command"] = _command(command_words, key)
+    document["hash_key"] = key.key_id
+    document["node_rank"] = place.node_rank
+    document["n_nodes"] = place.n_nodes
+    document |= _shaped_facts(all_facts)
+    document["ranks"] = [asdict(row) for row in rows]
+    document["trace"] = recorded_command(trace_option, key)[1:]
+    document["topology_file"] = _topology_file(place)
+    document["nccl_log_files"] = _logs(place, rows, surroundings.host)
+    document["step_pattern"] = _shaped(_STEPS, _common(programs, "step_pattern"))
+    document["phase_names"] = _common_phase_names(programs)
+    document["environment"] = recorded_environment(environment, key)
+    return document
+
+
+def _identity(place: Place, captured_at: datetime) -> dict[str, Any]:
+    """Return the versions of a sidecar, and the name and time of its capture."""
+    name = _text(Path(place.name).name)
+    captured_at_utc = captured_at.astimezone(UTC)
     return {
         "capture_version": CAPTURE_VERSION,
         "tool_version": __version__,
-        "name": _shaped(CAPTURE_NAME, _text(Path(place.name).name)),
-        "captured_at_utc": f"{captured_at:%Y-%m-%dT%H:%M:%SZ}",
-        "command": _command([decoded(word) for word in command], key),
-        "hash_key": key.key_id,
-        "node_rank": place.node_rank,
-        "n_nodes": place.n_nodes,
-        **_shaped_facts(_machine_facts(surroundings, programs) | facts),
-        "ranks": [asdict(row) for row in rows],
-        "trace": recorded_command(["--trace", *facts.get("trace", ())], key)[1:],
-        "topology_file": decoded(topology_file.name) if topology_file.is_file() else None,
-        "nccl_log_files": _logs(place, rows, surroundings.host),
-        "step_pattern": _shaped(_STEPS, _common(programs, "step_pattern")),
-        "phase_names": _common_phase_names(programs),
-        "environment": recorded_environment(environment, key),
+        "name": _shaped(CAPTURE_NAME, name),
+        "captured_at_utc": f"{captured_at_utc:%Y-%m-%dT%H:%M:%SZ}",
     }
+
+
+def _topology_file(place: Place) -> str | None:
+    """Return the name of the file with the topology of this node; None if there is no file."""
+    file = place.file(TOPOLOGY_SUFFIX)
+    return decoded(file.name) if file.is_file() else None
 
 
 def _machine_facts(surroundings: Surroundings, programs: Mapping[int, Program]) -> dict[str, Any]:
@@ -267,19 +291,22 @@ def _machine_facts(surroundings: Surroundings, programs: Mapping[int, Program]) 
 
 def _common_phase_names(programs: Mapping[int, Program]) -> list[str]:
     """Return the phases of the programs whose names many programs use."""
-    names = []
+    common_names = _PHASES.split()
+    names: dict[str, None] = {}
     for program in programs.values():
-        names += [_text(name) for name in program.phase_names]
-    return list(dict.fromkeys(name for name in names if name in _PHASES.split()))
+        names |= dict.fromkeys(map(_text, program.phase_names))
+    return [name for name in names if name in common_names]
 
 
 def _shaped_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return facts with None instead of a version or a host name that does not look like one."""
-    shapes = {name: VERSION for name in facts if name.endswith("_version")} | {"host": HOST_NAME}
-    return {
-        name: _shaped(shapes[name], fact) if name in shapes else fact
-        for name, fact in facts.items()
-    }
+    shaped = dict(facts)
+    for name, fact in facts.items():
+        if name.endswith("_version"):
+            shaped[name] = _shaped(VERSION, fact)
+        elif name == "host":
+            shaped[name] = _shaped(HOST_NAME, fact)
+    return shaped
 
 
 def _shaped(shape: re.Pattern[str], text: str | None) -> str | None:
@@ -296,22 +323,15 @@ def _ranks(
         program = programs.get(rank, Program())
         pid = row.pid if program.pid is None else program.pid
         local_rank = program.local_rank if row.local_rank is None else row.local_rank
-        gpu_name = _shaped(GPU_NAME, _text(row.gpu_name or program.gpu_name))
-        report = _text(PurePath(row.report or "").name) or None
+        gpu_name = _text(row.gpu_name or program.gpu_name)
+        report = _text(PurePath(row.report or "").name)
         problem = None
         if row.problem:
             our_sentences = dict.fromkeys(_PROBLEMS.findall(row.problem))
             problem = "; ".join(our_sentences) or "its capture failed"
-        rows.append(
-            replace(
-                row,
-                pid=pid,
-                local_rank=local_rank,
-                gpu_name=gpu_name,
-                report=report,
-                problem=problem,
-            )
-        )
+        row = replace(row, pid=pid, local_rank=local_rank, problem=problem)
+        row = replace(row, gpu_name=_shaped(GPU_NAME, gpu_name), report=report or None)
+        rows.append(row)
     return rows
 
 
@@ -327,9 +347,8 @@ def write_sidecar(path: Path, document: Mapping[str, Any] | str) -> None:
 
     A reader sees the old file or the complete new one.
     """
-    if isinstance(document, str):
-        text = document
-    else:
+    text = document
+    if not isinstance(text, str):
         text = json.dumps(document, indent=1, allow_nan=False) + "\n"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -352,12 +371,14 @@ def _command(words: Sequence[str], key: HashKey) -> list[str]:
     n_words = 1
     while n_words < len(words) and _ASSIGNMENT.match(words[n_words]):
         n_words += 1
-    variables = dict(word.split("=", 1) for word in words[1:n_words])
+    assigned_words = words[1:n_words]
+    variables = dict(word.split("=", 1) for word in assigned_words)
     recorded = recorded_environment(variables, key)
     assignments = [f"{name}={value}" for name, value in recorded.items()]
     if assignments:
         assignments.insert(0, "env")
-    return [*assignments, *recorded_command(words[n_words:], key)]
+    program = recorded_command(words[n_words:], key)
+    return [*assignments, *program]
 
 
 def _logs(place: Place, rows: Sequence[CapturedRank], host: str | None) -> list[str]:
@@ -365,15 +386,17 @@ def _logs(place: Place, rows: Sequence[CapturedRank], host: str | None) -> list[
 
     With several nodes, each node lists its own logs.
     """
-    name = re.escape(Path(place.name).name)
+    place_path = Path(place.name)
+    name = re.escape(place_path.name)
     log_name = re.compile(rf"{name}(?:\.node[0-9]+)?\.nccl\.(.+?)\.([0-9]+)\.log")
-    # As NCCL writes %h.
-    short_host = host.partition(".")[0] if host and place.n_nodes > 1 else None
+    own_host = None
+    if host and place.n_nodes > 1:
+        own_host = _short_host(host)
     pid_by_log: dict[str, int] = {}
     with contextlib.suppress(OSError):
-        for path in Path(place.name).parent.iterdir():
+        for path in place_path.parent.iterdir():
             match = log_name.fullmatch(path.name)
-            if match and short_host in (None, match[1].partition(".")[0]):
+            if match and own_host in (None, _short_host(match[1])):
                 pid_by_log[decoded(path.name)] = int(match[2])
     pids = {row.pid for row in rows}
     logs_of_ranks = [log for log, pid in pid_by_log.items() if pid in pids]
@@ -382,4 +405,13 @@ def _logs(place: Place, rows: Sequence[CapturedRank], host: str | None) -> list[
 
 def _text(value: object) -> str:
     """Return a text without control characters and of limited length; empty for other values."""
-    return printable(decoded(value))[:_MAX_TEXT_CHARACTERS] if isinstance(value, str) else ""
+    if not isinstance(value, str):
+        return ""
+    text = printable(decoded(value))
+    return text[:_MAX_TEXT_CHARACTERS]
+
+
+def _short_host(host: str) -> str:
+    """Return the name of a host without its domain, as NCCL writes %h."""
+    short, _, _ = host.partition(".")
+    return short

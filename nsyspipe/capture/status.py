@@ -100,7 +100,8 @@ class Program:
             # Asking for the name of a device would make a context, perhaps on the wrong device.
             if torch.cuda.is_initialized():
                 self.gpu_name = str(torch.cuda.get_device_name())
-                self.nccl_version = ".".join(str(part) for part in torch.cuda.nccl.version())
+                parts_of_version = torch.cuda.nccl.version()
+                self.nccl_version = ".".join(map(str, parts_of_version))
 
 
 def _number_in_environment(variable: str) -> int:
@@ -127,13 +128,18 @@ def read_programs(directory: Path) -> dict[int, Program]:
             with path.open("rb") as file:
                 content = json.loads(file.read(_MAX_FILE_BYTES))
             rank = int(path.stem.removeprefix("ranges_"))
-            reported = {
-                name: content[name]
-                for name, field_type in _TYPE_BY_FIELD.items()
-                if type(content.get(name)) is field_type
-            }
-            programs[rank] = Program(**reported | {"rank": rank})
+            programs[rank] = Program(**_known_fields(content) | {"rank": rank})
     return programs
+
+
+def _known_fields(content: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a program that have the right type."""
+    known = {}
+    for name, field_type in _TYPE_BY_FIELD.items():
+        value = content.get(name)
+        if type(value) is field_type:
+            known[name] = value
+    return known
 
 
 @dataclass(frozen=True)

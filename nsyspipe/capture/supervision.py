@@ -101,8 +101,9 @@ def _is_abandoned(path: Path) -> bool:
 
 def _remove(path: Path) -> None:
     """Remove a directory, unless it has a report of nsys, or a file that becomes one."""
-    files = [file for file in path.rglob("*") if file.suffix in _REPORT_SUFFIXES]
-    if not any(file.is_file() and file.stat().st_size > 0 for file in files):
+    reports = [file for file in path.rglob("*") if file.suffix in _REPORT_SUFFIXES]
+    files = filter(Path.is_file, reports)
+    if not any(file.stat().st_size for file in files):
         shutil.rmtree(path, ignore_errors=True)
 
 
@@ -121,8 +122,10 @@ def _processes() -> Iterator[_Process]:
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError, ValueError, IndexError):
             # The name of the program, which may have any characters, ends at the last parenthesis.
-            words = path.read_text("ascii", "replace").rpartition(")")[2].split()
-            yield _Process(int(path.parent.name), words[0], int(words[1]), int(words[2]))
+            _, _, after_name = path.read_text("ascii", "replace").rpartition(")")
+            state, parent, group, *_ = after_name.split()
+            pid = int(path.parent.name)
+            yield _Process(pid, state, int(parent), int(group))
 
 
 def adopt_orphans() -> None:

@@ -34,7 +34,8 @@ def _repeated(reports: Sequence[str], reading: NamedRunOptions) -> str | None:
 
 def _quoted(name: str) -> str:
     """Return the name of reports as a word of a shell."""
-    return f'"{name}"' if _GLOB.search(name) else shlex.quote(name)
+    is_glob = _GLOB.search(name) is not None
+    return f'"{name}"' if is_glob else shlex.quote(name)
 
 
 @with_options
@@ -88,7 +89,8 @@ def analyze(
     codes = [row["code"] for row in run.problem_rows if row["severity"] != "info"]
     if strict and codes:
         noun = "problem" if len(codes) == 1 else "problems"
-        problem = f"{len(codes)} {noun}: {', '.join(dict.fromkeys(codes))}"
+        names = ", ".join(dict.fromkeys(codes))
+        problem = f"{len(codes)} {noun}: {names}"
         fix = "fix each problem as shown, or leave out --strict"
         print_error(OptionError("--strict", problem, fix=fix))
         raise typer.Exit(2)

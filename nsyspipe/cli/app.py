@@ -128,52 +128,66 @@ def _user_error(error: Exception) -> NsyspipeError | None:
 def _option_error(error: Any) -> OptionError:  # noqa: ANN401 - of Typer or Click
     """Return the error for an option that is unknown or lacks a value."""
     name = error.option_name
-    commands: dict[str, Any] = vars(typer.main.get_command(app))["commands"]
-    parameters = {
-        command_name: parameter
-        for command_name, command in commands.items()
-        for parameter in command.params
-        if name in parameter.opts
-    }
+    parameters = _parameters_named(name)
     if not hasattr(error, "possibilities"):
-        metavars = [parameter.metavar for parameter in parameters.values() if parameter.metavar]
-        metavar = metavars[0] if metavars else ""
-        problem, *_ = error.format_message().rstrip(".?").split(" Did you mean ")
+        metavars = [parameter.metavar for parameter in parameters.values()]
+        metavar = next(filter(None, metavars), "")
+        message = error.format_message().rstrip(".?")
+        problem, *_ = message.split(" Did you mean ")
         problem = problem.removeprefix(f"Option {name!r} ")
-        return OptionError(name, problem, fix=f"{name} {metavar}".rstrip())
+        fix = f"{name} {metavar}".rstrip()
+        return OptionError(name, problem, fix=fix)
     program = error.ctx.command_path
     if parameters:
         fix = f"it is an option of {' and '.join(parameters)}"
     else:
-        known = [option for parameter in error.ctx.command.params for option in parameter.opts]
+        known_parameters = error.ctx.command.params
+        known = [option for parameter in known_parameters for option in parameter.opts]
         fix = nearest_name(name, known, cutoff=0.75) or f"{program} --help"
     return OptionError(name, f"{program} has no such option", fix=fix)
 
 
+def _parameters_named(option_name: str) -> dict[str, Any]:
+    """Return the parameter of each command that has an option, by the name of the command."""
+    group = typer.main.get_command(app)
+    commands: dict[str, Any] = vars(group)["commands"]
+    parameters = {}
+    for command_name, command in commands.items():
+        for parameter in command.params:
+            if option_name in parameter.opts:
+                parameters[command_name] = parameter
+    return parameters
+
+
 def _usage_error(error: Any) -> OptionError:  # noqa: ANN401 - of Typer or Click
     """Return the error for words that no command takes, with what it would take."""
-    problem, *meant = error.format_message().rstrip(".?").split(" Did you mean ")
+    message = error.format_message().rstrip(".?")
+    problem, *meant = message.split(" Did you mean ")
     if meant:
-        fix = f"nsyspipe {meant[-1].replace(chr(39), '')}"
+        command_name = meant[-1].replace("'", "")
+        fix = f"nsyspipe {command_name}"
     elif isinstance(error.ctx.command, Sectioned):
         fix = error.ctx.get_usage().partition(" ")[2]
     else:
         fix = "nsyspipe analyze REPORTS, or see nsyspipe --help"
-    problem = f"{problem[:1].lower()}{problem[1:].rstrip('.?')}"
-    return OptionError(error.ctx.command_path, problem, fix=fix)
+    first_letter = problem[:1].lower()
+    rest = problem[1:].rstrip(".?")
+    return OptionError(error.ctx.command_path, f"{first_letter}{rest}", fix=fix)
 
 
 def _unwritten(error: Exception) -> OutputError | None:
     """Return the error for a full device to which Typer printed; None for any other error."""
-    if not isinstance(error, OSError) or error.filename is not None or error.errno not in _NO_ROOM:
+    if not isinstance(error, OSError) or error.filename is not None:
         return None
-    return OutputError(
-        "output", f"cannot be written ({error.strerror})", fix="free some space, or print elsewhere"
-    )
+    if error.errno not in _NO_ROOM:
+        return None
+    problem = f"cannot be written ({error.strerror})"
+    return OutputError("output", problem, fix="free some space, or print elsewhere")
 
 
 def _exit(code: int) -> NoReturn:
     """Exit, and drop what is still buffered, because its reader is gone."""
     if sys.stdout is not None:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        no_file = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(no_file, sys.stdout.fileno())
     sys.exit(code)

@@ -1,10 +1,10 @@
 """``nsyspipe diff`` and ``nsyspipe compare``: differences between runs, and a gate for CI."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,6 +22,9 @@ from nsyspipe.comparison import gate as gate_rules
 from nsyspipe.errors import OptionError
 from nsyspipe.model.names import few, printable
 from nsyspipe.store.layout import is_saved
+
+if TYPE_CHECKING:
+    from nsyspipe.run.run import Run
 
 _AGAINST = (
     "Use all runs of this label in the run store BASELINE as captures of the baseline. "
@@ -52,14 +55,16 @@ class RuleOptions:
     # As `GateSettings` has them.
     def settled(self, **more: Any) -> gate_rules.GateSettings:  # noqa: ANN401
         """Return the checked options with `more`, completed by the nearest file of settings."""
-        effect = None if self.min_effect is None else gate_rules.parse_min_effect(self.min_effect)
-        confidence = (
-            None if self.confidence is None else gate_rules.check_confidence(self.confidence)
-        )
+        effect = None
+        if self.min_effect is not None:
+            effect = gate_rules.parse_min_effect(self.min_effect)
+        confidence = None
+        if self.confidence is not None:
+            confidence = gate_rules.check_confidence(self.confidence)
         options = gate_rules.GateSettings(min_effect=effect, confidence=confidence, **more)
-        return gate_rules.settled(
-            options, gate_rules.read_settings(Path.cwd()), ("min_effect", "confidence", *more)
-        )
+        settings_of_file = gate_rules.read_settings(Path.cwd())
+        names = ("min_effect", "confidence", *more)
+        return gate_rules.settled(options, settings_of_file, names)
 
 
 @dataclass(frozen=True)
@@ -82,8 +87,12 @@ class GateOptions(RuleOptions):
 
     def settings(self) -> gate_rules.GateSettings:
         """Return the options, completed by the nearest file; refuse a gate that can never fail."""
-        metrics = gate_rules.check_metrics(",".join(self.metric)) if self.metric else None
-        fail_on = None if self.fail_on is None else gate_rules.check_gate(self.fail_on)
+        metrics = None
+        if self.metric:
+            metrics = gate_rules.check_metrics(",".join(self.metric))
+        fail_on = None
+        if self.fail_on is not None:
+            fail_on = gate_rules.check_gate(self.fail_on)
         settings = self.settled(fail_on=fail_on, metrics=metrics)
         if settings.fail_on and settings.metrics:
             from nsyspipe.model.figures import METRICS
@@ -103,21 +112,19 @@ def _thresholds(settings: gate_rules.GateSettings, *, is_quiet: bool) -> dict[st
     If no text is printed, stderr tells which file they are from.
     """
     if settings.file and is_quiet:
-        typer.echo(printable(f"Thresholds from {settings.file}."), err=True)
-    effect = (
-        gate_rules.DEFAULT_MIN_EFFECT_PCT
-        if settings.min_effect is None
-        else round(100 * settings.min_effect, 12)
-    )
-    return {
-        "min_effect_pct": f"{effect}%",
-        "confidence": settings.confidence or gate_rules.DEFAULT_CONFIDENCE,
-    }
+        text = printable(f"Thresholds from {settings.file}.")
+        typer.echo(text, err=True)
+    min_effect_pct = gate_rules.DEFAULT_MIN_EFFECT_PCT
+    if settings.min_effect is not None:
+        min_effect_pct = round(100 * settings.min_effect, 12)
+    confidence = settings.confidence or gate_rules.DEFAULT_CONFIDENCE
+    return {"min_effect_pct": f"{min_effect_pct}%", "confidence": confidence}
 
 
 def _runs(metavar: str, which: str, several: str) -> Any:  # noqa: ANN401 - what Typer takes
     more = f"For several captures of one {several}, repeat LABEL=REPORTS."
-    return typer.Argument(metavar=metavar, help=f"{which}. Quote globs. {ONE_RUN} {more}")
+    help_text = f"{which}. Quote globs. {ONE_RUN} {more}"
+    return typer.Argument(metavar=metavar, help=help_text)
 
 
 @with_options
@@ -149,8 +156,10 @@ def diff(
     """
     settings = rule.settings()
     outputs.check()
-    named = _two_sides(parse_runs(runs) if against is None else labelled_runs(against, *runs))
-    thresholds = _thresholds(settings, is_quiet=running.quiet or bool(outputs.printed))
+    runs_of_sides = parse_runs(runs) if against is None else labelled_runs(against, *runs)
+    named = _two_sides(runs_of_sides)
+    is_quiet = running.quiet or bool(outputs.printed)
+    thresholds = _thresholds(settings, is_quiet=is_quiet)
     with opened_runs(named, reading, running) as opened:
         from nsyspipe.api import diff as compared
         from nsyspipe.report.difference import (
@@ -161,32 +170,44 @@ def diff(
         )
         from nsyspipe.report.difference_screen import screen_blocks
 
-        asked = thresholds | {
+        options = thresholds | {
             "metrics": settings.metrics,
             "fail_on": settings.fail_on,
             "force": outputs.force,
         }
-        difference = replace(compared(opened[0], opened[1], **asked), settings=settings)
+        baseline, candidate = opened
+        computed = compared(baseline, candidate, **options)
+        difference = replace(computed, settings=settings)
         formats = difference_formats(difference)
-        blocks = (
-            difference_blocks(difference, has_gate=False)
-            if outputs.verbose
-            else screen_blocks(difference)
-        )
-        inputs = [path for runs in opened for run in runs for path in run.inputs]
+        if outputs.verbose:
+            blocks = difference_blocks(difference, has_gate=False)
+        else:
+            blocks = screen_blocks(difference)
+        inputs = _inputs_of(opened)
         outputs.answer(formats, blocks, inputs, identity_of(difference), quiet=running.quiet)
     gate = difference.gate
     if gate is not None:
-        if not (gate and running.quiet):  # a gate that passes is no news for who wants none
+        # A gate that passes is no news for a user who wants none.
+        if not (gate and running.quiet):
             typer.echo(printable(gate_line(gate)), err=True)
         if not gate:
             raise typer.Exit(gate.exit_code)
 
 
+def _inputs_of(opened: Iterable[Iterable["Run"]]) -> list[Path]:
+    """Return the files that runs were read from."""
+    inputs: list[Path] = []
+    for runs in opened:
+        for run in runs:
+            inputs += run.inputs
+    return inputs
+
+
 def _names_in_only_place(named: Sequence[NamedRuns]) -> tuple[list[str], list[str]]:
     """Return runs and labels of a place that is all that a user names; else none."""
-    if len(named) == 1 and len(named[0].places) == 1:
-        return names_in(named[0].places[0])
+    places = [place for run in named for place in run.places]
+    if len(places) == 1:
+        return names_in(places[0])
     return [], []
 
 
@@ -203,7 +224,8 @@ def _two_sides(named: list[NamedRuns]) -> list[NamedRuns]:
     problem = f"takes exactly two runs, but got {len(named)}"
     if len(named) == 1:
         problem = "takes exactly two runs, but the candidate is missing"
-        has_several_captures = len(named[0].places) > 1
+        n_captures = len(named[0].places)
+        has_several_captures = n_captures > 1
         how = "each with its own label" if has_several_captures else fix
         fix = f"nsyspipe diff BASELINE CANDIDATE, {how}"
     runs, labels = _names_in_only_place(named)
@@ -215,14 +237,18 @@ def _two_sides(named: list[NamedRuns]) -> list[NamedRuns]:
         has_two_labels = len(labels) == 2 and all(labels)  # noqa: PLR2004 - the sides
         if has_two_labels:
             names = labels
-            fix = f"nsyspipe diff --against {shlex.quote(labels[0])} {shlex.quote(place)}"
-    raise OptionError("diff", problem, found=few(names, 4), fix=fix)
+            label = shlex.quote(labels[0])
+            fix = f"nsyspipe diff --against {label} {shlex.quote(place)}"
+    shown_names = few(names, 4)
+    raise OptionError("diff", problem, found=shown_names, fix=fix)
 
 
 def _check_is_not_a_place_of_several_runs(named: Sequence[NamedRuns]) -> None:
     """Refuse one directory or glob with the reports of several runs."""
-    place = named[0].places[0]
-    if len(named) > 1 or len(named[0].places) > 1 or is_saved(Path(place)):
+    places = named[0].places
+    place = places[0]
+    is_only_place = len(named) == 1 and len(places) == 1
+    if not is_only_place or is_saved(Path(place)):
         return
     runs, _ = names_in(place)
     if len(runs) > 1:
@@ -258,7 +284,8 @@ def compare(
     """
     outputs.check()
     rules = rule.settled()
-    thresholds = _thresholds(rules, is_quiet=running.quiet or bool(outputs.printed))
+    is_quiet = running.quiet or bool(outputs.printed)
+    thresholds = _thresholds(rules, is_quiet=is_quiet)
     if sort is not None:
         from nsyspipe.comparison.scoreboard import check_sort
 
@@ -269,10 +296,9 @@ def compare(
         from nsyspipe.api import compare as compared
         from nsyspipe.report.scoreboard import identity_of, scoreboard_blocks, scoreboard_formats
 
-        board = replace(
-            compared(opened, sort=sort, **thresholds, force=outputs.force), settings=rules
-        )
+        computed = compared(opened, sort=sort, **thresholds, force=outputs.force)
+        board = replace(computed, settings=rules)
         formats = scoreboard_formats(board)
         blocks = scoreboard_blocks(board, is_verbose=outputs.verbose)
-        inputs = [path for runs in opened for run in runs for path in run.inputs]
+        inputs = _inputs_of(opened)
         outputs.answer(formats, blocks, inputs, identity_of(board), quiet=running.quiet)

@@ -88,6 +88,7 @@ def convert(
     if export.nsys is not None and not running.cluster:
         nsys = find(export.nsys)
     with progress(shown=running.is_shown) as stage, _exporters(running, export.nsys) as elsewhere:
+        on_progress = stage("exporting reports")
         outcomes = attempt_exports(
             sources,
             directory=export.out,
@@ -96,7 +97,7 @@ def convert(
             jobs=running.jobs,
             force=export.force,
             timeout_s=export.timeout,
-            on_progress=stage("exporting reports"),
+            on_progress=on_progress,
         )
     errors = [outcome for outcome in outcomes if isinstance(outcome, NsyspipeError)]
     for error in errors:
@@ -112,21 +113,21 @@ def _print_exports(exports: Sequence["Exported"], *, n_failed: int) -> None:
     """Print the exports, one per line, and how many were made, up to date or not possible."""
     from nsyspipe.nsys.export import EXPORTED, UP_TO_DATE
 
-    paths = [printable(str(exported.path)) for exported in exports]
+    texts_of_paths = [str(exported.path) for exported in exports]
+    paths = map(printable, texts_of_paths)
     write_stdout("".join(map(_path_line, paths)))
     n_by_status = Counter(exported.status for exported in exports)
-    counts = {
-        EXPORTED: n_by_status[EXPORTED],
-        UP_TO_DATE: n_by_status[UP_TO_DATE],
-        "failed": n_failed,
-    }
+    n_exported = n_by_status[EXPORTED]
+    n_up_to_date = n_by_status[UP_TO_DATE]
+    counts = {EXPORTED: n_exported, UP_TO_DATE: n_up_to_date, "failed": n_failed}
     texts = [f"{number} {status}" for status, number in counts.items() if number]
     typer.echo(", ".join(texts), err=True)
 
 
 def _path_line(path: str) -> str:
     """Return a line with a path that no program takes for an option."""
-    return f"./{path}\n" if path.startswith("-") else f"{path}\n"
+    is_like_option = path.startswith("-")
+    return f"./{path}\n" if is_like_option else f"{path}\n"
 
 
 @contextlib.contextmanager
@@ -142,23 +143,20 @@ def _exporters(
 
     with Cluster(running.cluster) as cluster:
         results = cluster.on_each_worker(find, program)
-        without_nsys = [
-            worker for worker, result in results.items() if isinstance(result, Exception)
-        ]
-        if without_nsys and len(without_nsys) == len(results):
-            raise NsysNotFoundError(
-                program or "nsys",
-                "was not found on any worker",
-                found=listed(without_nsys, MOST_NAMES),
-                fix="--nsys PATH as the workers see the path, or leave out --scheduler",
-            )
+        items = results.items()
+        without_nsys = [worker for worker, result in items if isinstance(result, Exception)]
         if without_nsys:
+            workers = listed(without_nsys, MOST_NAMES)
+            n_without = len(without_nsys)
+            if n_without == len(results):
+                problem = "was not found on any worker"
+                fix = "--nsys PATH as the workers see the path, or leave out --scheduler"
+                raise NsysNotFoundError(program or "nsys", problem, found=workers, fix=fix)
             cluster.take_only(results.keys() - without_nsys)
-            message = (
-                f"{len(without_nsys)} of {len(results)} workers have no nsys and export nothing: "
-                f"{listed(without_nsys, MOST_NAMES)}"
-            )
-            typer.echo("" if running.quiet else f"{message}\n", err=True, nl=False)
+            size = f"{n_without} of {len(results)} workers"
+            message = f"{size} have no nsys and export nothing: {workers}"
+            text = "" if running.quiet else f"{message}\n"
+            typer.echo(text, err=True, nl=False)
         yield cluster, is_unwanted
 
 
@@ -187,17 +185,15 @@ def redact(
     from nsyspipe.report.redaction import redaction_text
 
     if len(paths) == 1:
-        raise OptionError(
-            "redact",
-            "needs a place for the copies",
-            fix=f"nsyspipe redact {shlex.quote(paths[0])} OUT",
-        )
+        fix = f"nsyspipe redact {shlex.quote(paths[0])} OUT"
+        raise OptionError("redact", "needs a place for the copies", fix=fix)
     reports = paths[:-1]
     out = Path(paths[-1])
     refuse_saved_runs(reports)
     with progress(shown=running.is_shown) as stage:
+        on_progress = stage("copying MiB")
         done = run_redact(
-            reports, out, force=force, drop_unknown=drop_unknown, on_progress=stage("copying MiB")
+            reports, out, force=force, drop_unknown=drop_unknown, on_progress=on_progress
         )
     if not running.quiet:
         write_stdout(redaction_text(done, out))

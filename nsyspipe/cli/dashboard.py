@@ -39,7 +39,8 @@ def dashboard(
     page: DashboardOptions,
     running: QuietOptions,
 ) -> None:
-    """Write a dashboard of all runs of a run store: a table and, for four or more runs, a chart of step time.
+    """Write a dashboard of all runs of a run store: a table and, for four or more runs, a chart of
+    step time.
 
     The dashboard is one self-contained HTML file. --pages keeps an HTML report that is newer than
     its run.
@@ -49,18 +50,15 @@ def dashboard(
       nsyspipe dashboard runs/ -o runs.html
       nsyspipe dashboard runs/ -o site/index.html --pages site/pages
       nsyspipe dashboard runs/ -o - | ssh host 'cat > /var/www/runs.html'
-    """
+    """  # noqa: D205 - the summary is longer than a line
     store = store_of(stores)
     name = name_of_store(store)
+    file = shlex.quote(f"{name}.html")
     if page.out is None:
-        raise OptionError(
-            "dashboard", "needs a file to write", fix=f"-o {shlex.quote(f'{name}.html')}"
-        )
+        raise OptionError("dashboard", "needs a file to write", fix=f"-o {file}")
     target = None if page.out == STDOUT else Path(page.out)
     if page.open and target is None:
-        raise OptionError(
-            "--open", "needs an output file", fix=f"-o {shlex.quote(f'{name}.html')} --open"
-        )
+        raise OptionError("--open", "needs an output file", fix=f"-o {file} --open")
     from nsyspipe.report.html.dashboard_page import check_dashboard, store_page
 
     if target is not None:
@@ -70,7 +68,8 @@ def dashboard(
             store, target, page.pages, force=page.force, stage=stage
         )
     for run in unreadable:
-        typer.echo(printable(f"warning: {run.run_id}: {run.table} {run.message}"), err=True)
+        warning = f"warning: {run.run_id}: {run.table} {run.message}"
+        typer.echo(printable(warning), err=True)
     if target is None:
         write_stdout(text)
         return

@@ -53,7 +53,7 @@ def doctor(
     reports, logs = split_logs(reports or [], reading.nccl_log)
     if not reports:
         answer = _answer_of_machine(is_verbose=reading.verbose)
-    elif is_saved(Path(reports[0])) and not is_one_run(Path(reports[0])):
+    elif _is_store(Path(reports[0])):
         answer = _answer_of_store(reports, reading)
     else:
         answer = _answer_of_reports(reports, logs, reading, running)
@@ -92,6 +92,15 @@ def _answer_of_store(arguments: Sequence[str], reading: ExaminingOptions) -> _An
     return _Answer(document, blocks, [Path(store)])
 
 
+def _is_store(path: Path) -> bool:
+    return is_saved(path) and not is_one_run(path)
+
+
+def _how_to_read(reading: ExaminingOptions) -> Reading:
+    patterns = {name: getattr(reading, name) for name in _PATTERNS}
+    return Reading.from_text(n_steps=reading.steps, **patterns)
+
+
 def _answer_of_reports(
     arguments: Sequence[str],
     log_arguments: Sequence[str],
@@ -106,16 +115,17 @@ def _answer_of_reports(
 
     parse_skip_first(reading.skip_first)
     parse_findings(reading.findings)
-    patterns = {name: getattr(reading, name) for name in _PATTERNS}
-    how_to_read = Reading.from_text(n_steps=reading.steps, **patterns)
+    how_to_read = _how_to_read(reading)
     logs = find_logs(log_arguments)
     topology = None if reading.topology is None else Path(reading.topology)
     with progress(shown=running.is_shown) as stage:
         paths, chosen = reports_to_read(arguments, reading, jobs=running.jobs, stage=stage)
     # Other files are read before the reports, so that a wrong one is refused before long work.
+    rank_map = chosen.rank_map if chosen else parse_rank_map(reading.rank_map)
+    log = read_nccl_logs(logs) if logs else None
     side_files = Beside(
-        rank_map=chosen.rank_map if chosen else parse_rank_map(reading.rank_map),
-        log=read_nccl_logs(logs) if logs else None,
+        rank_map=rank_map,
+        log=log,
         topology=None if topology is None else read_topology(topology),
         looks_beside=not reading.no_logs,
     )

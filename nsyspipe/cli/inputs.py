@@ -60,11 +60,12 @@ def reports_to_read(
     try:
         reports = find_named(arguments)
     except ReportNotFoundError as error:
-        fix = next(filter(None, map(_meant_run, arguments)), None)
+        fixes = filter(None, map(_meant_run, arguments))
+        fix = next(fixes, None)
         if fix:
-            raise ReportNotFoundError(
-                error.subject, error.problem, found=error.found, fix=fix
-            ) from error
+            subject = error.subject
+            problem = error.problem
+            raise ReportNotFoundError(subject, problem, found=error.found, fix=fix) from error
         raise
     chosen = None
     if reading.ranks is not None:
@@ -73,9 +74,11 @@ def reports_to_read(
         chosen = choose_ranks(reading.ranks, reports, reading.rank_map)
         reports = [*chosen.paths]
     on_progress = None
-    if any(path.suffix in RAW_SUFFIXES for path in reports):
+    has_raw_report = any(path.suffix in RAW_SUFFIXES for path in reports)
+    if has_raw_report:
         on_progress = stage("exporting reports")
-    return exported_reports(reports, jobs=jobs, on_progress=on_progress), chosen
+    exports = exported_reports(reports, jobs=jobs, on_progress=on_progress)
+    return exports, chosen
 
 
 def _meant_run(place: str) -> str | None:
@@ -92,15 +95,18 @@ def _meant_run(place: str) -> str | None:
         name = Path(place).name
     with contextlib.suppress(OSError, NsyspipeError):
         if colon:
-            stores = [
-                path.name for path in store.parent.iterdir() if path.is_dir() and is_saved(path)
-            ]
-            store = store.with_name(nearest_name(store.name, stores) or store.name)
+            store_name = nearest_name(store.name, _names_of_stores(store.parent))
+            store = store.with_name(store_name or store.name)
         labels = labels_by_time(store)
-        names = {*labels, *labels.values()} - {""}
-        if name in names:
+        names = {*labels, *labels.values()}
+        if name and name in names:
             return argument_of(store, name)
     return None
+
+
+def _names_of_stores(directory: Path) -> list[str]:
+    directories = [path for path in directory.iterdir() if path.is_dir()]
+    return [path.name for path in directories if is_saved(path)]
 
 
 @contextlib.contextmanager
@@ -112,23 +118,26 @@ def opened_run(
     The processes that read the reports end with the context.
     """
     reading.check_logs()
-    labels, places = zip(*map(split_label, arguments), strict=True)
+    labelled_places = map(split_label, arguments)
+    labels, places = zip(*labelled_places, strict=True)
     options = reading.chosen("label", "run_id", "topology")
     options["label"] = _label_of_run(arguments, labels, options["label"])
     options["nccl_log"] = reading.nccl_log or []
     options["reports"] = places
     with progress(shown=running.is_shown) as stage, contextlib.ExitStack() as processes:
-        if labels[0] and len(places) == 1 and is_saved(Path(places[0])):
+        first_place = Path(places[0])
+        if labels[0] and len(places) == 1 and is_saved(first_place):
             # The run gets the label of the argument, whatever label it was saved with.
-            options["reports"] = place_of(*find_saved(Path(places[0]), reading.run_id))
-        elif not any(is_saved(Path(place)) for place in places):
+            saved = find_saved(first_place, reading.run_id)
+            options["reports"] = place_of(*saved)
+        elif not any(map(is_saved, map(Path, places))):
             reports, logs = split_logs(places, reading.nccl_log)
             options["nccl_log"] = find_logs(logs)
-            paths, options["ranks"] = reports_to_read(
-                reports, reading, jobs=running.jobs, stage=stage
-            )
+            exports = reports_to_read(reports, reading, jobs=running.jobs, stage=stage)
+            paths, options["ranks"] = exports
             options["reports"] = paths
-            options["executor"] = processes.enter_context(running.executor(paths))
+            executor = running.executor(paths)
+            options["executor"] = processes.enter_context(executor)
             options["on_progress"] = stage("reading reports")
         # Heavy, so it is imported while the workers do the same.
         from nsyspipe.api import load
@@ -141,27 +150,27 @@ def _label_of_run(
 ) -> str | None:
     """Return the label of the one run that arguments name, by LABEL= or by --label."""
     if len({*labels}) > 1:
-        raise OptionError(
-            shlex.join(arguments),
-            "names several runs, but this command needs one",
-            fix=shlex.quote(arguments[0]),
-        )
+        command = shlex.join(arguments)
+        problem = "names several runs, but this command needs one"
+        raise OptionError(command, problem, fix=shlex.quote(arguments[0]))
     label = labels[0]
-    if label is not None and label_option not in (None, label):
+    is_other_label = label_option not in (None, label)
+    if label is not None and is_other_label:
         option = f"--label {shlex.quote(str(label_option))}"
-        raise OptionError(
-            f"--label {label_option}",
-            f"differs from the label of {arguments[0]}",
-            fix=f"leave out one of them: {option}, or {label}=",
-        )
+        problem = f"differs from the label of {arguments[0]}"
+        fix = f"leave out one of them: {option}, or {label}="
+        raise OptionError(f"--label {label_option}", problem, fix=fix)
     return label_option or label
 
 
 def store_of(arguments: Sequence[str]) -> Path:
     """Return the run store that is meant as a whole, or refuse anything else."""
     first = Path(arguments[0])
-    store = find_saved(first)[0] if is_one_run(first) else first
-    if len(arguments) > 1 or store != first:
+    store = first
+    if is_one_run(first):
+        store, _ = find_saved(first)
+    has_more = len(arguments) > 1
+    if has_more or store != first:
         shown = shlex.quote(place_as_given(store, first))
         raise OptionError(shlex.join(arguments), "is not one run store", fix=shown)
     return store
@@ -191,18 +200,23 @@ def parse_runs(
     groups: dict[str | tuple[int, str], list[str]] = {}
     for number, argument in enumerate(arguments):
         label, place = split_label(argument)
-        for saved_run in _saved_runs(place, is_any_number=is_any_number) or [place]:
-            key = (number, saved_run) if label is None else label
-            groups.setdefault(key, []).append(saved_run)
-    reports = [place for label, place in map(split_label, arguments) if label is None]
-    if any(len(group) > 1 for group in words_of_runs(reports).values()):
+        saved_runs = _saved_runs(place, is_any_number=is_any_number)
+        for place_of_run in saved_runs or [place]:
+            key = (number, place_of_run) if label is None else label
+            places = groups.setdefault(key, [])
+            places.append(place_of_run)
+    labelled_places = map(split_label, arguments)
+    reports = [place for label, place in labelled_places if label is None]
+    groups_of_reports = words_of_runs(reports).values()
+    if any(len(group) > 1 for group in groups_of_reports):
         from nsyspipe.run.ranks import check_several_runs
 
         check_several_runs(reports, start)
-    return [
-        NamedRuns(key if isinstance(key, str) else None, tuple(places))
-        for key, places in groups.items()
-    ]
+    named = []
+    for key, places in groups.items():
+        label = key if isinstance(key, str) else None
+        named.append(NamedRuns(label, tuple(places)))
+    return named
 
 
 def labelled_runs(label: str, place: str, *candidates: str) -> list[NamedRuns]:
@@ -215,13 +229,15 @@ def labelled_runs(label: str, place: str, *candidates: str) -> list[NamedRuns]:
     for name, (places, incomplete_run_ids) in compared_runs.items():
         sides.append(NamedRuns(name, tuple(places)))
         if incomplete_run_ids:
-            left_out = [f"{place.rstrip('/')}:{run_id}" for run_id in incomplete_run_ids]
+            store = place.rstrip("/")
+            left_out = [f"{store}:{run_id}" for run_id in incomplete_run_ids]
             words = listed(left_out, 4)
             typer.echo(f"Left out, as {name} has runs of all ranks: {words}.", err=True)
     if len(sides) > 1:
         return sides
-    start = f"{shlex.join(['nsyspipe', 'diff', '--against', label, place])} "
-    return [*sides, *parse_runs(candidates, start=start)]
+    command = shlex.join(["nsyspipe", "diff", "--against", label, place])
+    further_sides = parse_runs(candidates, start=f"{command} ")
+    return sides + further_sides
 
 
 def refuse_saved_runs(arguments: Sequence[str], takes: str = "reports") -> None:
@@ -234,11 +250,10 @@ def refuse_saved_runs(arguments: Sequence[str], takes: str = "reports") -> None:
         if is_one_run(place):
             find_saved(place)
             what = "a saved run"
-            fix = (
-                f"nsyspipe analyze {shlex.quote(str(place))} shows its problems, or pass its "
-                "reports"
-            )
-        raise OptionError(str(place), f"is {what}, but this command needs {takes}", fix=fix)
+            quoted = shlex.quote(str(place))
+            fix = f"nsyspipe analyze {quoted} shows its problems, or pass its reports"
+        problem = f"is {what}, but this command needs {takes}"
+        raise OptionError(str(place), problem, fix=fix)
 
 
 def split_label(argument: str) -> tuple[str | None, str]:
@@ -247,8 +262,9 @@ def split_label(argument: str) -> tuple[str | None, str]:
     # The whole argument may be a path or a glob, also an absolute one, which pathlib cannot match.
     # The path is checked first, because glob fails with names that are too long.
     is_glob = glob.has_magic(argument)
-    is_place = os.path.lexists(argument) or (is_glob and bool(glob.glob(argument)))  # noqa: PTH207
-    if not equals or os.sep in label or is_place:
+    if os.path.lexists(argument) or (is_glob and glob.glob(argument)):  # noqa: PTH207
+        return None, argument
+    if not equals or os.sep in label:
         return None, argument
     check_name("label ", label, "LABEL=PATH, or ./PATH for a path with = in it")
     if not place:
@@ -262,11 +278,13 @@ def _saved_runs(place: str, *, is_any_number: bool) -> list[str]:
         run_ids = [*labels_by_time(Path(place))]
         if len(run_ids) > 1:
             return [place_of(place, run_id) for run_id in run_ids]
-    if os.path.lexists(place) or not glob.has_magic(place):
+    is_glob = glob.has_magic(place)
+    if os.path.lexists(place) or not is_glob:
         return []
     # The glob may be absolute, which pathlib cannot match.
-    paths = sorted(glob.glob(place))  # noqa: PTH207
-    return paths if all(is_saved(Path(path)) for path in paths) else []
+    places = sorted(glob.glob(place))  # noqa: PTH207
+    is_of_saved_runs = all(map(is_saved, map(Path, places)))
+    return places if is_of_saved_runs else []
 
 
 def names_in(place: str) -> tuple[list[str], list[str]]:
@@ -279,7 +297,8 @@ def names_in(place: str) -> tuple[list[str], list[str]]:
         return [*groups], []
     labels = labels_by_time(Path(place))
     distinct_labels = [*dict.fromkeys(labels.values())]
-    run_arguments = [argument_of(Path(place), run_id) for run_id in labels]
+    store = Path(place)
+    run_arguments = [argument_of(store, run_id) for run_id in labels]
     return run_arguments, distinct_labels
 
 
@@ -298,28 +317,28 @@ def opened_runs(
         reading.refuse_given("all runs are saved and already analyzed", "analyze the reports again")
     files = _files_by_label(named, reading)
     with progress(shown=running.is_shown) as stage, contextlib.ExitStack() as processes:
-        reports = {
-            (run, place): reports_to_read([place], reading, jobs=running.jobs, stage=stage)
-            for run, place in captures
-        }
+        reports = {}
+        for run, place in captures:
+            exports = reports_to_read([place], reading, jobs=running.jobs, stage=stage)
+            reports[run, place] = exports
         executor = None
         if reports:
-            paths = [*chain.from_iterable(exports for exports, _ in reports.values())]
+            paths_of_reports = (paths for paths, _ in reports.values())
+            paths = [*chain.from_iterable(paths_of_reports)]
             executor = processes.enter_context(running.executor(paths))
-        opener = _RunOpener(
-            saved=saved,
-            reports=reports,
-            files=files,
-            options=reading.chosen() | {"executor": executor},
-            stage=stage,
-        )
+        options = reading.chosen() | {"executor": executor}
+        opener = _RunOpener(saved=saved, reports=reports, files=files, options=options, stage=stage)
         yield [opener.open_captures(run) for run in named]
 
 
 def _find_saved_places(named: Sequence[NamedRuns]) -> dict[str, tuple[Path, str]]:
     """Return store and ID of each place that is a saved run."""
-    places = chain.from_iterable(run.places for run in named)
-    return {place: find_saved(Path(place)) for place in places if is_saved(Path(place))}
+    saved = {}
+    for place in chain.from_iterable(run.places for run in named):
+        path = Path(place)
+        if is_saved(path):
+            saved[place] = find_saved(path)
+    return saved
 
 
 class _FilesByLabel(NamedTuple):
@@ -332,7 +351,8 @@ class _FilesByLabel(NamedTuple):
 def _files_by_label(named: Sequence[NamedRuns], reading: SeveralRunsOptions) -> _FilesByLabel:
     log_arguments = _by_label(reading.nccl_log or [], named)
     topologies = _by_label(reading.topology or [], named)
-    logs = {label: find_logs(arguments) for label, arguments in log_arguments.items()}
+    arguments_of_labels = log_arguments.items()
+    logs = {label: find_logs(arguments) for label, arguments in arguments_of_labels}
     return _FilesByLabel(logs, topologies)
 
 
@@ -351,7 +371,8 @@ class _RunOpener:
 
     def open_captures(self, run: NamedRuns) -> tuple[Run, ...]:
         """Return the captures of a run."""
-        return tuple(self._open(run, place) for place in run.places)
+        captures = [self._open(run, place) for place in run.places]
+        return tuple(captures)
 
     def _open(self, named: NamedRuns, place: str) -> Run:
         # Imported when they are used, because reports need large packages, and workers import these
@@ -359,22 +380,21 @@ class _RunOpener:
         if place in self.saved:
             from nsyspipe.store.saved_run import SavedRun
 
-            return SavedRun(*self.saved[place], named.label)
+            store, run_id = self.saved[place]
+            return SavedRun(store, run_id, named.label)
         from nsyspipe.api import load
 
         paths, ranks = self.reports[named, place]
         labels = dict.fromkeys((None, named.label))
-        topologies = [
-            *self.files.topologies.get(named.label, []),
-            *self.files.topologies.get(None, []),
-        ]
+        logs = [self.files.logs.get(label, []) for label in labels]
+        topologies = [self.files.topologies.get(label, []) for label in reversed(labels)]
         options = dict(self.options)
         options["ranks"] = ranks
         options["label"] = named.label
-        logs = self.files.logs
-        options["nccl_log"] = [path for label in labels for path in logs.get(label, [])]
-        options["topology"] = topologies[0] if topologies else None
-        options["on_progress"] = self.stage(f"reading {named.label or place}")
+        options["nccl_log"] = [*chain.from_iterable(logs)]
+        options["topology"] = next(chain.from_iterable(topologies), None)
+        name = named.label or place
+        options["on_progress"] = self.stage(f"reading {name}")
         run = load(paths, **options)
         # The steps are read now, so that runs are read one after the other.
         _ = run.steps()

@@ -73,11 +73,11 @@ def check_address_space() -> None:
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit != resource.RLIM_INFINITY and limit < MIN_ADDRESS_SPACE_BYTES:
         needed_mb = MIN_ADDRESS_SPACE_BYTES >> 20
-        raise InputError(
-            "the memory limit (ulimit -v)",
-            f"allows {limit >> 20} MB, but nsyspipe needs at least {needed_mb} MB",
-            fix=f"ulimit -v {MIN_ADDRESS_SPACE_BYTES >> 10}, or more",
-        )
+        limit_mb = limit >> 20
+        problem = f"allows {limit_mb} MB, but nsyspipe needs at least {needed_mb} MB"
+        needed_kb = MIN_ADDRESS_SPACE_BYTES >> 10
+        fix = f"ulimit -v {needed_kb}, or more"
+        raise InputError("the memory limit (ulimit -v)", problem, fix=fix)
 
 
 class Sectioned(TyperCommand):
@@ -95,19 +95,14 @@ class Sectioned(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - of Typer
         """Refuse an option that takes one value and is given two."""
         parameters: list[Any]
-        _, _, parameters = self.make_parser(ctx).parse_args(args=[*args])
-        single = [
-            parameter
-            for parameter in parameters
-            if not (parameter.multiple or getattr(parameter, "is_flag", True))
-        ]
+        parser = self.make_parser(ctx)
+        _, _, parameters = parser.parse_args(args=[*args])
+        single = [parameter for parameter in parameters if _takes_one_value(parameter)]
         for parameter in single:
             if single.count(parameter) > 1:
-                raise OptionError(
-                    max(parameter.opts, key=len),
-                    "takes one value, but got several",
-                    fix="pass the option once",
-                )
+                name = max(parameter.opts, key=len)
+                problem = "takes one value, but got several"
+                raise OptionError(name, problem, fix="pass the option once")
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 - of Typer or Click
@@ -124,11 +119,13 @@ class Sectioned(TyperCommand):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - of Typer or Click
         """Write arguments, then the options by section."""
-        sections: dict[str, list[Any]] = {name: [] for name in ("Arguments", *_SECTION_NAMES)}
+        names = ("Arguments", *_SECTION_NAMES)
+        sections: dict[str, list[Any]] = {name: [] for name in names}
         parameters: list[Any] = self.get_params(ctx)
         for parameter in parameters:
             if parameter.param_type_name == "argument":
-                sections["Arguments"].append((parameter.metavar, parameter.help))
+                record = (parameter.metavar, parameter.help)
+                sections["Arguments"].append(record)
                 continue
             record = parameter.get_help_record(ctx)
             if record:
@@ -138,6 +135,11 @@ class Sectioned(TyperCommand):
             if records:
                 with formatter.section(name):
                     formatter.write_dl(records)
+
+
+def _takes_one_value(parameter: Any) -> bool:  # noqa: ANN401 - of Typer or Click
+    is_flag = getattr(parameter, "is_flag", True)
+    return not (is_flag or parameter.multiple)
 
 
 def option(
@@ -155,7 +157,8 @@ def option(
     the help does not show it.
     """
     settings = {"help": text, "metavar": metavar, "hidden": is_hidden}
-    return field(default=default, metadata={"option": _Declaration(short, settings, least)})
+    declaration = _Declaration(short, settings, least)
+    return field(default=default, metadata={"option": declaration})
 
 
 def flag(text: str, short: str | None = None) -> Any:  # noqa: ANN401 - a field
@@ -175,10 +178,11 @@ def _number(
             value = kind(str(text))
             if least is None or value >= least:
                 return value
-        has_unit = re.fullmatch(r"[\d.]+ ?[A-Za-z/]+", str(text)) is not None
-        hint = ", without a unit" if has_unit else ""
+        number_with_unit = re.fullmatch(r"[\d.]+ ?[A-Za-z/]+", str(text))
+        hint = ", without a unit" if number_with_unit else ""
         fix = f"{option} {metavar}{hint}"
-        raise OptionError(f"{option} {text}", f"is not {noun}{bound}", fix=fix)
+        problem = f"is not {noun}{bound}"
+        raise OptionError(f"{option} {text}", problem, fix=fix)
 
     return number
 
@@ -186,10 +190,9 @@ def _number(
 def with_options(command: Command) -> Command:
     """Let Typer see a parameter for each `option` of the dataclasses that a command takes."""
     signature = inspect.signature(command, eval_str=True).parameters
+    annotations = {name: parameter.annotation for name, parameter in signature.items()}
     groups: dict[str, Any] = {
-        name: parameter.annotation
-        for name, parameter in signature.items()
-        if is_dataclass(parameter.annotation)
+        name: group for name, group in annotations.items() if is_dataclass(group)
     }
     options = {name: _options_of(group) for name, group in groups.items()}
     parameters = []
@@ -197,14 +200,19 @@ def with_options(command: Command) -> Command:
         if name in groups:
             section = _SECTION_OF_PARAMETER.get(name, OUTPUT)
             types = get_type_hints(groups[name])
-            parameters += [_parameter(each, types[each.name], section) for each in options[name]]
+            for declared in options[name]:
+                kind = types[declared.name]
+                parameters.append(_parameter(declared, kind, section))
         else:
-            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+            keyword_only = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+            parameters.append(keyword_only)
 
     @functools.wraps(command)
     def called(**values: Any) -> None:  # noqa: ANN401 - of any type
         for name, group in groups.items():
-            values_of_group = {each.name: values.pop(each.name) for each in options[name]}
+            values_of_group = {}
+            for declared in options[name]:
+                values_of_group[declared.name] = values.pop(declared.name)
             values[name] = group(**values_of_group)
         command(**values)
 
@@ -227,22 +235,25 @@ def _parameter(declared: Field[Any], kind: Any, section: str) -> inspect.Paramet
     settings = dict(declaration.settings)
     settings["rich_help_panel"] = _SECTION_OF_OPTION.get(declared.name, section)
     # The type may be a union with None.
-    for number in {int, float}.intersection(get_args(kind) or [kind]):
-        settings["parser"] = _number(number, declaration.least, long, settings["metavar"])
-    names = [long] if declaration.short is None else [long, declaration.short]
+    kinds = get_args(kind) or [kind]
+    for number in {int, float}.intersection(kinds):
+        metavar = settings["metavar"]
+        settings["parser"] = _number(number, declaration.least, long, metavar)
+    names = [long]
+    if declaration.short is not None:
+        names.append(declaration.short)
     # The types are known at run time only.
     annotated: Any = Annotated
     annotation = annotated[kind, typer.Option(*names, **settings)]
+    keyword_only = inspect.Parameter.KEYWORD_ONLY
     return inspect.Parameter(
-        declared.name,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=declared.default,
-        annotation=annotation,
+        declared.name, keyword_only, default=declared.default, annotation=annotation
     )
 
 
 def _phase(name: str) -> Any:  # noqa: ANN401 - a field
-    return option(f"NVTX ranges of the {name} phase. [default: {PHASE_PATTERNS[name]}]", "REGEX")
+    pattern = PHASE_PATTERNS[name]
+    return option(f"NVTX ranges of the {name} phase. [default: {pattern}]", "REGEX")
 
 
 @dataclass(frozen=True)
@@ -281,8 +292,9 @@ class ReadingOptions:
 
     def chosen(self, *more: str) -> dict[str, Any]:
         """Return the options of every command by name, and `more` options that this one has."""
-        names = [each.name for each in fields(ReadingOptions) if each.name != "no_logs"]
-        values = {name: getattr(self, name) for name in (*names, *more)}
+        names = [declared.name for declared in fields(ReadingOptions)]
+        names.remove("no_logs")
+        values = {name: getattr(self, name) for name in [*names, *more]}
         return values | {"logs": not self.no_logs}
 
     def check_logs(self) -> None:
@@ -296,13 +308,15 @@ class ReadingOptions:
     def refuse_given(self, why: str, fix: str) -> None:
         """Refuse options about reports where no report is read."""
         changed = []
-        for each in fields(self):
-            value = getattr(self, each.name) or each.default
-            if value != each.default:
-                changed.append(f"--{each.name.replace('_', '-')}")
+        for declared in fields(self):
+            value = getattr(self, declared.name) or declared.default
+            if value != declared.default:
+                name = declared.name.replace("_", "-")
+                changed.append(f"--{name}")
         if changed:
+            options = ", ".join(changed)
             problem = f"changes how reports are read, but {why}"
-            raise OptionError(", ".join(changed), problem, fix=f"leave out this option, or {fix}")
+            raise OptionError(options, problem, fix=f"leave out this option, or {fix}")
 
 
 @dataclass(frozen=True)
@@ -328,9 +342,11 @@ def check_name(option: str, name: str | None, fix: str) -> None:
     """Refuse a label or an ID of a run that is empty, too long, or not printable."""
     if name is None:
         return
-    if not (name.isprintable() and 0 < len(name) <= MAX_LETTERS_OF_NAME):
+    has_valid_length = 0 < len(name) <= MAX_LETTERS_OF_NAME
+    if not has_valid_length or not name.isprintable():
         problem = f"is empty, longer than {MAX_LETTERS_OF_NAME} characters, or not printable"
-        raise OptionError(f"{option}{name[:MAX_LETTERS_OF_NAME]!r}", problem, fix=fix)
+        start = name[:MAX_LETTERS_OF_NAME]
+        raise OptionError(f"{option}{start!r}", problem, fix=fix)
 
 
 @dataclass(frozen=True)
@@ -424,16 +440,12 @@ class RunningOptions(QuietOptions):
         """The scheduler whose workers do the work; None if this machine does it."""
         if self.scheduler is not None and self.jobs is not None:
             problem = "counts processes of this machine, but a cluster has its own processes"
-            raise OptionError(
-                f"-j {self.jobs} with --scheduler", problem, fix="leave out one of them"
-            )
+            options = f"-j {self.jobs} with --scheduler"
+            raise OptionError(options, problem, fix="leave out one of them")
         if self.scheduler is not None and not self.scheduler.strip():
             problem = "is empty (perhaps a variable that is not set)"
-            raise OptionError(
-                f"--scheduler {self.scheduler!r}",
-                problem,
-                fix="--scheduler ADDRESS, or leave out --scheduler",
-            )
+            fix = "--scheduler ADDRESS, or leave out --scheduler"
+            raise OptionError(f"--scheduler {self.scheduler!r}", problem, fix=fix)
         if self.scheduler is None and self.jobs is None:
             return os.environ.get(SCHEDULER) or None
         return self.scheduler

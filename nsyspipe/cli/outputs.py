@@ -77,10 +77,11 @@ def text_of(blocks: Iterable[Block]) -> str:
 
 def print_error(error: NsyspipeError) -> None:
     """Print an error: a line with the problem, then what was found and what fixes it."""
-    is_coloured = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
-    word = typer.style("error:", fg="red", bold=True) if is_coloured else "error:"
+    has_colors = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+    word = typer.style("error:", fg="red", bold=True) if has_colors else "error:"
     first, *rest = (printable(naming_sources(line)) for line in error.lines())
-    sys.stderr.write("\n".join([f"{word} {first}", *rest]) + "\n")
+    text = "\n".join([f"{word} {first}", *rest])
+    sys.stderr.write(f"{text}\n")
 
 
 def lenient_encoding() -> None:
@@ -96,15 +97,18 @@ def lenient_encoding() -> None:
 def say_written(*names: str, quiet: bool) -> None:
     """Say on stderr which files were written."""
     if names and not quiet:
-        typer.echo(printable(f"written: {', '.join(names)}"), err=True)
+        text = printable(f"written: {', '.join(names)}")
+        typer.echo(text, err=True)
 
 
 def open_page(path: Path) -> None:
     """Show a page in the browser of whoever is there."""
     import webbrowser
 
-    if not webbrowser.open(path.absolute().as_uri()):
-        typer.echo(printable(f"no browser was found, so open {path} yourself"), err=True)
+    url = path.absolute().as_uri()
+    if not webbrowser.open(url):
+        hint = printable(f"no browser was found, so open {path} yourself")
+        typer.echo(hint, err=True)
 
 
 @contextlib.contextmanager
@@ -113,7 +117,8 @@ def progress(*, shown: bool) -> Iterator[Stage]:
 
     The bar replaces that of the stage before.
     """
-    if not shown or sys.stderr is None or not sys.stderr.isatty():
+    is_terminal = sys.stderr is not None and sys.stderr.isatty()
+    if not shown or not is_terminal:
         yield lambda _: None
         return
     from rich.console import Console
@@ -125,7 +130,8 @@ def progress(*, shown: bool) -> Iterator[Stage]:
         MofNCompleteColumn(),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True) as bar:
 
         def start(name: str) -> OnProgress:
             for task_before in bar.task_ids:
@@ -138,14 +144,16 @@ def progress(*, shown: bool) -> Iterator[Stage]:
 
 
 def _format(name: str) -> Any:  # noqa: ANN401 - a field
-    return option(FORMATS[name].help, "FILE" if name in _TO_FILES_ONLY else "FILE|-")
+    metavar = "FILE" if name in _TO_FILES_ONLY else "FILE|-"
+    return option(FORMATS[name].help, metavar)
 
 
 def _check_printable(name: str, value: str) -> None:
     """Refuse to print a format that is written to files only."""
     if value == STDOUT and name in _TO_FILES_ONLY:
         place = "DIR" if name == "out" else "FILE"
-        raise OptionError(f"--{name} -", "cannot be printed", fix=f"--{name} {place}")
+        fix = f"--{name} {place}"
+        raise OptionError(f"--{name} -", "cannot be printed", fix=fix)
 
 
 def _check_suffix(name: str, value: str) -> None:
@@ -155,7 +163,8 @@ def _check_suffix(name: str, value: str) -> None:
     suffix = Path(value).suffix.lower()
     format_of_suffix = FORMAT_OF_SUFFIX.get(suffix, name)
     if format_of_suffix != name:
-        renamed = Path(value).with_suffix(FORMATS[name].suffixes[0])
+        own_suffix = FORMATS[name].suffixes[0]
+        renamed = Path(value).with_suffix(own_suffix)
         problem = f"has the file name extension of --{format_of_suffix}"
         fix = f"--{name} {renamed}, or --{format_of_suffix} {value}"
         raise OptionError(f"--{name} {value}", problem, fix=fix)
@@ -188,7 +197,8 @@ class Outputs:
     @property
     def printed(self) -> str | None:
         """The format that is printed, so that nothing else may be; `check` allows one at most."""
-        return next((name for name, value in self._named.items() if value == STDOUT), None)
+        values = self._named.items()
+        return next((name for name, value in values if value == STDOUT), None)
 
     def check(self) -> None:
         """Refuse what cannot be written before any work is done."""
@@ -207,18 +217,19 @@ class Outputs:
             target = value if is_printed else os.path.realpath(value)
             first_option = option_of_target.setdefault(target, f"--{name}")
             if first_option != f"--{name}":
-                raise OptionError(
-                    f"{first_option} and --{name}",
-                    f"both write to {value}",
-                    fix="use a different file for each",
-                )
+                options = f"{first_option} and --{name}"
+                problem = f"both write to {value}"
+                raise OptionError(options, problem, fix="use a different file for each")
             is_file = not is_printed and name != "out"
             if is_file and not self._makes_directory_of(value):
-                check_directory(value, f"run{FORMATS[name].suffixes[0]}")
+                suffix = FORMATS[name].suffixes[0]
+                check_directory(value, f"run{suffix}")
 
     def _makes_directory_of(self, file: str) -> bool:
         """Tell whether a file goes to the run store, which is made first."""
-        return self.out is not None and Path(file).parent == Path(self.out)
+        if self.out is None:
+            return False
+        return Path(file).parent == Path(self.out)
 
     def answer(
         self,
@@ -241,7 +252,8 @@ class Outputs:
         texts = {name: formats[name].text() for name in self._named}
         for name, opened in files.items():
             with opened() as file:
-                file.write(texts[name].encode("utf-8", errors="replace"))
+                data = texts[name].encode("utf-8", errors="replace")
+                file.write(data)
         if self.printed:
             write_stdout(texts[self.printed])
         elif not quiet:
@@ -251,10 +263,12 @@ class Outputs:
     @property
     def _paths(self) -> dict[str, str]:
         """The files that are written, by format."""
-        return {name: value for name, value in self._named.items() if value != STDOUT}
+        values = self._named.items()
+        return {name: value for name, value in values if value != STDOUT}
 
     def _say_written(self, *stores: str, quiet: bool) -> None:
-        say_written(*self._paths.values(), *stores, quiet=quiet)
+        files = self._paths.values()
+        say_written(*files, *stores, quiet=quiet)
         if self.open:
             open_page(Path(str(self.html)))
 
@@ -310,10 +324,9 @@ def _replacing(run: Run, store: Path) -> str:
     header = run.header
     missing_ranks = ""
     if "ranks-not-read" in run.problems["code"].to_pylist():
-        missing_ranks = (
-            f", {header.n_ranks} of {header.n_job_ranks} ranks: {store}:{header.label} means it "
-            "until a later capture is saved"
-        )
+        size = f"{header.n_ranks} of {header.n_job_ranks} ranks"
+        name = f"{store}:{header.label}"
+        missing_ranks = f", {size}: {name} means it until a later capture is saved"
     if not has_run(store, header.run_id):
         return f"run {header.run_id}{missing_ranks}"
     other_reports = ""
@@ -321,10 +334,13 @@ def _replacing(run: Run, store: Path) -> str:
     with contextlib.suppress(DatasetError):
         replaced = SavedRun(store, header.run_id).header
         is_same_capture = replaced.captured_at_utc == header.captured_at_utc
-        if replaced.reports != header.reports or not is_same_capture:
-            other_reports = f", {_OF_OTHER_REPORTS}: {listed(replaced.reports, 2)}"
+        has_same_reports = replaced.reports == header.reports
+        if not has_same_reports or not is_same_capture:
+            reports = listed(replaced.reports, 2)
+            other_reports = f", {_OF_OTHER_REPORTS}: {reports}"
             if replaced.captured_at_utc:
-                other_reports += f", captured {replaced.captured_at_utc[:19]} UTC"
+                captured_at = replaced.captured_at_utc[:19]
+                other_reports += f", captured {captured_at} UTC"
     return f"replaced run {header.run_id}{other_reports}{missing_ranks}"
 
 
@@ -366,9 +382,11 @@ class AnalysisOutputs(Outputs):
             check_run_id(run_id)
         if self.events and self.out is None:
             raise OptionError("--events", "needs --out", fix="--out DIR --events")
-        for name, value in (("steps", self.perfetto_steps), ("ranks", self.perfetto_ranks)):
+        options_of_trace = {"steps": self.perfetto_steps, "ranks": self.perfetto_ranks}
+        for name, value in options_of_trace.items():
             if value is not None and self.perfetto is None:
-                fix = f"--perfetto run.pftrace --perfetto-{name} {shlex.quote(value)}"
+                argument = shlex.quote(value)
+                fix = f"--perfetto run.pftrace --perfetto-{name} {argument}"
                 raise OptionError(f"--perfetto-{name}", "needs --perfetto", fix=fix)
         self._ranks()
         self._steps()
@@ -379,9 +397,10 @@ class AnalysisOutputs(Outputs):
         settings = {name: self._settings(name, top) for name in self._named}
         numbers = run.steps()["step"].to_pylist() or [0]
         steps = self._steps(min(numbers), max(numbers))
+        run_id = run.header.run_id
 
         def is_same(name: str, path: Path) -> bool:
-            return FORMATS[name].identity_of(path) == run.header.run_id
+            return FORMATS[name].identity_of(path) == run_id
 
         # Nothing is written before it is known that all can be.
         files = self._files(run.inputs, is_same)
@@ -392,18 +411,24 @@ class AnalysisOutputs(Outputs):
         if self.events:
             run.operations(steps)
         if self.perfetto is not None:
-            settings["perfetto"] = {"ranks": self._read_trace(run, steps)}
-        stores = [] if self.out is None else [self._save(run, self.out, stage)]
+            ranks = self._read_trace(run, steps)
+            settings["perfetto"] = {"ranks": ranks}
+        stores = []
+        if self.out is not None:
+            stores.append(self._save(run, self.out, stage))
         for name, opened in files.items():
             with opened() as file:
                 on_progress = stage(f"writing {name}")
-                FORMATS[name].write(run, file, steps, on_progress, **settings[name])
+                options = settings[name]
+                FORMATS[name].write(run, file, steps, on_progress, **options)
         if self.printed:
             printed = io.BytesIO()
-            FORMATS[self.printed].write(run, printed, None, None, **settings[self.printed])
+            options = settings[self.printed]
+            FORMATS[self.printed].write(run, printed, None, None, **options)
             write_stdout(printed.getvalue().decode())
         self._say_written(*stores, quiet=quiet)
-        if quiet and any(_OF_OTHER_REPORTS in store for store in stores):
+        has_other_reports = any(_OF_OTHER_REPORTS in store for store in stores)
+        if quiet and has_other_reports:
             say_written(*stores, quiet=False)
 
     def _settings(self, name: str, top: int | None) -> dict[str, Any]:
@@ -422,17 +447,20 @@ class AnalysisOutputs(Outputs):
             hints.append(left_out(run))
         if steps is None:
             hints.append(large_trace(run, ranks))
-        sys.stderr.write("".join(f"{hint}\n" for hint in hints if hint))
+        lines = [f"{hint}\n" for hint in hints if hint]
+        sys.stderr.write("".join(lines))
         return ranks
 
     def _save(self, run: Run, store: str, stage: Stage) -> str:
         """Save the run, and return the store and the run in words."""
         from nsyspipe.store.write import save
 
-        saved = f"{store.rstrip('/')}/ ({_replacing(run, Path(store))})"
+        path = Path(store)
+        run_text = _replacing(run, path)
+        store_text = store.rstrip("/")
         on_progress = stage("saving the run")
-        save(run, Path(store), events=self.events, force=self.force, on_progress=on_progress)
-        return saved
+        save(run, path, events=self.events, force=self.force, on_progress=on_progress)
+        return f"{store_text}/ ({run_text})"
 
     def _ranks(self) -> list[int] | None:
         """Return the ranks of the trace; None without a choice."""
@@ -451,12 +479,11 @@ class AnalysisOutputs(Outputs):
         first = int(ends["first"] or lowest)
         last_by_default = highest if ends["colon"] else first
         last = int(ends["last"] or last_by_default)
-        if ends["first"] and ends["last"] and last < first:
-            raise OptionError(
-                f"{_PERFETTO_STEPS} {self.perfetto_steps}",
-                "ends before it starts",
-                fix=f"{_PERFETTO_STEPS} {last}:{first}",
-            )
+        has_both_ends = ends["first"] and ends["last"]
+        if has_both_ends and last < first:
+            argument = f"{_PERFETTO_STEPS} {self.perfetto_steps}"
+            fix = f"{_PERFETTO_STEPS} {last}:{first}"
+            raise OptionError(argument, "ends before it starts", fix=fix)
         return first, max(first, last)
 
 
@@ -465,9 +492,11 @@ def _ends_of_steps(text: str) -> re.Match[str]:
     problem = "is not a range FROM:TO of step numbers"
     ends = _STEPS.fullmatch(text)
     if ends is None or not (ends["first"] or ends["last"]):
-        raise OptionError(f"{_PERFETTO_STEPS} {text!r}", problem, fix=f"{_PERFETTO_STEPS} 3:5")
+        fix = f"{_PERFETTO_STEPS} 3:5"
+        raise OptionError(f"{_PERFETTO_STEPS} {text!r}", problem, fix=fix)
     # As in 14-15.
     if ends["last"] and not ends["colon"]:
-        fix = f"{_PERFETTO_STEPS} {ends['first']}:{ends['last'].removeprefix('-')}"
+        last = ends["last"].removeprefix("-")
+        fix = f"{_PERFETTO_STEPS} {ends['first']}:{last}"
         raise OptionError(f"{_PERFETTO_STEPS} {text}", problem, fix=fix)
     return ends

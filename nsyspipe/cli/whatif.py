@@ -51,7 +51,8 @@ def whatif(
     outputs: VerboseOutputs,
     running: RunningOptions,
 ) -> None:
-    """Predict the step time after a change of the communication, by a simulation of the captured steps.
+    """Predict the step time after a change of the communication, by a simulation of the captured
+    steps.
 
     If you name no change, whatif tries every change that it can model, and shows settings first.
     The exit code is 4 if no change has an estimate.
@@ -64,7 +65,7 @@ def whatif(
       nsyspipe whatif reports/ --bandwidth 300GB/s --json - | jq .scenarios[0].gain_pct
       nsyspipe whatif reports/ --bandwidth tensor=2x
       nsyspipe whatif runs/ --no-wait
-    """
+    """  # noqa: D205 - the summary is longer than a line
     from nsyspipe.replay.knobs import knobs_of
 
     outputs.check()

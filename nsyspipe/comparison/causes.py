@@ -183,14 +183,16 @@ def cause_of(difference: DifferenceTables) -> Cause | None:
         return None
     possible_changes = _possible_changes(difference, largest)
     causes = _possible_causes(difference, largest, possible_changes)
+    changes = [cause.change for cause in causes]
     matters = {cause.matter for cause in causes}
     gradient_copies = _removed_gradient_copies(difference, largest.part)
+    bandwidth = _bandwidth_change(difference, largest, possible_changes)
     return Cause(
         *largest,
-        facts=tuple(cause.change for cause in causes),
+        facts=tuple(changes),
         n_matters=len(matters),
         beside=tuple(gradient_copies),
-        bandwidth=_bandwidth_change(difference, largest, possible_changes),
+        bandwidth=bandwidth,
         is_link_compared=_is_link_compared(difference),
     )
 
@@ -201,7 +203,10 @@ def _possible_causes(
     """Return the changes that may be the cause; the changed commands if nothing else may be."""
     # Bandwidth is measured on the same collectives as the part, so it is not a cause.
     facts = [fact for fact in possible_changes if fact.what != BANDWIDTH]
-    causes = [_PossibleCause(_matter_of(fact, largest.part), fact.change) for fact in facts]
+    causes = []
+    for fact in facts:
+        matter = _matter_of(fact, largest.part)
+        causes.append(_PossibleCause(matter, fact.change))
     causes += _causes_among_kernels(difference, largest)
     causes += _causes_among_times(difference, largest)
     return causes or _changed_commands(difference)
@@ -230,10 +235,18 @@ def _find_largest_part(difference: DifferenceTables) -> PartDelta | None:
     """Return the part that makes up at least half of a decided change of the step time."""
     step_time = _metric_row(difference, "step_time")
     whole_ns = difference.mean_step_time.delta_ns or 0.0
-    is_decided = step_time["verdict"] in _DECIDED and whole_ns * step_time["delta"] > 0
+    if step_time["verdict"] not in _DECIDED:
+        return None
+    is_in_same_direction = whole_ns * step_time["delta"] > 0
     largest = max(_part_deltas(difference), key=lambda part: part.delta_ns * whole_ns)
     is_half = largest.delta_ns * whole_ns >= whole_ns**2 / 2
-    return largest if is_decided and is_half else None
+    return largest if is_in_same_direction and is_half else None
+
+
+def _is_step_time_decided(difference: DifferenceTables) -> bool:
+    """Tell whether the step time got better or worse."""
+    step_time = _metric_row(difference, "step_time")
+    return step_time["verdict"] in _DECIDED
 
 
 def _part_deltas(difference: DifferenceTables) -> list[PartDelta]:
@@ -264,7 +277,8 @@ def _removed_gradient_copies(
     """
     if part == "exposed_memory":
         return
-    exposed_copies_ns = dict(_part_deltas(difference))["exposed_memory"]
+    deltas_ns = dict(_part_deltas(difference))
+    exposed_copies_ns = deltas_ns["exposed_memory"]
     for fact in _changed_facts(difference):
         if fact.what == GRADIENT_COPIES and 0.0 in {fact.baseline, fact.candidate}:
             yield fact.change, exposed_copies_ns
@@ -273,10 +287,16 @@ def _removed_gradient_copies(
 # --- facts that may be the cause ------------------------------------------------------------------
 def _changed_facts(difference: DifferenceTables) -> Iterator[_ChangedFact]:
     for row in difference.changes.to_pylist():
-        topic, what, unit, delta = (row[name] for name in ("topic", "what", "unit", "delta"))
-        suffix = "" if delta is None else "_value"
+        suffix = "" if row["delta"] is None else "_value"
         before, after = (row[f"{side}{suffix}"] for side in SIDES)
-        yield _ChangedFact(topic, what, unit, before, after, delta=delta)
+        yield _ChangedFact(
+            topic=row["topic"],
+            what=row["what"],
+            unit=row["unit"],
+            baseline=before,
+            candidate=after,
+            delta=row["delta"],
+        )
 
 
 def _possible_changes(difference: DifferenceTables, part: PartDelta) -> list[_ChangedFact]:
@@ -292,12 +312,15 @@ def _possible_changes(difference: DifferenceTables, part: PartDelta) -> list[_Ch
 
 
 def _follows_from_link_setting(fact: _ChangedFact, part: str) -> bool:
-    return _matter_of(fact, part) == LINK and fact.what not in SETTINGS
+    if fact.what in SETTINGS:
+        return False
+    return _matter_of(fact, part) == LINK
 
 
 def _explaining_effects(facts: Iterable[_ChangedFact], part: PartDelta) -> set[str]:
     """Return what those settings act on that explain the change of a part."""
-    return {SETTINGS[fact.what].acts_on for fact in facts if _explains(fact, part.delta_ns)}
+    explaining = [fact.what for fact in facts if _explains(fact, part.delta_ns)]
+    return {SETTINGS[name].acts_on for name in explaining}
 
 
 def _may_cause(fact: _ChangedFact, part: PartDelta) -> bool:
@@ -344,7 +367,9 @@ def _may_variable_cause(fact: _ChangedFact, part: PartDelta) -> bool:
     is_hidden = fact.what != fact.name
     values = (fact.baseline, fact.candidate)
     is_costly_on_a_side = any(is_costly(fact.name, value) for value in values)
-    return is_hidden or not is_costly_on_a_side or _explains(fact, part.delta_ns)
+    if is_hidden or not is_costly_on_a_side:
+        return True
+    return _explains(fact, part.delta_ns)
 
 
 def _explains(fact: _ChangedFact, delta_ns: float) -> bool:
@@ -360,7 +385,8 @@ def _explains(fact: _ChangedFact, delta_ns: float) -> bool:
 def _is_marked(before: float, after: float) -> bool:
     """Tell whether a number changed by so much that it may be the cause of another change."""
     larger = max(abs(before), abs(after))
-    return abs(after - before) >= MIN_MARKED_SHARE * larger
+    change = abs(after - before)
+    return change >= MIN_MARKED_SHARE * larger
 
 
 def _matter_of(fact: _ChangedFact, part: str) -> str:
@@ -368,12 +394,14 @@ def _matter_of(fact: _ChangedFact, part: str) -> str:
     if fact.name in SETTINGS:
         acts_on_link = SETTINGS[fact.name].acts_on == LINK
         return LINK if acts_on_link else fact.name
-    return fact.topic if fact.topic in _TOPICS_BY_PART[part] else fact.name
+    is_topic_of_part = fact.topic in _TOPICS_BY_PART[part]
+    return fact.topic if is_topic_of_part else fact.name
 
 
 def _changed_commands(difference: DifferenceTables) -> list[_PossibleCause]:
     """Return the changed commands: any part may depend on them, so they are named last."""
-    commands = [fact.change for fact in _changed_facts(difference) if fact.what in COMMANDS]
+    facts = _changed_facts(difference)
+    commands = [fact.change for fact in facts if fact.what in COMMANDS]
     return [_PossibleCause(COMMAND, command) for command in commands]
 
 
@@ -381,7 +409,8 @@ def _changed_commands(difference: DifferenceTables) -> list[_PossibleCause]:
 def _causes_among_times(difference: DifferenceTables, part: PartDelta) -> list[_PossibleCause]:
     """Return times that make up at least half of the change of a part."""
     causes = []
-    for name, (before_ns, after_ns) in _times_behind_part(difference, part).items():
+    times = _times_behind_part(difference, part)
+    for name, (before_ns, after_ns) in times.items():
         change = Change(name, "ns", before_ns, after_ns)
         explained = (after_ns - before_ns) * part.delta_ns
         if explained >= part.delta_ns**2 / 2:
@@ -418,9 +447,10 @@ def _times_of_compute(difference: DifferenceTables) -> dict[str, tuple[float, fl
     kernels = _computing_kernels(difference)
     rows = [row for row in kernels if row["status"] in {"vanished", "appeared"}]
     times = {"kernels that only one side runs": _sums_of_sides(rows, "ns_per_step")}
+    hidden_comm_ns = difference.hidden_comm_ns
     # Communication that runs at the same time takes its share of the GPU.
-    if difference.hidden_comm_ns is not None:
-        times["overlapped communication"] = difference.hidden_comm_ns
+    if hidden_comm_ns is not None:
+        times["overlapped communication"] = hidden_comm_ns
     return times
 
 
@@ -467,10 +497,9 @@ def opposed_parts(difference: DifferenceTables) -> tuple[PartDelta, ...]:
     min_delta_ns = DEFAULT_MIN_EFFECT * before_ns
     is_shortened = -min(shortened.delta_ns, 0.0) >= min_delta_ns
     is_lengthened = max(lengthened.delta_ns, 0.0) >= min_delta_ns
-    if _metric_row(difference, "step_time")["verdict"] in _DECIDED:
-        opposed, is_enough = (
-            (lengthened, is_lengthened) if delta_ns < 0 else (shortened, is_shortened)
-        )
+    if _is_step_time_decided(difference):
+        opposed = lengthened if delta_ns < 0 else shortened
+        is_enough = is_lengthened if delta_ns < 0 else is_shortened
         return (opposed,) if is_enough else ()
     if not (is_shortened and is_lengthened):
         return ()
@@ -482,13 +511,16 @@ def opposed_parts(difference: DifferenceTables) -> tuple[PartDelta, ...]:
 
 def _idle_cause_deltas(difference: DifferenceTables) -> Iterator[PartDelta]:
     for row in difference.idle_causes.to_pylist():
-        yield PartDelta(f"idle, {row['cause']}", row["delta_ns"] or 0.0)
+        name = f"idle, {row['cause']}"
+        yield PartDelta(name, row["delta_ns"] or 0.0)
 
 
 def _changed_alike(largest: PartDelta, parts: Sequence[PartDelta]) -> list[PartDelta]:
     """Return the parts that changed the same way as the largest, at least half as much."""
     # A cause of idle time is in the part idle already.
-    covered = {largest.part, "idle"} if largest.part.startswith("idle") else {largest.part}
+    covered = {largest.part}
+    if largest.part.startswith("idle"):
+        covered.add("idle")
     alike = []
     for part in parts:
         share = part.delta_ns / largest.delta_ns

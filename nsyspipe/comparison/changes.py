@@ -158,7 +158,8 @@ def step_parts(
     cause_rows = []
     for name in (*_KNOWN_CAUSES, _OTHER):
         word = name.removeprefix("idle_").removesuffix("_ns")
-        cause_rows.append({"cause": word, **_cells(causes, name)})
+        cells = _cells(causes, name)
+        cause_rows.append({"cause": word, **cells})
     return STEP_TIME_PARTS.from_rows(part_rows), IDLE_CAUSE_PARTS.from_rows(cause_rows)
 
 
@@ -171,11 +172,16 @@ def _round_parts(means: Means) -> Means:
     """Round the parts so that they sum to the step time, if all of them are known."""
     whole = means["wall"]
     parts = {name: means[name] for name in PARTS}
-    known_parts = {name: part for name, part in parts.items() if part is not None}
+    known_parts = _without_none(parts)
     if whole is None or len(known_parts) < len(PARTS):
         return {name: _rounded_or_none(part) for name, part in parts.items()}
     unit = _unit(whole)
-    return apportioned(_rounded(whole, unit), known_parts, unit)
+    rounded_whole = _rounded(whole, unit)
+    return apportioned(rounded_whole, known_parts, unit)
+
+
+def _without_none(means: Means) -> dict[str, Fraction]:
+    return {name: mean for name, mean in means.items() if mean is not None}
 
 
 def _round_idle_causes(means: Sequence[Means], parts: Sequence[Means]) -> list[Means]:
@@ -188,8 +194,8 @@ def _round_idle_causes(means: Sequence[Means], parts: Sequence[Means]) -> list[M
     if any(side["idle"] is None for side in means):
         return [unknown for _ in means]
     before, after = means
-    of_baseline = {name for name in _KNOWN_CAUSES if before[name] is not None}
-    known = [name for name in _KNOWN_CAUSES if name in of_baseline and after[name] is not None]
+    known_on_both = _without_none(before).keys() & _without_none(after).keys()
+    known = [name for name in _KNOWN_CAUSES if name in known_on_both]
     causes = []
     for side_means, side_parts in zip(means, parts, strict=True):
         side_causes = _round_causes_of_side(side_means, side_parts, known)
@@ -204,20 +210,21 @@ def _round_causes_of_side(means: Means, parts: Means, known: Sequence[str]) -> M
         return {}
     causes = {name: means[name] or Fraction(0) for name in known}
     causes[_OTHER] = idle - sum(causes.values())
-    return apportioned(total, causes, _unit(means["wall"]))
+    unit = _unit(means["wall"])
+    return apportioned(total, causes, unit)
 
 
 def _cells(sides: Sequence[Means], name: str) -> dict[str, float | None]:
-    before = _float_or_none(sides[0][name])
-    after = _float_or_none(sides[1][name])
-    exact_before, exact_after = (side[name] for side in sides)
+    before, after = (side[name] for side in sides)
     delta = None
-    if exact_before is not None and exact_after is not None:
-        delta = float(exact_after - exact_before)
-    return {"baseline_ns": before, "candidate_ns": after, "delta_ns": delta}
+    if before is not None and after is not None:
+        delta = after - before
+    cells = {"baseline_ns": before, "candidate_ns": after, "delta_ns": delta}
+    return {column: float_or_none(value) for column, value in cells.items()}
 
 
-def _float_or_none(value: Fraction | None) -> float | None:
+def float_or_none(value: Fraction | None) -> float | None:
+    """Return an exact value as a float, and None as None."""
     return None if value is None else float(value)
 
 
@@ -228,13 +235,16 @@ def mean_of(values: Iterable[Number | None]) -> Number | None:
     known = [number for number in recorded if math.isfinite(number)]
     if not known or len(known) < len(numbers):
         return None
-    return sum(known[1:], known[0]) / len(known)
+    total = sum(known[1:], known[0])
+    return total / len(known)
 
 
 def mean_step_time(side: Sequence[StepTable]) -> Fraction | None:
     """Return a side's mean step time as the parts sum to it, ns; None without steps."""
     wall = _mean(side, "wall")
-    return None if wall is None else _rounded(wall, _unit(wall))
+    if wall is None:
+        return None
+    return _rounded(wall, _unit(wall))
 
 
 def apportioned(
@@ -244,11 +254,11 @@ def apportioned(
 
     Of equal remainders the first is rounded up.
     """
-    floors = {name: part // unit for name, part in parts.items()}
-    remainders = {name: part / unit - floors[name] for name, part in parts.items()}
-    by_remainder = sorted(parts, key=lambda name: -remainders[name])
-    n_units = int(total / unit)
-    n_left = n_units - sum(floors.values())
+    in_units = {name: part / unit for name, part in parts.items()}
+    floors = {name: math.floor(n_units) for name, n_units in in_units.items()}
+    by_remainder = sorted(parts, key=lambda name: floors[name] - in_units[name])
+    n_units_of_total = int(total / unit)
+    n_left = n_units_of_total - sum(floors.values())
     for name in by_remainder[:n_left]:
         floors[name] += 1
     return {name: floor * unit for name, floor in floors.items()}
@@ -260,11 +270,13 @@ def _mean(side: Sequence[StepTable], name: str) -> Fraction | None:
 
 def _unit(whole: Fraction | None) -> Fraction:
     """Return the unit that a time, and its parts, are rounded to."""
-    return _FINE_UNIT if whole is None or whole < _MAX_FINE_NS else Fraction(1)
+    is_fine = whole is None or whole < _MAX_FINE_NS
+    return _FINE_UNIT if is_fine else Fraction(1)
 
 
 def _rounded(value: Fraction, unit: Fraction) -> Fraction:
-    return round(value / unit) * unit
+    n_units = round(value / unit)
+    return n_units * unit
 
 
 def _rounded_or_none(value: Fraction | None) -> Fraction | None:
@@ -295,7 +307,8 @@ class StepTable(Struct, frozen=True, dict=True):
             hides_idle = is_mixed and has_whole_graphs(run)
             return cls(run, hides_idle=hides_idle, outdated_columns=outdated_columns)
 
-        return tuple(list(map(table_of, side)) for side in sides)
+        tables = [list(map(table_of, side)) for side in sides]
+        return tuple(tables)
 
     @cached_property
     def rows(self) -> pa.Table:
@@ -304,12 +317,14 @@ class StepTable(Struct, frozen=True, dict=True):
         Numbers of steps need not ascend with time.
         """
         by_time = [(name, "ascending") for name in ("rank", "start_ns", "step")]
-        return self.run.breakdown().sort_by(by_time).combine_chunks()
+        rows = self.run.breakdown().sort_by(by_time)
+        return rows.combine_chunks()
 
     @property
     def ranks(self) -> list[int]:
         """The ranks, ascending: the matrices' rows."""
-        return sorted(self.rows["rank"].unique().to_pylist())
+        ranks = self.rows["rank"].unique()
+        return sorted(ranks.to_pylist())
 
     @property
     def n_steps(self) -> int:
@@ -321,8 +336,10 @@ class StepTable(Struct, frozen=True, dict=True):
         """The numbers of the summary steps, in order of time: the matrices' columns."""
         step = self.rows["step"].to_numpy()
         n_ranks = len(self.ranks)
-        steps: Int64 = step[: step.size // max(n_ranks, 1)]
-        if not np.array_equal(step, np.tile(steps, n_ranks)):
+        n_steps = step.size // max(n_ranks, 1)
+        steps: Int64 = step[:n_steps]
+        steps_of_all_ranks = np.tile(steps, n_ranks)
+        if not np.array_equal(step, steps_of_all_ranks):
             what = "has metrics of steps that some ranks do not have"
             raise DatasetError(self.run.header.run_id, what, fix="analyze the reports again")
         return steps
@@ -342,16 +359,22 @@ class StepTable(Struct, frozen=True, dict=True):
     def slowest(self) -> Int64:
         """For each step the row of the rank with the largest window (tie: the lowest rank)."""
         wall = self.matrix("wall_ns")
-        return np.empty(0, np.int64) if wall is None else np.argmax(wall, axis=0)
+        if wall is None:
+            return np.empty(0, np.int64)
+        slowest: Int64 = np.argmax(wall, axis=0)
+        return slowest
 
     def mean_of_slowest(self, name: str) -> Fraction | None:
         """Return the exact mean of a part, or a cause of idle time, on the slowest ranks, ns."""
-        values = self.matrix(name if name in IDLE_CAUSES else f"{name}_ns")
+        column = name if name in IDLE_CAUSES else f"{name}_ns"
+        values = self.matrix(column)
         if values is None:
             return None
-        on_slowest = values[self.slowest, np.arange(self.n_steps)]
+        every_step = np.arange(self.n_steps)
+        on_slowest = values[self.slowest, every_step]
         # Python's integers do not overflow.
-        return Fraction(sum(on_slowest.tolist()), self.n_steps)
+        total = sum(on_slowest.tolist())
+        return Fraction(total, self.n_steps)
 
     @cached_property
     def transfers(self) -> dict[str, Float64 | None]:
@@ -363,7 +386,8 @@ class StepTable(Struct, frozen=True, dict=True):
         is_matched = pc.is_valid(collectives["transfer_ns"])
         is_used = pc.and_(collectives["in_summary"], is_matched)
         rows = collectives.filter(is_used)
-        columns = self._columns_of_steps(rows["step"].to_numpy())
+        steps = rows["step"].to_numpy()
+        columns = self._columns_of_steps(steps)
         names = ("transfer_ns", "message_bytes", "bus_bytes")
         sums: dict[str, Float64 | None] = dict.fromkeys(names)
         for name in {*sums} - self.outdated_columns:
@@ -398,7 +422,9 @@ class KernelCost(NamedTuple):
     @property
     def mean_ns(self) -> float | None:
         """Mean duration; None without a launch."""
-        return self.ns / self.n_launches if self.n_launches else None
+        if not self.n_launches:
+            return None
+        return self.ns / self.n_launches
 
 
 _NO_COST = KernelCost(0.0, 0.0)
@@ -430,7 +456,8 @@ def kernel_changes(
         old = before.get(key)
         new = after.get(key)
         status = _status_of_kernel(old, new, min_effect, max_same_ns)
-        rows.append(_kernel_row(key, old or _NO_COST, new or _NO_COST, status))
+        row = _kernel_row(key, old or _NO_COST, new or _NO_COST, status)
+        rows.append(row)
     rows.sort(key=_largest_change_first)
     return KERNEL_CHANGES.from_rows(rows)
 
@@ -462,18 +489,18 @@ def _status_of_kernel(
         return "appeared"
     if new is None:
         return "vanished"
-    max_change_ns = min(min_effect * min(old.ns, new.ns), max_same_ns)
-    return "same" if abs(new.ns - old.ns) <= max_change_ns else "changed"
+    shorter_ns = min(old.ns, new.ns)
+    max_change_ns = min(min_effect * shorter_ns, max_same_ns)
+    change_ns = abs(new.ns - old.ns)
+    return "same" if change_ns <= max_change_ns else "changed"
 
 
 def _kernel_row(key: KernelKey, old: KernelCost, new: KernelCost, status: str) -> dict[str, Any]:
-    return {
-        **key._asdict(),
-        "status": status,
-        "delta_ns_per_step": new.ns - old.ns,
-        **_columns_of_side("baseline", old),
-        **_columns_of_side("candidate", new),
-    }
+    row = {**key._asdict(), "status": status}
+    row["delta_ns_per_step"] = new.ns - old.ns
+    row |= _columns_of_side("baseline", old)
+    row |= _columns_of_side("candidate", new)
+    return row
 
 
 def _columns_of_side(side: str, cost: KernelCost) -> dict[str, float | None]:
@@ -498,7 +525,8 @@ def little_ns(captures: Iterable[StepTable]) -> float:
 def top_kernels(kernels: pa.Table, little_ns: float) -> pa.Table:
     """Keep the ten largest differences of those that are worth a line, in their order."""
     sizes = pc.abs(kernels["delta_ns_per_step"])
-    return kernels.filter(pc.greater(sizes, little_ns)).slice(0, _MAX_TOP_KERNELS)
+    is_large = pc.greater(sizes, little_ns)
+    return kernels.filter(is_large).slice(0, _MAX_TOP_KERNELS)
 
 
 def _kernel_costs(side: Sequence[StepTable]) -> dict[KernelKey, KernelCost]:
@@ -506,8 +534,9 @@ def _kernel_costs(side: Sequence[StepTable]) -> dict[KernelKey, KernelCost]:
     costs: dict[KernelKey, KernelCost] = {}
     for capture in side:
         n_rank_steps = len(capture.ranks) * capture.n_steps * len(side)
-        kernels = capture.run.kernels().group_by(["phase", "name"], use_threads=False)
-        sums = kernels.aggregate([("in_summary_ns", "sum"), ("n_in_summary", "sum")])
+        kernels = capture.run.kernels()
+        by_key = kernels.group_by(["phase", "name"], use_threads=False)
+        sums = by_key.aggregate([("in_summary_ns", "sum"), ("n_in_summary", "sum")])
         for row in sums.to_pylist():
             n_launches = row["n_in_summary_sum"]
             if n_launches:

@@ -184,9 +184,10 @@ def _compare_words(
     """
     words = [dict.fromkeys(map(word_of, side.runs)) for side in sides]
     distinct = {*words[0], *words[1]}
+    if unless in distinct:
+        return
     are_fine = fine is None or distinct == {fine}
-    are_known = unless not in distinct
-    if are_known and (len(distinct) > 1 or not are_fine):
+    if len(distinct) > 1 or not are_fine:
         texts = [" | ".join(side) for side in words]
         yield _check(name, what, texts, blocks=blocks, after=after)
 
@@ -231,7 +232,8 @@ def _repeated_capture(sides: Sides) -> Iterator[Check]:
 
 def _repeated_run_ids(side: Side) -> str:
     pairs = combinations(side.runs, 2)
-    run_ids = [now.header.run_id for before, now in pairs if _is_same_capture(before, now)]
+    repeated = [now for before, now in pairs if _is_same_capture(before, now)]
+    run_ids = [run.header.run_id for run in repeated]
     return ", ".join(run_ids)
 
 
@@ -243,11 +245,14 @@ def _is_same_capture(before: Run, now: Run) -> bool:
     # The cheap comparison comes first.
     if captured_at is None or captured_at != now.header.captured_at_utc:
         return False
-    step_time = before.summary()["step_time_ns"]
-    if not step_time.equals(now.summary()["step_time_ns"]):
+    step_time_before = before.summary()["step_time_ns"]
+    step_time_now = now.summary()["step_time_ns"]
+    if not step_time_before.equals(step_time_now):
         return False
     columns = ["rank", "pid", "n_kernels"]
-    return bool(before.ranks.select(columns).equals(now.ranks.select(columns)))
+    ranks_before = before.ranks.select(columns)
+    ranks_now = now.ranks.select(columns)
+    return bool(ranks_before.equals(ranks_now))
 
 
 def _unlike_captures(sides: Sides) -> Iterator[Check]:
@@ -260,8 +265,9 @@ def _unlike_captures(sides: Sides) -> Iterator[Check]:
         if unlikeness is None:
             continue
         by = f"by {unlikeness.slower_pct:.0f}%"
+        facts = ", ".join(unlikeness.facts)
         message = (
-            f"captures of {side.name} differ {by} ({', '.join(unlikeness.facts)}). "
+            f"captures of {side.name} differ {by} ({facts}). "
             "Pass only captures of one configuration"
         )
         words = dict.fromkeys(SIDES, _NONE) | {SIDES[index]: by}
@@ -291,8 +297,11 @@ def _find_unlikeness(runs: Sequence[Run]) -> _Unlikeness | None:
         facts.append("different kernels")
     if not facts and longest_ns <= MAX_RATIO_OF_STEP_TIMES * shortest_ns:
         return None
-    times = f"{shortest_ns / 1e6:.4g} and {longest_ns / 1e6:.4g} ms per step"
-    return _Unlikeness(100 * (longest_ns / shortest_ns - 1), [times, *facts])
+    shortest_ms = shortest_ns / 1e6
+    longest_ms = longest_ns / 1e6
+    times = f"{shortest_ms:.4g} and {longest_ms:.4g} ms per step"
+    slower_pct = 100 * (longest_ns / shortest_ns - 1)
+    return _Unlikeness(slower_pct, [times, *facts])
 
 
 def _different_amounts(summaries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -300,9 +309,12 @@ def _different_amounts(summaries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for amount in _AMOUNTS:
         cells = [summary[amount.column] for summary in summaries]
         values = [cell for cell in cells if cell is not None]
-        if max(values, default=0.0) > MAX_RATIO_OF_AMOUNTS * min(values, default=0.0):
+        smallest = min(values, default=0.0)
+        largest = max(values, default=0.0)
+        if largest > MAX_RATIO_OF_AMOUNTS * smallest:
             texts = [f"{value / amount.unit:.4g}" for value in values]
-            yield f"{' and '.join(dict.fromkeys(texts))} {amount.what}"
+            distinct = " and ".join(dict.fromkeys(texts))
+            yield f"{distinct} {amount.what}"
 
 
 def _different_collectives(runs: Sequence[Run]) -> Iterator[str]:
@@ -329,7 +341,8 @@ def _collectives_of_captures(runs: Sequence[Run]) -> dict[str, list[float]]:
 
     Sorts have datatypes if all captures recorded them.
     """
-    are_datatypes_known = not any(run.collectives()["datatype"].null_count for run in runs)
+    datatypes = [run.collectives()["datatype"] for run in runs]
+    are_datatypes_known = not any(column.null_count for column in datatypes)
     columns = ("collective", "datatype") if are_datatypes_known else ("collective",)
     counts = [collectives_per_step(run, columns) for run in runs if n_steps(run)]
     numbers_by_sort = {}
@@ -341,7 +354,8 @@ def _collectives_of_captures(runs: Sequence[Run]) -> dict[str, list[float]]:
 def _has_different_kernels(runs: Sequence[Run]) -> bool:
     works = [Work.of([run]) for run in runs]
     known_works = [work for work in works if work.kernels]
-    return any(before.is_other(now) for before, now in combinations(known_works, 2))
+    pairs = combinations(known_works, 2)
+    return any(before.is_other(now) for before, now in pairs)
 
 
 def collectives_per_step(
@@ -349,11 +363,14 @@ def collectives_per_step(
 ) -> dict[str, float]:
     """Return how many collectives of each sort a rank has per summary step."""
     rows = run.collectives()
-    groups = rows.filter(rows["in_summary"]).group_by(by, use_threads=False)
+    rows = rows.filter(rows["in_summary"])
+    by_sort = rows.group_by(by, use_threads=False)
+    counted = by_sort.aggregate([([], "count_all")])
     n_rank_steps = n_steps(run) * run.header.n_ranks
     counts = {}
-    for row in groups.aggregate([([], "count_all")]).to_pylist():
-        sort = " ".join(row[name] for name in by if row[name])
+    for row in counted.to_pylist():
+        words = [row[name] for name in by]
+        sort = " ".join(filter(None, words))
         counts[sort] = row["count_all"] / n_rank_steps
     return counts
 
@@ -408,7 +425,8 @@ def _gpu_models(run: Run) -> str:
 
 
 def _missing_rank_names(run: Run) -> str:
-    return few(missing_ranks(run), _MAX_RANKS_SHOWN) or _NONE
+    names = few(missing_ranks(run), _MAX_RANKS_SHOWN)
+    return names or _NONE
 
 
 def _codes_of_mixed_runs(run: Run) -> str:
@@ -418,14 +436,20 @@ def _codes_of_mixed_runs(run: Run) -> str:
 
 def _world_size(sides: Sides) -> Iterator[Check]:
     """Yield a check if world sizes differ; if a capture does not know its own, numbers of ranks."""
+    what = "number of ranks"
+    word_of = _number_of_ranks
     if all(run.header.n_job_ranks is not None for run in _runs_of(sides)):
-        yield from _compare_words(
-            sides, "world-size", "world size", lambda run: str(run.header.n_job_ranks), blocks=True
-        )
-    else:
-        yield from _compare_words(
-            sides, "world-size", "number of ranks", lambda run: str(run.header.n_ranks), blocks=True
-        )
+        what = "world size"
+        word_of = _world_size_of
+    yield from _compare_words(sides, "world-size", what, word_of, blocks=True)
+
+
+def _number_of_ranks(run: Run) -> str:
+    return str(run.header.n_ranks)
+
+
+def _world_size_of(run: Run) -> str:
+    return str(run.header.n_job_ranks)
 
 
 def check_order(baseline: Side, candidate: Side) -> Iterator[Check]:
@@ -454,7 +478,8 @@ def check_definitions(baseline: Side, candidate: Side) -> Iterator[Check]:
     Metrics that mean something else are not compared.
     """
     words = _definitions_by_side((baseline, candidate))
-    if words[0] != words[1] or any("|" in word for word in words):
+    has_mixed_side = any("|" in word for word in words)
+    if has_mixed_side or words[0] != words[1]:
         after = f". Communication, copies and compute are not compared ({ANALYZE_AGAIN})"
         yield _check(DEFINITIONS, "different versions of the definitions", words, after=after)
 
@@ -467,7 +492,8 @@ def _other_ranks(sides: Sides) -> Iterator[Check]:
     runs = _runs_of(sides)
     latest = latest_of(run.definitions_version for run in runs)
     outdated = [run for run in runs if run.definitions_version != latest]
-    may_differ = latest > DEFINITIONS_VERSION or any(map(_has_rank_of_several_devices, outdated))
+    is_newer_than_known = latest > DEFINITIONS_VERSION
+    may_differ = is_newer_than_known or any(map(_has_rank_of_several_devices, outdated))
     if outdated and may_differ:
         words = _definitions_by_side(sides)
         what = "different versions of the definitions"
@@ -476,19 +502,22 @@ def _other_ranks(sides: Sides) -> Iterator[Check]:
 
 
 def _has_rank_of_several_devices(run: Run) -> bool:
-    return any("," in devices for devices in run.ranks["device_ids"].to_pylist())
+    devices_of_ranks = run.ranks["device_ids"].to_pylist()
+    return any("," in devices for devices in devices_of_ranks)
 
 
 def _definitions_by_side(sides: Sides) -> list[str]:
     texts = []
     for side in sides:
         versions = {run.definitions_version for run in side.runs}
-        texts.append(" | ".join(map(str, sorted(versions))))
+        text = " | ".join(map(str, sorted(versions)))
+        texts.append(text)
     return texts
 
 
 def _follow_same_definitions(runs: Sequence[Run]) -> bool:
-    return len({run.definitions_version for run in runs}) == 1
+    versions = {run.definitions_version for run in runs}
+    return len(versions) == 1
 
 
 # --- work -----------------------------------------------------------------------------------------
@@ -508,7 +537,8 @@ def _check_work(sides: Sides) -> Iterator[Check]:
 
 
 def _use_of_experts(run: Run) -> str:
-    return "some" if EXPERT in parallelism(run.traffic()) else _NONE
+    roles = parallelism(run.traffic())
+    return "some" if EXPERT in roles else _NONE
 
 
 def _ranks_per_batch(sides: Sides) -> Iterator[Check]:
@@ -540,7 +570,8 @@ def _other_work(sides: Sides) -> Iterator[Check]:
         return
     if not (before.kernels and now.kernels) or not before.is_other(now):
         return
-    shared_pct = f"{100 * now.shared(before):.0f}%"
+    shared_ratio = now.shared(before)
+    shared_pct = f"{100 * shared_ratio:.0f}%"
     now_text = now.text
     # If all compute is in the same kernels, time and number differ.
     if shared_pct != "100%":
@@ -561,8 +592,12 @@ def _check_definition_of_steps(sides: Sides) -> Iterator[Check]:
         sides, "backward-from", "backward is taken from", _source_of_backward, unless=_NONE
     )
     yield from _compare_words(
-        sides, "skipped-steps", "skipped warm-up steps", lambda run: str(len(run.skipped_steps))
+        sides, "skipped-steps", "skipped warm-up steps", _number_of_skipped_steps
     )
+
+
+def _number_of_skipped_steps(run: Run) -> str:
+    return str(len(run.skipped_steps))
 
 
 def _step_family(run: Run) -> str:
@@ -578,7 +613,8 @@ def _source_of_backward(run: Run) -> str:
     ways = sorted(way for _, _, way in parts if way)
     if ways:
         return " and ".join(ways)
-    return "ranges" if "backward" in run.phases()["phase"].to_pylist() else _NONE
+    phases = run.phases()["phase"].unique().to_pylist()
+    return "ranges" if "backward" in phases else _NONE
 
 
 # --- what was recorded ----------------------------------------------------------------------------
@@ -596,7 +632,8 @@ def _message_bytes(sides: Sides) -> Iterator[Check]:
     before, now = (_mean_message_bytes(side) for side in sides)
     if before is None or now is None:
         return
-    if abs(now - before) > MAX_SHARE_OF_OTHER_BYTES * max(before, now):
+    change = abs(now - before)
+    if change > MAX_SHARE_OF_OTHER_BYTES * max(before, now):
         texts = [f"{n_bytes / 1e6:.4g} MB" for n_bytes in (before, now)]
         what = "different message sizes per step (another model, precision or parallelism?)"
         yield _check("message-bytes", what, texts)
@@ -623,13 +660,16 @@ def _profiler_share_of_steps(run: Run) -> float:
 
 
 def _profiler_share_text(run: Run) -> str:
-    return f"{100 * _profiler_share_of_steps(run):.1f}%"
+    percent = 100 * _profiler_share_of_steps(run)
+    return f"{percent:.1f}%"
 
 
 def _traces(run: Run) -> str:
     capture = run.header.capture
     traces = capture.trace if capture is not None else None
-    return ", ".join(sorted(traces or [_NOT_RECORDED]))
+    if not traces:
+        return _NOT_RECORDED
+    return ", ".join(sorted(traces))
 
 
 def _warnings(sides: Sides) -> Iterator[Check]:
@@ -641,7 +681,7 @@ def _warnings(sides: Sides) -> Iterator[Check]:
     common_codes = set.intersection(*codes_of_runs)
     rows_of_sides = [_rows_of_warnings(side, common_codes) for side in sides]
     sentences = {}
-    for row in [*rows_of_sides[0], *rows_of_sides[1]]:
+    for row in chain.from_iterable(rows_of_sides):
         sentences[row["code"]] = _first_sentence(row["message"])
     if not sentences:
         return
@@ -701,9 +741,10 @@ def _times_of_kernels(run: Run) -> str:
 
 def _few_steps(sides: Sides) -> Iterator[Check]:
     """Yield a check if a capture has too few steps; not if it lacks more than steps."""
-    if any(run.is_capture or not run.header.n_ranks for run in _runs_of(sides)):
+    runs = _runs_of(sides)
+    if any(run.is_capture or not run.header.n_ranks for run in runs):
         return
-    fewest_steps = min(map(n_steps, _runs_of(sides)))
+    fewest_steps = min(map(n_steps, runs))
     if fewest_steps < MIN_STEPS:
         texts = [_numbers_of_steps_text(side) for side in sides]
         after = f" (at least {MIN_STEPS} are needed, {MORE_STEPS})"

@@ -13,6 +13,7 @@ from nsyspipe.comparison.causes import Cause, MeanStepTime, PartDelta, cause_of,
 from nsyspipe.comparison.changes import (
     SIDES,
     StepTable,
+    float_or_none,
     kernel_changes,
     little_ns,
     mean_step_time,
@@ -91,15 +92,17 @@ class Gate(NamedTables):
             If it is neither, or ``regression`` for a metric that is neither better lower nor
             higher.
         """
-        check_can_fail(fail_on, {row["metric"]: row["better"] for row in rows})
-        failed = tuple(row for row in rows if row["verdict"] in _FAILING_VERDICTS[fail_on])
-        undecided = tuple(row for row in rows if _is_undecided(row, fail_on))
+        better_by_metric = {row["metric"]: row["better"] for row in rows}
+        check_can_fail(fail_on, better_by_metric)
+        failing_verdicts = _FAILING_VERDICTS[fail_on]
+        failed = [row for row in rows if row["verdict"] in failing_verdicts]
+        undecided = [row for row in rows if _is_undecided(row, fail_on)]
         outcome = "passed"
         if failed:
             outcome = "failed"
         elif undecided:
             outcome = "undecided"
-        return cls(fail_on, outcome, tuple(rows), failed, undecided)
+        return cls(fail_on, outcome, tuple(rows), tuple(failed), tuple(undecided))
 
     @property
     def exit_code(self) -> int:
@@ -125,8 +128,9 @@ class Gate(NamedTables):
 
 def _is_undecided(row: Mapping[str, Any], fail_on: str) -> bool:
     """Tell whether a metric is inconclusive, and may be what the gate fails on."""
-    is_no_regression = fail_on == "regression" and row.get("no_regression")
-    return row["verdict"] == INCONCLUSIVE and not is_no_regression
+    if row["verdict"] != INCONCLUSIVE:
+        return False
+    return not (fail_on == "regression" and row.get("no_regression"))
 
 
 @dataclass(frozen=True)
@@ -171,16 +175,23 @@ class RunDifference(NamedTables):
     @cached_property
     def gate(self) -> Gate | None:
         """Whether the difference passes; None if no gate was asked for."""
-        return None if self.fail_on is None else Gate.of(self.judged_rows, self.fail_on)
+        if self.fail_on is None:
+            return None
+        return Gate.of(self.judged_rows, self.fail_on)
 
     @cached_property
     def comparability(self) -> pa.Table:
         """`COMPARABILITY`: what makes the comparison impossible, then what makes it doubtful."""
-        sides = self.baseline, self.candidate
+        sides = self._sides
         checks = check_comparable(*sides)
         checks += check_definitions(*sides)
         checks += check_order(*sides)
-        return COMPARABILITY.from_rows([check._asdict() for check in checks])
+        rows = [check._asdict() for check in checks]
+        return COMPARABILITY.from_rows(rows)
+
+    @property
+    def _sides(self) -> tuple[Side, Side]:
+        return (self.baseline, self.candidate)
 
     @property
     def is_comparable(self) -> bool:
@@ -194,7 +205,7 @@ class RunDifference(NamedTables):
     @property
     def has_spread_between_captures(self) -> bool:
         """Whether a side has several captures, so that intervals include their spread."""
-        return any(len(side.runs) > 1 for side in (self.baseline, self.candidate))
+        return any(len(side.runs) > 1 for side in self._sides)
 
     @property
     def has_capture_without_steps(self) -> bool:
@@ -213,10 +224,11 @@ class RunDifference(NamedTables):
 
     def _why_blocked(self) -> str | None:
         """Return why no verdict may be given; None if one may be, or is forced."""
-        rows = [row for row in self.comparability.to_pylist() if row["blocks"]]
-        if not rows or self.rules.is_forced:
+        rows = self.comparability.to_pylist()
+        messages = [row["message"] for row in rows if row["blocks"]]
+        if not messages or self.rules.is_forced:
             return None
-        reasons = [row["message"].partition(": ")[0] for row in rows]
+        reasons = [message.partition(": ")[0] for message in messages]
         return f"not comparable: {', '.join(reasons)}"
 
     @cached_property
@@ -250,14 +262,16 @@ class RunDifference(NamedTables):
     @property
     def statistic(self) -> str:
         """What times are judged on: ``mean`` if the steps of a run are uneven, else ``median``."""
-        row = self.metrics["metric"].index("step_time").as_py()
-        statistic: str | None = self.metrics["statistic"][row].as_py()
+        metrics = self.metrics
+        row = metrics["metric"].index("step_time").as_py()
+        statistic: str | None = metrics["statistic"][row].as_py()
         return statistic or "median"
 
     @cached_property
     def hidden_comm_ns(self) -> tuple[float, float] | None:
         """Overlapped communication of both sides, of the rank with most of it; None if unknown."""
-        before_ns, after_ns = (hidden_comm_ns(side, self.statistic) for side in self._tables)
+        statistic = self.statistic
+        before_ns, after_ns = (hidden_comm_ns(side, statistic) for side in self._tables)
         if before_ns is None or after_ns is None:
             return None
         return before_ns, after_ns
@@ -285,10 +299,11 @@ class RunDifference(NamedTables):
     def mean_step_time(self) -> MeanStepTime:
         """Mean step time of baseline and candidate and their difference, ns; None without steps."""
         means = [mean_step_time(side) for side in self._tables]
-        before_ns, after_ns = (None if mean is None else float(mean) for mean in means)
-        if before_ns is None or after_ns is None:
-            return MeanStepTime(before_ns, after_ns, None)
-        return MeanStepTime(before_ns, after_ns, after_ns - before_ns)
+        before_ns, after_ns = map(float_or_none, means)
+        delta_ns = None
+        if before_ns is not None and after_ns is not None:
+            delta_ns = after_ns - before_ns
+        return MeanStepTime(before_ns, after_ns, delta_ns)
 
     @cached_property
     def kernels(self) -> pa.Table:
@@ -324,10 +339,12 @@ class RunDifference(NamedTables):
     def problem_rows(self) -> list[dict[str, Any]]:
         """The same in the words of the commands."""
         rows = []
-        for name, side in zip(SIDES, (self.baseline, self.candidate), strict=True):
+        for name, side in zip(SIDES, self._sides, strict=True):
             for run in side.runs:
                 place = {"side": name, "run_id": run.header.run_id}
-                rows += [place | row | {"fix": _fix_of(row)} for row in run.problem_rows]
+                for problem_row in run.problem_rows:
+                    fix = _fix_of(problem_row)
+                    rows.append(place | problem_row | {"fix": fix})
         return rows
 
     @property
@@ -350,7 +367,8 @@ class RunDifference(NamedTables):
         return StepTable.of_sides(self.baseline.runs, self.candidate.runs)
 
     def __repr__(self) -> str:
-        return f"<RunDifference {self.baseline.name!r} -> {self.candidate.name!r}: {self.verdict}>"
+        sides = f"{self.baseline.name!r} -> {self.candidate.name!r}"
+        return f"<RunDifference {sides}: {self.verdict}>"
 
 
 def _fix_of(problem_row: Mapping[str, Any]) -> str | None:

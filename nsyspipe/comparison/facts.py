@@ -143,24 +143,19 @@ class Compared(Struct, frozen=True):
         """Return its row of `FACTS`."""
         recorded_on = _SIDE_BY_RECORDED[self.is_known]
         is_on_both = recorded_on == BOTH
-        baseline_why, candidate_why = self.whys
-        return {
-            "topic": self.topic,
-            "what": self.what,
-            "recorded_on": recorded_on,
-            "is_same": self.is_same if is_on_both else None,
-            "recorded_by": None if is_on_both else self.recorded_by,
-            "words": self.words,
-            "unit": self.unit,
-            "value": self.value,
-            "baseline_why": baseline_why,
-            "candidate_why": candidate_why,
-        }
+        row: dict[str, Any] = {"topic": self.topic, "what": self.what}
+        row["recorded_on"] = recorded_on
+        row["is_same"] = self.is_same if is_on_both else None
+        row["recorded_by"] = None if is_on_both else self.recorded_by
+        row |= {"words": self.words, "unit": self.unit, "value": self.value}
+        row["baseline_why"], row["candidate_why"] = self.whys
+        return row
 
 
 def facts_table(compared: Iterable[Compared]) -> pa.Table:
     """Return `FACTS` of matters, in their order."""
-    return FACTS.from_rows([matter.row() for matter in compared])
+    rows = [matter.row() for matter in compared]
+    return FACTS.from_rows(rows)
 
 
 # --- matters of a run -----------------------------------------------------------------------------
@@ -177,13 +172,15 @@ def matters_of(table: StepTable) -> list[Matter]:
 
 def by_log(run: Run) -> str:
     """Return how to come by NCCL's log of a run; if the run wrote one, it is there already."""
-    is_written = run.nccl is None and writes_log(run.header.training_variables or {})
+    variables = run.header.training_variables or {}
+    is_written = run.nccl is None and writes_log(variables)
     return BY_WRITTEN_LOG if is_written else BY_LOG
 
 
 def _fact(topic: str, name: str, recorded_by: str, word: str | None) -> Matter:
     """Return a matter of a single fact with the same name."""
-    return Matter(topic, name, recorded_by, {name: word} if word else {})
+    words = {name: word} if word else {}
+    return Matter(topic, name, recorded_by, words)
 
 
 def _known(words: Mapping[str, str | None]) -> dict[str, str]:
@@ -194,28 +191,43 @@ def _parallelism_matter(table: StepTable) -> Matter:
     """Return how ranks share the work, unless this means something else in a compared run."""
     if table.outdated_columns:
         return _fact("collectives", "parallelism", ANALYZE_AGAIN, None)
-    groups = dimensions(table.run.traffic(), table.run.header.n_job_ranks)
+    run = table.run
+    groups = dimensions(run.traffic(), run.header.n_job_ranks)
     is_known = all(group.size is not None for group in groups)
     degrees = ", ".join(map(str, groups)) if is_known else None
     return _fact("collectives", "parallelism", BY_PAYLOADS, degrees)
 
 
 def _link_matters(run: Run) -> list[Matter]:
-    return [Matter("link", LINK, by_log(run), _link_words(run)), _nccl_settings(run)]
+    link = Matter("link", LINK, by_log(run), _link_words(run))
+    return [link, _nccl_settings(run)]
 
 
 def _link_words(run: Run) -> dict[str, str]:
-    slowest = run.link.slowest if run.link else None
-    kind = slowest.kind if slowest is not None else None
     transports = run.links()["transport"].unique().to_pylist()
     known_transports = sorted(filter(None, transports))
-    nvls = run.nccl.nvls if run.nccl else None
     words = {
-        "slowest link": None if kind == "unknown" else kind,
+        "slowest link": _slowest_link(run),
         "transport": ", ".join(known_transports),
-        "NVLink SHARP": {None: None, True: "on", False: "off"}[nvls],
+        "NVLink SHARP": _use_of_nvlink_sharp(run),
     }
     return _known(words)
+
+
+def _slowest_link(run: Run) -> str | None:
+    """Return the kind of the slowest link; None if it is not known."""
+    slowest = run.link.slowest if run.link else None
+    if slowest is None or slowest.kind == "unknown":
+        return None
+    return slowest.kind
+
+
+def _use_of_nvlink_sharp(run: Run) -> str | None:
+    """Return whether NCCL used NVLink SHARP, in words; None if it is not known."""
+    nvls = run.nccl.nvls if run.nccl else None
+    if nvls is None:
+        return None
+    return "on" if nvls else "off"
 
 
 def _nccl_settings(run: Run) -> Matter:
@@ -223,25 +235,24 @@ def _nccl_settings(run: Run) -> Matter:
     settings = nccl.settings if nccl else {}
     # Logs of a level that names no setting do not tell of NVLink SHARP either.
     has_nvls = nccl is not None and nccl.nvls is not None
+    is_recorded = bool(settings) or has_nvls
     return Matter(
         topic="link",
         what=NCCL_SETTINGS,
         recorded_by=by_log(run),
         words=settings,
         is_setting=True,
-        is_recorded=bool(settings) or has_nvls,
+        is_recorded=is_recorded,
     )
 
 
 def _version_matters(run: Run, capture: RunCapture) -> list[Matter]:
     """Return the versions of nsys, NCCL, the driver, torch, Python and the program."""
-    nccl = (run.nccl.version if run.nccl else None) or capture.nccl_version
-    return [
-        Matter("versions", EXPORTER, "nsys", _nsys_words(run)),
-        Matter("versions", NCCL_VERSION, by_log(run), _known({"NCCL": nccl})),
-        *_driver_matters(run, capture),
-        *_program_matters(capture),
-    ]
+    version_in_log = run.nccl.version if run.nccl else None
+    nccl_words = _known({"NCCL": version_in_log or capture.nccl_version})
+    exporter = Matter("versions", EXPORTER, "nsys", _nsys_words(run))
+    nccl = Matter("versions", NCCL_VERSION, by_log(run), nccl_words)
+    return [exporter, nccl, *_driver_matters(run, capture), *_program_matters(capture)]
 
 
 def _driver_matters(run: Run, capture: RunCapture) -> Iterator[Matter]:
@@ -259,11 +270,9 @@ def _program_matters(capture: RunCapture) -> Iterator[Matter]:
 
 
 def _nsys_words(run: Run) -> dict[str, str]:
-    words = {
-        EXPORTER: ", ".join(run.header.nsys_versions),
-        "export schema": ", ".join(run.header.export_schema_versions),
-    }
-    return _known(words)
+    exporters = ", ".join(run.header.nsys_versions)
+    schemas = ", ".join(run.header.export_schema_versions)
+    return _known({EXPORTER: exporters, "export schema": schemas})
 
 
 def _commit(capture: RunCapture) -> str | None:
@@ -288,25 +297,23 @@ def _capture_matters(run: Run, capture: RunCapture) -> Iterator[Matter]:
 def _host_words(run: Run) -> str | None:
     """Return the names of a run's hosts; None if a redaction replaced them."""
     hosts = run.header.hosts
-    return None if any(map(is_redacted_host, hosts)) else ", ".join(hosts)
+    if any(map(is_redacted_host, hosts)):
+        return None
+    return ", ".join(hosts)
 
 
 def _command_words(run: Run, capture: RunCapture) -> dict[str, str]:
-    words = {
-        COMMAND: shlex.join(capture.command or []),
-        STARTED_COMMAND: " | ".join(run.header.commands),
-    }
-    return _known(words)
+    command = shlex.join(capture.command or [])
+    started_command = " | ".join(run.header.commands)
+    return _known({COMMAND: command, STARTED_COMMAND: started_command})
 
 
 def _trace_words(run: Run, capture: RunCapture) -> dict[str, str]:
-    words = {
-        TRACED_EVENTS: ", ".join(run.header.traced_events),
-        GRAPH_TRACE: ", ".join(run.header.cuda_graph_traces),
-        TRACE: ", ".join(capture.trace or []),
-        "capture range": capture.capture_range,
-    }
-    return _known(words)
+    events = ", ".join(run.header.traced_events)
+    graph_traces = ", ".join(run.header.cuda_graph_traces)
+    trace = ", ".join(capture.trace or [])
+    words = {TRACED_EVENTS: events, GRAPH_TRACE: graph_traces, TRACE: trace}
+    return _known({**words, "capture range": capture.capture_range})
 
 
 def environment_of(run: Run) -> Matter:
@@ -328,8 +335,9 @@ def environment_contradicts_log(matters: Iterable[Matter]) -> bool:
     environment = matter_by_name[ENVIRONMENT]
     if not environment.is_known:
         return False
+    set_by_environment = environment.words
     taken = matter_by_name[NCCL_SETTINGS].words
-    return any(environment.words.get(name) != value for name, value in taken.items())
+    return any(set_by_environment.get(name) != value for name, value in taken.items())
 
 
 # --- delays ---------------------------------------------------------------------------------------
@@ -349,7 +357,8 @@ def lack_of_delays(table: StepTable) -> Lack:
         return Lack(ANALYZE_AGAIN)
     if has_whole_graphs(run):
         return Lack(BY_GRAPH_NODES)
-    if "groups-not-named" in {row["code"] for row in run.problem_rows}:
+    problem_codes = {row["code"] for row in run.problem_rows}
+    if "groups-not-named" in problem_codes:
         return Lack(BY_GROUPS)
     if run.header.n_job_ranks == 1:
         return Lack(None, ONE_RANK)
@@ -380,7 +389,8 @@ def _straggler_matter(table: StepTable) -> Matter:
     why = _why_not_judged(table.run)
     if why is not None:
         return Matter("stragglers", STRAGGLER, None, {}, why_unknown=why)
-    return Matter("stragglers", STRAGGLER, BY_ALL_RANKS, {STRAGGLER: _straggler(table.run)})
+    words = {STRAGGLER: _straggler(table.run)}
+    return Matter("stragglers", STRAGGLER, BY_ALL_RANKS, words)
 
 
 def _why_not_judged(run: Run) -> str | None:
@@ -397,7 +407,8 @@ def _straggler(run: Run) -> str:
     if "node" in evidence:
         return f"node {evidence['node']}"
     no_slower_ranks = evidence.get("no_slower_ranks", ())
-    waited_for = [int(rank) for rank in evidence.get("held_up_ns_per_step_by_rank", ())]
+    held_up_ns = evidence.get("held_up_ns_per_step_by_rank", {})
+    waited_for = [int(rank) for rank in held_up_ns]
     slower_ranks = [rank for rank in waited_for if rank not in no_slower_ranks]
     names = [run.rank_names.name(rank) for rank in slower_ranks]
     if not names:

@@ -1,6 +1,7 @@
 """A metric of each step of a run, and a row for each metric of two runs."""
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -182,14 +183,23 @@ def per_step(table: StepTable, name: str) -> Float64 | str:
     if table.hides_idle and name.startswith("idle"):
         return "idle time inside CUDA graphs captured as a whole is visible in only one of the runs"
     if table.run.is_capture:
-        pooled = table.run.summary()[figure.column][0].as_py()
-        return _why_null(table, figure) if pooled is None else np.array([pooled], np.float64)
+        return _pooled_value(table, figure)
     fraction = _fraction_of_steps(table, figure)
     if fraction is None:
         return _why_null(table, figure)
     is_defined = fraction.denominator != 0
+    if not is_defined.any():
+        return f"{figure.formula}: the denominator is 0 in all steps"
     values: Float64 = fraction.numerator[is_defined] / fraction.denominator[is_defined]
-    return values if values.size else f"{figure.formula}: the denominator is 0 in all steps"
+    return values
+
+
+def _pooled_value(table: StepTable, figure: Figure) -> Float64 | str:
+    """Return the one value of a capture without steps; in words why there is none."""
+    pooled = table.run.summary()[figure.column][0].as_py()
+    if pooled is None:
+        return _why_null(table, figure)
+    return np.array([pooled], np.float64)
 
 
 def _why_no_steps(table: StepTable, figure: Figure) -> str | None:
@@ -230,22 +240,29 @@ def _fraction_of_steps(table: StepTable, figure: Figure) -> _Fraction | None:
     above, below = figure.of_step
     if figure.unit == "bytes/s":
         return _rate_of_transfers(table, above)
+    if below is not None:
+        return _ratio_of_sums(table, above, below)
     values = table.matrix(above)
     if values is None:
         return None
-    if below is not None:
-        divisors = table.matrix(below)
-        return (
-            None if divisors is None else _Fraction(_sum_of_ranks(values), _sum_of_ranks(divisors))
-        )
     per_step = np.ones(table.n_steps)
     if figure.unit not in {_TIME, _RATE}:
         n_ranks = float(len(values))
-        return _Fraction(values.sum(axis=0) / n_ranks, per_step)
+        means = values.sum(axis=0) / n_ranks
+        return _Fraction(means, per_step)
     largest = values.max(axis=0).astype(np.float64)
     if figure.unit == _RATE:
         return _Fraction(_NS_PER_S * per_step, largest)
     return _Fraction(largest, per_step)
+
+
+def _ratio_of_sums(table: StepTable, above: str, below: str) -> _Fraction | None:
+    """Return a column over another one, both summed over ranks; None if one of them is null."""
+    values = table.matrix(above)
+    divisors = table.matrix(below)
+    if values is None or divisors is None:
+        return None
+    return _Fraction(_sum_of_ranks(values), _sum_of_ranks(divisors))
 
 
 def _sum_of_ranks(matrix: Int64) -> Float64:
@@ -303,7 +320,8 @@ def hidden_comm_ns(captures: Sequence[StepTable], statistic: str) -> float | Non
 
 def evenness_of(captures: Sequence[StepTable]) -> list[Evenness]:
     """Return how even the step times of each capture are; of those that have any."""
-    return _known_evenness(values_of_captures(captures).values)
+    step_times = values_of_captures(captures)
+    return _known_evenness(step_times.values)
 
 
 def _known_evenness(captures: Sequence[Float64]) -> list[Evenness]:
@@ -351,7 +369,8 @@ def judge(
     )
     measure = abs(difference.baseline or 0.0)
     if not measure:
-        measure = {_TIME: step_time_ns or 0.0, _RATIO: 1.0}.get(metric.unit, 0.0)
+        measure_by_unit = {_TIME: step_time_ns or 0.0, _RATIO: 1.0}
+        measure = measure_by_unit.get(metric.unit, 0.0)
     return Judgement(difference, rules.min_effect * measure, metric.better)
 
 
@@ -386,8 +405,9 @@ class _Capture(NamedTuple):
     @property
     def largest_deviation_ratio(self) -> float:
         """Largest distance of a step from the median, over the median."""
-        ratios = np.abs(self.series.values / self.series.centre - 1)
-        return float(ratios.max())
+        ratios = self.series.values / self.series.centre
+        deviations = np.abs(ratios - 1)
+        return float(deviations.max())
 
 
 def find_outlier(
@@ -413,19 +433,17 @@ def find_outlier(
     is_within_reach = deviations[furthest] <= abs(series.deviations[furthest])
     if is_within_reach:
         return None
-    sides[capture.side][capture.number] = np.delete(series.values, furthest)
+    values_of_side = sides[capture.side]
+    values_of_side[capture.number] = np.delete(series.values, furthest)
     step_time = METRICS[DEFAULT_METRIC]
     judgement = judge(step_time, sides, rules, statistic=statistic_of(*sides))
     if judgement.verdict == INCONCLUSIVE:
         return None
+    side = SIDES[capture.side]
     table = tables[capture.side][capture.number]
-    return Outlier(
-        side=SIDES[capture.side],
-        step=int(table.steps[furthest]),
-        ns=float(series.values[furthest]),
-        median_ns=series.centre,
-        verdict=judgement.verdict,
-    )
+    step = int(table.steps[furthest])
+    step_ns = float(series.values[furthest])
+    return Outlier(side, step, step_ns, series.centre, judgement.verdict)
 
 
 def _is_step_time_open(rows: Sequence[Mapping[str, Any]]) -> bool:
@@ -442,7 +460,8 @@ def _long_captures(sides: Sequence[Sequence[Float64]]) -> list[_Capture]:
     for side_number, side in enumerate(sides):
         for number, values in enumerate(side):
             if values.size > MIN_STEPS:
-                captures.append(_Capture(side_number, number, Series(values)))
+                capture = _Capture(side_number, number, Series(values))
+                captures.append(capture)
     return captures
 
 
@@ -460,7 +479,9 @@ class _StepTimes(Struct, frozen=True):
 def _step_times_of(tables: Sequence[Sequence[StepTable]]) -> _StepTimes:
     values = [values_of_captures(side).values for side in tables]
     baseline = values[0]
-    median_ns = float(np.median(np.concatenate(baseline))) if baseline else None
+    median_ns = None
+    if baseline:
+        median_ns = float(np.median(np.concatenate(baseline)))
     return _StepTimes(values, statistic_of(*values), median_ns)
 
 
@@ -497,7 +518,8 @@ def metric_rows(
 
 def _has_capture(tables: Sequence[Sequence[StepTable]]) -> bool:
     """Tell whether a side has a capture without steps."""
-    return any(table.run.is_capture for side in tables for table in side)
+    all_tables = chain.from_iterable(tables)
+    return any(table.run.is_capture for table in all_tables)
 
 
 def _blocked_columns(tables: Sequence[Sequence[StepTable]], blocked: str | None) -> dict[str, Any]:
@@ -523,13 +545,10 @@ def _columns_without_verdict(why: str) -> dict[str, Any]:
 
 
 def _columns_of_metric(name: str, metric: Figure, rules: Rules) -> dict[str, Any]:
-    return {
-        "metric": name,
-        "unit": metric.unit,
-        "better": metric.better,
-        "confidence": rules.confidence,
-        "min_effect_pct": round(100 * rules.min_effect, 12),
-    }
+    columns: dict[str, Any] = {"metric": name, "unit": metric.unit, "better": metric.better}
+    columns["confidence"] = rules.confidence
+    columns["min_effect_pct"] = round(100 * rules.min_effect, 12)
+    return columns
 
 
 def _numbers_of_steps(captures: Sequence[CaptureValues]) -> dict[str, Any]:
@@ -545,7 +564,10 @@ def _why_lacking(captures: Sequence[CaptureValues]) -> str | None:
     if before.why_lacking is not None and before.why_lacking == after.why_lacking:
         return f"both sides: {before.why_lacking}"
     named_sides = zip(SIDES, captures, strict=True)
-    words = [f"{name}: {side.why_lacking}" for name, side in named_sides if side.why_lacking]
+    words = []
+    for name, side in named_sides:
+        if side.why_lacking:
+            words.append(f"{name}: {side.why_lacking}")
     return ", ".join(words) or None
 
 
@@ -556,13 +578,9 @@ def _judge_metric(
     if metric.unit == _RATE:
         step_time = METRICS[DEFAULT_METRIC]
         return _judge_metric(step_time, step_times.values, step_times, rules)
-    return judge(
-        metric,
-        values,
-        rules,
-        statistic=step_times.statistic if metric.unit == _TIME else MEDIAN,
-        step_time_ns=step_times.baseline_ns,
-    )
+    statistic = step_times.statistic if metric.unit == _TIME else MEDIAN
+    step_time_ns = step_times.baseline_ns
+    return judge(metric, values, rules, statistic=statistic, step_time_ns=step_time_ns)
 
 
 def _columns_of_judgement(
@@ -571,9 +589,10 @@ def _columns_of_judgement(
     values: Sequence[Sequence[Float64]],
     step_times: _StepTimes,
 ) -> dict[str, Any]:
+    columns = _columns_of_difference(judgement)
     if metric.unit != _RATE:
-        return _columns_of_difference(judgement) | _columns_of_centres(values)
-    times = _columns_of_difference(judgement) | _columns_of_centres(step_times.values)
+        return columns | _columns_of_centres(values)
+    times = columns | _columns_of_centres(step_times.values)
     return _as_rate(times)
 
 
@@ -581,15 +600,9 @@ def _columns_of_difference(judgement: Judgement) -> dict[str, Any]:
     difference = judgement.difference
     baseline = difference.baseline
     delta = difference.delta
-    columns: dict[str, Any] = {
-        "statistic": difference.statistic,
-        "baseline": baseline,
-        "candidate": difference.candidate,
-        "delta": delta,
-        "ci_low": difference.low,
-        "ci_high": difference.high,
-        "method": difference.method,
-    }
+    columns: dict[str, Any] = {"statistic": difference.statistic, "method": difference.method}
+    columns |= {"baseline": baseline, "candidate": difference.candidate, "delta": delta}
+    columns |= {"ci_low": difference.low, "ci_high": difference.high}
     columns["delta_pct"] = None
     if baseline and delta is not None:
         columns["delta_pct"] = 100 * delta / abs(baseline)
@@ -641,8 +654,9 @@ def _as_rate(times: Mapping[str, Any]) -> dict[str, Any]:
         rates[name] = None if ns is None else -ns * rate_per_ns
     for side in SIDES:
         for name in (side, f"{side}_{MEDIAN}", f"{side}_{MEAN}"):
-            rates[name] = _NS_PER_S / times[name] if times[name] else None
-    has_delta = times["delta"] is not None
-    rates["delta_pct"] = -100 * times["delta"] / candidate_ns if has_delta else None
+            time_ns = times[name]
+            rates[name] = _NS_PER_S / time_ns if time_ns else None
+    delta_ns = times["delta"]
+    rates["delta_pct"] = None if delta_ns is None else -100 * delta_ns / candidate_ns
     rates["min_effect"] = times["min_effect"] * rate_per_ns
     return rates

@@ -41,11 +41,13 @@ def _fits_kind(run: WorkingRun, kind: Sequence[WorkingRun]) -> bool:
         least_compute = kind[:MAX_COMPARED_RUNS_PER_END]
         most_compute = kind[-MAX_COMPARED_RUNS_PER_END:]
         compared = [*least_compute, *most_compute]
-    return not any(run.work.is_unlike(member.work) for member in compared)
+    works = [member.work for member in compared]
+    return not any(map(run.work.is_unlike, works))
 
 
 def are_most_labels_shared(runs: Sequence[WorkingRun]) -> bool:
     """Tell whether at least half of the runs share their label with another run."""
     n_runs_by_label = Counter(run.label for run in runs)
-    n_sharing = sum(n_runs for n_runs in n_runs_by_label.values() if n_runs > 1)
+    numbers_of_runs = n_runs_by_label.values()
+    n_sharing = sum(n_runs for n_runs in numbers_of_runs if n_runs > 1)
     return 2 * n_sharing >= len(runs)

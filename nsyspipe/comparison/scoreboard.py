@@ -11,7 +11,14 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from nsyspipe.analysis.summary import Evenness, divided
-from nsyspipe.comparison.changes import SIDES, StepTable, mean_of, mean_step_time, step_parts
+from nsyspipe.comparison.changes import (
+    SIDES,
+    StepTable,
+    float_or_none,
+    mean_of,
+    mean_step_time,
+    step_parts,
+)
 from nsyspipe.comparison.comparability import CHECKS_OF_RUNS, RUN_PROBLEMS, Check, check_comparable
 from nsyspipe.comparison.facts import environment_of
 from nsyspipe.comparison.gate import NOTHING_SET, GateSettings
@@ -26,7 +33,7 @@ from nsyspipe.comparison.metrics import (
     statistic_of,
     values_of_captures,
 )
-from nsyspipe.comparison.side import Side
+from nsyspipe.comparison.side import Side, run_ids_of
 from nsyspipe.comparison.statistics import Judgement, ratio_of_means
 from nsyspipe.errors import OptionError, rows_in_python
 from nsyspipe.model.columns import count, flag, ns, per_s, ratio, text
@@ -219,7 +226,8 @@ def sorted_rows(rows: Sequence[dict[str, Any]], name: str) -> list[dict[str, Any
     column, is_most_first = SORTS[name]
     known = [row for row in rows if row[column] is not None]
     unknown = [row for row in rows if row[column] is None]
-    return sorted(known, key=itemgetter(column), reverse=is_most_first) + unknown
+    known.sort(key=itemgetter(column), reverse=is_most_first)
+    return known + unknown
 
 
 @dataclass(frozen=True)
@@ -251,12 +259,11 @@ class _FoundingOrder(NamedTuple):
 
 def _founding_order(side: Side) -> _FoundingOrder:
     compute_ns = side.work.busy_ns
+    if compute_ns is None:
+        compute_ns = math.inf
     are_gpus_known = all(capture.header.gpu_names for capture in side.runs)
-    return _FoundingOrder(
-        is_gpu_unknown=not are_gpus_known,
-        compute_ns=math.inf if compute_ns is None else compute_ns,
-        run_ids=sorted(capture.header.run_id for capture in side.runs),
-    )
+    run_ids = sorted(run_ids_of(side))
+    return _FoundingOrder(not are_gpus_known, compute_ns, run_ids)
 
 
 class _CheckAgainst(NamedTuple):
@@ -298,7 +305,9 @@ class Scoreboard(NamedTables):
     def table(self) -> pa.Table:
         """`SCOREBOARD`: one row per run, in the order given or with the best first."""
         rows = [self._row(side) for side in self.sides]
-        return SCOREBOARD.from_rows(sorted_rows(rows, self.sort) if self.sort else rows)
+        if self.sort:
+            rows = sorted_rows(rows, self.sort)
+        return SCOREBOARD.from_rows(rows)
 
     def _row(self, side: Side) -> dict[str, Any]:
         label = side.label
@@ -313,7 +322,8 @@ class Scoreboard(NamedTables):
         row["peer"] = peer
         for name, value in beside_peer.items():
             row[f"peer_{name}"] = value
-        row["is_uneven"] = any(capture.is_uneven for capture in self.evenness[label])
+        evenness = self.evenness[label]
+        row["is_uneven"] = any(capture.is_uneven for capture in evenness)
         return row
 
     # --- kinds ------------------------------------------------------------------------------------
@@ -335,20 +345,24 @@ class Scoreboard(NamedTables):
             return Kind(peer, labels, None)
         fastest = max(with_interval, key=lambda row: (row["peer_speedup"], row["label"] == peer))
         best: str = fastest["label"]
-        verdicts = {}
+        level = []
+        uncertain = []
         for label in labels:
-            if not self._is_copy(best, label):
-                verdicts[label] = self._verdict(best, label)
-        level = tuple(label for label, verdict in verdicts.items() if verdict == NO_CHANGE)
-        # If the median of a run is shorter than that of the run with the shortest mean, nothing is
-        # certain either.
-        certain = {NO_CHANGE, "regression"}
-        uncertain = tuple(label for label, verdict in verdicts.items() if verdict not in certain)
-        return Kind(peer, labels, best, level, uncertain)
+            if self._is_copy(best, label):
+                continue
+            verdict = self._verdict(best, label)
+            if verdict == NO_CHANGE:
+                level.append(label)
+            # If the median of a run is shorter than that of the run with the shortest mean, nothing
+            # is certain either.
+            elif verdict != "regression":
+                uncertain.append(label)
+        return Kind(peer, labels, best, tuple(level), tuple(uncertain))
 
     def _verdict(self, reference: str, label: str) -> str:
-        is_judged = self._why_not_judged(reference, label) is None
-        return self._judge(reference, label).verdict if is_judged else INCONCLUSIVE
+        if self._why_not_judged(reference, label) is not None:
+            return INCONCLUSIVE
+        return self._judge(reference, label).verdict
 
     @cached_property
     def _peers(self) -> dict[str, str]:
@@ -356,7 +370,8 @@ class Scoreboard(NamedTables):
         labels = [side.label for side in self.sides]
         if self.rules.is_forced:
             return dict.fromkeys(labels, self.reference)
-        founding = [side.label for side in sorted(self.sides, key=_founding_order)]
+        founding_sides = sorted(self.sides, key=_founding_order)
+        founding = [side.label for side in founding_sides]
         peers: dict[str, str] = {}
         for kind in parted(founding, self._is_comparable_with_all):
             peer = min(kind, key=labels.index)
@@ -365,7 +380,8 @@ class Scoreboard(NamedTables):
 
     def _is_comparable_with_all(self, label: str, kind: Sequence[str]) -> bool:
         for member in kind:
-            if any(check.separates_runs for check in self._check_in_order(label, member)):
+            checks = self._check_in_order(label, member)
+            if any(check.separates_runs for check in checks):
                 return False
         return True
 
@@ -375,7 +391,8 @@ class Scoreboard(NamedTables):
         """`CHECKS_OF_RUNS`: doubts about runs beside the first run, or beside their peer."""
         rows = []
         for label in self._peers:
-            rows += [_row_of_check(label, against) for against in self._checks_of_run(label)]
+            checks = self._checks_of_run(label)
+            rows += [_row_of_check(label, against) for against in checks]
         return CHECKS_OF_RUNS.from_rows(rows)
 
     def _checks_of_run(self, label: str) -> list[_CheckAgainst]:
@@ -384,7 +401,8 @@ class Scoreboard(NamedTables):
         separating = [*self._separating_checks(self.reference, label)]
         if not separating and peer != self.reference:
             separating = [*self._separating_checks_of_kind(label)][:1]
-        doubts = [check for check in self._check(peer, label) if not check.separates_runs]
+        checks = self._check(peer, label)
+        doubts = [check for check in checks if not check.separates_runs]
         return separating + [_CheckAgainst(peer, doubt) for doubt in doubts]
 
     def _separating_checks(self, reference: str, label: str) -> Iterator[_CheckAgainst]:
@@ -416,9 +434,10 @@ class Scoreboard(NamedTables):
             return check_comparable(sides[reference], sides[label])
         # Captures of one run are checked when it is compared with other runs. If there is no other
         # run, they are checked here, and each message is told once.
-        if len(sides) > 1 or len(sides[label].runs) == 1:
+        side = sides[label]
+        if len(sides) > 1 or len(side.runs) == 1:
             return []
-        checks = check_comparable(sides[label], sides[label])
+        checks = check_comparable(side, side)
         by_message = {check.message: check for check in checks if check.separates_runs}
         return [*by_message.values()]
 
@@ -432,7 +451,8 @@ class Scoreboard(NamedTables):
         """Tell whether two runs are the same capture, and are not compared by force."""
         if label == other_label:
             return True
-        is_same = any(check.is_same for check in self._check_in_order(label, other_label))
+        checks = self._check_in_order(label, other_label)
+        is_same = any(check.is_same for check in checks)
         return is_same and not self.rules.is_forced
 
     # --- environments and problems ----------------------------------------------------------------
@@ -442,7 +462,8 @@ class Scoreboard(NamedTables):
         environments = self._environments.items()
         recorded = {label: variables for label, variables in environments if variables is not None}
         rows = []
-        for name in sorted({*chain(*recorded.values())}):
+        all_names = set(chain(*recorded.values()))
+        for name in sorted(all_names):
             values = [variables.get(name, NOT_SET) for variables in recorded.values()]
             if len(set(values)) > 1:
                 for label, value in zip(recorded, values, strict=True):
@@ -452,17 +473,13 @@ class Scoreboard(NamedTables):
     @property
     def without_environment(self) -> list[str]:
         """Labels of the runs whose environment was not recorded."""
-        return [label for label, variables in self._environments.items() if variables is None]
+        environments = self._environments.items()
+        return [label for label, variables in environments if variables is None]
 
     @cached_property
     def _environments(self) -> dict[str, dict[str, str] | None]:
         """Training variables of each run, joined over captures; None if no capture has them."""
-        environments: dict[str, dict[str, str] | None] = {}
-        for side in self.sides:
-            matters = [environment_of(run) for run in side.runs]
-            recorded = [matter.words if matter.is_known else None for matter in matters]
-            environments[side.label] = joined_environments(recorded)
-        return environments
+        return {side.label: _joined_environment(side) for side in self.sides}
 
     @property
     def problems(self) -> pa.Table:
@@ -483,22 +500,26 @@ class Scoreboard(NamedTables):
     @cached_property
     def evenness(self) -> dict[str, list[Evenness]]:
         """How even the steps of each capture that has some are, by label of the run."""
-        return {label: evenness_of(captures) for label, captures in self._tables.items()}
+        tables = self._tables.items()
+        return {label: evenness_of(captures) for label, captures in tables}
 
     @cached_property
     def _tables(self) -> dict[str, list[StepTable]]:
         labels = [side.label for side in self.sides]
-        tables = StepTable.of_sides(*(side.runs for side in self.sides))
+        runs = [side.runs for side in self.sides]
+        tables = StepTable.of_sides(*runs)
         return dict(zip(labels, tables, strict=True))
 
     @cached_property
     def _step_times(self) -> dict[str, CaptureValues]:
-        return {label: values_of_captures(captures) for label, captures in self._tables.items()}
+        tables = self._tables.items()
+        return {label: values_of_captures(captures) for label, captures in tables}
 
     def _why_not_judged(self, reference: str, label: str) -> str | None:
         """Return why the step times of two runs cannot be compared; None if they can be."""
         labels = dict.fromkeys((reference, label))
-        lacking = [label for label in labels if self._step_times[label].why_lacking is not None]
+        values = {label: self._step_times[label] for label in labels}
+        lacking = [label for label in labels if values[label].why_lacking is not None]
         if lacking:
             return f"{' and '.join(lacking)}: no steps to compare"
         if label != reference and self._is_copy(reference, label):
@@ -523,16 +544,15 @@ class Scoreboard(NamedTables):
         if before.why_lacking is None and after.why_lacking is None:
             confidence = self.rules.confidence
             speedup = ratio_of_means(before.values, after.values, confidence=confidence)
-            columns |= {
-                "speedup": speedup.ratio,
-                "speedup_low": speedup.low,
-                "speedup_high": speedup.high,
-            }
+            columns["speedup"] = speedup.ratio
+            columns["speedup_low"] = speedup.low
+            columns["speedup_high"] = speedup.high
         why = self._why_no_verdict(reference, label)
         if why is not None:
             columns["why"] = why
         elif not is_itself:
-            columns |= _columns_of_judgement(self._judge(reference, label))
+            judgement = self._judge(reference, label)
+            columns |= _columns_of_judgement(judgement)
         return columns
 
     def _why_no_verdict(self, reference: str, label: str) -> str | None:
@@ -544,14 +564,16 @@ class Scoreboard(NamedTables):
         for against in self._separating_checks(reference, label):
             what, *_ = against.check.message.partition(": ")
             blocking.append(what)
-        return f"not comparable: {', '.join(blocking)}" if blocking else None
+        if not blocking:
+            return None
+        return f"not comparable: {', '.join(blocking)}"
 
     def _facts_columns(self, side: Side) -> dict[str, Any]:
         header = side.runs[0].header
-        run_ids = [run.header.run_id for run in side.runs]
-        n_steps = sum(capture.n_steps for capture in self._tables[side.label])
-        columns = {"label": side.label, "n_captures": len(side.runs), "n_summary_steps": n_steps}
-        columns["run_ids"] = " ".join(run_ids)
+        captures = self._tables[side.label]
+        columns: dict[str, Any] = {"label": side.label, "n_captures": len(side.runs)}
+        columns["n_summary_steps"] = sum(capture.n_steps for capture in captures)
+        columns["run_ids"] = " ".join(run_ids_of(side))
         columns["gpu_names"] = ", ".join(header.gpu_names)
         for name in ("world_size", "n_ranks", "n_processes"):
             columns[name] = getattr(header, name)
@@ -577,10 +599,11 @@ class Scoreboard(NamedTables):
         header = side.runs[0].header
         n_ranks = header.n_job_ranks or header.n_ranks
         mean_ns = mean_step_time(captures)
+        rank_steps_per_s = None if throughput is None else throughput * n_ranks
         columns = {
             "throughput_steps_per_s": throughput,
-            "rank_steps_per_s": None if throughput is None else throughput * n_ranks,
-            "mean_step_time_ns": None if mean_ns is None else float(mean_ns),
+            "rank_steps_per_s": rank_steps_per_s,
+            "mean_step_time_ns": float_or_none(mean_ns),
         }
         parts, _ = step_parts(captures, captures)
         for part in parts.to_pylist():
@@ -591,6 +614,13 @@ class Scoreboard(NamedTables):
         n_sides = len(self.sides)
         runs = "run" if n_sides == 1 else "runs"
         return f"<Scoreboard of {n_sides} {runs} against {self.reference!r}>"
+
+
+def _joined_environment(side: Side) -> dict[str, str] | None:
+    """Return the training variables of a run, joined over captures; None if none has them."""
+    matters = [environment_of(run) for run in side.runs]
+    recorded = [matter.words if matter.is_known else None for matter in matters]
+    return joined_environments(recorded)
 
 
 def _throughput(side: Side) -> float | None:
@@ -611,16 +641,14 @@ def _columns_of_judgement(judgement: Judgement) -> dict[str, Any]:
     difference = judgement.difference
     baseline = difference.baseline
     needed = judgement.estimate_needed()
-    return {
-        "verdict": judgement.verdict,
-        "why": judgement.why,
-        "statistic": difference.statistic,
-        "delta_ratio": divided(difference.delta, baseline),
-        "delta_low_ratio": divided(difference.low, baseline),
-        "delta_high_ratio": divided(difference.high, baseline),
-        "settle_steps": needed.steps,
-        "settle_captures": needed.captures,
-    }
+    columns: dict[str, Any] = {"verdict": judgement.verdict, "why": judgement.why}
+    columns["statistic"] = difference.statistic
+    columns["delta_ratio"] = divided(difference.delta, baseline)
+    columns["delta_low_ratio"] = divided(difference.low, baseline)
+    columns["delta_high_ratio"] = divided(difference.high, baseline)
+    columns["settle_steps"] = needed.steps
+    columns["settle_captures"] = needed.captures
+    return columns
 
 
 def _problems_of_capture(capture: StepTable) -> Iterator[dict[str, Any]]:
@@ -641,6 +669,7 @@ def _row_of_check(label: str, against: _CheckAgainst) -> dict[str, Any]:
     if label != reference:
         values = f"{reference} {check.baseline}, {values}"
     what, has_values, _ = check.message.partition(": baseline ")
+    message = f"{what}: {values}" if has_values else what
     return {
         "label": label,
         "against": reference,
@@ -648,5 +677,5 @@ def _row_of_check(label: str, against: _CheckAgainst) -> dict[str, Any]:
         "blocks": check.blocks,
         "reference_value": check.baseline,
         "value": value,
-        "message": f"{what}: {values}" if has_values else what,
+        "message": message,
     }

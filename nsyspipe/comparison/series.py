@@ -41,6 +41,18 @@ MIN_STEPS_OF_EACH_KIND = 4
 _SMALLEST_SQUARES = 1e-300
 
 
+class _Sums(NamedTuple):
+    """Sums of values in step order."""
+
+    values: float
+    squares: float
+    # Of the products of neighbours.
+    lagged: float
+    # Of the first and the last value alone, and of their squares.
+    ends: float
+    end_squares: float
+
+
 class Series(Struct, frozen=True, eq=False, dict=True):
     """The values of one capture's steps in step order, and their median."""
 
@@ -60,14 +72,16 @@ class Series(Struct, frozen=True, eq=False, dict=True):
     def deviations(self) -> Float64:
         """Values less the median, cut at 3 robust standard deviations."""
         deviations = self.values - self.centre
-        median_deviation = float(np.median(np.abs(deviations)))
+        sizes = np.abs(deviations)
+        median_deviation = float(np.median(sizes))
         limit = MAX_STANDARD_DEVIATIONS * _STANDARD_PER_MEDIAN_DEVIATION * median_deviation
         return np.clip(deviations, -limit, limit)
 
     @property
     def is_varying(self) -> bool:
         """Whether steps differ."""
-        return bool(self.values.min() < self.values.max())
+        shortest = self.values.min()
+        return bool(shortest < self.values.max())
 
     @cached_property
     def is_long(self) -> Flags:
@@ -85,8 +99,12 @@ class Series(Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def period(self) -> int:
         """The distance of steps of the rarer kind; 0 if no pattern comes at least twice."""
-        period = period_of(self.is_long) if self.is_long.any() else None
-        return period if period and 2 * period <= self.n else 0
+        period = None
+        if self.is_long.any():
+            period = period_of(self.is_long)
+        if period is None or 2 * period > self.n:
+            return 0
+        return period
 
     @property
     def whole_period_offset(self) -> float:
@@ -99,20 +117,33 @@ class Series(Struct, frozen=True, eq=False, dict=True):
         The result is that of a capture with `steps_factor` times the steps, all like these.
         """
         r = correlations
-        x = self.deviations
         n = self.n * steps_factor
-        total = float(x.sum()) * steps_factor
-        ends = float(x[0] + x[-1])
-        squares = float(x @ x) * steps_factor
-        lagged = float(x[1:] @ x[:-1]) * steps_factor
-        end_squares = float(x[0] ** 2 + x[-1] ** 2)
-        inner_squares = squares - end_squares
+        sums = self._sums
+        total = sums.values * steps_factor
+        squares = sums.squares * steps_factor
+        lagged = sums.lagged * steps_factor
+        inner_squares = squares - sums.end_squares
         innovations = squares - 2 * r * lagged + r * r * inner_squares
         around_zero = innovations / (1 - r * r)
-        inner_total = total - ends
+        inner_total = total - sums.ends
         projection = (total - r * inner_total) / (1 + r)
-        around_mean = around_zero - projection**2 / _information(n, r)
-        return np.maximum(around_mean, _SMALLEST_SQUARES)
+        of_mean = projection**2 / _information(n, r)
+        return np.maximum(around_zero - of_mean, _SMALLEST_SQUARES)
+
+    @cached_property
+    def _sums(self) -> _Sums:
+        """Sums of the deviations."""
+        x = self.deviations
+        first = x[0]
+        last = x[-1]
+        end_squares = first**2 + last**2
+        return _Sums(
+            values=float(x.sum()),
+            squares=float(x @ x),
+            lagged=float(x[1:] @ x[:-1]),
+            ends=float(first + last),
+            end_squares=float(end_squares),
+        )
 
     def log_likelihood(self, correlations: Float64, steps_factor: float = 1.0) -> Float64:
         """Return the logarithm of the likelihood of each correlation.
@@ -124,15 +155,17 @@ class Series(Struct, frozen=True, eq=False, dict=True):
         r = correlations
         n = self.n * steps_factor
         squares = self.squares(correlations, steps_factor)
+        relative_squares = squares / squares.max()
         determinant = (n - 1) * np.log(1 - r * r)
         information = np.log(_information(n, r))
-        spread = (n - 1) * np.log(squares / squares.max())
+        spread = (n - 1) * np.log(relative_squares)
         return np.asarray(-0.5 * (determinant + information + spread))
 
     def centre_variances(self, correlations: Float64, steps_factor: float = 1.0) -> Float64:
         """Return the variance of the centre for each correlation, by the spread of the steps."""
         n = self.n * steps_factor
-        step_variances = self.squares(correlations, steps_factor) / (n - 1)
+        squares = self.squares(correlations, steps_factor)
+        step_variances = squares / (n - 1)
         return step_variances * self._cost(correlations, n)
 
     def is_beside_gap(self, correlation: float) -> bool:
@@ -146,20 +179,24 @@ class Series(Struct, frozen=True, eq=False, dict=True):
         step_variance = float(np.var(self.deviations, ddof=1))
         normal_variance = _MEDIAN_COST * step_variance
         inflation = float(variance_inflation(self.n, np.asarray(correlation)))
-        variances = [self._variance_by_ranks(factor) for factor in (1.0, inflation)]
-        return max(variances) > MAX_VARIANCE_OVER_NORMAL * normal_variance
+        variance = self._variance_by_ranks(1.0)
+        inflated_variance = self._variance_by_ranks(inflation)
+        larger = max(variance, inflated_variance)
+        return larger > MAX_VARIANCE_OVER_NORMAL * normal_variance
 
     def _cost(self, correlations: Float64, n: float) -> Float64:
         """Return the variance of the median of n normal AR(1) steps, over that of a step.
 
         It has arcsin r^k in the place of r^k.
         """
-        return np.asarray(_median_cost(n, tuple(correlations.tolist())))
+        cost = _median_cost(n, tuple(correlations.tolist()))
+        return np.asarray(cost)
 
     def _variance_by_ranks(self, inflation: float) -> float:
         """Return 1 / (4 f^2), from the order statistics on the wider side of the median."""
         n = self.n
-        effective_steps = min(max(n / inflation, _MIN_EFFECTIVE_STEPS), n)
+        independent_steps = max(n / inflation, _MIN_EFFECTIVE_STEPS)
+        effective_steps = min(independent_steps, n)
         band = _BAND_IN_STANDARD_ERRORS * 0.5 / math.sqrt(effective_steps)
         widest_band = 0.5 * (n - 1) / (n + 1)
         half_band = min(band, widest_band)
@@ -168,7 +205,8 @@ class Series(Struct, frozen=True, eq=False, dict=True):
         high = _value_at_rank(ordered, rank)
         low = _value_at_rank(ordered[::-1], rank)
         wider = max(high, -low)
-        return (wider / (2 * half_band)) ** 2
+        half_inverse_density = wider / (2 * half_band)
+        return half_inverse_density**2
 
 
 def _value_at_rank(ordered: Float64, rank: float) -> float:
@@ -195,7 +233,8 @@ class MeanSeries(Series, frozen=True, eq=False, dict=True):
     def deviations(self) -> Float64:
         """Values less the mean; exactly the same if the values are shifted."""
         above_smallest = self.values - self.values.min()
-        return np.asarray(above_smallest - float(above_smallest.mean()))
+        mean = float(above_smallest.mean())
+        return np.asarray(above_smallest - mean)
 
     def _cost(self, correlations: Float64, n: float) -> Float64:
         """Return the variance of the mean of n AR(1) steps, over that of a step."""
@@ -219,7 +258,8 @@ class RegularSeries(MeanSeries, frozen=True, eq=False, dict=True):
     def deviations(self) -> Float64:
         """Values less the mean of their kind."""
         kind_means = np.where(self.is_long, *self._means)
-        lost_freedom = ((self.n - 1) / max(self.n - 2, 1)) ** 0.5
+        freedom = max(self.n - 2, 1)
+        lost_freedom = ((self.n - 1) / freedom) ** 0.5
         deviations = self.values - kind_means
         return np.asarray(deviations * lost_freedom)
 
@@ -283,11 +323,13 @@ class Captures(Struct, frozen=True, eq=False, dict=True):
         for values in arrays:
             if values.ndim != 1 or not np.isfinite(values).all():
                 raise ValueError("per-step values must be finite and in one dimension")
-        return cls(tuple(kind(values) for values in arrays if values.size))
+        series = [kind(values) for values in arrays if values.size]
+        return cls(tuple(series))
 
     def of_kind(self, kind: type[Series]) -> Captures:
         """Return the same steps with another centre."""
-        return Captures(tuple(kind(series.values) for series in self.series))
+        all_series = [kind(series.values) for series in self.series]
+        return Captures(tuple(all_series))
 
     @cached_property
     def n(self) -> int:
@@ -299,9 +341,10 @@ class Captures(Struct, frozen=True, eq=False, dict=True):
         """The mean of the captures' centres, exact for a single capture; NaN without any."""
         if not self.series:
             return math.nan
-        first = self.series[0].centre
-        above_first = math.fsum(series.centre - first for series in self.series)
-        return first + above_first / len(self.series)
+        centres = [series.centre for series in self.series]
+        first = centres[0]
+        above_first = math.fsum(centre - first for centre in centres)
+        return first + above_first / len(centres)
 
     @cached_property
     def long_series(self) -> tuple[Series, ...]:
@@ -340,8 +383,9 @@ class Captures(Struct, frozen=True, eq=False, dict=True):
             of_series = series.centre_variances(correlations, steps_factor)
             contribution = of_series * share**2 / captures_factor
             freedom = series.n * steps_factor - 1
+            squares_over_freedom = contribution**2 / freedom
             variance += contribution
-            squares += contribution**2 / freedom / captures_factor
+            squares += squares_over_freedom / captures_factor
         return CentreVariance(variance, squares)
 
     @cached_property
@@ -358,19 +402,21 @@ class Captures(Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def variance_between(self) -> float:
         """The variance of the centre from the captures' centres; needs two captures at least."""
-        return self.squares_between / self.freedom_between / len(self.series)
+        capture_variance = self.squares_between / self.freedom_between
+        return capture_variance / len(self.series)
 
 
 def why_undecided(baseline: Captures, candidate: Captures, names: tuple[str, str]) -> str | None:
     """Return which sides have too few steps to decide anything; None if both have enough."""
-    whys = (baseline.why_too_few, candidate.why_too_few)
-    common_why = whys[0]
-    if common_why is None and whys[1] is None:
+    why_before = baseline.why_too_few
+    why_after = candidate.why_too_few
+    if why_before is None and why_after is None:
         return None
-    if common_why == whys[1]:
-        return f"{' and '.join(names)} have {common_why}"
-    named_whys = zip(names, whys, strict=True)
-    return ", ".join(f"{name} has {why}" for name, why in named_whys if why)
+    if why_before == why_after:
+        return f"{' and '.join(names)} have {why_before}"
+    named_whys = zip(names, (why_before, why_after), strict=True)
+    lacks = [f"{name} has {why}" for name, why in named_whys if why]
+    return ", ".join(lacks)
 
 
 def centre_by_means(baseline: Captures, candidate: Captures) -> tuple[Captures, Captures]:

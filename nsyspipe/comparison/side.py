@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain, count, islice
+from itertools import chain, count, filterfalse, islice
 from pathlib import Path
 
 from nsyspipe.errors import OptionError
@@ -42,14 +42,13 @@ class Side:
         check_text("label", self.label or "", "a name in quotes, as 'main'")
         runs = [self.runs] if isinstance(self.runs, Run) else self.runs
         if not _are_runs(runs):
-            raise OptionError.of_kind(
-                "runs", self.runs, "a loaded run, or several,", "Side('main', [load(RUN)])"
-            )
+            wanted = "a loaded run, or several,"
+            raise OptionError.of_kind("runs", self.runs, wanted, "Side('main', [load(RUN)])")
         object.__setattr__(self, "runs", tuple(runs))
         if not self.runs:
             raise OptionError(self.label, "has no run", fix="at least one capture on each side")
-        run_ids = Counter(run.header.run_id for run in self.runs)
-        run_id, n_captures = run_ids.most_common(1)[0]
+        n_captures_by_id = Counter(run_ids_of(self))
+        run_id, n_captures = n_captures_by_id.most_common(1)[0]
         # The spread between a capture and itself would be zero.
         if n_captures > 1:
             what = f"has the capture {run_id} twice"
@@ -81,7 +80,8 @@ def distinguish_sides(sides: Sequence[Side]) -> list[Side]:
     distinct_sides = []
     for side, name in zip(sides, names, strict=True):
         is_renamed = side.name != name
-        distinct_sides.append(replace(side, shown_as=name) if is_renamed else side)
+        distinct = replace(side, shown_as=name) if is_renamed else side
+        distinct_sides.append(distinct)
     return distinct_sides
 
 
@@ -91,8 +91,10 @@ def _replace_name(names: list[str], name: str, sides: Sequence[Side]) -> None:
     with_name = [index for index, side_name in enumerate(names) if side_name == name]
     unlabelled = [index for index in with_name if runs[index].given_label is None]
     renamed = unlabelled or with_name
-    taken = {side_name for index, side_name in enumerate(names) if index not in renamed}
-    new_names = _find_distinct_names(name, [runs[index] for index in renamed], taken)
+    not_renamed = set(range(len(names))).difference(renamed)
+    taken = {names[index] for index in not_renamed}
+    renamed_runs = [runs[index] for index in renamed]
+    new_names = _find_distinct_names(name, renamed_runs, taken)
     for index, new_name in zip(renamed, new_names, strict=True):
         names[index] = new_name
 
@@ -112,7 +114,7 @@ def _ways_to_name(name: str, runs: Sequence[Run], taken: set[str]) -> Iterator[l
     yield [f"{name} ({run.header.run_id})" for run in runs]
     numbered_names = (f"{name} ({number})" for number in count(2))
     all_names = chain([name], numbered_names)
-    free_names = (possible for possible in all_names if possible not in taken)
+    free_names = filterfalse(taken.__contains__, all_names)
     yield [*islice(free_names, len(runs))]
 
 
@@ -120,6 +122,8 @@ def _directory_names(runs: Sequence[Run]) -> Iterator[list[str]]:
     """Yield the names of the directories of runs, with ever more parents."""
     paths = [run.inputs[0].absolute() for run in runs]
     directories = [path if path.is_dir() else path.parent for path in paths]
-    max_parts = max(len(directory.parts) for directory in directories)
+    parts_of_runs = [directory.parts for directory in directories]
+    max_parts = max(map(len, parts_of_runs))
     for n_parts in range(1, 1 + max_parts):
-        yield [str(Path(*directory.parts[-n_parts:])) for directory in directories]
+        last_parts = [parts[-n_parts:] for parts in parts_of_runs]
+        yield [str(Path(*parts)) for parts in last_parts]

@@ -12,7 +12,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from itertools import zip_longest
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -107,7 +106,9 @@ class Interval(Struct, frozen=True, eq=False, dict=True):
     @property
     def half_between(self) -> float:
         """Half-width from the spread between captures alone; 0 if each side has one capture."""
-        return self._half_between if self.has_between else 0.0
+        if not self.has_between:
+            return 0.0
+        return self._half_between
 
     @property
     def has_between(self) -> bool:
@@ -117,7 +118,7 @@ class Interval(Struct, frozen=True, eq=False, dict=True):
     @property
     def is_borrowed(self) -> bool:
         """Whether one side has several captures, and the other is assumed to spread like it."""
-        return min(self._n_captures) == 1 < max(self._n_captures)
+        return self.has_between and min(self._n_captures) == 1
 
     @property
     def is_beside_gap(self) -> bool:
@@ -129,10 +130,10 @@ class Interval(Struct, frozen=True, eq=False, dict=True):
     def is_same(self) -> bool:
         """Whether both sides are the same steps, so that nothing is left to chance."""
         before, after = self.sides
-        for old, new in zip_longest(before.series, after.series):
-            if old is None or new is None or not np.array_equal(old.values, new.values):
-                return False
-        return True
+        if len(before.series) != len(after.series):
+            return False
+        pairs = zip(before.series, after.series, strict=True)
+        return all(np.array_equal(old.values, new.values) for old, new in pairs)
 
     @property
     def _long_series(self) -> tuple[Series, ...]:
@@ -141,7 +142,8 @@ class Interval(Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def _n_captures(self) -> list[int]:
-        return [len(side.series) * self.captures_factor for side in self.sides]
+        factor = self.captures_factor
+        return [factor * len(side.series) for side in self.sides]
 
     @property
     def _n_steps(self) -> float:
@@ -151,15 +153,16 @@ class Interval(Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def weighted_correlations(self) -> _WeightedCorrelations:
         """Correlations, and how likely each is by all steps of both sides."""
+        n_steps = self._n_steps
         limits = _N_CORRELATIONS_BY_MAX_STEPS
-        n_correlations = next(n for max_steps, n in limits if self._n_steps <= max_steps)
-        prior = _prior_of_correlations(n_correlations)
-        before, after = (self._log_likelihood(side, prior.correlations) for side in self.sides)
+        n_correlations = next(n for max_steps, n in limits if n_steps <= max_steps)
+        correlations, prior_weights = _prior_of_correlations(n_correlations)
+        before, after = (self._log_likelihood(side, correlations) for side in self.sides)
         # Both sides are summed first: swapped, they sum to exactly the same.
         both = before + after
-        log_weights = np.log(prior.weights) + self.captures_factor * both
+        log_weights = np.log(prior_weights) + self.captures_factor * both
         weights = np.exp(log_weights - log_weights.max())
-        return _WeightedCorrelations(prior.correlations, weights / weights.sum())
+        return _WeightedCorrelations(correlations, weights / weights.sum())
 
     def _log_likelihood(self, side: Captures, correlations: Float64) -> Float64:
         total = np.zeros(1)
@@ -170,14 +173,13 @@ class Interval(Struct, frozen=True, eq=False, dict=True):
 
     def _variance_of_difference(self, captures_factor: int) -> CentreVariance:
         correlations = self.weighted_correlations.correlations
+        steps_factor = self.steps_factor
         before, after = (
-            side.centre_variance(correlations, self.steps_factor, captures_factor)
-            for side in self.sides
+            side.centre_variance(correlations, steps_factor, captures_factor) for side in self.sides
         )
-        return CentreVariance(
-            before.variance + after.variance,
-            before.squares_over_freedom + after.squares_over_freedom,
-        )
+        variance = before.variance + after.variance
+        squares = before.squares_over_freedom + after.squares_over_freedom
+        return CentreVariance(variance, squares)
 
     @cached_property
     def _half_within(self) -> float:
@@ -192,7 +194,8 @@ class Interval(Struct, frozen=True, eq=False, dict=True):
         freedom = np.ones_like(variance)
         np.divide(variance**2, squares, out=freedom, where=squares > 0)
         weights = self.weighted_correlations.weights
-        return half_width(weights, np.sqrt(variance), freedom, self._cautious_error)
+        standard_errors = np.sqrt(variance)
+        return half_width(weights, standard_errors, freedom, self._cautious_error)
 
     @property
     def _cautious_error(self) -> float:
@@ -212,12 +215,15 @@ class Interval(Struct, frozen=True, eq=False, dict=True):
         """
         freedom = sum(self._n_captures) - 2
         t = critical_value(self.confidence, freedom)
-        if max(self._n_captures) == self.captures_factor:
+        has_one_each = max(self._n_captures) == self.captures_factor
+        if has_one_each:
             variances = self._variance_of_difference(captures_factor=1).variance
             expected = float(self.weighted_correlations.weights @ variances)
             return t * math.sqrt(expected / self.captures_factor)
-        half_pooled = t * math.sqrt(self._pooled_variance(freedom))
-        if min(self._n_captures) == self.captures_factor:
+        pooled_variance = self._pooled_variance(freedom)
+        half_pooled = t * math.sqrt(pooled_variance)
+        has_one_on_a_side = min(self._n_captures) == self.captures_factor
+        if has_one_on_a_side:
             return half_pooled
         return max(half_pooled, self._half_by_welch())
 
@@ -231,15 +237,16 @@ class Interval(Struct, frozen=True, eq=False, dict=True):
     def _half_by_welch(self) -> float:
         """Return the half-width by Welch's t of the captures' centres; 0 if they are equal."""
         before, after = self.sides
-        variance = (before.variance_between + after.variance_between) / self.captures_factor
+        both_variances = before.variance_between + after.variance_between
+        variance = both_variances / self.captures_factor
         if not variance:
             return 0.0
-        squares_before, squares_after = (
-            side.variance_between**2 / side.freedom_between for side in self.sides
-        )
+        squares_before = before.variance_between**2 / before.freedom_between
+        squares_after = after.variance_between**2 / after.freedom_between
         squares = (squares_before + squares_after) / self.captures_factor**3
         freedom = max(variance**2 / squares, 1.0)
-        return critical_value(self.confidence, freedom) * math.sqrt(variance)
+        t = critical_value(self.confidence, freedom)
+        return t * math.sqrt(variance)
 
 
 @dataclass(frozen=True)
@@ -275,7 +282,9 @@ class Difference:
     def method(self) -> str:
         """How the interval was computed, in words."""
         method_of_steps = self._method_of_steps
-        return method_of_steps if self.separation is None else f"{_SEPARATED}{method_of_steps}"
+        if self.separation is None:
+            return method_of_steps
+        return f"{_SEPARATED}{method_of_steps}"
 
     @property
     def _method_of_steps(self) -> str:
@@ -338,17 +347,20 @@ def difference_of_centres(
     Price: a linear function of medians, Psychological Methods 7 (2002): gaps by order statistics.
     The end of the prior, the divisor and the factor of the gap are ours, chosen by simulation.
     """
-    kinds: tuple[type[Series], type[Series]] = (Series, MeanSeries)
-    kind, other_kind = kinds if statistic == MEDIAN else kinds[::-1]
+    is_median = statistic == MEDIAN
+    kind = Series if is_median else MeanSeries
+    other_kind = MeanSeries if is_median else Series
     before = Captures.of(baseline, kind)
     after = Captures.of(candidate, kind)
     delta = after.centre - before.centre
-    other_delta = after.of_kind(other_kind).centre - before.of_kind(other_kind).centre
+    other_before = before.of_kind(other_kind).centre
+    other_delta = after.of_kind(other_kind).centre - other_before
     undecided = why_undecided(before, after, names)
     interval = Interval((before, after), confidence)
     ends = _NO_ENDS
     if not undecided:
-        interval = _fit_interval(interval, statistic, abs(delta - other_delta))
+        delta_of_statistics = abs(delta - other_delta)
+        interval = _fit_interval(interval, statistic, delta_of_statistics)
         ends = _ends_of(delta, interval)
     return Difference(
         statistic=statistic,
@@ -414,7 +426,8 @@ def _without_zero_if_separated(delta: float, half: float, interval: Interval) ->
     if separation is None or size <= half_between:
         return Ends(delta - half, delta + half, None)
     near_end = min(separation.gap, size - half_between)
-    far_end = max(size, min(separation.largest, size + half))
+    largest = min(separation.largest, size + half)
+    far_end = max(size, largest)
     if delta > 0:
         return Ends(near_end, far_end, separation)
     return Ends(-far_end, -near_end, separation)
@@ -451,13 +464,16 @@ def ratio_of_means(
     if not Interval((before, after), confidence).is_same:
         sides = centre_by_means(_over_centre(before), _over_centre(after))
         half = Interval(sides, confidence).half
-    return Speedup(ratio, ratio * math.exp(-half), ratio * math.exp(half))
+    low = ratio * math.exp(-half)
+    high = ratio * math.exp(half)
+    return Speedup(ratio, low, high)
 
 
 def _over_centre(side: Captures) -> Captures:
     """Return the values of a side over its centre."""
     factor = 1 / side.centre
-    return Captures.of([series.values * factor for series in side.series])
+    captures = [series.values * factor for series in side.series]
+    return Captures.of(captures)
 
 
 class Needed(NamedTuple):
@@ -511,7 +527,8 @@ class Judgement(Struct, frozen=True, dict=True):
         if self.better == "neither":
             return "change"
         is_lower_better = self.better == "lower"
-        return "improvement" if (delta < 0) == is_lower_better else "regression"
+        is_better = (delta < 0) == is_lower_better
+        return "improvement" if is_better else "regression"
 
     @property
     def why(self) -> str | None:
@@ -529,13 +546,17 @@ class Judgement(Struct, frozen=True, dict=True):
         high = self.difference.high
         if low is None or high is None or self._is_opposed:
             return False
-        worse_end = {"lower": high, "higher": -low, "neither": max(high, -low)}[self.better]
-        return worse_end < self.min_effect or low == high == 0
+        either_end = max(high, -low)
+        worse_end = {"lower": high, "higher": -low, "neither": either_end}[self.better]
+        is_exactly_zero = low == high == 0
+        return worse_end < self.min_effect or is_exactly_zero
 
     @property
     def _is_gap_too_small(self) -> bool:
         separation = self.difference.separation
-        return separation is not None and separation.gap < self.min_effect
+        if separation is None:
+            return False
+        return separation.gap < self.min_effect
 
     @property
     def _is_opposed(self) -> bool:
@@ -555,7 +576,9 @@ class Judgement(Struct, frozen=True, dict=True):
         target_half = self._target_half_width(one_sided=one_sided)
         if target_half is None or target_half <= 0:
             return _NOTHING_NEEDED
-        return Needed(self._needed_steps(target_half), self._needed_captures(target_half))
+        n_steps = self._needed_steps(target_half)
+        n_captures = self._needed_captures(target_half)
+        return Needed(n_steps, n_captures)
 
     def _target_half_width(self, *, one_sided: bool) -> float | None:
         """Return the half-width that would settle it; None if it is settled or none would."""
@@ -564,16 +587,17 @@ class Judgement(Struct, frozen=True, dict=True):
             return None
         if self.verdict != "inconclusive" or (one_sided and self.is_worse_excluded):
             return None
-        worse = {"lower": delta, "higher": -delta, "neither": abs(delta)}[self.better]
-        size = worse if one_sided else abs(delta)
+        size = abs(delta)
+        if one_sided:
+            size = {"lower": delta, "higher": -delta, "neither": size}[self.better]
         distance = size if size >= self.min_effect else self.min_effect - size
         return SETTLE_MARGIN * distance
 
     def _needed_steps(self, target_half: float) -> int | None:
         """Return about how many steps per capture are enough; None of several captures."""
-        sides = self.difference.interval.sides
+        before, after = self.difference.interval.sides
         half = self.difference.half
-        n_steps = max(series.n for side in sides for series in side.series)
+        n_steps = max(series.n for series in (*before.series, *after.series))
         enough = MAX_STEPS_TO_SETTLE / n_steps
         if self._n_captures > 1 or half(enough) >= target_half:
             return None
@@ -597,4 +621,5 @@ class Judgement(Struct, frozen=True, dict=True):
     @property
     def _n_captures(self) -> int:
         """Number of captures of the side that has more of them."""
-        return max(len(side.series) for side in self.difference.interval.sides)
+        sides = self.difference.interval.sides
+        return max(len(side.series) for side in sides)

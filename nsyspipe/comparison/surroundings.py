@@ -184,7 +184,8 @@ def _n_steps_rows(sides: Sides) -> list[dict[str, Any]]:
     if len(before) == 1 and len(after) == 1:
         key = NumberKey("steps", _STEPS_USED, "count")
         return [_number_row(key, float(before[0]), float(after[0]))]
-    before_text, after_text = (", ".join(map(str, numbers)) for numbers in (before, after))
+    before_text = ", ".join(map(str, before))
+    after_text = ", ".join(map(str, after))
     return _word_rows("steps", _STEPS_USED, before_text, after_text)
 
 
@@ -199,10 +200,7 @@ def _compare_numbers(sides: Sides) -> _Comparison:
     if any(capture.outdated_columns for capture in captures):
         return _Comparison()
     if not all(capture.n_steps for capture in captures):
-        unknown = [
-            Compared(matter.topic, matter.what, BY_STEPS, (False, False), None)
-            for matter in _NUMBER_MATTERS
-        ]
+        unknown = list(map(_unknown_numbers, _NUMBER_MATTERS))
         return _Comparison(compared=unknown)
     numbers = (_mean_numbers(sides[0]), _mean_numbers(sides[1]))
     keys = _comparable_keys(numbers, captures)
@@ -215,6 +213,11 @@ def _compare_numbers(sides: Sides) -> _Comparison:
         compared = _compare_number_matter(matter, sides, numbers, different)
         comparison.compared.append(compared)
     return comparison
+
+
+def _unknown_numbers(matter: _NumberMatter) -> Compared:
+    """Return a matter of numbers that no side has, because a capture has no steps."""
+    return Compared(matter.topic, matter.what, BY_STEPS, (False, False), None)
 
 
 def _little_ns(sides: Sides) -> float:
@@ -233,9 +236,14 @@ def _comparable_keys(
     """
     before, after = numbers
     keys = before.keys() | after.keys()
-    if any(has_whole_graphs(capture.run) for capture in captures):
+    if _has_whole_graphs(captures):
         keys = before.keys() & after.keys()
     return sorted(keys, key=lambda key: (key.topic, key != ALL_COLLECTIVES, key))
+
+
+def _has_whole_graphs(captures: Iterable[StepTable]) -> bool:
+    """Tell whether a capture recorded CUDA graphs as a whole, so that it hides their operations."""
+    return any(has_whole_graphs(capture.run) for capture in captures)
 
 
 def _different_numbers(
@@ -248,7 +256,7 @@ def _different_numbers(
         if before is None or after is None:
             continue
         if not _is_alike(key.unit, before, after, little_ns):
-            different[key] = before, after
+            different[key] = (before, after)
     return different
 
 
@@ -258,8 +266,8 @@ def _repeats_total(
     """Tell whether a sort of collective is as many as all collectives: then the total is enough."""
     if key.topic != "collectives" or key == ALL_COLLECTIVES:
         return False
-    totals = tuple(side[ALL_COLLECTIVES] for side in numbers)
-    return (before, after) == totals
+    total_before, total_after = (side[ALL_COLLECTIVES] for side in numbers)
+    return before == total_before and after == total_after
 
 
 def _compare_number_matter(
@@ -273,15 +281,19 @@ def _compare_number_matter(
     If only one side recorded a matter of a single number, the result has that number.
     """
     before, after = numbers
-    is_known = matter.is_known_in(before), matter.is_known_in(after)
+    is_known = (matter.is_known_in(before), matter.is_known_in(after))
     keys = matter.keys_in({**before, **after})
-    lacking = [side for index, side in enumerate(sides) if not is_known[index]]
+    is_same = set(keys).isdisjoint(different)
+    lacking = [
+        side for side, is_side_known in zip(sides, is_known, strict=True) if not is_side_known
+    ]
+    recorded_by = _recorded_by(matter, lacking)
     compared = Compared(
         topic=matter.topic,
         what=matter.what,
-        recorded_by=_recorded_by(matter, lacking),
+        recorded_by=recorded_by,
         is_known=is_known,
-        is_same=set(keys).isdisjoint(different),
+        is_same=is_same,
         whys=_whys_unknown(matter, sides, is_known),
     )
     is_on_one_side = is_known[0] != is_known[1]
@@ -299,7 +311,8 @@ def _whys_unknown(
     whys: list[str | None] = [None, None]
     for index, side in enumerate(sides):
         if matter.what == DELAYS and not is_known[index]:
-            whys[index] = _join_whys(lack_of_delays(capture).why for capture in side)
+            lacks = map(lack_of_delays, side)
+            whys[index] = _join_whys(lack.why for lack in lacks)
     before_why, after_why = whys
     return before_why, after_why
 
@@ -316,17 +329,18 @@ def _recorded_by(matter: _NumberMatter, lacking: Sides) -> str | None:
     """
     captures = [*chain.from_iterable(lacking)]
     if matter.what == DELAYS and captures:
-        recorders = (lack_of_delays(capture).recorded_by for capture in captures)
+        lacks = map(lack_of_delays, captures)
+        recorders = (lack.recorded_by for lack in lacks)
         return next(filter(None, recorders), None)
-    is_unseen_in_graphs = any(has_whole_graphs(capture.run) for capture in captures)
-    if matter.recorded_by == BY_STEPS and is_unseen_in_graphs:
+    if matter.recorded_by == BY_STEPS and _has_whole_graphs(captures):
         return BY_GRAPH_NODES
     return matter.recorded_by
 
 
 def _is_alike(unit: str, before: float, after: float, little_ns: float) -> bool:
     """Tell whether nobody would see the difference of two numbers; whole counts differ by one."""
-    if unit == "count" and before.is_integer() and after.is_integer():
+    are_whole = before.is_integer() and after.is_integer()
+    if unit == "count" and are_whole:
         return before == after
     if unit == "ns" and max(before, after) < little_ns:
         return True
@@ -337,7 +351,8 @@ def _is_alike(unit: str, before: float, after: float, little_ns: float) -> bool:
 
 
 def _number_row(key: NumberKey, before: float, after: float) -> dict[str, Any]:
-    numbers = {"baseline_value": before, "candidate_value": after, "delta": after - before}
+    delta = after - before
+    numbers = {"baseline_value": before, "candidate_value": after, "delta": delta}
     return key._asdict() | numbers
 
 
@@ -354,31 +369,42 @@ def _mean_numbers(side: Sequence[StepTable]) -> dict[NumberKey, float | None]:
 
 def _numbers_of_capture(capture: StepTable) -> Iterator[tuple[NumberKey, float | None]]:
     """Yield the numbers around a capture; None for those that it did not record."""
-    summary = capture.run.summary().to_pylist()[0]
+    run = capture.run
+    summary = run.summary().to_pylist()[0]
     n_collectives = summary["collectives_per_step"]
     n_bytes = summary["message_bytes_per_step"]
-    is_mean_known = n_bytes is not None and n_collectives
+    mean_message = None
+    if n_bytes is not None and n_collectives:
+        mean_message = n_bytes / n_collectives
     yield ALL_COLLECTIVES, n_collectives
     yield NumberKey("collectives", MESSAGE_BYTES, "bytes"), n_bytes
-    mean_message = n_bytes / n_collectives if is_mean_known else None
     yield NumberKey("collectives", MEAN_MESSAGE, "bytes"), mean_message
-    yield NumberKey("copies", DTOD_COPIES, "count"), _mean_of_column(capture, "n_dtod")
+    n_copies = _mean_of_column(capture, "n_dtod")
     n_gradient_copies = _mean_of_column(capture, "n_grad_copies")
+    yield NumberKey("copies", DTOD_COPIES, "count"), n_copies
     yield NumberKey("copies", GRADIENT_COPIES, "count"), n_gradient_copies
     yield NumberKey("copies", DTOD_BYTES, "bytes"), summary["dtod_bytes_per_step"]
-    bandwidths = per_step(capture, "busbw")
-    bandwidth = None if isinstance(bandwidths, str) else float(np.median(bandwidths))
-    yield NumberKey("link", BANDWIDTH, "bytes/s"), bandwidth
+    yield NumberKey("link", BANDWIDTH, "bytes/s"), _median_bandwidth(capture)
     yield NumberKey("stragglers", LONGEST_DELAY, "ns"), longest_delay(capture)
     # Inside CUDA graphs that were captured as a whole, some collectives may not have been seen.
-    if not has_whole_graphs(capture.run):
-        for sort, number in collectives_per_step(capture.run).items():
+    if not has_whole_graphs(run):
+        for sort, number in collectives_per_step(run).items():
             yield NumberKey("collectives", f"{sort} per step", "count"), number
+
+
+def _median_bandwidth(capture: StepTable) -> float | None:
+    """Return the median over steps of the bus bandwidth, bytes/s; None if it is not known."""
+    bandwidths = per_step(capture, "busbw")
+    if isinstance(bandwidths, str):
+        return None
+    return float(np.median(bandwidths))
 
 
 def _mean_of_column(capture: StepTable, column: str) -> float | None:
     values = capture.matrix(column)
-    return None if values is None else float(values.mean())
+    if values is None:
+        return None
+    return float(values.mean())
 
 
 # --- words ----------------------------------------------------------------------------------------
@@ -429,7 +455,8 @@ def _compare_words(sides: Sides) -> _Comparison:
     comparison = _Comparison()
     for old, new in _pair_matters(before, after, can_compare_hashes=can_compare_hashes):
         is_environment = old.matter.what == ENVIRONMENT
-        changes = _changes_of_matter(old, new, names_in_logs if is_environment else set())
+        names_by_log = names_in_logs if is_environment else set()
+        changes = _changes_of_matter(old, new, names_by_log)
         may_be_same = not (is_environment and is_contradicted)
         compared = _compare_word_matter(old, new, changes, may_be_same=may_be_same)
         comparison.changes += changes.rows
@@ -466,7 +493,8 @@ def _changes_of_matter(
     changes = _WordRows([], [])
     for name in sorted({*old.words, *new.words}):
         is_compared = name in common or are_settings_known
-        if not is_compared or _MORE_BY_LAUNCHER.get(name) in common:
+        has_more_words = _MORE_BY_LAUNCHER.get(name) in common
+        if not is_compared or has_more_words:
             continue
         rows = changes.rows_by_log if name in names_in_logs else changes.rows
         before = old.words.get(name)
@@ -486,11 +514,13 @@ def _compare_word_matter(
     is_only_in_new = is_known == (False, True)
     words = None
     if is_on_one_side or is_same:
-        words = _words_text(matter, new.words if is_only_in_new else old.words)
+        shown_side = new if is_only_in_new else old
+        words = _words_text(matter, shown_side.words)
     recorded_by = matter.recorded_by
     unknown_captures = [*old.unknown_captures, *new.unknown_captures]
     if unknown_captures:
-        recorded_by = _recorder_for_all([capture.recorded_by for capture in unknown_captures])
+        recorders = [capture.recorded_by for capture in unknown_captures]
+        recorded_by = _recorder_for_all(recorders)
     return Compared(
         topic=matter.topic,
         what=matter.what,
@@ -513,7 +543,8 @@ def _sides_with_common_words(old: _MatterOfSide, new: _MatterOfSide) -> tuple[bo
 
 def _are_words_same(changes: _WordRows, *, may_be_same: bool) -> bool | None:
     """Tell whether a matter is the same on both sides; None if that is hidden or contradicted."""
-    if any(row["what"].endswith(MAY_HAVE) for row in changes.rows):
+    names = [row["what"] for row in changes.rows]
+    if any(name.endswith(MAY_HAVE) for name in names):
         return None
     if changes.rows or changes.rows_by_log:
         return False
@@ -525,7 +556,9 @@ def _recorder_for_all(recorders: Sequence[str | None]) -> str | None:
 
     A log that only some of these runs wrote needs another run, so then it is a run with a log.
     """
-    return BY_LOG if BY_LOG in recorders else next(filter(None, recorders), None)
+    if BY_LOG in recorders:
+        return BY_LOG
+    return next(filter(None, recorders), None)
 
 
 def _words_text(matter: Matter, words: Mapping[str, str]) -> str | None:
@@ -539,7 +572,8 @@ def _words_text(matter: Matter, words: Mapping[str, str]) -> str | None:
 
 def _can_compare_hashes(sides: Sides) -> bool:
     """Tell whether one key, which is kept, has hashed the values of all captures."""
-    sidecars = [capture.run.header.capture for side in sides for capture in side]
+    captures = chain.from_iterable(sides)
+    sidecars = [capture.run.header.capture for capture in captures]
     keys = {sidecar.hash_key for sidecar in sidecars if sidecar is not None}
     return len(keys) == 1 and keys.isdisjoint({None, PER_CAPTURE})
 
@@ -553,17 +587,18 @@ def _names_in_logs(matters_of_runs: Sequence[Sequence[Matter]]) -> set[str]:
     logs = [matter for matter in all_matters if matter.what == NCCL_SETTINGS]
     if not all(log.is_known for log in logs):
         return set()
-    return {name for log in logs for name in log.words}
+    return set(chain.from_iterable(log.words for log in logs))
 
 
 def _word_rows(
     topic: str, what: str, before: str | None, after: str | None
 ) -> list[dict[str, Any]]:
     """Return the row of a fact in words, if it differs or may differ; else no row."""
-    may_have_changed = before == after and HIDDEN in (before or "")
-    if before == after and not may_have_changed:
-        return []
-    name = f"{what}{MAY_HAVE}" if may_have_changed else what
+    name = what
+    if before == after:
+        if HIDDEN not in (before or ""):
+            return []
+        name = f"{what}{MAY_HAVE}"
     return [{"topic": topic, "what": name, "baseline": before, "candidate": after}]
 
 
@@ -577,5 +612,6 @@ def _join_words(captures: Sequence[Matter], *, can_compare_hashes: bool) -> dict
         for name, word in capture.words.items():
             comparable = word if can_compare_hashes else HASHED.sub(HIDDEN, word)
             shown = _HIDDEN_VALUE.sub(HIDDEN, comparable)
-            words.setdefault(name, {})[shown] = None
+            distinct_words = words.setdefault(name, {})
+            distinct_words[shown] = None
     return {name: " | ".join(distinct) for name, distinct in words.items()}

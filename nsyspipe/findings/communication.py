@@ -96,13 +96,12 @@ def comm_bound(evidence: Evidence) -> Answer:
         return None
     exposed_by_phase = _exposed_by_phase(evidence)
     saving = evidence.saving_without()
-    figures = {
+    figures: dict[str, Any] = {
         "exposed_comm_ns_per_step": exposed_ns,
         "exposed_comm_share": evidence.share_of_step(exposed_ns),
         "exposed_transfer_ns_per_step": transfer_ns if evidence.is_wait_known else None,
-        **saving.figures,
-        **evidence.means("wait_ns", "exposed_wait_ns"),
     }
+    figures |= saving.figures | evidence.means("wait_ns", "exposed_wait_ns")
     if evidence.mean("comm_on_compute_stream_ns"):
         figures |= evidence.means("comm_on_compute_stream_ns")
     figures["exposed_comm_ns_per_step_by_phase"] = exposed_by_phase
@@ -110,21 +109,18 @@ def comm_bound(evidence: Evidence) -> Answer:
         figures["exposed_comm_ns_per_step_by_role"] = evidence.exposed_by_role
     where = _phase_text(exposed_by_phase, exposed_ns=exposed_ns, transfer_ns=transfer_ns)
     role = evidence.main_role_text("communication ", "exposed_ns_per_step", transfer_ns)
+    title = f"Communication does not fully overlap with compute{where}{role}"
     words = _advise_to_expose_less(evidence, exposed_ns)
     hook = "bf16_compress_hook, " if evidence.wide_gradients.num_rows else ""
-    return Finding(
-        title=f"Communication does not fully overlap with compute{where}{role}",
-        action=words.action,
-        advice=words.advice.format(hook=hook),
-        saving_ns_per_step=saving.ns_per_step,
-        evidence=figures,
-    )
+    advice = words.advice.format(hook=hook)
+    return Finding(title, words.action, advice, saving.ns_per_step, figures)
 
 
 def _exposed_by_phase(evidence: Evidence) -> dict[str, float]:
     """Return exposed communication per step by the phase that launched it, also by no phase."""
     exposed_ns = aggregate_by(evidence.phases, "phase", "exposed_comm_ns", "sum")
-    by_phase = {phase: exposed_ns[phase] for phase in sorted(exposed_ns) if exposed_ns[phase]}
+    by_name = sorted(exposed_ns.items())
+    by_phase = {phase: phase_ns for phase, phase_ns in by_name if phase_ns}
     all_exposed_ns = pc.sum(evidence.steps["exposed_comm_ns"]).as_py()
     rest_ns = all_exposed_ns - sum(by_phase.values())
     if rest_ns > 0:
@@ -140,7 +136,8 @@ def _phase_text(
     phase = max(exposed_by_phase, key=exposed_by_phase.__getitem__)
     # It is not known in which phase ranks wait: it may be all in this one.
     wait_ns = exposed_ns - transfer_ns
-    is_mostly = exposed_by_phase[phase] - wait_ns >= _MIN_SHARE_OF_MOST * transfer_ns
+    phase_transfer_ns = exposed_by_phase[phase] - wait_ns
+    is_mostly = phase_transfer_ns >= _MIN_SHARE_OF_MOST * transfer_ns
     if not is_mostly or phase == _NO_PHASE:
         return ""
     return f", most of it launched in the {phase} phase"
@@ -163,7 +160,8 @@ def _advise_to_expose_less(evidence: Evidence, exposed_ns: float) -> _Advice:
     """Return what to change by which communication is exposed, and on which stream it runs."""
     if _is_on_compute_stream(evidence) and not _is_needed_at_once(evidence):
         return _ABOUT_COMPUTE_STREAM
-    if not _has_only_gradients(evidence) or not evidence.gradient_all_reduces.num_rows:
+    has_gradients = evidence.gradient_all_reduces.num_rows > 0
+    if not has_gradients or not _has_only_gradients(evidence):
         return _ABOUT_ALL
     if _is_mostly_no_gradients(evidence, exposed_ns):
         return _ABOUT_OTHER_THAN_GRADIENTS
@@ -179,7 +177,8 @@ def _is_on_compute_stream(evidence: Evidence) -> bool:
 
 def _is_needed_at_once(evidence: Evidence) -> bool:
     """Tell whether most exposed communication is of a role whose results are needed at once."""
-    exposed_ns = {role: role_ns or 0.0 for role, role_ns in evidence.exposed_by_role.items()}
+    by_role = evidence.exposed_by_role.items()
+    exposed_ns = {role: role_ns or 0.0 for role, role_ns in by_role}
     largest_role = max(exposed_ns, key=exposed_ns.__getitem__, default=None)
     return largest_role in NEEDED_AT_ONCE
 
@@ -208,8 +207,10 @@ def comm_slows_compute(evidence: Evidence) -> Answer:
         return _not_judged_without_kernels(evidence)
     slowdown = evidence.slowdown.measured_ratio or 0.0
     hidden_ns, delay_ns = evidence.columns("overlap_compute_ns", "comm_delay_ns")
-    lost_ns = evidence.mean_of_largest(evidence.slowed_ns(hidden_ns) + delay_ns)
-    if slowdown < _MIN_SLOWDOWN or evidence.share_of_step(lost_ns) < _MIN_SLOWED_SHARE_OF_STEP:
+    slowed_ns = evidence.slowed_ns(hidden_ns)
+    lost_ns = evidence.mean_of_largest(slowed_ns + delay_ns)
+    is_little = evidence.share_of_step(lost_ns) < _MIN_SLOWED_SHARE_OF_STEP
+    if is_little or slowdown < _MIN_SLOWDOWN:
         return None
     limit = _bound_on_slowdown(evidence)
     return Finding(
@@ -223,19 +224,24 @@ def comm_slows_compute(evidence: Evidence) -> Answer:
 
 def _slowdown_figures(evidence: Evidence, slowdown: float, limit: _LimitRows) -> dict[str, Any]:
     hidden_ns, delay_ns = evidence.columns("overlap_compute_ns", "comm_delay_ns")
+    compared = evidence.compared_kernels
     measured = {
         "slowdown_ratio": slowdown,
-        "n_kernels_compared": evidence.compared_kernels.n_kernels,
-        "compared_share": evidence.compared_kernels.share,
-        **evidence.means("overlap_compute_ns", "comm_delay_ns"),
+        "n_kernels_compared": compared.n_kernels,
+        "compared_share": compared.share,
     }
+    means = evidence.means("overlap_compute_ns", "comm_delay_ns")
+    slowdown_at_most = min(AT_MOST * slowdown, MAX_BELIEVED_SLOWDOWN)
+    mean_hidden_ns = float(hidden_ns[limit.rows].mean())
+    mean_delay_ns = float(delay_ns[limit.rows].mean())
     at_most = {
-        "slowdown_at_most_ratio": min(AT_MOST * slowdown, MAX_BELIEVED_SLOWDOWN),
-        "overlap_compute_at_most_ns_per_step": float(hidden_ns[limit.rows].mean()),
-        "comm_delay_at_most_ns_per_step": AT_MOST * float(delay_ns[limit.rows].mean()),
+        "slowdown_at_most_ratio": slowdown_at_most,
+        "overlap_compute_at_most_ns_per_step": mean_hidden_ns,
+        "comm_delay_at_most_ns_per_step": AT_MOST * mean_delay_ns,
         "saving_ns_per_step_by_part": dict(limit.bound.parts),
     }
-    return {**measured, **at_most, "slowdown_ratio_by_kernel": _slowdown_by_kernel(evidence)}
+    by_kernel = {"slowdown_ratio_by_kernel": _slowdown_by_kernel(evidence)}
+    return measured | means | at_most | by_kernel
 
 
 def _not_judged_without_kernels(evidence: Evidence) -> NotJudged:
@@ -251,7 +257,8 @@ def _not_judged_without_kernels(evidence: Evidence) -> NotJudged:
             "kernels without communication"
         )
         return NotJudged(few, f"capture more steps, or {fix}")
-    little = f"only {100 * compared.share:.1f}% of the kernel time during communication"
+    percent = 100 * compared.share
+    little = f"only {percent:.1f}% of the kernel time during communication"
     return NotJudged(f"{little} has equal kernels without communication", fix)
 
 
@@ -277,11 +284,13 @@ def _slowdown_by_kernel(evidence: Evidence) -> dict[str, float]:
     """Return the slowdown of the kernels that lose most."""
     by_name = evidence.kernels.group_by("name", use_threads=False)
     sums = by_name.aggregate([("slowed_ns", "sum"), ("free_ns", "sum")])
-    columns = [sums[name].to_pylist() for name in ("name", "slowed_ns_sum", "free_ns_sum")]
-    kernels = [_KernelTime(*row) for row in zip(*columns, strict=True)]
+    columns = sums.select(["name", "slowed_ns_sum", "free_ns_sum"])
+    rows = zip(*columns.to_pydict().values(), strict=True)
+    kernels = [_KernelTime(*row) for row in rows]
     compared = [kernel for kernel in kernels if kernel.free_ns]
     compared.sort(key=lambda kernel: kernel.order)
-    return {kernel.name: kernel.slowdown for kernel in compared[:_MAX_SHOWN_KERNELS]}
+    shown = compared[:_MAX_SHOWN_KERNELS]
+    return {kernel.name: kernel.slowdown for kernel in shown}
 
 
 class _LimitRows(NamedTuple):
@@ -304,9 +313,8 @@ def _bound_on_slowdown(evidence: Evidence) -> _LimitRows:
     (hidden_ns,) = evidence.columns("overlap_compute_ns")
     slowed_ns = evidence.slowed_ns(hidden_ns, is_most=True)
     largest_ns = evidence.mean_of_largest(slowed_ns)
-    of_one_rank = _LimitRows(
-        Bound(largest_ns, {"slowed_compute": largest_ns}), evidence.rows_of_largest(slowed_ns)
-    )
+    bound_of_rank = Bound(largest_ns, {"slowed_compute": largest_ns})
+    of_one_rank = _LimitRows(bound_of_rank, evidence.rows_of_largest(slowed_ns))
     is_waiting_known = evidence.is_wait_known and evidence.are_groups_known
     if evidence.is_pipeline or not is_waiting_known:
         return of_one_rank
@@ -318,11 +326,13 @@ def _bound_on_slowdown(evidence: Evidence) -> _LimitRows:
 def _bound_with_waiting(evidence: Evidence, slowed_ns: Float64) -> _LimitRows:
     """Return what a step gains without slowed compute, and the waiting that it causes."""
     wall_ns, wait_ns = evidence.columns("wall_ns", "wait_ns")
-    caused_ns = np.minimum(wait_ns, evidence.sum_of_other_ranks(slowed_ns))
+    slowed_of_others_ns = evidence.sum_of_other_ranks(slowed_ns)
+    caused_ns = np.minimum(wait_ns, slowed_of_others_ns)
     shortened_ns = wall_ns - slowed_ns - caused_ns
     rows = evidence.rows_of_largest(shortened_ns)
     parts = evidence.mean_parts(rows, slowed_compute=slowed_ns, waiting=caused_ns)
-    return _LimitRows(Bound(evidence.saving_down_to(shortened_ns), parts), rows)
+    bound = Bound(evidence.saving_down_to(shortened_ns), parts)
+    return _LimitRows(bound, rows)
 
 
 RULES: Rules = {comm_bound: COLUMNS_OF_COMM, comm_slows_compute: COLUMNS_OF_COMM}

@@ -102,8 +102,9 @@ def single_bucket(evidence: Evidence) -> Answer:
         return None
     exposed_ns = evidence.exposed_transfer_ns_per_step or 0.0
     to_hide_ns = min(exposed_ns, evidence.transfer_ns_per_step)
-    is_hidden = (evidence.summary["overlap_ratio"] or 0.0) >= _MAX_OVERLAP_OF_SINGLE_BUCKET
-    if is_hidden or evidence.share_of_step(to_hide_ns) < _MIN_SAVING_SHARE_OF_STEP:
+    overlap_ratio = evidence.summary["overlap_ratio"] or 0.0
+    is_hidden = overlap_ratio >= _MAX_OVERLAP_OF_SINGLE_BUCKET
+    if is_hidden or _is_little(evidence, to_hide_ns):
         return None
     if not evidence.gradient_all_reduces.num_rows:
         return evidence.why_gradients_are_unknown
@@ -112,16 +113,23 @@ def single_bucket(evidence: Evidence) -> Answer:
     is_dominant = all_reduces.longest_ns >= _MIN_SHARE_OF_SINGLE_BUCKET * comm_ns
     if all_reduces.max_number > _MAX_ALL_REDUCES_OF_SINGLE_BUCKET or not is_dominant:
         return None
+    return _finding_about_bucket(evidence, all_reduces, to_hide_ns)
+
+
+def _finding_about_bucket(
+    evidence: Evidence, all_reduces: _AllReduces, to_hide_ns: float
+) -> Finding:
+    """Return the finding that one bucket has all gradients, or almost all."""
     backward = select_rows(evidence.phases, "phase", "backward")
     hiding_parts = _hiding_parts(evidence, backward)
     hiding_ns = float(sum(hiding_parts.values()))
-    figures = {
+    figures: dict[str, Any] = {
         "collectives_per_step": evidence.summary["collectives_per_step"],
         "overlap_ratio": evidence.summary["overlap_ratio"],
-        **evidence.means("exposed_comm_ns", "transfer_ns"),
-        "all_reduce_ns_per_step": all_reduces.longest_ns / evidence.steps.num_rows,
-        "could_hide_ns_per_step_by_part": hiding_parts,
     }
+    figures |= evidence.means("exposed_comm_ns", "transfer_ns")
+    figures["all_reduce_ns_per_step"] = all_reduces.longest_ns / evidence.steps.num_rows
+    figures["could_hide_ns_per_step_by_part"] = hiding_parts
     gradients = "all gradients" if all_reduces.max_number == 1 else "almost all gradients"
     is_backward_known = backward["compute_ns"].null_count < backward.num_rows
     when = "that hardly overlaps with compute"
@@ -137,12 +145,19 @@ def single_bucket(evidence: Evidence) -> Answer:
     )
 
 
+def _is_little(evidence: Evidence, ns_per_step: float) -> bool:
+    """Tell whether a time is below the share of step time from which on rules fire."""
+    return evidence.share_of_step(ns_per_step) < _MIN_SAVING_SHARE_OF_STEP
+
+
 def _measure_all_reduces(rows: pa.Table) -> _AllReduces:
-    rows = rows.append_column("ns", pc.subtract(rows["end_ns"], rows["start_ns"]))
+    length_ns = pc.subtract(rows["end_ns"], rows["start_ns"])
+    rows = rows.append_column("ns", length_ns)
     by_step = rows.group_by(["rank", "step"], use_threads=False)
     steps = by_step.aggregate([("ns", "max"), ("ns", "count")])
     longest_ns = pc.sum(steps["ns_max"]).as_py()
-    return _AllReduces(longest_ns, max_number=pc.max(steps["ns_count"]).as_py())
+    max_number = pc.max(steps["ns_count"]).as_py()
+    return _AllReduces(longest_ns, max_number)
 
 
 def _hiding_parts(evidence: Evidence, backward: pa.Table) -> dict[str, float]:
@@ -157,14 +172,16 @@ def _hiding_parts(evidence: Evidence, backward: pa.Table) -> dict[str, float]:
     device_ns = pc.mean(backward["device_ns"]).as_py()
     exposed_ns = pc.mean(backward["exposed_comm_ns"]).as_py()
     idle_ns = pc.mean(backward["idle_ns"]).as_py()
-    is_device_known = None not in {device_ns, exposed_ns, idle_ns}
-    if is_device_known and device_ns - exposed_ns + idle_ns > compute_ns:
-        return {
-            "backward_on_device": device_ns,
-            "idle_before": idle_ns,
-            "less_exposed_comm": -exposed_ns,
-        }
-    return {"compute_of_backward": compute_ns}
+    compute_part = {"compute_of_backward": compute_ns}
+    if None in {device_ns, exposed_ns, idle_ns}:
+        return compute_part
+    is_more_than_compute = device_ns - exposed_ns + idle_ns > compute_ns
+    device_parts = {
+        "backward_on_device": device_ns,
+        "idle_before": idle_ns,
+        "less_exposed_comm": -exposed_ns,
+    }
+    return device_parts if is_more_than_compute else compute_part
 
 
 def too_many_buckets(evidence: Evidence) -> Answer:
@@ -178,6 +195,7 @@ def too_many_buckets(evidence: Evidence) -> Answer:
     if small is None or isinstance(small, NotJudged):
         return small
     n_per_step = rows.num_rows / evidence.steps.num_rows
+    figures = {"all_reduces_per_step": n_per_step, **small.figures}
     option = (
         "Set DistributedDataParallel(bucket_cap_mb=...) to a larger value, for example "
         f"{LARGE_BUCKET_MB}"
@@ -187,7 +205,7 @@ def too_many_buckets(evidence: Evidence) -> Answer:
         action=f"Set bucket_cap_mb={LARGE_BUCKET_MB} (many small all-reduces now)",
         advice=f"{option}, or reduce small tensors together",
         saving_ns_per_step=small.ns_per_step,
-        evidence={"all_reduces_per_step": n_per_step, **small.figures},
+        evidence=figures,
     )
 
 
@@ -198,26 +216,25 @@ def many_small(evidence: Evidence, rows: pa.Table) -> Saving | NotJudged | None:
     and their median size, if it is known, at most 4 MB. The saving is the smaller one of exposed
     communication and their number times the median transfer, and 1 % of step time at least.
     """
-    n_per_step = rows.num_rows / evidence.steps.num_rows if evidence.steps.num_rows else 0
+    n_steps = evidence.steps.num_rows
+    n_per_step = rows.num_rows / n_steps if n_steps else 0
     if evidence.n_ranks == 1 or n_per_step < _MIN_MANY_COLLECTIVES:
         return None
     transfer_ns = rows["transfer_ns"].drop_null()
     if not len(transfer_ns):
         return NotJudged("transfer times are not known", WAITING_UNKNOWN.fix)
     median_ns = pc.approximate_median(transfer_ns).as_py()
-    n_bytes = pc.approximate_median(rows["message_bytes"].drop_null()).as_py()
+    known_bytes = rows["message_bytes"].drop_null()
+    n_bytes = pc.approximate_median(known_bytes).as_py()
     is_large = n_bytes is not None and n_bytes > _MAX_SMALL_BUCKET_BYTES
     if median_ns > _MAX_SMALL_TRANSFER_NS or is_large:
         return None
-    saving_ns = min(evidence.exposed_transfer_ns_per_step or 0.0, n_per_step * median_ns)
-    if evidence.share_of_step(saving_ns) < _MIN_SAVING_SHARE_OF_STEP:
+    exposed_ns = evidence.exposed_transfer_ns_per_step or 0.0
+    saving_ns = min(exposed_ns, n_per_step * median_ns)
+    if _is_little(evidence, saving_ns):
         return None
-    figures = {
-        "median_transfer_ns": median_ns,
-        "median_message_bytes": n_bytes,
-        **evidence.means("exposed_comm_ns"),
-    }
-    return Saving(saving_ns, figures)
+    figures = {"median_transfer_ns": median_ns, "median_message_bytes": n_bytes}
+    return Saving(saving_ns, figures | evidence.means("exposed_comm_ns"))
 
 
 # grad-copy and ddp-single-gpu
@@ -244,12 +261,14 @@ def grad_copy(evidence: Evidence) -> Answer:
         f"Set DistributedDataParallel({_VIEW}). Gradients then live in the buckets, which also "
         "saves their memory"
     )
+    saving_ns = None if parts is None else sum(parts.values())
+    figures = _copy_figures(evidence) | _part_figures(parts)
     return Finding(
         title="Gradients are copied out of their buckets at the end of the backward pass",
         action=f"Set {_VIEW}",
         advice=advice,
-        saving_ns_per_step=None if parts is None else sum(parts.values()),
-        evidence=_copy_figures(evidence) | _part_figures(parts),
+        saving_ns_per_step=saving_ns,
+        evidence=figures,
     )
 
 
@@ -264,10 +283,10 @@ def _parts_of_copies(evidence: Evidence) -> dict[str, float] | None:
         return None
     span_ns, copies_ns = evidence.columns("grad_copy_span_ns", "grad_copy_ns")
     rows = evidence.rows_of_largest(span_ns)
-    return {
-        "copies": float(copies_ns[rows].mean()),
-        "gaps_between_copies": float((span_ns - copies_ns)[rows].mean()),
-    }
+    gaps_ns = span_ns - copies_ns
+    mean_copies_ns = float(copies_ns[rows].mean())
+    mean_gaps_ns = float(gaps_ns[rows].mean())
+    return {"copies": mean_copies_ns, "gaps_between_copies": mean_gaps_ns}
 
 
 def _part_figures(parts: dict[str, float] | None) -> dict[str, Any]:
@@ -303,17 +322,14 @@ def ddp_single_gpu(evidence: Evidence) -> Answer:
     parts = None
     if copies_ns is not None and idle_ns is not None:
         parts = {"copies_beside_no_compute": copies_ns, "idle": idle_ns}
-    figures = {
-        "world_size": evidence.world_size,
-        "idle_ns_per_step": idle_ns,
-        **_copy_figures(evidence),
-        **_part_figures(parts),
-    }
+    saving_ns = None if parts is None else sum(parts.values())
+    figures = {"world_size": evidence.world_size, "idle_ns_per_step": idle_ns}
+    figures |= _copy_figures(evidence) | _part_figures(parts)
     return Finding(
         title="DDP wraps a single process and copies gradients that no other process needs",
         action="Do not use DDP (there is only one process)",
         advice="Use DistributedDataParallel only if torch.distributed.get_world_size() > 1",
-        saving_ns_per_step=None if parts is None else sum(parts.values()),
+        saving_ns_per_step=saving_ns,
         evidence=figures,
     )
 
@@ -322,7 +338,8 @@ def _idle_without_input(evidence: Evidence) -> float | None:
     idle_ns = evidence.mean("idle_ns")
     if idle_ns is None:
         return None
-    return idle_ns - (evidence.mean("idle_input_ns") or 0.0)
+    input_ns = evidence.mean("idle_input_ns") or 0.0
+    return idle_ns - input_ns
 
 
 # compress-gradients
@@ -351,12 +368,16 @@ def compress_gradients(evidence: Evidence) -> Answer:
     if not verdict.is_slow:
         return None
     all_transfer_ns = evidence.transfer_ns_per_step
-    wide_share = min(wide_transfer_ns / all_transfer_ns, 1.0) if all_transfer_ns else 1.0
+    wide_share = 1.0
+    if all_transfer_ns:
+        wide_share = min(wide_transfer_ns / all_transfer_ns, 1.0)
     saving = evidence.saving_without(remaining_share=1 - wide_share)
-    is_partly_hidden = round(evidence.summary["overlap_ratio"] or 0.0, 2) > 0
-    overlap = "overlap with compute only in part"
-    if not is_partly_hidden:
-        overlap = "do not overlap with compute"
+    overlap_ratio = evidence.summary["overlap_ratio"] or 0.0
+    overlap = "do not overlap with compute"
+    if round(overlap_ratio, 2) > 0:
+        overlap = "overlap with compute only in part"
+    exposed_figure = {"exposed_transfer_ns_per_step": exposed_wide_ns}
+    figures = {**verdict.evidence, **exposed_figure, **saving.figures}
     advice = (
         "model.register_comm_hook(None, bf16_compress_hook) halves the bytes. PowerSGD sends "
         "almost none, which is the upper bound. Check that training still converges"
@@ -366,11 +387,7 @@ def compress_gradients(evidence: Evidence) -> Answer:
         action="Send gradients as bf16 (changes numerics)",
         advice=advice,
         saving_ns_per_step=saving.ns_per_step,
-        evidence={
-            **verdict.evidence,
-            "exposed_transfer_ns_per_step": exposed_wide_ns,
-            **saving.figures,
-        },
+        evidence=figures,
     )
 
 
@@ -382,8 +399,9 @@ def _transfer_of_wide_gradients(evidence: Evidence) -> float:
     """Return the transfer of f32 gradients per step, or their whole time if it is not known."""
     rows = evidence.wide_gradients
     length_ns = pc.subtract(rows["end_ns"], rows["start_ns"])
-    transfer_ns = pc.sum(pc.coalesce(rows["transfer_ns"], length_ns)).as_py() or 0
-    return float(transfer_ns / evidence.steps.num_rows)
+    transfer_ns = pc.coalesce(rows["transfer_ns"], length_ns)
+    all_transfer_ns = pc.sum(transfer_ns).as_py() or 0
+    return float(all_transfer_ns / evidence.steps.num_rows)
 
 
 # no-sync
@@ -401,6 +419,12 @@ class _Passes(NamedTuple):
     def is_sized(self) -> bool:
         """Whether the sizes of all messages are known."""
         return not self.rows["message_bytes"].null_count
+
+    @property
+    def min_messages(self) -> int | None:
+        """The least number of messages of a pass of a rank; None without messages."""
+        n_messages: int | None = pc.min(self.sums["end_ns_count"]).as_py()
+        return n_messages
 
     @property
     def is_number_the_same(self) -> bool:
@@ -426,40 +450,40 @@ def no_sync(evidence: Evidence) -> Answer:
     scatters = evidence.operations_of_role(SHARDED, "reduce_scatter")
     are_sharded = bool(scatters.num_rows)
     rows = scatters if are_sharded else evidence.gradient_all_reduces
-    n_per_step = (pc.max(rows["micro_batch"]).as_py() or 0) + 1
-    if n_per_step == 1:
+    last_pass = pc.max(rows["micro_batch"]).as_py() or 0
+    if last_pass == 0:
         return None
-    passes = _find_passes(rows, n_per_step)
-    has_all_passes = passes.sums.num_rows >= passes.n_per_step * evidence.steps.num_rows
+    passes = _find_passes(rows, last_pass + 1)
+    n_passes = passes.n_per_step * evidence.steps.num_rows
+    has_all_passes = passes.sums.num_rows >= n_passes
     if not has_all_passes or not passes.is_number_the_same:
         return None
-    if not passes.is_sized and pc.min(passes.sums["end_ns_count"]).as_py() == 1:
+    if not passes.is_sized and passes.min_messages == 1:
         # The passes of very different programs may send one message each.
         return evidence.not_judged_without_sizes(_SIZES_MISSING)
-    is_early = pc.less(passes.rows["micro_batch"], passes.n_per_step - 1)
-    saving = evidence.saving_without(passes.rows.filter(is_early), with_waiting=True)
-    is_little = evidence.share_of_step(saving.ns_per_step) < _MIN_SAVING_SHARE_OF_STEP
-    if is_little or not passes.are_bytes_the_same:
+    is_early = pc.less(passes.rows["micro_batch"], last_pass)
+    early_messages = passes.rows.filter(is_early)
+    saving = evidence.saving_without(early_messages, with_waiting=True)
+    if _is_little(evidence, saving.ns_per_step) or not passes.are_bytes_the_same:
         return None
     skip_sync = _SKIP_SYNC_OF_SHARDS if are_sharded else _SKIP_SYNC
     alike = "gradients in the same number of messages"
     if passes.is_sized:
         alike = "all gradients"
-    return Finding(
-        title=f"Each of the {passes.n_per_step} backward passes of a step sends {alike}",
-        action=skip_sync.action,
-        advice=f"If you accumulate gradients for one optimizer step, {skip_sync.advice}",
-        saving_ns_per_step=saving.ns_per_step,
-        evidence=_pass_figures(evidence, passes) | saving.figures,
-    )
+    title = f"Each of the {passes.n_per_step} backward passes of a step sends {alike}"
+    advice = f"If you accumulate gradients for one optimizer step, {skip_sync.advice}"
+    figures = _pass_figures(evidence, passes) | saving.figures
+    return Finding(title, skip_sync.action, advice, saving.ns_per_step, figures)
 
 
 def _find_passes(rows: pa.Table, n_per_step: int) -> _Passes:
     """Return the backward passes that launched operations, without small messages."""
-    rows = rows.filter(pc.is_valid(rows["micro_batch"]))
+    is_of_pass = pc.is_valid(rows["micro_batch"])
+    rows = rows.filter(is_of_pass)
     # Messages whose size is not known count.
     n_bytes = pc.fill_null(rows["message_bytes"], SMALL_BYTES + 1)
-    rows = rows.filter(pc.greater(n_bytes, SMALL_BYTES))
+    is_large = pc.greater(n_bytes, SMALL_BYTES)
+    rows = rows.filter(is_large)
     by_pass = rows.group_by(["rank", "step", "micro_batch"], use_threads=False)
     sums = by_pass.aggregate([("message_bytes", "sum"), ("end_ns", "count")])
     return _Passes(rows, sums, n_per_step)
@@ -469,7 +493,9 @@ def _varies_by_rank(passes: pa.Table, column: str) -> bool:
     """Tell whether a column of passes has several values on a rank."""
     by_rank = passes.group_by("rank", use_threads=False)
     ends = by_rank.aggregate([(column, "min"), (column, "max")])
-    is_varied = pc.not_equal(ends[f"{column}_min"], ends[f"{column}_max"])
+    least = ends[f"{column}_min"]
+    most = ends[f"{column}_max"]
+    is_varied = pc.not_equal(least, most)
     return bool(pc.any(is_varied).as_py())
 
 
@@ -477,7 +503,8 @@ def _pass_figures(evidence: Evidence, passes: _Passes) -> dict[str, Any]:
     n_steps = evidence.steps.num_rows
     bytes_per_step = None
     if passes.is_sized:
-        bytes_per_step = pc.sum(passes.rows["message_bytes"]).as_py() / n_steps
+        n_bytes = pc.sum(passes.rows["message_bytes"]).as_py()
+        bytes_per_step = n_bytes / n_steps
     return {
         "n_backward_passes": passes.n_per_step,
         "messages_per_step": passes.rows.num_rows / n_steps,
@@ -497,17 +524,18 @@ def flat_all_reduce(evidence: Evidence) -> Answer:
     if not evidence.gradient_all_reduces.num_rows:
         return None
     cost = evidence.exposed_cost(DATA, "all_reduce")
-    flat = [group for group in _ranks_by_host_of_groups(evidence) if _is_flat(group)]
+    flat = list(filter(_is_flat, _ranks_by_host_of_groups(evidence)))
     if cost is None or not flat:
         return None
     largest = max(flat, key=Counter.total)
     n_ranks = largest.total()
+    figures = {"n_hosts": len(largest), "n_ranks": n_ranks, **cost.figures}
     return Finding(
         title=f"One all-reduce spans all {n_ranks} ranks on {len(largest)} nodes",
         action="Reduce within each node first, then across nodes",
         advice=_REDUCE_IN_NODES,
         saving_ns_per_step=cost.ns_per_step,
-        evidence={"n_hosts": len(largest), "n_ranks": n_ranks, **cost.figures},
+        evidence=figures,
     )
 
 
@@ -516,7 +544,8 @@ def _ranks_by_host_of_groups(evidence: Evidence) -> list[Counter[str | None]]:
     groups: dict[str, Counter[str | None]] = {}
     for row in evidence.traffic_of_role(DATA, "all_reduce"):
         host = evidence.hosts.get(row["rank"])
-        groups.setdefault(row["communicator"], Counter())[host] += 1
+        group = groups.setdefault(row["communicator"], Counter())
+        group[host] += 1
     return [*groups.values()]
 
 

@@ -87,7 +87,8 @@ class LateLaunches(Struct, frozen=True):
     @property
     def is_of_one_host(self) -> bool:
         """Whether one device idles so, and its host is slower than the others."""
-        return len(self.n_late_steps) == 1 and list(self.slower) == list(self.n_late_steps)
+        late_ranks = [*self.n_late_steps]
+        return len(late_ranks) == 1 and [*self.slower] == late_ranks
 
 
 # launch-bound
@@ -375,7 +376,8 @@ def _copies_by_phase(evidence: Evidence) -> dict[str, float]:
     """
     n_copies = aggregate_by(evidence.phases, "phase", "n_blocking_copies", "sum")
     n_steps = evidence.steps.num_rows
-    return {phase: n_copies[phase] / n_steps for phase in sorted(n_copies) if n_copies[phase]}
+    by_phase = sorted(n_copies.items())
+    return {phase: number / n_steps for phase, number in by_phase if number}
 
 
 RULES: Rules = {

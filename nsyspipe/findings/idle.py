@@ -52,7 +52,8 @@ class Idle(Struct, frozen=True):
     @property
     def rank_clause(self) -> str:
         """Which rank idles, and what it may be instead, as the end of a title."""
-        return self.where + (_PERHAPS_BUBBLE if self.is_perhaps_bubble else "")
+        perhaps_bubble = _PERHAPS_BUBBLE if self.is_perhaps_bubble else ""
+        return self.where + perhaps_bubble
 
 
 class Removed(Struct, frozen=True):
@@ -98,7 +99,8 @@ class _Cause(NamedTuple):
     def mean_of_middle_rank(self) -> float:
         """Return the mean per step of the rank in the middle, the lower of two."""
         means = sorted(self.mean_by_rank().values())
-        return means[(len(means) - 1) // 2]
+        lower_middle = (len(means) - 1) // 2
+        return means[lower_middle]
 
 
 def measure_large_idle(
@@ -163,11 +165,8 @@ def idle_figures(evidence: Evidence, column: str, idle: Idle) -> dict[str, Any]:
     means = evidence.means("idle_ns", *IDLE_CAUSES)
     if evidence.n_ranks == 1:
         return means
-    figures: dict[str, Any] = {
-        **means,
-        "rank": idle.rank,
-        f"judged_{column}_per_step": idle.judged_ns,
-    }
+    figures: dict[str, Any] = {**means, "rank": idle.rank}
+    figures[f"judged_{column}_per_step"] = idle.judged_ns
     parts = {} if idle.bound is None else idle.bound.parts
     if idle.bound is not None and parts:
         figures["saving_ns_per_step_by_part"] = {**parts}
@@ -182,8 +181,10 @@ def idle_figures(evidence: Evidence, column: str, idle: Idle) -> dict[str, Any]:
 
 def _exclude(steps: pa.Table, column: str, part: str) -> pa.Table:
     """Return the steps with a column less a part of it. A part that is not known counts as 0."""
-    rest = pc.subtract(steps[column], fill_zero(steps[part]))
-    return steps.set_column(steps.column_names.index(column), column, rest)
+    part_ns = fill_zero(steps[part])
+    rest_ns = pc.subtract(steps[column], part_ns)
+    place = steps.column_names.index(column)
+    return steps.set_column(place, column, rest_ns)
 
 
 def _find_gone(evidence: Evidence, cause_ns: Float64, removed: Removed | None) -> _Gone:
@@ -194,7 +195,8 @@ def _find_gone(evidence: Evidence, cause_ns: Float64, removed: Removed | None) -
     columns_ns = [*evidence.columns(*removed.idle_columns)]
     made_ns = np.sum(columns_ns, axis=0)
     (idle_ns,) = evidence.columns("idle_ns")
-    gone_idle_ns = np.maximum(cause_ns, np.minimum(made_ns, idle_ns))
+    made_idle_ns = np.minimum(made_ns, idle_ns)
+    gone_idle_ns = np.maximum(cause_ns, made_idle_ns)
     if removed.copies_column is None:
         return _Gone(gone_idle_ns, no_copies)
     (copies_ns,) = evidence.columns(removed.copies_column)
@@ -205,7 +207,8 @@ def _is_mostly_launching(evidence: Evidence, cause: _Cause) -> bool:
     """Tell whether a cause is late launches, and half of them lie in no bubble."""
     if cause.column != _LAUNCH_COLUMN:
         return False
-    return bool(2 * launching_ns(evidence).sum() >= cause.ns.sum())
+    outside_of_bubble_ns = launching_ns(evidence).sum()
+    return bool(2 * outside_of_bubble_ns >= cause.ns.sum())
 
 
 def _gone_outside_of_bubble(evidence: Evidence, cause: _Cause) -> _Gone | None:
@@ -214,7 +217,8 @@ def _gone_outside_of_bubble(evidence: Evidence, cause: _Cause) -> _Gone | None:
         return cause.gone
     if not _is_mostly_launching(evidence, cause):
         return None
-    return _Gone(launching_ns(evidence), np.zeros(cause.ns.size))
+    no_copies = np.zeros(cause.ns.size)
+    return _Gone(launching_ns(evidence), no_copies)
 
 
 def _judge_middle_rank(evidence: Evidence, cause: _Cause) -> Idle:
@@ -223,7 +227,8 @@ def _judge_middle_rank(evidence: Evidence, cause: _Cause) -> Idle:
     if evidence.is_pipeline:
         return Idle(judged_ns, None, is_perhaps_bubble=True)
     parts = _parts_of_rank_with_most(evidence.rank_of_row, cause.gone)
-    return Idle(judged_ns, Bound(sum(parts.values()), parts))
+    bound = Bound(sum(parts.values()), parts)
+    return Idle(judged_ns, bound)
 
 
 def _parts_of_rank_with_most(rank: Int64, gone: _Gone) -> dict[str, float]:
@@ -234,8 +239,8 @@ def _parts_of_rank_with_most(rank: Int64, gone: _Gone) -> dict[str, float]:
     copies_ns = np.bincount(place, weights=gone.copies) / n_steps
     most = int((idle_ns + copies_ns).argmax())
     parts = {"idle": float(idle_ns[most]), "copies": float(copies_ns[most])}
-    parts = {name: part_ns for name, part_ns in parts.items() if part_ns}
-    return parts or {"idle": 0.0}
+    nonzero_parts = {name: part_ns for name, part_ns in parts.items() if part_ns}
+    return nonzero_parts or {"idle": 0.0}
 
 
 def _judge_rank_with_most(evidence: Evidence, cause: _Cause) -> Idle:
@@ -251,12 +256,14 @@ def _judge_rank_with_most(evidence: Evidence, cause: _Cause) -> Idle:
     if gone is None:
         return Idle(means[rank], None, rank, where, is_perhaps_bubble=True)
     comm_ns, hidden_comm_ns = evidence.columns("comm_ns", "overlap_compute_ns")
-    caused_ns = np.minimum(comm_ns, _largest_on_other_ranks(evidence, gone.total))
-    slowed_ns = _slowed_by_waiting(evidence, caused_ns, hidden_comm_ns)
+    largest_elsewhere_ns = _largest_on_other_ranks(evidence, gone.total)
+    caused_ns = np.minimum(comm_ns, largest_elsewhere_ns)
+    slowed_ns = slowed_by_waiting(evidence, caused_ns, hidden_comm_ns)
     (wall_ns,) = evidence.columns("wall_ns")
     shortened_ns = wall_ns - gone.total - caused_ns - slowed_ns
+    limit_rows = evidence.rows_of_largest(shortened_ns)
     parts = evidence.mean_parts(
-        evidence.rows_of_largest(shortened_ns),
+        limit_rows,
         idle=gone.idle,
         copies=gone.copies,
         possible_waiting=caused_ns,
@@ -271,17 +278,20 @@ def _judge_awaited_rank(evidence: Evidence, cause: _Cause) -> Idle:
     awaited_rows = _rows_of_awaited_ranks(evidence)
     awaited_ns = cause.ns[awaited_rows]
     judged_ns = float(awaited_ns.mean())
-    ranks, place = np.unique(evidence.rank_of_row[awaited_rows], return_inverse=True)
+    awaited_ranks = evidence.rank_of_row[awaited_rows]
+    ranks, place = np.unique(awaited_ranks, return_inverse=True)
     ns_by_rank = np.bincount(place, weights=awaited_ns)
     rank = int(ranks[ns_by_rank.argmax()])
     where = ""
     if 2 * cause.mean_of_middle_rank() < judged_ns:
-        has_turn = ns_by_rank >= _MIN_SHARE_OF_RANK_IN_TURN * ns_by_rank.sum()
-        where = _where_text(evidence, rank, ranks[has_turn].tolist())
+        min_ns_of_turn = _MIN_SHARE_OF_RANK_IN_TURN * ns_by_rank.sum()
+        ranks_in_turn = ranks[ns_by_rank >= min_ns_of_turn]
+        where = _where_text(evidence, rank, ranks_in_turn.tolist())
     gone = _gone_outside_of_bubble(evidence, cause)
     if gone is None:
         return Idle(judged_ns, None, rank, where, is_perhaps_bubble=True)
-    return Idle(judged_ns, _bound_without(evidence, gone), rank, where)
+    bound = _bound_without(evidence, gone)
+    return Idle(judged_ns, bound, rank, where)
 
 
 def _rows_of_awaited_ranks(evidence: Evidence) -> Int64:
@@ -292,7 +302,8 @@ def _rows_of_awaited_ranks(evidence: Evidence) -> Int64:
     (wall_ns,) = evidence.columns("wall_ns")
     wait_ns = _wait_ns(evidence)
     order = np.lexsort((evidence.rank_of_row, -wall_ns, wait_ns, evidence.step_of_row))
-    return order[run_starts(evidence.step_of_row[order])]
+    first_of_step = run_starts(evidence.step_of_row[order])
+    return order[first_of_step]
 
 
 def _where_text(evidence: Evidence, rank: int, ranks_in_turn: Sequence[int]) -> str:
@@ -318,8 +329,9 @@ def _is_awaited(evidence: Evidence, rank: int) -> bool:
     is_rank = evidence.rank_of_row == rank
     if is_rank.all():
         return True
+    mean_of_rank_ns = wait_ns[is_rank].mean()
     mean_of_others_ns = wait_ns[~is_rank].mean()
-    return bool(2 * wait_ns[is_rank].mean() <= mean_of_others_ns)
+    return bool(2 * mean_of_rank_ns <= mean_of_others_ns)
 
 
 def _wait_ns(evidence: Evidence) -> Float64:
@@ -342,8 +354,9 @@ def _bound_without(evidence: Evidence, gone: _Gone) -> Bound:
     """
     wait_ns = _wait_ns(evidence)
     wall_ns, exposed_wait_ns = evidence.columns("wall_ns", "exposed_wait_ns")
-    caused_ns = np.minimum(wait_ns, _largest_on_other_ranks(evidence, gone.total))
-    slowed_ns = _slowed_by_waiting(evidence, caused_ns, wait_ns - exposed_wait_ns)
+    largest_elsewhere_ns = _largest_on_other_ranks(evidence, gone.total)
+    caused_ns = np.minimum(wait_ns, largest_elsewhere_ns)
+    slowed_ns = slowed_by_waiting(evidence, caused_ns, wait_ns - exposed_wait_ns)
     shortened_ns = wall_ns - gone.total - caused_ns - slowed_ns
     limit_rows = evidence.rows_of_largest(shortened_ns)
     parts = evidence.mean_parts(
@@ -357,7 +370,7 @@ def _bound_without(evidence: Evidence, gone: _Gone) -> Bound:
     return Bound(evidence.saving_down_to(shortened_ns), parts, limit_rank)
 
 
-def _slowed_by_waiting(evidence: Evidence, gone_wait_ns: Float64, hidden_ns: Float64) -> Float64:
+def slowed_by_waiting(evidence: Evidence, gone_wait_ns: Float64, hidden_ns: Float64) -> Float64:
     """Return how much hidden waiting slows compute on the rows of which waiting is gone."""
     slowed_ns = evidence.slowed_ns(hidden_ns, is_most=True)
     return np.where(gone_wait_ns > 0, slowed_ns, 0.0)
@@ -389,7 +402,8 @@ def _limit_by_launching(evidence: Evidence, bound: Bound) -> Bound:
     launch_ns = fastest_launch_times(evidence.steps, is_input_free=True)
     above_launching_ns = np.maximum(evidence.largest(wall_ns) - launch_ns, 0.0)
     most_ns = float(above_launching_ns.mean())
-    if bound.saving_ns <= most_ns:
+    left_ns = most_ns - bound.saving_ns
+    if left_ns >= 0:
         return bound
-    parts = {**bound.parts, "left_for_launching": most_ns - bound.saving_ns}
+    parts = {**bound.parts, "left_for_launching": left_ns}
     return Bound(most_ns, parts, bound.limit_rank)

@@ -33,7 +33,8 @@ def _list_rules() -> Rules:
     for name in sorted(names - {"judge"}):
         module = import_module(f"{findings.__name__}.{name}")
         rules |= vars(module).get("RULES", {})
-    return {rule: rules[rule] for rule in sorted(rules, key=lambda rule: rule.__name__)}
+    by_name = sorted(rules, key=lambda rule: rule.__name__)
+    return {rule: rules[rule] for rule in by_name}
 
 
 RULES = _list_rules()
@@ -120,10 +121,10 @@ def judge(evidence: Evidence) -> tuple[pa.Table, list[Problem]]:
             skipped.setdefault(answer, []).append(name)
         elif answer is not None:
             rows.append(_make_row(evidence, name, answer))
-    checks = [
-        SkippedCheck(tuple(names), answer.reason, answer.fix) for answer, names in skipped.items()
-    ]
-    problems = [_note_skipped(check, ", ".join(check.rules)) for check in checks]
+    problems = []
+    for why, names in skipped.items():
+        check = SkippedCheck(tuple(names), why.reason, why.fix)
+        problems.append(_note_skipped(check, ", ".join(names)))
     return schema.FINDINGS.from_rows(in_order(rows)), problems
 
 
@@ -134,7 +135,8 @@ def _skip_all_rules(evidence: Evidence) -> list[Problem]:
     reason = "no step has metrics"
     if evidence.is_capture:
         reason = "a saving is a part of a step, and the capture has no steps"
-    return [_note_skipped(SkippedCheck(rule_names(), reason, _SEE_STEPS), "all rules")]
+    check = SkippedCheck(rule_names(), reason, _SEE_STEPS)
+    return [_note_skipped(check, "all rules")]
 
 
 def _note_skipped(check: SkippedCheck, rules: str) -> Problem:
@@ -145,12 +147,11 @@ def _note_skipped(check: SkippedCheck, rules: str) -> Problem:
 
 def _why_not_silent(evidence: Evidence, columns: Iterable[str]) -> NotJudged | None:
     """Return that a rule without a finding is not judged, if columns it needs are not known."""
-    unknown = [
-        _WORDS.get(column, column) for column in columns if evidence.steps[column].null_count
-    ]
+    unknown = [column for column in columns if evidence.steps[column].null_count]
     if not unknown:
         return None
-    return NotJudged(f"{' and '.join(unknown)} not known on every rank", None)
+    words = [_WORDS.get(column, column) for column in unknown]
+    return NotJudged(f"{' and '.join(words)} not known on every rank", None)
 
 
 def _check_finding(evidence: Evidence, name: str, finding: Finding) -> Answer:
@@ -172,9 +173,8 @@ def _without_waiting(name: str, finding: Finding) -> Answer:
     """
     if name != "slow-link":
         return WAITING_UNKNOWN
-    figures = {
-        name: value for name, value in finding.evidence.items() if not name.startswith("saving_")
-    }
+    names = [name for name in finding.evidence if not name.startswith("saving_")]
+    figures = {name: finding.evidence[name] for name in names}
     return replace(finding, saving_ns_per_step=None, evidence=figures)
 
 
@@ -184,10 +184,12 @@ def _make_row(evidence: Evidence, name: str, finding: Finding) -> dict[str, Any]
     figures = finding.evidence
     is_of_transfer = name in _COMM_FINDINGS and name not in _WAITING_FINDINGS
     if is_of_transfer and saving_ns and not evidence.is_wait_known:
-        figures = {**figures, **Condition(is_wait_included=True).figures}
+        condition = Condition(is_wait_included=True)
+        figures = {**figures, **condition.figures}
+    saving_share = evidence.share_of_step(saving_ns or 0)
     return {
         "id": name,
-        "severity": severity_of(evidence.share_of_step(saving_ns or 0)),
+        "severity": severity_of(saving_share),
         "title": finding.title,
         "action": finding.action,
         "advice": finding.advice,
@@ -241,7 +243,9 @@ def is_by_host(finding: Mapping[str, Any]) -> bool:
     figures = _read_evidence(finding)
     is_launched_late = "launched_late_ns_per_step" in figures
     is_replayed = finding.get("expected_ns_per_step") is not None
-    return (is_launched_late and not is_replayed) or bool(figures.get(IS_LAUNCH_BOUND))
+    if is_launched_late and not is_replayed:
+        return True
+    return bool(figures.get(IS_LAUNCH_BOUND))
 
 
 # Sort
@@ -262,10 +266,11 @@ def _place_of(row: Mapping[str, Any]) -> _Place:
     expected_ns = row.get("expected_ns_per_step")
     worth_ns = row["saving_ns_per_step"] if expected_ns is None else expected_ns
     condition = condition_of(row)
+    may_contain_waiting = expected_ns is None and condition.is_wait_included
     return _Place(
         has_no_worth=worth_ns is None,
         is_conditional=condition.is_conditional,
-        is_wait_included=expected_ns is None and condition.is_wait_included,
+        is_wait_included=may_contain_waiting,
         negative_worth_ns=-(worth_ns or 0.0),
         id=row["id"],
     )
@@ -293,10 +298,11 @@ def _move_behind_causes(
     if symptom not in ids:
         return
     place = ids.index(symptom)
-    places_of_causes = [
-        number for number, row in enumerate(rows) if row["id"] in causes and not is_conditional(row)
-    ]
-    if not places_of_causes or place > places_of_causes[-1]:
+    last_place = -1
+    for cause_place, row in enumerate(rows):
+        if row["id"] in causes and not is_conditional(row):
+            last_place = cause_place
+    if place > last_place:
         return
     if symptom == EXPOSURE or is_by_host(rows[place]):
-        rows.insert(places_of_causes[-1], rows.pop(place))
+        rows.insert(last_place, rows.pop(place))

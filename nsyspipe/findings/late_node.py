@@ -30,7 +30,8 @@ class LateNode(Struct, frozen=True):
     @property
     def text(self) -> str:
         """The host and its ranks, in words."""
-        return f"node {printable(self.host)} (ranks {listed(ranges(self.ranks))})"
+        ranks = listed(ranges(self.ranks))
+        return f"node {printable(self.host)} (ranks {ranks})"
 
 
 class _Hosts(NamedTuple):
@@ -43,7 +44,8 @@ class _Hosts(NamedTuple):
 
     def find_hosts(self, ranks: Int64) -> Int64:
         """Return the host of each of some ranks."""
-        return self.host_by_rank[np.searchsorted(self.ranks, ranks)]
+        place = np.searchsorted(self.ranks, ranks)
+        return self.host_by_rank[place]
 
     def count_ranks(self) -> Int64:
         """Return the number of ranks of each host."""
@@ -51,7 +53,8 @@ class _Hosts(NamedTuple):
 
     def ranks_of(self, host: int) -> tuple[int, ...]:
         """Return the ranks of a host, in ascending order."""
-        return tuple(self.ranks[self.host_by_rank == host].tolist())
+        is_on_host = self.host_by_rank == host
+        return tuple(self.ranks[is_on_host].tolist())
 
 
 class _HostDelays(NamedTuple):
@@ -75,22 +78,39 @@ def find_late_node(
     hosts = _number_hosts(hosts_of)
     if len(hosts.names) <= 1 or clock_error_ns is None:
         return None
-    rows = own_lateness(collectives.filter(pc.is_valid(collectives["wait_ns"])))
-    # The other rows are of ranks that another stage of a pipeline kept waiting.
-    rows = rows.filter(pc.equal(rows["inherited_ns"], 0))
+    rows = _own_late_operations(collectives)
     if not rows.num_rows or not _are_hosts_known(rows, hosts_of):
         return None
-    host = hosts.find_hosts(rows["rank"].to_numpy())
-    late_ns = _measure_late_hosts(rows, host, len(hosts.names))
-    late_ns = np.where(late_ns > clock_error_ns, late_ns, 0)
-    delays = _delays_by_step(rows, host, late_ns, hosts.count_ranks())
-    total_ns = np.bincount(delays.host, delays.late_ns, len(hosts.names))
+    delays = _measure_host_delays(rows, hosts, clock_error_ns)
+    n_hosts = len(hosts.names)
+    total_ns = np.bincount(delays.host, delays.late_ns, n_hosts)
     if not total_ns.any():
         return None
     latest = int(total_ns.argmax())
-    is_latest = (delays.host == latest) & (delays.late_ns > 0)
+    is_late = delays.late_ns > 0
+    is_latest = is_late & (delays.host == latest)
     late_ns = delays.late_ns[is_latest]
-    return LateNode(hosts.names[latest], hosts.ranks_of(latest), late_ns)
+    ranks = hosts.ranks_of(latest)
+    return LateNode(hosts.names[latest], ranks, late_ns)
+
+
+def _own_late_operations(collectives: pa.Table) -> pa.Table:
+    """Return operations with known waiting, without ranks that wait for an earlier stage."""
+    is_wait_known = pc.is_valid(collectives["wait_ns"])
+    rows = own_lateness(collectives.filter(is_wait_known))
+    # The other rows are of ranks that another stage of a pipeline kept waiting.
+    is_own = pc.equal(rows["inherited_ns"], 0)
+    return rows.filter(is_own)
+
+
+def _measure_host_delays(rows: pa.Table, hosts: _Hosts, clock_error_ns: int) -> _HostDelays:
+    """Return how late hosts are in each step. Delays within the error of clocks count as 0."""
+    ranks = rows["rank"].to_numpy()
+    host = hosts.find_hosts(ranks)
+    late_ns = _measure_late_hosts(rows, host, len(hosts.names))
+    is_significant = late_ns > clock_error_ns
+    significant_ns = np.where(is_significant, late_ns, 0)
+    return _delays_by_step(rows, host, significant_ns, hosts.count_ranks())
 
 
 def _are_hosts_known(rows: pa.Table, hosts_of: Mapping[int, str]) -> bool:
@@ -113,19 +133,24 @@ def _measure_late_hosts(rows: pa.Table, host: Int64, n_hosts: int) -> Int64:
     """
     start_ns = rows["start_ns"].to_numpy()
     collective = number_collectives(rows)
-    shape = (int(collective.max()) + 1, n_hosts)
+    n_collectives = int(collective.max()) + 1
+    shape = (n_collectives, n_hosts)
+    cells = (collective, host)
     first_ns = np.full(shape, _NEVER_NS)
-    np.minimum.at(first_ns, (collective, host), start_ns)
+    np.minimum.at(first_ns, cells, start_ns)
     last_ns = np.full(shape, -_NEVER_NS)
-    np.maximum.at(last_ns, (collective, host), start_ns)
+    np.maximum.at(last_ns, cells, start_ns)
     takes_part = first_ns < _NEVER_NS
-    latest = np.where(takes_part, first_ns, -_NEVER_NS).argmax(axis=1)
-    each = np.arange(shape[0])
-    last_ns[each, latest] = -_NEVER_NS
+    known_first_ns = np.where(takes_part, first_ns, -_NEVER_NS)
+    latest = known_first_ns.argmax(axis=1)
+    latest_cells = (np.arange(n_collectives), latest)
+    last_ns[latest_cells] = -_NEVER_NS
     last_of_others_ns = last_ns.max(axis=1)
-    late_ns = first_ns[each, latest] - last_of_others_ns
-    late_ns = np.where(last_of_others_ns == -_NEVER_NS, 0, late_ns)
-    return np.where(host == latest[collective], late_ns[collective], 0)
+    late_ns = first_ns[latest_cells] - last_of_others_ns
+    is_alone = last_of_others_ns == -_NEVER_NS
+    late_ns[is_alone] = 0
+    is_on_latest_host = host == latest[collective]
+    return np.where(is_on_latest_host, late_ns[collective], 0)
 
 
 def number_collectives(rows: pa.Table) -> Int64:
@@ -134,23 +159,29 @@ def number_collectives(rows: pa.Table) -> Int64:
     The operations of a collective have the same step, communicator and last start.
     """
     key = collective_keys(rows)
-    collective: Int64 = np.unique(key, axis=1, return_inverse=True)[1].ravel()
+    _, number = np.unique(key, axis=1, return_inverse=True)
+    collective: Int64 = number.ravel()
     return collective
 
 
 def collective_keys(rows: pa.Table) -> Int64:
     """Return step, communicator and last start of the collective of each operation, as rows."""
-    comm_ids = pc.fill_null(rows["comm_id"].cast(pa.string()), "")
-    comm = comm_ids.combine_chunks().dictionary_encode().indices.to_numpy()
-    last_start_ns = rows["start_ns"].to_numpy() + rows["wait_ns"].to_numpy()
-    return np.stack((rows["step"].to_numpy(), comm, last_start_ns))
+    comm_ids = rows["comm_id"].cast(pa.string())
+    comm_ids = pc.fill_null(comm_ids, "")
+    encoded_ids = comm_ids.combine_chunks().dictionary_encode()
+    comm = encoded_ids.indices.to_numpy()
+    start_ns = rows["start_ns"].to_numpy()
+    last_start_ns = start_ns + rows["wait_ns"].to_numpy()
+    step = rows["step"].to_numpy()
+    return np.stack((step, comm, last_start_ns))
 
 
 def _delays_by_step(
     rows: pa.Table, host: Int64, late_ns: Int64, n_ranks_of_host: Int64
 ) -> _HostDelays:
     """Return how late hosts are in each step; 0 if they have one rank, or not all are late."""
-    table = rows.select(["step", "rank"]).append_column("host", pa.array(host))
+    table = rows.select(["step", "rank"])
+    table = table.append_column("host", pa.array(host))
     table = table.append_column("late_ns", pa.array(late_ns))
     by_rank = table.group_by(["step", "host", "rank"], use_threads=False)
     late_ranks = by_rank.aggregate([("late_ns", "max")])
@@ -161,4 +192,5 @@ def _delays_by_step(
     has_all_ranks = late_hosts["rank_count"].to_numpy() == n_ranks
     is_late = has_all_ranks & (n_ranks > 1)
     least_ns = late_hosts["late_ns_max_min"].to_numpy()
-    return _HostDelays(host_of_row, np.where(is_late, least_ns, 0))
+    late_host_ns = np.where(is_late, least_ns, 0)
+    return _HostDelays(host_of_row, late_host_ns)

@@ -13,7 +13,7 @@ from nsyspipe.analysis.intervals import places_in_runs, run_starts
 from nsyspipe.analysis.traffic import held_up_by_step
 from nsyspipe.findings.late_node import collective_keys
 from nsyspipe.findings.model import Evidence
-from nsyspipe.model.table import Float64, Int64
+from nsyspipe.model.table import Flags, Float64, Int64
 
 
 def saving_of_all(evidence: Evidence, collectives: pa.Table) -> dict[str, float]:
@@ -37,8 +37,10 @@ def limited_saving(
     """
     above_shortest_window = {} if has_bubble else _above_shortest_window(evidence)
     larger = max(dict(delay_parts), above_shortest_window, key=_sum_parts)
-    above_launching = {"above_launching": float(evidence.above_launching_ns.mean())}
-    return min(larger, _above_compute(evidence), above_launching, key=_sum_parts)
+    above_compute = _above_compute(evidence)
+    above_launching_ns = float(evidence.above_launching_ns.mean())
+    above_launching = {"above_launching": above_launching_ns}
+    return min(larger, above_compute, above_launching, key=_sum_parts)
 
 
 def _sum_parts(parts: Mapping[str, float]) -> float:
@@ -57,13 +59,15 @@ def _above_compute(evidence: Evidence) -> dict[str, float]:
     wall_ns, compute_ns, idle_ns = evidence.columns("wall_ns", "compute_ns", "idle_ns")
     exposed_ns, exposed_wait_ns = evidence.columns("exposed_comm_ns", "exposed_wait_ns")
     copies_ns = wall_ns - compute_ns - exposed_ns - idle_ns
+    transfer_ns = exposed_ns - exposed_wait_ns
+    slowed_ns = _slowed_by_hidden_waits(evidence)
     least_rows = evidence.rows_of_largest(-compute_ns)
     return evidence.mean_parts(
         least_rows,
         exposed_wait=exposed_wait_ns,
-        slowed_by_waiting=_slowed_by_hidden_waits(evidence),
+        slowed_by_waiting=slowed_ns,
         idle=idle_ns,
-        exposed_transfer=exposed_ns - exposed_wait_ns,
+        exposed_transfer=transfer_ns,
         exposed_copies=copies_ns,
     )
 
@@ -75,8 +79,10 @@ def _above_compute_ns(evidence: Evidence) -> Float64:
     """
     wall_ns, compute_ns = evidence.columns("wall_ns", "compute_ns")
     least_rows = evidence.rows_of_largest(-compute_ns)
-    slowed_ns = _slowed_by_hidden_waits(evidence)[least_rows]
-    return evidence.largest(wall_ns) - compute_ns[least_rows] + slowed_ns
+    slowed_ns = _slowed_by_hidden_waits(evidence)
+    step_ns = evidence.largest(wall_ns)
+    above_ns = step_ns - compute_ns[least_rows]
+    return above_ns + slowed_ns[least_rows]
 
 
 def _slowed_by_hidden_waits(evidence: Evidence) -> Float64:
@@ -109,15 +115,24 @@ def _delay_parts(evidence: Evidence, collectives: pa.Table) -> dict[str, float]:
 def _delays_ns(evidence: Evidence, collectives: pa.Table) -> Float64:
     """Return the most that a rank is delayed in each step, at most what is waited for in all."""
     steps = np.unique(evidence.step_of_row)
-    held_up = held_up_by_step(evidence.collectives, evidence.steps)
-    awaited_ns = np.zeros(steps.size)
-    place = np.searchsorted(steps, held_up["step"].to_numpy())
-    np.add.at(awaited_ns, place, held_up["held_up_ns"].to_numpy())
-    operations = _sort_operations(collectives.filter(pc.is_valid(collectives["wait_ns"])))
-    delays_ns = np.zeros(steps.size)
+    is_wait_known = pc.is_valid(collectives["wait_ns"])
+    operations = _sort_operations(collectives.filter(is_wait_known))
     place = np.searchsorted(steps, operations.steps)
+    delays_ns = np.zeros(steps.size)
     delays_ns[place] = _RankDelays(operations).largest_by_step()
+    awaited_ns = _awaited_ns(evidence, steps)
     return np.minimum(delays_ns, awaited_ns)
+
+
+def _awaited_ns(evidence: Evidence, steps: Int64) -> Float64:
+    """Return how long all ranks together are waited for in each step."""
+    held_up = held_up_by_step(evidence.collectives, evidence.steps)
+    held_up_ns = held_up["held_up_ns"].to_numpy()
+    step_of_row = held_up["step"].to_numpy()
+    place = np.searchsorted(steps, step_of_row)
+    awaited_ns = np.zeros(steps.size)
+    np.add.at(awaited_ns, place, held_up_ns)
+    return awaited_ns
 
 
 class _Operations(NamedTuple):
@@ -166,12 +181,13 @@ class _RankDelays:
     def _delay_by_collectives(self, rows: Int64) -> None:
         """Delay ranks by collectives of different steps. `rows` are their operations."""
         operations = self._operations
-        cells = operations.step[rows], self._column[rows]
+        cells = (operations.step[rows], self._column[rows])
         waited_until_ns = self._waited_until_ns[cells]
         start_ns = np.maximum(operations.start_ns[rows], waited_until_ns)
         wait_end_ns = operations.wait_end_ns[rows]
+        held_up_ns = operations.held_up_ns[rows]
         wait_ns = np.maximum(wait_end_ns - start_ns, 0)
-        wait_ns = np.minimum(wait_ns, operations.held_up_ns[rows])
+        wait_ns = np.minimum(wait_ns, held_up_ns)
         first_rows = run_starts(operations.collective[rows])
         n_operations = np.diff(first_rows, append=rows.size)
         delay_ns = self._delay_ns[cells] + wait_ns
@@ -185,23 +201,38 @@ def _sort_operations(rows: pa.Table) -> _Operations:
     step, comm, last_start_ns = keys
     order = np.lexsort((comm, last_start_ns, step))
     keys = keys[:, order]
-    is_other_collective = (np.diff(keys, axis=1) != 0).any(axis=0)
-    is_first = np.append(True, is_other_collective)[: order.size]
+    is_first = _is_first_of_collective(keys)
     first_rows = np.flatnonzero(is_first)
     collective = np.cumsum(is_first) - 1
-    held_up_ns = rows["held_up_ns"].to_numpy()[order]
+    held_up_ns = _sorted_column(rows, "held_up_ns", order)
     if order.size:
-        held_up_ns = np.add.reduceat(held_up_ns, first_rows)[collective]
+        held_up_by_collective_ns = np.add.reduceat(held_up_ns, first_rows)
+        held_up_ns = held_up_by_collective_ns[collective]
     steps, step_number = np.unique(keys[0], return_inverse=True)
     place_of_collective = places_in_runs(keys[0, first_rows])
-    wait_end_ns = np.minimum(keys[2], rows["end_ns"].to_numpy()[order])
+    end_ns = _sorted_column(rows, "end_ns", order)
     return _Operations(
         collective=collective,
         steps=steps,
         step=step_number,
         place=place_of_collective[collective],
-        rank=rows["rank"].to_numpy()[order],
-        start_ns=rows["start_ns"].to_numpy()[order],
-        wait_end_ns=wait_end_ns,
+        rank=_sorted_column(rows, "rank", order),
+        start_ns=_sorted_column(rows, "start_ns", order),
+        wait_end_ns=np.minimum(keys[2], end_ns),
         held_up_ns=held_up_ns,
     )
+
+
+def _sorted_column(rows: pa.Table, name: str, order: Int64) -> Int64:
+    """Return a column of operations in another order."""
+    column: Int64 = rows[name].to_numpy()
+    return column[order]
+
+
+def _is_first_of_collective(keys: Int64) -> Flags:
+    """Tell which sorted operations are the first of their collective, by `collective_keys`."""
+    n_operations = keys.shape[1]
+    is_other_key = np.diff(keys, axis=1) != 0
+    is_other_collective = is_other_key.any(axis=0)
+    is_first = np.append(True, is_other_collective)
+    return is_first[:n_operations]

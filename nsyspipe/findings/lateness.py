@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -80,8 +80,9 @@ class Lateness(Struct, frozen=True):
         """How long the others waited for all ranks, per step."""
         if not self.n_steps:
             return 0.0
-        total_ns: int = pc.sum(self.held_up["held_up_ns"]).as_py()
-        return (total_ns or 0) / self.n_steps
+        held_up_ns = self.held_up["held_up_ns"]
+        total_ns: int = pc.sum(held_up_ns).as_py() or 0
+        return total_ns / self.n_steps
 
 
 class LateRanks(Struct, frozen=True):
@@ -121,7 +122,8 @@ def why_waiting_is_unknown(evidence: Evidence) -> NotJudged | None:
     starts_ns = evidence.all_steps["start_ns"]
     is_capture_start = pc.equal(starts_ns, pc.min(starts_ns))
     steps_at_start = evidence.all_steps.filter(is_capture_start)["step"].to_pylist()
-    if set(evidence.steps["step"].to_pylist()) == set(steps_at_start):
+    used_steps = evidence.steps["step"].to_pylist()
+    if set(used_steps) == set(steps_at_start):
         return NotJudged(_CAPTURE_START, f"{MORE_STEPS}, each in an NVTX range")
     return None
 
@@ -137,14 +139,15 @@ def measure_lateness(evidence: Evidence) -> Lateness:
     own_delays = without_passed_on(collectives)
     significant = own_delays.filter(own_delays["is_late_significant"])
     by_step = significant.group_by("step", use_threads=False)
-    largest_ns = by_step.aggregate([("late_by_ns", "max")])["late_by_ns_max"].to_numpy()
+    largest = by_step.aggregate([("late_by_ns", "max")])
     is_matched = pc.is_valid(collectives["late_by_ns"])
     steps_that_meet = collectives["step"].filter(is_matched).unique()
+    held_up = sum_held_up(own_delays, evidence.steps)
     return Lateness(
         collectives=collectives,
         own_delays=own_delays,
-        held_up=sum_held_up(own_delays, evidence.steps),
-        largest_ns=largest_ns,
+        held_up=held_up,
+        largest_ns=largest["late_by_ns_max"].to_numpy(),
         n_meeting=len(steps_that_meet),
         n_steps=evidence.summary["n_summary_steps"],
     )
@@ -169,7 +172,8 @@ def _are_stages_known(evidence: Evidence, lateness: Lateness) -> bool:
     """Tell whether it is known which ranks are stages of a pipeline."""
     if lateness.collectives.num_rows or evidence.has_communicators:
         return True
-    return len(evidence.collectives["collective"].unique()) == 1
+    kinds = evidence.collectives["collective"].unique()
+    return len(kinds) == 1
 
 
 def _is_node_to_blame(evidence: Evidence, lateness: Lateness, node: LateNode) -> bool:
@@ -178,10 +182,13 @@ def _is_node_to_blame(evidence: Evidence, lateness: Lateness, node: LateNode) ->
     If launching decides how long steps take, it also has to be slower than the other hosts, because
     it may be late only because its capture began late.
     """
-    has_most = 2 * node.late_ns.sum() >= lateness.largest_ns.sum()
+    total_ns = lateness.largest_ns.sum()
+    has_most = 2 * node.late_ns.sum() >= total_ns
     if not has_most or not _is_often_late(evidence, lateness, node.late_ns):
         return False
-    return not evidence.is_launch_bound or _is_slower(evidence, *node.ranks)
+    if not evidence.is_launch_bound:
+        return True
+    return _is_slower(evidence, *node.ranks)
 
 
 def _is_often_late(evidence: Evidence, lateness: Lateness, delays_ns: Int64) -> bool:
@@ -194,9 +201,11 @@ def _is_often_late(evidence: Evidence, lateness: Lateness, delays_ns: Int64) -> 
     wall_ns = _mean_wall_ns(evidence)
     has_few_steps = lateness.n_meeting < FEW_STEPS
     min_share = LIMITS.min_share_of_few_steps if has_few_steps else LIMITS.min_share
-    is_large = delays_ns.sum() >= min_share * wall_ns * lateness.n_steps
-    n_noticeable = np.count_nonzero(delays_ns >= LIMITS.noticeable_share * wall_ns)
-    return bool(is_large and 2 * n_noticeable > lateness.n_meeting)
+    min_total_ns = min_share * wall_ns * lateness.n_steps
+    is_large = delays_ns.sum() >= min_total_ns
+    is_noticeable = delays_ns >= LIMITS.noticeable_share * wall_ns
+    is_in_most_steps = 2 * np.count_nonzero(is_noticeable) > lateness.n_meeting
+    return bool(is_large and is_in_most_steps)
 
 
 def _mean_wall_ns(evidence: Evidence) -> float:
@@ -206,21 +215,35 @@ def _mean_wall_ns(evidence: Evidence) -> float:
 def _find_late_ranks(evidence: Evidence, lateness: Lateness) -> LateRanks | None:
     """Return the ranks whose own delays are large enough to be named; None if none are."""
     noticeable_ns = LIMITS.noticeable_share * _mean_wall_ns(evidence)
-    min_delay_ns = max(noticeable_ns, LIMITS.min_part_of_delays * lateness.total_ns_per_step)
+    part_ns = LIMITS.min_part_of_delays * lateness.total_ns_per_step
     alone = lateness.held_up.filter(lateness.held_up["is_alone"])
     delays_ns = _sum_per_step(alone, "held_up_ns", lateness.n_steps)
-    named = [rank for rank, delay_ns in delays_ns.items() if delay_ns >= min_delay_ns]
+    named = _ranks_from(delays_ns, max(noticeable_ns, part_ns))
     # The largest delay is named in any case.
     named = named or [*delays_ns][:1]
     if not named:
         return None
-    min_behind_ns = max(noticeable_ns, LIMITS.min_part_behind * lateness.total_ns_per_step)
+    part_behind_ns = LIMITS.min_part_behind * lateness.total_ns_per_step
     behind_ns = _measure_behind(lateness.own_delays, lateness.n_steps)
-    behind = [rank for rank, late_ns in behind_ns.items() if late_ns >= min_behind_ns]
-    behind = [rank for rank in behind if rank not in named]
-    noticeable = alone.filter(pc.greater_equal(alone["held_up_ns"], noticeable_ns))
-    steps_of = {rank: select_rows(noticeable, "rank", rank)["step"].to_numpy() for rank in named}
-    return LateRanks(_pick(delays_ns, named), _pick(behind_ns, behind), steps_of)
+    behind = _ranks_from(behind_ns, max(noticeable_ns, part_behind_ns))
+    only_behind = [rank for rank in behind if rank not in named]
+    is_noticeable = pc.greater_equal(alone["held_up_ns"], noticeable_ns)
+    steps_of = _steps_of_ranks(alone.filter(is_noticeable), named)
+    return LateRanks(_pick(delays_ns, named), _pick(behind_ns, only_behind), steps_of)
+
+
+def _ranks_from(values_ns: Mapping[int, float], min_ns: float) -> list[int]:
+    """Return the ranks whose value is not below a limit, in the order of the values."""
+    return [rank for rank, value_ns in values_ns.items() if value_ns >= min_ns]
+
+
+def _steps_of_ranks(rows: pa.Table, ranks: Iterable[int]) -> dict[int, Int64]:
+    """Return for each of some ranks the steps of its rows."""
+    steps_of = {}
+    for rank in ranks:
+        rows_of_rank = select_rows(rows, "rank", rank)
+        steps_of[rank] = rows_of_rank["step"].to_numpy()
+    return steps_of
 
 
 def _pick(values: Mapping[int, float], ranks: Collection[int]) -> dict[int, float]:
@@ -241,39 +264,48 @@ def _separate_slower_ranks(evidence: Evidence, late: LateRanks) -> LateRanks:
     late_ranks = (*late.delays_ns, *late.behind_ns)
     slower = {rank for rank in late_ranks if _is_slower(evidence, rank)}
     no_slower = _unexplained_ranks(late, slower)
-    return LateRanks(
-        delays_ns=_pick(late.delays_ns, slower),
-        behind_ns=_pick(late.behind_ns, slower),
-        steps_of=late.steps_of,
-        no_slower_ns=_pick(late.delays_ns, no_slower),
-    )
+    delays_ns = _pick(late.delays_ns, slower)
+    behind_ns = _pick(late.behind_ns, slower)
+    no_slower_ns = _pick(late.delays_ns, no_slower)
+    return LateRanks(delays_ns, behind_ns, late.steps_of, no_slower_ns)
 
 
 def _unexplained_ranks(late: LateRanks, slower: Collection[int]) -> list[int]:
     """Return the ranks that are no slower, but hold up steps that no slower rank holds up."""
     no_slower = [rank for rank in late.delays_ns if rank not in slower]
-    steps_of_slower = [late.steps_of[rank] for rank in late.delays_ns if rank in slower]
-    if not steps_of_slower:
+    late_and_slower = _pick(late.delays_ns, slower)
+    if not late_and_slower:
         return no_slower
-    explained = np.concatenate(steps_of_slower)
-    return [rank for rank in no_slower if np.setdiff1d(late.steps_of[rank], explained).size]
+    explained = np.concatenate([late.steps_of[rank] for rank in late_and_slower])
+    unexplained = []
+    for rank in no_slower:
+        unexplained_steps = np.setdiff1d(late.steps_of[rank], explained)
+        if unexplained_steps.size:
+            unexplained.append(rank)
+    return unexplained
 
 
 def _is_slower(evidence: Evidence, *ranks: int) -> bool:
     """Tell whether ranks launch or compute more slowly than the others."""
     steps = evidence.steps
     rank_type = steps.schema.field("rank").type
-    is_of_ranks = pc.is_in(steps["rank"], value_set=pa.array(ranks, rank_type))
+    arrow_ranks = pa.array(ranks, rank_type)
+    is_of_ranks = pc.is_in(steps["rank"], value_set=arrow_ranks)
     launch_ns = mean_excess(steps["host_launch_ns"], is_of_ranks)
     compute_ns = mean_excess(steps["compute_ns"], is_of_ranks)
-    return max(launch_ns, compute_ns) >= LIMITS.min_slower_share * _mean_wall_ns(evidence)
+    return max(launch_ns, compute_ns) >= _min_slower_ns(evidence)
+
+
+def _min_slower_ns(evidence: Evidence) -> float:
+    """Return how much longer launching or computing has to take on a slower rank."""
+    return LIMITS.min_slower_share * _mean_wall_ns(evidence)
 
 
 def mean_excess(values_ns: pa.ChunkedArray, is_of_rank: pa.ChunkedArray) -> float:
     """Return how much more a rank has than the others on average; 0 if either has no rows."""
-    values_of_others_ns = values_ns.filter(pc.invert(is_of_rank))
+    is_of_others = pc.invert(is_of_rank)
     mean_of_rank = pc.mean(values_ns.filter(is_of_rank)).as_py()
-    mean_of_others = pc.mean(values_of_others_ns).as_py()
+    mean_of_others = pc.mean(values_ns.filter(is_of_others)).as_py()
     if mean_of_rank is None or mean_of_others is None:
         return 0.0
     excess_ns: float = mean_of_rank - mean_of_others
@@ -288,10 +320,11 @@ def ranks_with_slow_hosts(evidence: Evidence, late: Sequence[int]) -> list[int]:
     """
     if not evidence.is_launch_bound:
         return []
-    min_excess_ns = LIMITS.min_slower_share * _mean_wall_ns(evidence)
+    min_excess_ns = _min_slower_ns(evidence)
     launch_ns = _excess_over_largest(evidence, "host_launch_ns", late)
     compute_ns = _excess_over_largest(evidence, "compute_ns", late)
-    return [rank for rank in launch_ns if launch_ns[rank] >= min_excess_ns > compute_ns[rank]]
+    slow_to_launch = _ranks_from(launch_ns, min_excess_ns)
+    return [rank for rank in slow_to_launch if compute_ns[rank] < min_excess_ns]
 
 
 def _excess_over_largest(evidence: Evidence, column: str, late: Sequence[int]) -> dict[int, float]:
@@ -300,20 +333,23 @@ def _excess_over_largest(evidence: Evidence, column: str, late: Sequence[int]) -
     Empty if all ranks are late.
     """
     means = aggregate_by(evidence.steps, "rank", column, "mean")
-    means_of_others = [means[rank] or 0.0 for rank in means if rank not in late]
+    means_ns = {rank: mean_ns or 0.0 for rank, mean_ns in means.items()}
+    means_of_others = [mean_ns for rank, mean_ns in means_ns.items() if rank not in late]
     if not means_of_others:
         return {}
     largest_ns = max(means_of_others)
-    return {rank: (means[rank] or 0.0) - largest_ns for rank in late}
+    return {rank: means_ns[rank] - largest_ns for rank in late}
 
 
 def launched_late_ns(evidence: Evidence, steps_of: Mapping[int, Int64]) -> float:
     """Return how much longer ranks idle for late launches than the others, over some steps each."""
     total_ns = 0.0
     for rank, steps in steps_of.items():
-        rows = evidence.steps.filter(pc.field("step").isin(pa.array(steps)))
+        is_in_steps = pc.field("step").isin(pa.array(steps))
+        rows = evidence.steps.filter(is_in_steps)
         idle_ns = fill_zero(rows["idle_launch_ns"])
-        excess_ns = mean_excess(idle_ns, pc.equal(rows["rank"], rank))
+        is_of_rank = pc.equal(rows["rank"], rank)
+        excess_ns = mean_excess(idle_ns, is_of_rank)
         total_ns += steps.size * max(excess_ns, 0.0)
     return total_ns
 
@@ -323,11 +359,14 @@ def _measure_behind(own_delays: pa.Table, n_steps: int) -> dict[int, float]:
 
     The most of each step counts. The result is per step, and the latest rank is first.
     """
-    rows = own_delays.filter(pc.greater(own_delays["wait_ns"], 0))
+    has_waited = pc.greater(own_delays["wait_ns"], 0)
+    rows = own_delays.filter(has_waited)
     after_first_ns = pc.subtract(rows["arrival_skew_ns"], rows["wait_ns"])
-    rows = rows.append_column("late_ns", pc.subtract(after_first_ns, rows["inherited_ns"]))
-    by_step = rows.group_by(["rank", "step"], use_threads=False).aggregate([("late_ns", "max")])
-    return _sum_per_step(by_step, "late_ns_max", n_steps)
+    late_ns = pc.subtract(after_first_ns, rows["inherited_ns"])
+    rows = rows.append_column("late_ns", late_ns)
+    by_step = rows.group_by(["rank", "step"], use_threads=False)
+    latest = by_step.aggregate([("late_ns", "max")])
+    return _sum_per_step(latest, "late_ns_max", n_steps)
 
 
 def _sum_per_step(rows: pa.Table, column: str, n_steps: int) -> dict[int, float]:

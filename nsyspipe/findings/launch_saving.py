@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nsyspipe.findings.idle import only_rank
+from nsyspipe.findings.idle import only_rank, slowed_by_waiting
 from nsyspipe.findings.model import Bound, Evidence
 from nsyspipe.model.table import Float64
 
@@ -42,28 +42,29 @@ def saving_without_launching(evidence: Evidence) -> Bound:
     gone_by_cause = _gone_by_cause(evidence)
     gone_ns = np.sum([*gone_by_cause.values()], axis=0)
     caused_ns = np.minimum(waiting.all, evidence.sum_of_other_ranks(gone_ns))
-    most_slowed_ns = evidence.slowed_ns(waiting.hidden, is_most=True)
-    slowed_ns = np.where(caused_ns > 0, most_slowed_ns, 0.0)
+    slowed_ns = slowed_by_waiting(evidence, caused_ns, waiting.hidden)
     hideable_ns = _hideable_transfer(evidence, caused_ns)
     shortened_ns = wall_ns - gone_ns - caused_ns - hideable_ns - slowed_ns
     left_ns = np.maximum(shortened_ns, compute_ns - slowed_ns)
-    prefix = "" if evidence.are_groups_known else "possible_"
+    waiting_name = "waiting" if evidence.are_groups_known else "possible_waiting"
     gone_by_part = {
         **gone_by_cause,
-        f"{prefix}waiting": caused_ns,
-        f"slowed_by_{prefix}waiting": slowed_ns,
+        waiting_name: caused_ns,
+        f"slowed_by_{waiting_name}": slowed_ns,
         "exposed_by_late_launches": hideable_ns,
         "beside_compute": shortened_ns - left_ns,
     }
     limit_rows = evidence.rows_of_largest(left_ns)
     parts = evidence.mean_parts(limit_rows, **gone_by_part)
-    return Bound(evidence.saving_down_to(left_ns), parts, only_rank(evidence, limit_rows))
+    limit_rank = only_rank(evidence, limit_rows)
+    return Bound(evidence.saving_down_to(left_ns), parts, limit_rank)
 
 
 def _possible_waiting(evidence: Evidence) -> _Waiting:
     """Return how long each rank waits for others in each step, or may wait."""
     if not evidence.are_groups_known:
-        return _Waiting(*evidence.columns("comm_ns", "overlap_compute_ns"))
+        comm_ns, hidden_comm_ns = evidence.columns("comm_ns", "overlap_compute_ns")
+        return _Waiting(comm_ns, hidden_comm_ns)
     wait_ns, exposed_wait_ns = evidence.columns("wait_ns", "exposed_wait_ns")
     return _Waiting(wait_ns, wait_ns - exposed_wait_ns)
 
@@ -77,24 +78,22 @@ def _hideable_transfer(evidence: Evidence, caused_ns: Float64) -> Float64:
     exposed_wait_ns, overlap_ns = evidence.columns("exposed_wait_ns", "overlap_compute_ns")
     if not evidence.are_groups_known:
         exposed_wait_ns = np.maximum(caused_ns - overlap_ns, 0)
-    return np.minimum(late_ns, exposed_ns - exposed_wait_ns)
+    transfer_ns = exposed_ns - exposed_wait_ns
+    return np.minimum(late_ns, transfer_ns)
 
 
 def _gone_by_cause(evidence: Evidence) -> dict[str, Float64]:
     """Return the idle time of each step that is gone, by what the device idled for."""
     launch_idle_ns, pause_ns = evidence.columns("idle_launch_ns", "idle_pause_ns")
     (late_start_ns,) = evidence.columns("idle_late_start_ns")
+    gone_ns = {"idle_for_launches": launch_idle_ns, "idle_at_late_start": late_start_ns}
     if evidence.is_pipeline:
         # What else a stage idles for may lie in the bubble.
-        return {
-            "idle_for_launches": launch_idle_ns - pause_ns,
-            "idle_at_late_start": late_start_ns,
-        }
+        gone_ns["idle_for_launches"] = launch_idle_ns - pause_ns
+        return gone_ns
     input_idle_ns, blocked_ns = evidence.columns("idle_input_ns", "idle_blocked_ns")
     launch_ns, input_ns = evidence.columns("host_launch_ns", "host_input_ns")
     launched_meanwhile_ns = np.maximum(launch_ns - input_ns - launch_idle_ns, 0)
-    return {
-        "idle_for_launches": launch_idle_ns,
-        "idle_at_late_start": late_start_ns,
-        "idle_for_input_and_calls": np.minimum(input_idle_ns + blocked_ns, launched_meanwhile_ns),
-    }
+    waited_ns = input_idle_ns + blocked_ns
+    gone_ns["idle_for_input_and_calls"] = np.minimum(waited_ns, launched_meanwhile_ns)
+    return gone_ns

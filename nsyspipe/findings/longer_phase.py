@@ -50,13 +50,15 @@ def find_longer_phase(evidence: Evidence, rank: int, numbers: Int64) -> LongerPh
     """
     in_steps = pc.field("step").isin(pa.array(numbers))
     phases = evidence.phases.filter(in_steps)
-    excess = _measure_excess(phases, evidence.steps.filter(in_steps), rank)
+    steps = evidence.steps.filter(in_steps)
+    excess = _measure_excess(phases, steps, rank)
+    by_phase = excess.by_phase
     # A gap may end in forward although the host was loading data. That is no time of forward.
-    data_ns = excess.by_phase.get("data")
+    data_ns = by_phase.get("data")
     if data_ns is not None and excess.for_input > max(data_ns, excess.min_named):
         return LongerPhase("data", excess.for_input, is_idle=False)
-    name = max(excess.by_phase, key=excess.by_phase.__getitem__, default=_OUTSIDE)
-    excess_ns = excess.by_phase.get(name, 0.0)
+    name = max(by_phase, key=by_phase.__getitem__, default=_OUTSIDE)
+    excess_ns = by_phase.get(name, 0.0)
     if name != "data":
         excess_ns -= excess.for_input
     if name == _OUTSIDE or excess_ns <= excess.min_named:
@@ -75,21 +77,25 @@ def _measure_excess(phases: pa.Table, steps: pa.Table, rank: int) -> _Excess:
     """Measure on the device, or on the host if the time of a rank on the device is not known."""
     device_ns = _device_time(phases)
     if device_ns.null_count:
-        return _Excess(_excess_by_phase(phases, phases["host_ns"], rank), 0.0, is_of_device=False)
+        by_phase = _excess_by_phase(phases, phases["host_ns"], rank)
+        return _Excess(by_phase, 0.0, is_of_device=False)
     by_phase = _excess_by_phase(phases, device_ns, rank)
-    is_of_rank = pc.equal(steps["rank"], rank)
-    step_ns = pc.subtract(steps["wall_ns"], fill_zero(steps["exposed_comm_ns"]))
     in_phases_ns = sum(by_phase.values())
+    is_of_rank = pc.equal(steps["rank"], rank)
+    exposed_ns = fill_zero(steps["exposed_comm_ns"])
+    step_ns = pc.subtract(steps["wall_ns"], exposed_ns)
     by_phase[_OUTSIDE] = mean_excess(step_ns, is_of_rank) - in_phases_ns
-    input_ns = mean_excess(fill_zero(steps["idle_input_ns"]), is_of_rank)
+    idle_input_ns = fill_zero(steps["idle_input_ns"])
+    input_ns = mean_excess(idle_input_ns, is_of_rank)
     return _Excess(by_phase, max(input_ns, 0.0), is_of_device=True)
 
 
 def _excess_by_phase(phases: pa.Table, time_ns: pa.ChunkedArray, rank: int) -> dict[str, float]:
     """Return what a rank takes longer than the others in each phase."""
     is_of_rank = pc.equal(phases["rank"], rank)
+    names = phases["phase"].unique().to_pylist()
     by_phase = {}
-    for name in sorted(phases["phase"].unique().to_pylist()):
+    for name in sorted(names):
         is_phase = pc.equal(phases["phase"], name)
         phase_ns = time_ns.filter(is_phase)
         by_phase[name] = mean_excess(phase_ns, is_of_rank.filter(is_phase))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
@@ -26,7 +26,7 @@ from nsyspipe.analysis.traffic import (
 from nsyspipe.model import schema
 from nsyspipe.model.names import is_nccl_communicator
 from nsyspipe.model.problems import CATALOGUE, IN_GRAPHS, WITH_BLOBS
-from nsyspipe.model.table import Float64, Int64
+from nsyspipe.model.table import Flags, Float64, Int64
 
 
 class Finding(Struct, frozen=True):
@@ -95,12 +95,14 @@ class Condition(NamedTuple):
     @classmethod
     def from_figures(cls, figures: Mapping[str, Any]) -> Condition:
         """Read the condition from the figures of a finding."""
-        return cls(*(bool(figures.get(name)) for name in cls._fields))
+        values = [bool(figures.get(name)) for name in cls._fields]
+        return cls(*values)
 
     @property
     def figures(self) -> dict[str, bool]:
         """The true fields, as figures of a finding."""
-        return {name: True for name, is_true in self._asdict().items() if is_true}
+        fields = self._asdict().items()
+        return {name: True for name, is_true in fields if is_true}
 
 
 class Slowdown(NamedTuple):
@@ -238,8 +240,9 @@ class Evidence(Struct, frozen=True, dict=True):
         """The columns of `schema.COLLECTIVES` that rules use, of the summary steps."""
         rows = self.all_collectives.select(_COLUMNS_OF_COLLECTIVES)
         in_summary = self.all_collectives["in_summary"]
+        are_all_in_summary = pc.all(in_summary).as_py()
         # Thousands of ranks have gigabytes of rows, which are not copied without need.
-        return rows if pc.all(in_summary).as_py() else rows.filter(in_summary)
+        return rows if are_all_in_summary else rows.filter(in_summary)
 
     @property
     def link_settings(self) -> Mapping[str, str] | None:
@@ -259,13 +262,15 @@ class Evidence(Struct, frozen=True, dict=True):
         """The gradient all-reduces whose messages a datatype of half the bytes would shorten."""
         rows = self.gradient_all_reduces
         datatypes = rows["datatype"].cast(pa.string())
-        return rows.filter(pc.is_in(datatypes, value_set=pa.array(_WIDE_DATATYPES)))
+        is_wide = pc.is_in(datatypes, value_set=pa.array(_WIDE_DATATYPES))
+        return rows.filter(is_wide)
 
     @property
     def why_gradients_are_unknown(self) -> NotJudged | None:
         """Why it is not known whether there are `gradient_all_reduces`; None if it is known."""
         uses = self.traffic_of_role(OTHER, "all_reduce")
-        if not any(_may_send_gradients(row) for row in uses):
+        may_send_gradients = any(_may_send_gradients(row) for row in uses)
+        if not may_send_gradients:
             return None
         # No range of the host lies inside a replayed graph.
         fix = CATALOGUE[IN_GRAPHS].fix if self.is_graph_replayed else _MARK_BACKWARD
@@ -276,7 +281,8 @@ class Evidence(Struct, frozen=True, dict=True):
     @cached_property
     def _traffic_by_rank(self) -> list[dict[str, Any]]:
         is_of_rank = pc.is_valid(self.traffic["rank"])
-        return list(self.traffic.drop_columns("ranks").filter(is_of_rank).to_pylist())
+        rows = self.traffic.drop_columns("ranks").filter(is_of_rank)
+        return list(rows.to_pylist())
 
     @cached_property
     def roles(self) -> list[str]:
@@ -285,17 +291,17 @@ class Evidence(Struct, frozen=True, dict=True):
 
     def operations_of_role(self, role: str, *collectives: str) -> pa.Table:
         """Return the operations of a role: those of some collectives, or of all without names."""
-        uses = {_name_use(row) for row in self.traffic_of_role(role, *collectives)}
+        traffic_of_role = self.traffic_of_role(role, *collectives)
+        uses = {_name_use(row) for row in traffic_of_role}
         uses_of_run = {_name_use(row) for row in self._traffic_by_rank}
+        operations = self.collectives
         if uses == uses_of_run:
-            return self.collectives
-        kinds = _encode_texts(self.collectives["collective"])
-        communicators = _encode_texts(self.collectives["comm_id"])
-        is_of_role = np.zeros((len(kinds.texts), len(communicators.texts)), bool)
-        for number, kind in enumerate(kinds.texts):
-            is_of_role[number] = [f"{kind} {name}" in uses for name in communicators.texts]
+            return operations
+        kinds = _encode_texts(operations["collective"])
+        communicators = _encode_texts(operations["comm_id"])
+        is_of_role = _is_use_of(uses, kinds.texts, communicators.texts)
         is_row_of_role = is_of_role[kinds.codes, communicators.codes]
-        return self.collectives.filter(pa.array(is_row_of_role))
+        return operations.filter(pa.array(is_row_of_role))
 
     def traffic_of_role(self, role: str, *collectives: str) -> list[dict[str, Any]]:
         """Return the rows of `traffic` of a role, each of one rank.
@@ -303,7 +309,9 @@ class Evidence(Struct, frozen=True, dict=True):
         They are those of some collectives, or of all without names.
         """
         rows = [row for row in self._traffic_by_rank if row["role"] == role]
-        return [row for row in rows if not collectives or row["collective"] in collectives]
+        if not collectives:
+            return rows
+        return [row for row in rows if row["collective"] in collectives]
 
     def exposed_cost(self, role: str, *collectives: str) -> Saving | None:
         r"""Return what exposed communication of a role costs at most: `saving_without` it.
@@ -311,14 +319,14 @@ class Evidence(Struct, frozen=True, dict=True):
         None if the exposed time without waiting is below 5 % of step time. That time is
         ``|M \ C| - wait`` summed over the uses of the role, the mean over ranks.
         """
-        exposed_ns = self._known_mean(
-            "exposed_ns_per_step", self.traffic_of_role(role, *collectives)
-        )
+        traffic = self.traffic_of_role(role, *collectives)
+        exposed_ns = self._known_mean("exposed_ns_per_step", traffic)
         if self.share_of_step(exposed_ns) < _MIN_EXPOSED_SHARE_OF_STEP:
             return None
-        saving = self.saving_without(self.operations_of_role(role, *collectives))
-        traffic_figures = self.traffic_figures(role, *collectives)
-        return Saving(saving.ns_per_step, traffic_figures | saving.figures)
+        operations = self.operations_of_role(role, *collectives)
+        saving = self.saving_without(operations)
+        figures = self.traffic_figures(role, *collectives) | saving.figures
+        return Saving(saving.ns_per_step, figures)
 
     def _known_mean(self, figure: str, rows: Sequence[Mapping[str, Any]]) -> float:
         """Return the mean over ranks of a figure of traffic without waiting.
@@ -327,8 +335,9 @@ class Evidence(Struct, frozen=True, dict=True):
         """
         without_waiting = []
         for row in rows:
+            whole_ns = row[figure] or 0.0
             wait_ns = 0.0 if figure == _WAIT else row[_WAIT] or 0.0
-            without_waiting.append(max((row[figure] or 0.0) - wait_ns, 0.0))
+            without_waiting.append(max(whole_ns - wait_ns, 0.0))
         return sum(without_waiting) / self.n_ranks
 
     def traffic_figures(self, role: str, *collectives: str) -> dict[str, float | None]:
@@ -345,14 +354,18 @@ class Evidence(Struct, frozen=True, dict=True):
 
         The parts sum to the exposed time of a rank. A part is None if it is not known of one use.
         """
-        return {
-            role: self._mean_over_ranks(self.traffic_of_role(role), _EXPOSED_PART)
-            for role in self.roles
-        }
+        exposed_ns = {}
+        for role in self.roles:
+            traffic = self.traffic_of_role(role)
+            exposed_ns[role] = self._mean_over_ranks(traffic, _EXPOSED_PART)
+        return exposed_ns
 
     def _mean_over_ranks(self, rows: Sequence[Mapping[str, Any]], figure: str) -> float | None:
         values = [row[figure] for row in rows]
-        return None if None in values else sum(values) / self.n_ranks
+        if None in values:
+            return None
+        total: float = sum(values)
+        return total / self.n_ranks
 
     def main_role_text(self, noun: str, figure: str, total_ns: float) -> str:
         """Return ``, mostly NOUN of tensor parallelism`` for the role with most of a figure.
@@ -360,10 +373,12 @@ class Evidence(Struct, frozen=True, dict=True):
         That is the role that has two thirds of the total at least, see `_known_mean`. Empty if no
         role has that much, or if gradients have it.
         """
+        min_ns = _MIN_SHARE_OF_NAMED_ROLE * total_ns
         for role in self.roles:
             if role in _PURPOSES:
-                role_ns = self._known_mean(figure, self.traffic_of_role(role))
-                if role_ns >= _MIN_SHARE_OF_NAMED_ROLE * total_ns > 0:
+                traffic = self.traffic_of_role(role)
+                role_ns = self._known_mean(figure, traffic)
+                if role_ns >= min_ns > 0:
                     return f", mostly {noun}of {_PURPOSES[role]}"
         return ""
 
@@ -372,7 +387,8 @@ class Evidence(Struct, frozen=True, dict=True):
         """In which traffic most of the waiting is, see `main_role_text`. Empty with one role."""
         if len(self.roles) == 1:
             return ""
-        return self.main_role_text("in collectives ", _WAIT, self.mean("wait_ns") or 0.0)
+        wait_ns = self.mean("wait_ns") or 0.0
+        return self.main_role_text("in collectives ", _WAIT, wait_ns)
 
     @property
     def has_communicators(self) -> bool:
@@ -381,7 +397,8 @@ class Evidence(Struct, frozen=True, dict=True):
         Otherwise each stands for a stream of all ranks, and an all-to-all may be sends and
         receives.
         """
-        return all(is_nccl_communicator(row["communicator"]) for row in self._traffic_by_rank)
+        communicators = {row["communicator"] for row in self._traffic_by_rank}
+        return all(map(is_nccl_communicator, communicators))
 
     @property
     def payload_fix(self) -> str:
@@ -394,7 +411,8 @@ class Evidence(Struct, frozen=True, dict=True):
 
         With several ranks, a problem of the run says what adds the sizes.
         """
-        return NotJudged(reason, self.payload_fix if self.n_ranks == 1 else None)
+        fix = self.payload_fix if self.n_ranks == 1 else None
+        return NotJudged(reason, fix)
 
     @property
     def why_sends_are_unknown(self) -> NotJudged | None:
@@ -448,7 +466,9 @@ class Evidence(Struct, frozen=True, dict=True):
         If waiting is not known, all communication.
         """
         transfer_ns = self.mean("transfer_ns") if self.is_wait_known else None
-        return (self.mean("comm_ns") or 0.0) if transfer_ns is None else transfer_ns
+        if transfer_ns is not None:
+            return transfer_ns
+        return self.mean("comm_ns") or 0.0
 
     # Compute that communication slows
 
@@ -460,13 +480,16 @@ class Evidence(Struct, frozen=True, dict=True):
     @cached_property
     def slowdown(self) -> Slowdown:
         """How much longer kernels take during communication: measured, or else assumed."""
-        if self.compared_kernels.is_enough and self.compared_kernels.slowdown_ratio is not None:
-            return Slowdown(self.compared_kernels.slowdown_ratio, None)
-        if not pc.sum(self.steps["overlap_compute_ns"]).as_py():
+        compared = self.compared_kernels
+        if compared.is_enough and compared.slowdown_ratio is not None:
+            return Slowdown(compared.slowdown_ratio, None)
+        hidden_ns = pc.sum(self.steps["overlap_compute_ns"]).as_py()
+        if not hidden_ns:
             return Slowdown(None, None)
         operations_per_ns = kernel_measures.operations_per_ns(self.kernels)
         bandwidth = self.summary["busbw_bytes_per_s"]
-        return Slowdown(None, kernel_measures.most_assumed(bandwidth, operations_per_ns))
+        assumed_ratio = kernel_measures.most_assumed(bandwidth, operations_per_ns)
+        return Slowdown(None, assumed_ratio)
 
     def slowed_ns(self, hidden_ns: Float64, *, is_most: bool = False) -> Float64:
         """Return how much hidden communication lengthens compute, ``hidden x c / (1 + c)``.
@@ -485,7 +508,8 @@ class Evidence(Struct, frozen=True, dict=True):
         if measured_ratio is None or not is_most:
             return slowed_ns
         all_hidden_ns, delay_ns = self.columns("overlap_compute_ns", "comm_delay_ns")
-        return slowed_ns + AT_MOST * delay_ns * (hidden_ns / np.maximum(all_hidden_ns, 1))
+        hidden_share = hidden_ns / np.maximum(all_hidden_ns, 1)
+        return slowed_ns + AT_MOST * delay_ns * hidden_share
 
     # Bounds
 
@@ -516,20 +540,21 @@ class Evidence(Struct, frozen=True, dict=True):
         limit_rows = self.rows_of_largest(gone_ns + slowed_ns)
         is_transfer = self.is_wait_known and not with_waiting
         gone_name = "exposed_transfer" if is_transfer else "exposed_comm"
-        parts = {
-            gone_name: float(gone_ns[limit_rows].mean()),
-            "slowed_compute": float(slowed_ns[limit_rows].mean()),
-        }
-        slowdown = self.slowdown if slowed_ns.any() else self.slowdown._replace(assumed_ratio=None)
-        figures = {"saving_ns_per_step_by_part": parts, **slowdown.figures}
+        mean_gone_ns = float(gone_ns[limit_rows].mean())
+        mean_slowed_ns = float(slowed_ns[limit_rows].mean())
+        parts = {gone_name: mean_gone_ns, "slowed_compute": mean_slowed_ns}
+        slowdown_figures = self.slowdown.figures
+        if not slowed_ns.any():
+            slowdown_figures["assumed_slowdown_ratio"] = None
+        figures = {"saving_ns_per_step_by_part": parts, **slowdown_figures}
         return Saving(sum(parts.values()), figures)
 
     def _comm_ns(self, rows: pa.Table | None) -> Float64:
         """Return how long operations take on each row of `steps`; without rows all of them."""
-        if rows is not None:
-            return self._sum_by_step(rows, _length_ns(rows))
-        (comm_ns,) = self.columns("comm_ns")
-        return comm_ns
+        if rows is None:
+            return next(self.columns("comm_ns"))
+        length_ns = _length_ns(rows)
+        return self._sum_by_step(rows, length_ns)
 
     def _transfer_ns(self, rows: pa.Table | None) -> Float64:
         """Return the transfer of operations on each row of `steps`; without rows of all of them.
@@ -537,9 +562,11 @@ class Evidence(Struct, frozen=True, dict=True):
         If waiting is not known, it counts as transfer.
         """
         if rows is not None:
-            transfer_ns = pc.coalesce(rows["transfer_ns"], _length_ns(rows))
+            length_ns = _length_ns(rows)
+            transfer_ns = pc.coalesce(rows["transfer_ns"], length_ns)
             return self._sum_by_step(rows, transfer_ns)
-        all_transfer_ns = pc.coalesce(self.steps["transfer_ns"], self.steps["comm_ns"])
+        steps = self.steps
+        all_transfer_ns = pc.coalesce(steps["transfer_ns"], steps["comm_ns"])
         result: Float64 = all_transfer_ns.to_numpy()
         return result
 
@@ -548,18 +575,22 @@ class Evidence(Struct, frozen=True, dict=True):
         (hidden_ns,) = self.columns("overlap_compute_ns")
         if rows is None:
             return hidden_ns
-        during_compute_ns = pc.subtract(_length_ns(rows), fill_zero(rows["exposed_ns"]))
-        return np.minimum(hidden_ns, self._sum_by_step(rows, during_compute_ns))
+        exposed_ns = fill_zero(rows["exposed_ns"])
+        during_compute_ns = pc.subtract(_length_ns(rows), exposed_ns)
+        hidden_of_rows_ns = self._sum_by_step(rows, during_compute_ns)
+        return np.minimum(hidden_ns, hidden_of_rows_ns)
 
     def _sum_by_step(self, rows: pa.Table, values: pa.ChunkedArray) -> Float64:
         """Sum a value of each operation, for each row of `steps`."""
         n_ranks = int(self.rank_of_row.max(initial=0)) + 1
+        key_of_row = _number_rank_steps(self.steps, n_ranks)
+        keys, place_of_row = np.unique(key_of_row, return_inverse=True)
         key_of_operation = _number_rank_steps(rows, n_ranks)
-        keys, place = np.unique(_number_rank_steps(self.steps, n_ranks), return_inverse=True)
         is_in_steps = np.isin(key_of_operation, keys)
         place_of_operation = np.searchsorted(keys, key_of_operation[is_in_steps])
-        sums = np.bincount(place_of_operation, values.to_numpy()[is_in_steps], keys.size)
-        return sums.astype(np.float64)[place]
+        values_in_steps = values.to_numpy()[is_in_steps]
+        sums = np.bincount(place_of_operation, values_in_steps, keys.size)
+        return sums.astype(np.float64)[place_of_row]
 
     @cached_property
     def fastest_launch_ns(self) -> Float64:
@@ -569,8 +600,8 @@ class Evidence(Struct, frozen=True, dict=True):
     @cached_property
     def above_launching_ns(self) -> Float64:
         """How much longer each step is than the fastest host takes to launch it."""
-        (wall_ns,) = self.columns("wall_ns")
-        return np.maximum(self.largest(wall_ns) - self.fastest_launch_ns, 0.0)
+        above_ns = self._step_time_ns - self.fastest_launch_ns
+        return np.maximum(above_ns, 0.0)
 
     @property
     def launching_figures(self) -> dict[str, float]:
@@ -580,30 +611,33 @@ class Evidence(Struct, frozen=True, dict=True):
         """
         if not self.fastest_launch_ns.any():
             return {}
-        (wall_ns,) = self.columns("wall_ns")
+        mean_launch_ns = float(self.fastest_launch_ns.mean())
+        mean_step_ns = float(self._step_time_ns.mean())
         return {
-            "fastest_launch_ns_per_step": float(self.fastest_launch_ns.mean()),
-            "step_time_ns_per_step": float(self.largest(wall_ns).mean()),
+            "fastest_launch_ns_per_step": mean_launch_ns,
+            "step_time_ns_per_step": mean_step_ns,
         }
 
     @cached_property
     def is_launch_bound(self) -> bool:
         """Whether even the fastest host launches steps for longer than any device works in them."""
-        return bool(self.fastest_launch_ns.sum() > longest_work_times(self.steps).sum())
+        work_ns = longest_work_times(self.steps).sum()
+        return bool(self.fastest_launch_ns.sum() > work_ns)
 
     def mean_of_largest(self, values_ns: Float64) -> float:
         """Return the mean over steps of the largest over ranks, from 0 to the mean step."""
-        mean_ns = float(np.maximum(self.largest(values_ns), 0.0).mean())
-        return min(mean_ns, self.mean("wall_ns") or 0.0)
+        largest_ns = np.maximum(self.largest(values_ns), 0.0)
+        mean_ns = float(largest_ns.mean())
+        return min(mean_ns, self._mean_wall_ns)
 
     def saving_down_to(self, windows_ns: Float64) -> float:
         """Return what a step gains if its windows are only this long, at most the mean step.
 
         A step is as long as its longest window. The result is the mean over steps.
         """
-        (wall_ns,) = self.columns("wall_ns")
-        gain_ns = self.largest(wall_ns) - np.maximum(self.largest(windows_ns), 0.0)
-        return min(float(gain_ns.mean()), self.mean("wall_ns") or 0.0)
+        shortened_ns = np.maximum(self.largest(windows_ns), 0.0)
+        gain_ns = self._step_time_ns - shortened_ns
+        return min(float(gain_ns.mean()), self._mean_wall_ns)
 
     def mean_parts(self, rows: Int64, **gone_ns: Float64) -> dict[str, float]:
         """Return what is gone of a step on the rows of `steps` that set its new length.
@@ -613,11 +647,25 @@ class Evidence(Struct, frozen=True, dict=True):
         """
         (wall_ns,) = self.columns("wall_ns")
         parts = {name: column_ns[rows] for name, column_ns in gone_ns.items()}
-        parts["longer_window"] = self.largest(wall_ns) - wall_ns[rows]
-        means = {name: float(part_ns.mean()) for name, part_ns in parts.items()}
-        return {name: mean_ns for name, mean_ns in means.items() if mean_ns}
+        parts["longer_window"] = self._step_time_ns - wall_ns[rows]
+        means = {}
+        for name, part_ns in parts.items():
+            mean_ns = float(part_ns.mean())
+            if mean_ns:
+                means[name] = mean_ns
+        return means
 
     # Sums and means of the steps
+
+    @cached_property
+    def _step_time_ns(self) -> Float64:
+        """How long each step takes: its longest window."""
+        return self.largest(next(self.columns("wall_ns")))
+
+    @property
+    def _mean_wall_ns(self) -> float:
+        """The mean step; 0 if it is not known."""
+        return self.mean("wall_ns") or 0.0
 
     @cached_property
     def rank_of_row(self) -> Int64:
@@ -638,7 +686,8 @@ class Evidence(Struct, frozen=True, dict=True):
     def rows_of_largest(self, values: Float64) -> Int64:
         """Return the row of `steps` with the largest value of each step, the first of equals."""
         order = np.lexsort((-values, self.step_of_row))
-        return order[run_starts(self.step_of_row[order])]
+        first_of_step = run_starts(self.step_of_row[order])
+        return order[first_of_step]
 
     def sum_of_other_ranks(self, values: Float64) -> Float64:
         """Return for each row of `steps` the sum of the values of the other ranks of its step."""
@@ -653,7 +702,10 @@ class Evidence(Struct, frozen=True, dict=True):
     def mean(self, column: str) -> float | None:
         """Return the mean of a column of `steps`; None if a value is null, or without steps."""
         total = pc.sum(self.steps[column], skip_nulls=False, min_count=1).as_py()
-        return None if total is None else total / self.steps.num_rows
+        if total is None:
+            return None
+        mean: float = total / self.steps.num_rows
+        return mean
 
     def means(self, *columns: str) -> dict[str, float | None]:
         """Return the means of columns, named as figures per step."""
@@ -673,11 +725,24 @@ class Evidence(Struct, frozen=True, dict=True):
 def _may_send_gradients(use: Mapping[str, Any]) -> bool:
     """Tell whether a use of communicators sends more than small messages, or may do so."""
     n_bytes = use["bytes_per_step"]
-    return n_bytes is None or n_bytes > SMALL_BYTES * (use["calls_per_step"] or 0)
+    if n_bytes is None:
+        return True
+    n_calls = use["calls_per_step"] or 0
+    return bool(n_bytes > SMALL_BYTES * n_calls)
 
 
 def _name_use(use: Mapping[str, Any]) -> str:
     return f"{use['collective']} {use['communicator']}"
+
+
+def _is_use_of(
+    uses: Collection[str], kinds: Sequence[str | None], communicators: Sequence[str | None]
+) -> Flags:
+    """Tell which kinds of collectives (rows) and communicators (columns) are among some uses."""
+    is_use = np.zeros((len(kinds), len(communicators)), bool)
+    for number, kind in enumerate(kinds):
+        is_use[number] = [f"{kind} {name}" in uses for name in communicators]
+    return is_use
 
 
 class _EncodedTexts(NamedTuple):
@@ -689,21 +754,24 @@ class _EncodedTexts(NamedTuple):
 
 def _encode_texts(column: pa.ChunkedArray) -> _EncodedTexts:
     encoded = column.combine_chunks().dictionary_encode()
-    codes = pc.fill_null(encoded.indices, len(encoded.dictionary))
-    return _EncodedTexts([*encoded.dictionary.to_pylist(), None], codes.to_numpy())
+    texts = encoded.dictionary.to_pylist()
+    codes = pc.fill_null(encoded.indices, len(texts))
+    return _EncodedTexts([*texts, None], codes.to_numpy())
 
 
 def aggregate_by(rows: pa.Table, key: str, column: str, function: str) -> dict[Any, Any]:
     """Aggregate a column for each value of a key, in the order in which the values come first."""
     by_key = rows.group_by(key, use_threads=False)
     aggregates = by_key.aggregate([(column, function)])
+    keys = aggregates[key].to_pylist()
     values = aggregates[f"{column}_{function}"].to_pylist()
-    return dict(zip(aggregates[key].to_pylist(), values, strict=True))
+    return dict(zip(keys, values, strict=True))
 
 
 def select_rows(rows: pa.Table, column: str, value: object) -> pa.Table:
     """Return the rows that have a value in a column."""
-    return rows.filter(pc.equal(rows[column], value))
+    has_value = pc.equal(rows[column], value)
+    return rows.filter(has_value)
 
 
 def fill_zero(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -717,7 +785,8 @@ def _length_ns(operations: pa.Table) -> pa.ChunkedArray:
 
 def _number_rank_steps(rows: pa.Table, n_ranks: int) -> Int64:
     """Return a number for the step and the rank of each row."""
-    number: Int64 = pc.add(pc.multiply(rows["step"], n_ranks), rows["rank"]).to_numpy()
+    first_of_step = pc.multiply(rows["step"], n_ranks)
+    number: Int64 = pc.add(first_of_step, rows["rank"]).to_numpy()
     return number
 
 

@@ -97,13 +97,14 @@ def shard_regather(evidence: Evidence) -> Answer:
     if cost is None or in_backward.num_rows < min_number:
         return None
     saving = evidence.saving_without(in_backward)
-    calls_per_step = in_backward.num_rows / evidence.steps.num_rows
+    figures = {**cost.figures, **saving.figures}
+    figures["backward_calls_per_step"] = in_backward.num_rows / evidence.steps.num_rows
     return Finding(
         title="Sharded parameters are gathered a second time in the backward pass",
         action="Set reshard_after_forward=False, if memory allows",
         advice=_KEEP_PARAMETERS,
         saving_ns_per_step=saving.ns_per_step,
-        evidence={**cost.figures, **saving.figures, "backward_calls_per_step": calls_per_step},
+        evidence=figures,
     )
 
 
@@ -119,12 +120,13 @@ def small_shards(evidence: Evidence) -> Answer:
     if small.figures["median_message_bytes"] is None:
         return evidence.not_judged_without_sizes(_SIZES_UNKNOWN)
     collectives = "collectives of sharded parameters"
+    figures = evidence.traffic_figures(SHARDED) | small.figures
     return Finding(
         title=f"A step has many {collectives} that are so short that latency dominates",
         action="Shard larger units (many small collectives now)",
         advice=_SHARD_LARGER_UNITS,
         saving_ns_per_step=small.ns_per_step,
-        evidence=evidence.traffic_figures(SHARDED) | small.figures,
+        evidence=figures,
     )
 
 
@@ -183,13 +185,11 @@ def pipeline_bubble(evidence: Evidence) -> Answer:
     if bubble_share < _MIN_BUBBLE_SHARE_OF_STEP:
         return None
     bound = _bound_on_bubble(evidence)
-    figures: dict[str, Any] = {
-        "bubble_ns_per_step": bubble_ns,
-        "bubble_share": bubble_share,
-        "bubble_ns_per_step_by_rank": _sum_by_rank(evidence.traffic_of_role(PIPELINE)),
-        **evidence.means("idle_ns"),
-        "saving_ns_per_step_by_part": bound.parts,
-    }
+    traffic = evidence.traffic_of_role(PIPELINE)
+    figures: dict[str, Any] = {"bubble_ns_per_step": bubble_ns, "bubble_share": bubble_share}
+    figures["bubble_ns_per_step_by_rank"] = _sum_by_rank(traffic)
+    figures |= evidence.means("idle_ns")
+    figures["saving_ns_per_step_by_part"] = bound.parts
     if "left_for_launching" in bound.parts:
         figures |= evidence.launching_figures
     advice = _SHORTEN_BUBBLE

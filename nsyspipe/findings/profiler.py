@@ -64,11 +64,9 @@ def profiler_overhead(evidence: Evidence) -> Answer:
     if not is_busy and not first.is_distorted:
         return None
     ratios = _ratios_of_long_first_steps(evidence)
-    figures: dict[str, Any] = {
-        **evidence.means("overhead_ns"),
-        "first_step_to_median_ratio": first.ratio,
-        "first_step_is_skipped": bool(evidence.skipped_steps),
-    }
+    figures: dict[str, Any] = {**evidence.means("overhead_ns")}
+    figures["first_step_to_median_ratio"] = first.ratio
+    figures["first_step_is_skipped"] = bool(evidence.skipped_steps)
     if evidence.n_ranks > 1 and ratios:
         by_rank = {str(rank): ratio for rank, ratio in ratios.items()}
         figures["first_step_to_median_ratio_by_rank"] = by_rank
@@ -171,11 +169,10 @@ def _compare_first_step(evidence: Evidence) -> _FirstStep:
         return _FirstStep(None, is_longest=False, is_explained=False)
     first_ns = wall_ns[first]
     excess_ns = first_ns - median_ns
-    return _FirstStep(
-        ratio=first_ns / median_ns,
-        is_longest=first_ns > max(rest_ns),
-        is_explained=2 * _ns_of_capture_start(evidence, first) >= excess_ns,
-    )
+    start_ns = _ns_of_capture_start(evidence, first)
+    is_longest = first_ns > max(rest_ns)
+    is_explained = 2 * start_ns >= excess_ns
+    return _FirstStep(first_ns / median_ns, is_longest, is_explained)
 
 
 def _ns_of_capture_start(evidence: Evidence, first: int) -> int:
@@ -188,9 +185,11 @@ def _ns_of_capture_start(evidence: Evidence, first: int) -> int:
 def _ratios_of_long_first_steps(evidence: Evidence) -> dict[int, float]:
     """Return for each rank its first step over the median of its other steps, from 1.5 on."""
     rows = evidence.all_steps
-    rank, step, wall_ns = (rows[name].to_numpy() for name in ("rank", "step", "wall_ns"))
-    is_first = step == _number_of_first_step(evidence)
-    is_used = pc.is_in(rows["step"], value_set=evidence.steps["step"].unique()).to_numpy()
+    rank = rows["rank"].to_numpy()
+    wall_ns = rows["wall_ns"].to_numpy()
+    is_first = rows["step"].to_numpy() == _number_of_first_step(evidence)
+    used_steps = evidence.steps["step"].unique()
+    is_used = pc.is_in(rows["step"], value_set=used_steps).to_numpy()
     ratios: dict[int, float] = {}
     for number in np.unique(rank).tolist():
         is_rank = rank == number

@@ -6,6 +6,7 @@ A setting and everything that follows from it are one cause.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from nsyspipe.analysis.traffic import OTHER, TENSOR
 from nsyspipe.findings.model import Answer, Evidence, Finding, NotJudged, Rules
@@ -66,20 +67,21 @@ def serialized_streams(evidence: Evidence) -> Answer:
     exposed_ns, wait_ns = evidence.columns("exposed_comm_ns", "exposed_wait_ns")
     if evidence.is_wait_known:
         exposed_ns = exposed_ns - wait_ns
-    figures = {
+    windows_ns = wall_ns - (exposed_ns + dependency_ns)
+    figures: dict[str, Any] = {
         "settings": settings,
         "overlap_ratio": evidence.summary["overlap_ratio"],
         "exposed_transfer_ns_per_step": transfer_ns if evidence.is_wait_known else None,
-        **evidence.means("exposed_comm_ns", "idle_dependency_ns"),
     }
+    figures |= evidence.means("exposed_comm_ns", "idle_dependency_ns")
     assigned = _assignments_text(settings)
-    return Finding(
-        title=f"{assigned} can keep communication from overlapping with compute",
-        action=_UNSET_BOTH_OF_STREAMS if len(settings) > 1 else f"Unset {listed(settings)}",
-        advice=_advise_about(settings),
-        saving_ns_per_step=evidence.saving_down_to(wall_ns - (exposed_ns + dependency_ns)),
-        evidence=figures,
-    )
+    title = f"{assigned} can keep communication from overlapping with compute"
+    action = f"Unset {listed(settings)}"
+    if len(settings) > 1:
+        action = _UNSET_BOTH_OF_STREAMS
+    advice = _advise_about(settings)
+    saving_ns = evidence.saving_down_to(windows_ns)
+    return Finding(title, action, advice, saving_ns, figures)
 
 
 def blocking_launches(evidence: Evidence) -> Answer:
@@ -100,24 +102,20 @@ def blocking_launches(evidence: Evidence) -> Answer:
     if not evidence.steps["compute_ns"].null_count:
         (compute_ns,) = evidence.columns("compute_ns")
         saving_ns = evidence.saving_down_to(compute_ns)
-    figures = {
-        "settings": settings,
-        **evidence.means("idle_launch_ns", "idle_blocked_ns", "exposed_comm_ns", "compute_ns"),
-    }
+    means = evidence.means("idle_launch_ns", "idle_blocked_ns", "exposed_comm_ns", "compute_ns")
+    figures = {"settings": settings, **means}
+    assigned = _assignments_text(settings)
     verb = "make" if len(settings) > 1 else "makes"
-    return Finding(
-        title=f"{_assignments_text(settings)} {verb} the CPU wait for the GPU",
-        action=f"Unset {', '.join(settings)}",
-        advice=_advise_about(settings),
-        saving_ns_per_step=saving_ns,
-        evidence=figures,
-    )
+    title = f"{assigned} {verb} the CPU wait for the GPU"
+    action = f"Unset {', '.join(settings)}"
+    return Finding(title, action, _advise_about(settings), saving_ns, figures)
 
 
 def _is_host_blocked(evidence: Evidence) -> bool:
     """Tell whether the steps show that the host waits for the GPU."""
     launch_ns = evidence.mean("idle_launch_ns") or 0.0
-    idle_ns = launch_ns + (evidence.mean("idle_blocked_ns") or 0.0)
+    blocked_ns = evidence.mean("idle_blocked_ns") or 0.0
+    idle_ns = launch_ns + blocked_ns
     if evidence.share_of_step(idle_ns) >= _MIN_IDLE_SHARE_OF_STEP:
         return True
     transfer_ns = evidence.exposed_transfer_ns_per_step or 0.0
@@ -126,7 +124,8 @@ def _is_host_blocked(evidence: Evidence) -> bool:
 
 
 def _assignments_text(settings: Mapping[str, str]) -> str:
-    return listed(f"{name}={value}" for name, value in settings.items())
+    assignments = [f"{name}={value}" for name, value in settings.items()]
+    return listed(assignments)
 
 
 def _advise_about(settings: Iterable[str]) -> str:

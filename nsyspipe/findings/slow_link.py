@@ -128,24 +128,19 @@ def slow_link(evidence: Evidence) -> Answer:
         return None
     change = _find_change(evidence, verdict)
     bound = _saving_with_nvlink(evidence, verdict)
-    figures = {
-        **verdict.evidence,
-        **_find_condition(evidence, verdict).figures,
-        "nccl_settings": _shown_settings(evidence),
-        "exposed_comm_ns_per_step": evidence.mean("exposed_comm_ns"),
-        "transfer_ns_per_step": transfer_ns,
-    }
+    condition = _find_condition(evidence, verdict)
+    figures = {**verdict.evidence, **condition.figures}
+    figures["nccl_settings"] = _shown_settings(evidence)
+    figures["exposed_comm_ns_per_step"] = evidence.mean("exposed_comm_ns")
+    figures["transfer_ns_per_step"] = transfer_ns
+    saving_ns = None
     if bound is None:
         figures |= evidence.slowdown.figures
     else:
+        saving_ns = bound.ns_per_step
         figures |= bound.figures
-    return Finding(
-        title=_word_title(evidence, verdict),
-        action=change.action,
-        advice=change.advice,
-        saving_ns_per_step=None if bound is None else bound.ns_per_step,
-        evidence=figures,
-    )
+    title = _word_title(evidence, verdict)
+    return Finding(title, change.action, change.advice, saving_ns, figures)
 
 
 def _saving_with_nvlink(evidence: Evidence, verdict: LinkVerdict) -> Saving | None:
@@ -275,12 +270,13 @@ class _RecordedLinks(NamedTuple):
         """Return the paths of all links of the slowest kind; None for a path that is not known."""
         if self.slowest is None:
             return []
-        return [row["path"] for row in self.rows if row["kind"] == self.slowest.kind]
+        slowest_kind = self.slowest.kind
+        return [row["path"] for row in self.rows if row["kind"] == slowest_kind]
 
     def is_nvlink_there(self) -> bool:
         """Tell whether NVLink connects all pairs of GPUs of the slowest kind of link."""
-        paths = self.paths_of_slowest()
-        return bool(paths) and all((path or "").startswith("NV") for path in paths)
+        paths = [path or "" for path in self.paths_of_slowest()]
+        return bool(paths) and all(path.startswith("NV") for path in paths)
 
     def is_near(self) -> bool:
         """Tell whether the slowest links are peer to peer below one PCIe host bridge."""
@@ -308,7 +304,8 @@ class _Judgement(NamedTuple):
         if self.is_slow is not None:
             return ()
         reason = self.lacking.reason
-        return (reason,) if self.lacking.fix is None else (reason, self.lacking.fix)
+        fix = self.lacking.fix
+        return (reason,) if fix is None else (reason, fix)
 
 
 def judge_link(evidence: Evidence) -> LinkVerdict:
@@ -379,14 +376,15 @@ def _find_recorded_links(evidence: Evidence, bandwidth: _Bandwidth) -> _Recorded
 def _link_facts(
     evidence: Evidence, link: SlowestLink | None, bandwidth: _Bandwidth
 ) -> dict[str, Any]:
-    return {
-        "link_kind": None if link is None else link.kind,
-        "link": None if link is None else link.text,
-        "link_nominal_bytes_per_s": None if link is None else link.nominal_bytes_per_s,
-        "nvlink_nominal_bytes_per_s": nvlink_promise(evidence.gpu_names),
-        "busbw_bytes_per_s": bandwidth.bytes_per_s,
-        "busbw_source": bandwidth.source,
-    }
+    facts: dict[str, Any] = {"link_kind": None, "link": None, "link_nominal_bytes_per_s": None}
+    if link is not None:
+        facts["link_kind"] = link.kind
+        facts["link"] = link.text
+        facts["link_nominal_bytes_per_s"] = link.nominal_bytes_per_s
+    facts["nvlink_nominal_bytes_per_s"] = nvlink_promise(evidence.gpu_names)
+    facts["busbw_bytes_per_s"] = bandwidth.bytes_per_s
+    facts["busbw_source"] = bandwidth.source
+    return facts
 
 
 def _judge_by_record(recorded: _RecordedLinks) -> _Judgement:

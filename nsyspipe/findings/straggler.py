@@ -37,6 +37,8 @@ from nsyspipe.model.names import listed, ranges
 
 # Delays are mostly for late launches if these have this part of them.
 MIN_PART_OF_HOST = 0.6
+# The parts of a saving that launching limits.
+_LIMITED_BY_LAUNCHING = {"above_launching", "left_for_launching"}
 # An action names at most so many ranks.
 _MAX_NAMED_RANKS = 3
 _ADVICE_BY_PHASE = {
@@ -136,20 +138,18 @@ def _answer_about_ranks(
         reason = f"the others wait for {_no_slower_text(late, lateness)}"
         return NotJudged(reason, _BEGIN_TOGETHER)
     saving_parts = saving_of_all(evidence, lateness.collectives)
-    if sum(saving_parts.values()) <= 0:
+    saving_ns = sum(saving_parts.values())
+    if saving_ns <= 0:
         return NotJudged(_NOTHING_TO_GAIN, _RECORD_WAITS)
     why = explain(evidence, lateness, late)
     figures = _rank_figures(evidence, lateness, late, why)
     figures["saving_ns_per_step_by_part"] = saving_parts
-    if {"above_launching", "left_for_launching"} & saving_parts.keys():
+    if _LIMITED_BY_LAUNCHING & saving_parts.keys():
         figures |= evidence.launching_figures
-    return Finding(
-        title=_word_title(evidence, lateness, late, why),
-        action=_word_action(late, why),
-        advice=_word_advice(late, why),
-        saving_ns_per_step=sum(saving_parts.values()),
-        evidence=figures,
-    )
+    title = _word_title(evidence, lateness, late, why)
+    action = _word_action(late, why)
+    advice = _word_advice(late, why)
+    return Finding(title, action, advice, saving_ns, figures)
 
 
 # Explain
@@ -159,19 +159,22 @@ def explain(evidence: Evidence, lateness: Lateness, late: LateRanks) -> Explanat
     """Return why ranks are late: one phase of a single rank, their hosts, or a late begin."""
     phase = find_longer_phase(evidence, late.worst, late.steps_of[late.worst])
     has_one_phase = phase is not None and late.n_named == 1
+    has_other_reason = has_one_phase or late.behind_ns or evidence.is_pipeline
     launched_late = 0.0
-    if not (has_one_phase or late.behind_ns or evidence.is_pipeline):
+    if not has_other_reason:
         steps_of_named = {rank: late.steps_of[rank] for rank in late.delays_ns}
         launched_late = launched_late_ns(evidence, steps_of_named) / lateness.n_steps
-    is_mostly_launches = launched_late >= MIN_PART_OF_HOST * sum(late.delays_ns.values())
+    delays_ns = sum(late.delays_ns.values())
+    is_mostly_launches = launched_late >= MIN_PART_OF_HOST * delays_ns
     slow_hosts = ranks_with_slow_hosts(evidence, [*late.delays_ns])
     are_all_hosts_slow = len(slow_hosts) == len(late.delays_ns)
+    late_at_start_ns = _late_at_start_ns(evidence, lateness, late.worst)
     return Explanation(
         phase=phase,
         launched_late_ns_per_step=launched_late,
         is_by_host=is_mostly_launches or are_all_hosts_slow,
         slow_hosts=slow_hosts,
-        late_at_start_ns=_late_at_start_ns(evidence, lateness, late.worst),
+        late_at_start_ns=late_at_start_ns,
     )
 
 
@@ -186,12 +189,14 @@ def _late_at_start_ns(evidence: Evidence, lateness: Lateness, rank: int) -> int 
     steps = evidence.steps
     first_step = select_rows(steps, "step", pc.min(steps["step"]))
     is_of_rank = pc.equal(first_step["rank"], rank)
-    starts_of_rank_ns = first_step["start_ns"].filter(is_of_rank)
-    starts_of_others_ns = first_step["start_ns"].filter(pc.invert(is_of_rank))
-    late_ns: int = pc.max(starts_of_rank_ns).as_py() - pc.max(starts_of_others_ns).as_py()
+    is_of_others = pc.invert(is_of_rank)
+    last_start_of_rank_ns = pc.max(first_step["start_ns"].filter(is_of_rank))
+    last_start_of_others_ns = pc.max(first_step["start_ns"].filter(is_of_others))
+    late_ns: int = last_start_of_rank_ns.as_py() - last_start_of_others_ns.as_py()
     delays_ns = lateness.total_ns_per_step * lateness.n_steps
     # It is no share of the delays: one late start is in the delays of several collectives.
-    return late_ns if late_ns >= LIMITS.min_part_of_delays * delays_ns else None
+    is_large = late_ns >= LIMITS.min_part_of_delays * delays_ns
+    return late_ns if is_large else None
 
 
 # Late nodes
@@ -213,13 +218,10 @@ def _finding_about_node(evidence: Evidence, lateness: Lateness, node: LateNode) 
         "n_steps_with_collectives": lateness.n_meeting,
     }
     where = f"{node.text}, where all ranks are late alike{evidence.main_waiting_text}"
-    return Finding(
-        title=f"The other ranks wait for {where}",
-        action=f"Find out why {node.text} is late",
-        advice=_COMPARE_NODE,
-        saving_ns_per_step=sum(saving_parts.values()),
-        evidence=figures,
-    )
+    title = f"The other ranks wait for {where}"
+    action = f"Find out why {node.text} is late"
+    saving_ns = sum(saving_parts.values())
+    return Finding(title, action, _COMPARE_NODE, saving_ns, figures)
 
 
 # Figures of late ranks
@@ -228,14 +230,15 @@ def _finding_about_node(evidence: Evidence, lateness: Lateness, node: LateNode) 
 def _rank_figures(
     evidence: Evidence, lateness: Lateness, late: LateRanks, why: Explanation
 ) -> dict[str, Any]:
+    phase = why.phase
     figures: dict[str, Any] = {
         # Here for its place in the order, and set by the rule.
         "saving_ns_per_step_by_part": None,
         "rank": late.worst,
-        "phase": why.phase.name if why.phase else None,
-        "phase_excess_ns_per_step": why.phase.excess_ns if why.phase else None,
-        **_delay_figures(late),
+        "phase": phase.name if phase else None,
+        "phase_excess_ns_per_step": phase.excess_ns if phase else None,
     }
+    figures |= _delay_figures(late)
     if why.is_by_host and why.launched_late_ns_per_step:
         figures["launched_late_ns_per_step"] = why.launched_late_ns_per_step
     if why.late_at_start_ns is not None:
@@ -243,10 +246,16 @@ def _rank_figures(
     if evidence.is_launch_bound:
         figures[IS_LAUNCH_BOUND] = True
         figures["host_launch_ns_per_step_by_rank"] = host_launch_ns_by_rank(evidence)
-    worst = _straggler_row(evidence.stragglers, late.worst)
-    return figures | {
+    return figures | _figures_of_worst(evidence.stragglers, lateness, late)
+
+
+def _figures_of_worst(stragglers: pa.Table, lateness: Lateness, late: LateRanks) -> dict[str, Any]:
+    """Return how late the worst rank is, in how many steps, and the waiting that it causes."""
+    worst = _straggler_row(stragglers, late.worst)
+    steps_held_up = late.steps_of[late.worst]
+    return {
         "lateness_ns_per_step": worst["lateness_ns"] / lateness.n_steps,
-        "n_steps_held_up": int(late.steps_of[late.worst].size),
+        "n_steps_held_up": int(steps_held_up.size),
         "n_steps_with_collectives": lateness.n_meeting,
         "n_arrived_last": worst["n_arrived_last"],
         "wait_caused_ns": worst["wait_caused_ns"],
@@ -254,7 +263,8 @@ def _rank_figures(
 
 
 def _straggler_row(stragglers: pa.Table, rank: int) -> dict[str, Any]:
-    rows: list[dict[str, Any]] = select_rows(stragglers, "rank", rank).to_pylist()
+    rows_of_rank = select_rows(stragglers, "rank", rank)
+    rows: list[dict[str, Any]] = rows_of_rank.to_pylist()
     return rows[-1]
 
 
@@ -267,12 +277,13 @@ def _delay_figures(late: LateRanks) -> dict[str, Any]:
         figures["no_slower_ranks"] = [*late.no_slower_ns]
     if late.behind_ns:
         figures["late_behind_ns_per_step_by_rank"] = _with_text_keys(late.behind_ns)
-    figures["n_steps_held_up_by_rank"] = {
-        str(rank): int(steps.size) for rank, steps in steps_of.items()
-    }
-    figures["held_up_steps_by_rank"] = {
-        str(rank): ranges(steps.tolist()) for rank, steps in steps_of.items()
-    }
+    n_steps_of: dict[str, int] = {}
+    texts_of_steps: dict[str, list[str]] = {}
+    for rank, steps in steps_of.items():
+        n_steps_of[str(rank)] = int(steps.size)
+        texts_of_steps[str(rank)] = ranges(steps.tolist())
+    figures["n_steps_held_up_by_rank"] = n_steps_of
+    figures["held_up_steps_by_rank"] = texts_of_steps
     return figures
 
 
@@ -291,7 +302,8 @@ def _word_title(evidence: Evidence, lateness: Lateness, late: LateRanks, why: Ex
         first_step = pc.min(evidence.steps["step"]).as_py()
         title += f", and rank {late.worst} began step {first_step} late"
     if late.no_slower_ns:
-        title += f", and also for {_no_slower_text(late, lateness)}"
+        no_slower = _no_slower_text(late, lateness)
+        title += f", and also for {no_slower}"
     return title
 
 
@@ -305,7 +317,9 @@ def _name_late_ranks(late: LateRanks, lateness: Lateness, *, are_all_late: bool)
         in_steps = _in_steps_text(late, lateness, late.worst)
     if are_all_late:
         return f"The ranks wait for each other: for {awaited}"
-    then = f", and then for {_ranks_text(late.behind_ns)}" if late.behind_ns else ""
+    then = ""
+    if late.behind_ns:
+        then = f", and then for {_ranks_text(late.behind_ns)}"
     return f"The other ranks wait{in_steps} for {awaited}{then}"
 
 
@@ -321,7 +335,8 @@ def _in_steps_text(late: LateRanks, lateness: Lateness, rank: int) -> str:
 
 def _phase_to_blame(late: LateRanks, why: Explanation) -> LongerPhase | None:
     """Return the phase of the only late rank that is the cause; None if there is no such phase."""
-    return why.phase if late.n_named == 1 and not why.slow_hosts else None
+    is_phase_the_cause = late.n_named == 1 and not why.slow_hosts
+    return why.phase if is_phase_the_cause else None
 
 
 def _cause_clause(late: LateRanks, why: Explanation) -> str:
@@ -340,7 +355,9 @@ def _cause_clause(late: LateRanks, why: Explanation) -> str:
 def _word_action(late: LateRanks, why: Explanation) -> str:
     """Say what to look into: which ranks are late, and in what, if that is known."""
     named = [*late.delays_ns, *late.behind_ns]
-    ranks = _ranks_text(named) if len(named) <= _MAX_NAMED_RANKS else f"{len(named)} ranks"
+    ranks = f"{len(named)} ranks"
+    if len(named) <= _MAX_NAMED_RANKS:
+        ranks = _ranks_text(named)
     phase = _phase_to_blame(late, why)
     if phase is not None and phase.is_idle:
         return f"Find out why the GPU of {ranks} idles in {phase.name}"
@@ -358,13 +375,15 @@ def _word_advice(late: LateRanks, why: Explanation) -> str:
     if not late.no_slower_ns:
         return advice
     verb = "are" if len(late.no_slower_ns) > 1 else "is"
-    late_steps = f"In steps in which {_ranks_text(late.no_slower_ns)} {verb} late"
+    ranks = _ranks_text(late.no_slower_ns)
+    late_steps = f"In steps in which {ranks} {verb} late"
     return f"{advice}. {late_steps}: {_BEGIN_TOGETHER}"
 
 
 def _advise_about_ranks(late: LateRanks, why: Explanation) -> str:
     if why.slow_hosts:
-        advice = f"Let {_ranks_text(why.slow_hosts)} {_LAUNCH_AS_FAST}"
+        ranks = _ranks_text(why.slow_hosts)
+        advice = f"Let {ranks} {_LAUNCH_AS_FAST}"
         has_more_ranks = not set(why.slow_hosts) >= late.delays_ns.keys()
         return f"{advice}. {_COMPARE_RANKS}" if has_more_ranks else advice
     compare = _COMPARE_RANKS
@@ -378,7 +397,8 @@ def _no_slower_text(late: LateRanks, lateness: Lateness) -> str:
     """Say for which ranks the others wait although they are no slower."""
     whose = "their" if len(late.no_slower_ns) > 1 else "its"
     times = f"{whose} launch and compute times exceed those of the other ranks {_HARDLY_SLOWER}"
-    return f"{_delays_text(late, lateness, late.no_slower_ns)}, although {times}"
+    delays = _delays_text(late, lateness, late.no_slower_ns)
+    return f"{delays}, although {times}"
 
 
 def _delays_text(late: LateRanks, lateness: Lateness, ranks: Iterable[int]) -> str:

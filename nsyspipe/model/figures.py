@@ -805,7 +805,8 @@ _SHOWN_UNITS = {
 
 def shown(place: str) -> tuple[Figure, ...]:
     """Return the metrics that one of `PLACES` shows."""
-    return tuple(FIGURES[column] for column in PLACES[place])
+    columns = PLACES[place]
+    return tuple(FIGURES[column] for column in columns)
 
 
 def definition_of(table: str, column: str) -> str | None:
@@ -820,23 +821,24 @@ def glossary_rows() -> Iterator[GlossaryRow]:
 
     A time and its share of step time have the same label and are one row.
     """
-    figures = (*_RUN_FIGURES, *_OTHER_FIGURES)
-    labels_of_times = {figure.label for figure in FIGURES.values() if figure.unit == "ns"}
     rows = [GlossaryRow(term.name, "", "", term.definition) for term in TERMS]
-    for figure in figures:
+    labels_of_times = _labels_of_unit("ns")
+    for figure in (*_RUN_FIGURES, *_OTHER_FIGURES):
         is_in_row_of_time = figure.unit == "ratio" and figure.label in labels_of_times
         if not is_in_row_of_time:
-            rows.append(_glossary_row(figure))
+            row = _glossary_row(figure)
+            rows.append(row)
     yield from sorted(rows, key=lambda row: row.term.casefold())
 
 
+def _labels_of_unit(unit: str) -> set[str]:
+    return {figure.label for figure in FIGURES.values() if figure.unit == unit}
+
+
 def _glossary_row(figure: Figure) -> GlossaryRow:
-    labels_of_shares = {share.label for share in FIGURES.values() if share.unit == "ratio"}
-    has_share = figure.unit == "ns" and figure.label in labels_of_shares
-    is_short_label_the_same = figure.short.casefold() == figure.label.casefold()
-    return GlossaryRow(
-        term=figure.label,
-        short="" if is_short_label_the_same else figure.short,
-        unit="ms, % of step time" if has_share else _SHOWN_UNITS[figure.unit],
-        definition=figure.definition,
-    )
+    has_share = figure.unit == "ns" and figure.label in _labels_of_unit("ratio")
+    unit = "ms, % of step time" if has_share else _SHOWN_UNITS[figure.unit]
+    short_word = figure.short.casefold()
+    is_short_label_the_same = short_word == figure.label.casefold()
+    short = "" if is_short_label_the_same else figure.short
+    return GlossaryRow(figure.label, short=short, unit=unit, definition=figure.definition)

@@ -331,7 +331,8 @@ def is_step_name(family: str) -> bool:
 
 def is_part_of_step(family: str) -> bool:
     """Tell whether a family has the name of a part of a step, such as a backward pass."""
-    return _PART_OF_STEP.search(family) is not None and not is_step_name(family)
+    is_part = _PART_OF_STEP.search(family) is not None
+    return is_part and not is_step_name(family)
 
 
 def is_library_domain(name: str) -> bool:
@@ -349,7 +350,10 @@ def is_operator(family: str) -> bool:
 
 def phase_of(family: str, patterns: Mapping[str, re.Pattern[str]]) -> str | None:
     """Return the first phase whose pattern matches a normalized text, or None."""
-    return next((phase for phase in PHASES if patterns[phase].search(family)), None)
+    for phase in PHASES:
+        if patterns[phase].search(family):
+            return phase
+    return None
 
 
 def printable(text: str) -> str:
@@ -387,7 +391,9 @@ def table_of_store(path: Path) -> tuple[str, str] | None:
 
 def place_as_given(place: Path, example: Path) -> str:
     """Return a path in the form of an example: absolute, or relative to the working directory."""
-    return str(place) if example.is_absolute() else os.path.relpath(place)
+    if example.is_absolute():
+        return str(place)
+    return os.path.relpath(place)
 
 
 def listed(names: Iterable[object], most: int | None = None, joint: str = "and") -> str:
@@ -400,7 +406,10 @@ def listed(names: Iterable[object], most: int | None = None, joint: str = "and")
         n_hidden = len(words) - most
         words = [*words[:most], f"{n_hidden} more"]
     *first_words, last_word = words
-    return f"{', '.join(first_words)} {joint} {last_word}" if first_words else last_word
+    if not first_words:
+        return last_word
+    listed_words = ", ".join(first_words)
+    return f"{listed_words} {joint} {last_word}"
 
 
 def is_redacted_host(host: str) -> bool:
@@ -411,9 +420,11 @@ def is_redacted_host(host: str) -> bool:
 def few(names: Iterable[object], most: int, joint: str = ", ") -> str:
     """Return the first names, and how many more there are."""
     words = [str(name) for name in names]
-    shown = joint.join(words[:most])
     n_hidden = len(words) - most
-    return f"{shown} and {n_hidden} more" if n_hidden > 0 else shown
+    shown = joint.join(words[:most])
+    if n_hidden <= 0:
+        return shown
+    return f"{shown} and {n_hidden} more"
 
 
 def grouped(pairs: Iterable[tuple[Key, Value]]) -> dict[Key, list[Value]]:
@@ -436,5 +447,8 @@ def ranges(numbers: Iterable[int]) -> list[str]:
     texts = []
     for _, pairs in runs:
         run = [number for _, number in pairs]
-        texts.append(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}")
+        first = run[0]
+        last = run[-1]
+        text = f"{first}" if first == last else f"{first}-{last}"
+        texts.append(text)
     return texts

@@ -80,14 +80,16 @@ class Reading:
         if comm_kernel is not None:
             comm_kernel_pattern = compile_pattern("--comm-kernel", comm_kernel)
         asked_phases = {phase: text for phase, text in patterns.items() if text is not None}
-        phases = PHASE_PATTERNS | asked_phases
+        phases = {}
+        for phase, text in (PHASE_PATTERNS | asked_phases).items():
+            phases[phase] = compile_pattern(f"--{phase}", text)
         return cls(
             step=step_pattern,
             is_capture=step == NO_STEPS,
             is_repetition=step == REPETITION or n_steps is not None,
             n_steps=n_steps,
             comm_kernel=comm_kernel_pattern,
-            phases={phase: compile_pattern(f"--{phase}", text) for phase, text in phases.items()},
+            phases=phases,
         )
 
 
@@ -182,15 +184,20 @@ def parse_rank_map(rank_map: str | Mapping[Any, int] | None) -> dict[str, int] |
     """
     if rank_map is None:
         return None
-    pairs: Mapping[Any, Any] = _parsed_rank_map(rank_map) if isinstance(rank_map, str) else rank_map
+    pairs: Any = rank_map
+    if isinstance(rank_map, str):
+        pairs = _parsed_rank_map(rank_map)
     if not isinstance(pairs, Mapping):
         raise OptionError.of_kind("rank_map", rank_map, "a rank for each report", _RANK_MAP_FIX)
+    rank_of_report = {}
     for name, rank in pairs.items():
-        path_of("rank_map", name, _RANK_MAP_FIX)
+        path = path_of("rank_map", name, _RANK_MAP_FIX)
         if not _RANK.fullmatch(str(rank)) or not isinstance(rank, Integral):
             problem = f"assigns to {name} the invalid rank {short_repr(rank)}"
             raise OptionError("--rank-map", problem, fix="use integers of at least 0")
-    return {re.sub(r"^(\.\.?/)+", "", os.fspath(name)): int(rank) for name, rank in pairs.items()}
+        report = re.sub(r"^(\.\.?/)+", "", path)
+        rank_of_report[report] = int(rank)
+    return rank_of_report
 
 
 def _parsed_rank_map(text: str) -> dict[str, int]:
@@ -223,13 +230,16 @@ def _ranks_of_pair(pair: str) -> list[tuple[str, int]]:
     if "-" in numbers:
         reports = _numbered_texts(names, r"(.*)\[([0-9]{1,6})-([0-9]{1,6})\](.*)")
     reports = reports or [names]
-    ranks = _numbered_texts(numbers, "()([0-9]{1,6})-([0-9]{1,6})()") or [numbers]
+    ranks = _numbered_texts(numbers, "()([0-9]{1,6})-([0-9]{1,6})()")
+    ranks = ranks or [numbers]
     problem = _range_problem(names, numbers, len(reports), len(ranks))
-    if not problem and (not names or not _RANK.fullmatch(ranks[0])):
+    is_rank = _RANK.fullmatch(ranks[0]) is not None
+    if not problem and not (names and is_rank):
         problem = "is not of the form REPORT=RANK"
     if problem:
         raise OptionError(f"--rank-map {pair}", problem, fix=RANK_MAP)
-    return [(report, int(rank)) for report, rank in zip(reports, ranks, strict=True)]
+    numbers_of_reports = map(int, ranks)
+    return list(zip(reports, numbers_of_reports, strict=True))
 
 
 def _range_problem(names: str, numbers: str, n_reports: int, n_ranks: int) -> str:
@@ -259,25 +269,29 @@ def _numbered_texts(text: str, pattern: str) -> list[str]:
         return []
     before, first, last, behind = match.groups()
     n_digits = len(first) if first.startswith("0") else 1
-    return [f"{before}{number:0{n_digits}}{behind}" for number in range(int(first), int(last) + 1)]
+    numbers = range(int(first), int(last) + 1)
+    return [f"{before}{number:0{n_digits}}{behind}" for number in numbers]
 
 
 def check_whole(name: str, value: object, fix: str, least: int = 1) -> None:
     """Raise an OptionError if a parameter of the API is no integer of at least `least`, or None."""
-    if value is not None and (type(value) is bool or not isinstance(value, Integral)):
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, Integral):
         raise OptionError.of_kind(name, value, "a whole number", fix)
-    if value is not None and value < least:
-        raise OptionError(
-            f"{name}={short_repr(value)}", f"is not an integer of at least {least}", fix=fix
-        )
+    if value < least:
+        subject = f"{name}={short_repr(value)}"
+        raise OptionError(subject, f"is not an integer of at least {least}", fix=fix)
 
 
 def check_number(name: str, value: object, fix: str) -> None:
     """Raise an OptionError if a parameter of the API is no number, or None."""
-    if value is not None and (isinstance(value, bool) or not isinstance(value, Real)):
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, Real):
         raise OptionError.of_kind(name, value, "one number", fix)
     try:
-        float(value or 0)
+        float(value)
     except OverflowError as error:
         subject = f"{name}={short_repr(value)}"
         raise OptionError(subject, "is too large", fix="a smaller number") from error
@@ -298,17 +312,24 @@ def plain_number(value: Any) -> Any:  # noqa: ANN401 - any value of a user
 def check_text(name: str, value: object, fix: str) -> None:
     """Raise an OptionError if a parameter of the API is no text that can be written, or None."""
     check_kind(name, value, str, "a text", fix)
-    text = "" if value is None else str(value)
-    if value is not None and (not text or text.encode(errors="replace").decode() != text):
-        problem = "contains a lone surrogate, which cannot be written" if text else "is empty"
+    if value is None:
+        return
+    text = str(value)
+    written = text.encode(errors="replace").decode()
+    problem = "" if text else "is empty"
+    if written != text:
+        problem = "contains a lone surrogate, which cannot be written"
+    if problem:
         raise OptionError(f"{name}={short_repr(value)}", problem, fix=fix)
 
 
 def check_kind(name: str, value: object, kind: type | UnionType, needed: str, fix: str) -> None:
     """Raise an OptionError if a parameter of the API is not of a kind, or None."""
+    if value is None:
+        return
     # For Python, a truth value is an integer.
-    is_of_kind = isinstance(value, kind) and not (isinstance(value, bool) and kind is Integral)
-    if value is not None and not is_of_kind:
+    is_truth_value = isinstance(value, bool) and kind is Integral
+    if is_truth_value or not isinstance(value, kind):
         raise OptionError.of_kind(name, value, needed, fix)
 
 
@@ -326,16 +347,19 @@ def path_of(name: str, value: object, fix: str) -> str:
     """Return the path that a parameter of the API names; an `OptionError` if it is no path."""
     if not isinstance(value, str | os.PathLike):
         raise OptionError.of_kind(name, value, "a path", fix)
+    path = os.fspath(value)
     with contextlib.suppress(UnicodeEncodeError):
-        if os.fspath(value) not in ("", b"") and b"\0" not in os.fsencode(value):
-            return os.fspath(value)
+        has_null = b"\0" in os.fsencode(path)
+        if path and not has_null:
+            return path
     raise OptionError(f"{name}={short_repr(value)}", "is not a file name", fix=fix)
 
 
 def paths_of(name: str, value: object, fix: str) -> list[str]:
     """Return the paths that a parameter of the API names: one path or several."""
-    is_one_path = isinstance(value, str | os.PathLike)
-    paths = [value] if is_one_path else several(name, value, "a path", fix)
+    if isinstance(value, str | os.PathLike):
+        return [path_of(name, value, fix)]
+    paths = several(name, value, "a path", fix)
     return [path_of(name, path, fix) for path in paths]
 
 

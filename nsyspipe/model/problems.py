@@ -1034,11 +1034,13 @@ def problem(
     if isinstance(count, Integral):
         facts["n"] = _Count(count)
     facts_with_rank = {"rank": rank, **facts}
+    message = kind.message.format(**facts_with_rank)
+    fix = None if kind.fix is None else kind.fix.format(**facts)
     return Problem(
         code=code,
-        message=kind.message.format(**facts_with_rank),
+        message=message,
         process_id=process_id,
         rank=rank,
         severity=severity or kind.severity,
-        fix=None if kind.fix is None else kind.fix.format(**facts),
+        fix=fix,
     )

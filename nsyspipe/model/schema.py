@@ -1862,16 +1862,14 @@ CHANGED_COLUMNS: dict[int, frozenset[str]] = {
 
 def _as_saved(*tables: TableSchema) -> dict[str, TableSchema]:
     """Return tables by name as a store of runs has them: each row begins with the ID of its run."""
+    return {table.name: _with_run_id(table) for table in tables}
+
+
+def _with_run_id(table: TableSchema) -> TableSchema:
     run_id = RUNS.columns[0]
-    return {
-        table.name: TableSchema(
-            name=table.name,
-            doc=table.doc,
-            key=(run_id.name, *table.key),
-            columns=(run_id, *table.columns),
-        )
-        for table in tables
-    }
+    key = (run_id.name, *table.key)
+    columns = (run_id, *table.columns)
+    return TableSchema(name=table.name, doc=table.doc, key=key, columns=columns)
 
 
 _RESULTS = (RANKS, STEPS, PHASES, COLLECTIVES, STRAGGLERS, TRAFFIC, KERNEL_COSTS, LINKS)

@@ -92,8 +92,10 @@ class Communicator(Struct, frozen=True):
         edges: set[tuple[int, int]] = set()
         for ring in self.rings.values():
             previous_ranks = (*ring[-1:], *ring[:-1])
-            edges.update(zip(previous_ranks, ring, strict=True))
-        return sorted((from_rank, to_rank) for from_rank, to_rank in edges if from_rank != to_rank)
+            for from_rank, to_rank in zip(previous_ranks, ring, strict=True):
+                if from_rank != to_rank:
+                    edges.add((from_rank, to_rank))
+        return sorted(edges)
 
     def tree_edges(self) -> list[tuple[int, int]]:
         """Return the edges of all trees in both directions, sorted.
@@ -131,16 +133,19 @@ class NcclLog(Struct, frozen=True):
     @property
     def facts(self) -> NcclFacts:
         """What outputs show of the logs."""
-        known_nvls = [comm.is_nvls_on for comm in self.communicators if comm.is_nvls_on is not None]
-        return NcclFacts(
-            version=self.version,
-            settings=dict(self.settings),
-            nvls=any(known_nvls) if known_nvls else None,
-        )
+        flags = [comm.is_nvls_on for comm in self.communicators]
+        known_flags = [flag for flag in flags if flag is not None]
+        nvls = any(known_flags) if known_flags else None
+        return NcclFacts(version=self.version, settings=dict(self.settings), nvls=nvls)
 
     def of_processes(self, pids: Collection[int]) -> tuple[Communicator, ...]:
         """Return the communicators with at least one of these processes."""
-        return tuple(comm for comm in self.communicators if not comm.pids.isdisjoint(pids))
+        communicators = []
+        for comm in self.communicators:
+            has_no_process = comm.pids.isdisjoint(pids)
+            if not has_no_process:
+                communicators.append(comm)
+        return tuple(communicators)
 
     def of_run(self, pids: Collection[int], sizes: Collection[int | None]) -> NcclLog | None:
         """Return what the logs say about a run of these processes and of one of these sizes.
@@ -154,12 +159,13 @@ class NcclLog(Struct, frozen=True):
             return self
         sizes_of_run = [comm.n_ranks for comm in self.of_processes(pids)]
         if not sizes_of_run:
-            sizes_of_run = [comm.n_ranks for comm in self.communicators if comm.n_ranks in sizes]
+            all_sizes = [comm.n_ranks for comm in self.communicators]
+            sizes_of_run = [size for size in all_sizes if size in sizes]
         if not sizes_of_run:
             return None
         largest = max(sizes_of_run)
-        communicators_of_run = tuple(comm for comm in self.communicators if comm.n_ranks <= largest)
-        return replace(self, communicators=communicators_of_run)
+        communicators_of_run = [comm for comm in self.communicators if comm.n_ranks <= largest]
+        return replace(self, communicators=tuple(communicators_of_run))
 
 
 class Topology(Struct, frozen=True):
@@ -173,4 +179,6 @@ class Topology(Struct, frozen=True):
 
     def link(self, from_gpu: int, to_gpu: int) -> str | None:
         """Return the path between two GPUs, or None if it is not known or they are the same GPU."""
-        return self.paths.get((f"GPU{from_gpu}", f"GPU{to_gpu}"))
+        from_device = f"GPU{from_gpu}"
+        to_device = f"GPU{to_gpu}"
+        return self.paths.get((from_device, to_device))

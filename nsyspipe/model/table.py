@@ -55,13 +55,12 @@ class TableSchema:
     _empty: pa.Table = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        metadata = {"table": self.name, "doc": self.doc, "schema_version": str(SCHEMA_VERSION)}
-        fields = [
-            pa.field(column.name, column.type, column.nullable, column.metadata)
-            for column in self.columns
-        ]
-        object.__setattr__(self, "arrow", pa.schema(fields, metadata=metadata))
-        object.__setattr__(self, "_empty", self.arrow.empty_table())
+        version = str(SCHEMA_VERSION)
+        metadata = {"table": self.name, "doc": self.doc, "schema_version": version}
+        fields = [_arrow_field(column) for column in self.columns]
+        arrow = pa.schema(fields, metadata=metadata)
+        object.__setattr__(self, "arrow", arrow)
+        object.__setattr__(self, "_empty", arrow.empty_table())
 
     @property
     def names(self) -> list[str]:
@@ -74,12 +73,19 @@ class TableSchema:
 
     def table(self, columns: Mapping[str, object]) -> pa.Table:
         """Build the table from arrays or lists by column name; every column must be given."""
-        arrays = [_as_arrow(columns[column.name], column.type) for column in self.columns]
+        arrays = []
+        for column in self.columns:
+            values = columns[column.name]
+            arrays.append(_as_arrow(values, column.type))
         return pa.Table.from_arrays(arrays, schema=self.arrow)
 
     def from_rows(self, rows: Sequence[Mapping[str, object]]) -> pa.Table:
         """Build the table from a few row mappings; a missing key is null."""
         return pa.Table.from_pylist(list(rows), schema=self.arrow)
+
+
+def _arrow_field(column: Column) -> pa.Field:
+    return pa.field(column.name, column.type, column.nullable, column.metadata)
 
 
 def _as_arrow(values: object, arrow_type: pa.DataType) -> pa.Array | pa.ChunkedArray:
@@ -104,7 +110,8 @@ def conform(table: pa.Table, schema: TableSchema) -> pa.Table:
 
     Arrow drops metadata when it computes.
     """
-    return table.select(schema.names).cast(schema.arrow)
+    columns = table.select(schema.names)
+    return columns.cast(schema.arrow)
 
 
 def narrowed(column: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array:

@@ -250,7 +250,8 @@ def allows(name: str, value: str) -> bool:
     """Tell whether a value of one of `VARIABLES` may be recorded."""
     if len(value) > _MAX_WORD_CHARS:
         return False
-    return re.fullmatch(VARIABLES[name], value, re.ASCII | re.IGNORECASE) is not None
+    match = re.fullmatch(VARIABLES[name], value, re.ASCII | re.IGNORECASE)
+    return match is not None
 
 
 class Mask:
@@ -312,7 +313,8 @@ def shown_commands(commands: Iterable[Iterable[str]]) -> list[str]:
 
 def shown_alone(texts: Iterable[str | None], form: re.Pattern[str]) -> list[str]:
     """Return the distinct texts that have a form, sorted."""
-    return sorted({text for text in texts if text is not None and form.fullmatch(text)})
+    known = {text for text in texts if text is not None}
+    return sorted(filter(form.fullmatch, known))
 
 
 def recorded_environment(environment: Mapping[str, str], mask: Mask) -> dict[str, str]:
@@ -325,12 +327,15 @@ def recorded_environment(environment: Mapping[str, str], mask: Mask) -> dict[str
     for name in sorted(VARIABLES):
         if name in environment:
             values = environment[name].split(JOINT)
-            recorded[name] = JOINT.join(_recorded(name, value, mask) for value in values)
+            recorded_values = [_recorded(name, value, mask) for value in values]
+            recorded[name] = JOINT.join(recorded_values)
     return recorded
 
 
 def _recorded(name: str, value: str, mask: Mask) -> str:
-    return value if value == NOT_SET or allows(name, value) else mask.hide(name, value)
+    if value == NOT_SET or allows(name, value):
+        return value
+    return mask.hide(name, value)
 
 
 def joined_environments(environments: Iterable[Mapping[str, str] | None]) -> dict[str, str] | None:
@@ -346,9 +351,11 @@ def joined_environments(environments: Iterable[Mapping[str, str] | None]) -> dic
     for name in sorted(set().union(*known)):
         values: set[str] = set()
         for environment in known:
-            values.update(environment.get(name, NOT_SET).split(JOINT))
+            value = environment.get(name, NOT_SET)
+            values.update(value.split(JOINT))
+        set_values = sorted(values - {NOT_SET})
         not_set = [NOT_SET] if NOT_SET in values else []
-        joined[name] = JOINT.join([*sorted(values - {NOT_SET}), *not_set])
+        joined[name] = JOINT.join([*set_values, *not_set])
     return joined
 
 
@@ -361,7 +368,8 @@ def recorded_settings(settings: Mapping[str, Iterable[str]], mask: Mask) -> dict
     for name, values in settings.items():
         recorded: set[str] = set()
         for value in values:
-            recorded.update(recorded_environment({name: value}, mask).values())
+            variable = recorded_environment({name: value}, mask)
+            recorded.update(variable.values())
         if recorded:
             joined[name] = BETWEEN_VALUES.join(sorted(recorded))
     return dict(sorted(joined.items()))
@@ -370,7 +378,8 @@ def recorded_settings(settings: Mapping[str, Iterable[str]], mask: Mask) -> dict
 def without_words(text: str, words: Sequence[str]) -> str:
     """Hide in a text, for example an error message, words of a command that may not be recorded."""
     hidden: set[str] = set()
-    for word, written in zip(words, recorded_command(words, Mask()), strict=False):
+    recorded = recorded_command(words, Mask())
+    for word, written in zip(words, recorded, strict=False):
         if word != written:
             parts = _quotable_parts(word)
             hidden |= {part for part in parts if part not in written}
@@ -385,20 +394,23 @@ def without_words(text: str, words: Sequence[str]) -> str:
 def _quotable_parts(word: str) -> set[str]:
     """Return the parts of a word that a message may quote, without very short ones."""
     whole = word.lstrip("-")
+    # A letter in front of a value may be an option.
+    without_letter = whole[1:]
     parts: set[str] = set()
     for separator in _SEPARATORS:
         parts.update(separator.split(whole))
-        # A letter in front of a value may be an option.
-        parts.update(separator.split(whole[1:]))
+        parts.update(separator.split(without_letter))
     return {part for part in parts if len(part) >= _MIN_QUOTED_CHARS}
 
 
 def _write_word(word: str, owner: _Owner, mask: Mask) -> _Written:
     """Return a word as it may be recorded, and the option that the next word may belong to."""
     if word in ("", "-", "--", _MORE):
-        return _Written(word, _Owner() if word == "--" else owner)
+        next_owner = _Owner() if word == "--" else owner
+        return _Written(word, next_owner)
     if owner.takes_next:
-        return _Written(mask.hide(owner.name, word), _Owner(owner.name, is_secret=True))
+        hidden = mask.hide(owner.name, word)
+        return _Written(hidden, _Owner(owner.name, is_secret=True))
     if _is_number(word):
         return _Written(_value(word, owner, mask), owner)
     if word.startswith("--"):
@@ -428,8 +440,10 @@ def _long_option(word: str, mask: Mask) -> _Written:
     is_secret = _hints_at_secret(name)
     if sign:
         owner = _Owner(name, is_secret)
-        return _Written(f"--{name}{sign}{_nested(value, owner, mask)}", owner)
-    takes_next = is_secret and not (_parts(name) & _FLAGS or _is_count(name))
+        written_value = _nested(value, owner, mask)
+        return _Written(f"--{name}{sign}{written_value}", owner)
+    is_flag = bool(_parts(name) & _FLAGS)
+    takes_next = is_secret and not is_flag and not _is_count(name)
     return _Written(word, _Owner(name, is_secret, takes_next))
 
 
@@ -439,14 +453,18 @@ def _short_option(word: str, mask: Mask) -> _Written:
     if name in _SHORT_NAMES or (is_letter and name.isascii() and name.isalpha()):
         is_secret = is_letter and name in _SECRET_LETTERS
         owner = _Owner(name, is_secret, is_letter=is_letter)
-        return _Written(f"-{name}{sign}{_nested(value, owner, mask)}" if sign else word, owner)
+        if not sign:
+            return _Written(word, owner)
+        written_value = _nested(value, owner, mask)
+        return _Written(f"-{name}{sign}{written_value}", owner)
     if _GLUED_NUMBER.fullmatch(word):
         return _Written(word, _Owner())
     letter = name[:1]
     if not letter.isascii() or not letter.isalpha():
         return _Written(mask.hide("", word), _Owner(is_secret=True))
     # What follows the letter may be its value, as in mysql -pPASSWORD.
-    return _Written(f"-{letter}={mask.hide(letter, word[2:])}", _Owner(letter, is_secret=True))
+    hidden = mask.hide(letter, word[2:])
+    return _Written(f"-{letter}={hidden}", _Owner(letter, is_secret=True))
 
 
 def _word(word: str, owner: _Owner, mask: Mask) -> str:
@@ -455,7 +473,8 @@ def _word(word: str, owner: _Owner, mask: Mask) -> str:
     name = path.lstrip("+~")
     n_signs = len(path) - len(name)
     is_assignment = value.strip("=") and n_signs <= len("++") and _is_clean(name)
-    if equals and is_assignment and (not owner.is_secret or _is_count(owner.name)):
+    may_show_value = not owner.is_secret or _is_count(owner.name)
+    if equals and is_assignment and may_show_value:
         inner_owner = _Owner(name, _hints_at_secret(name))
         return f"{path}={_nested(value, inner_owner, mask)}"
     return _value(word, owner, mask)
@@ -464,10 +483,13 @@ def _word(word: str, owner: _Owner, mask: Mask) -> str:
 def _nested(value: str, owner: _Owner, mask: Mask) -> str:
     """Return the value of an option, which may be NAME=VALUE, as it may be recorded."""
     name, equals, inner_value = value.partition("=")
-    if equals and inner_value.strip("=") and not owner.is_secret and _is_clean(name):
+    is_assignment = equals and inner_value.strip("=") and _is_clean(name)
+    if is_assignment and not owner.is_secret:
         inner_owner = _Owner(name, _hints_at_secret(name))
         return f"{name}={_value(inner_value, inner_owner, mask)}"
-    return _value(value, owner, mask) if value else value
+    if not value:
+        return value
+    return _value(value, owner, mask)
 
 
 def _value(value: str, owner: _Owner, mask: Mask) -> str:
@@ -483,7 +505,8 @@ def _allowed(value: str, owner: _Owner) -> str | None:
     if owner.is_secret:
         return _allowed_of_secret(value, owner)
     program = value.rpartition("/")[2]
-    if not _NO_PATH.search(value) and (program in _PROGRAMS or _PYTHON.fullmatch(program)):
+    is_program = program in _PROGRAMS or _PYTHON.fullmatch(program)
+    if is_program and not _NO_PATH.search(value):
         return program
     max_digits = _MAX_DIGITS if _parts(owner.name) & _SETTINGS else _FEW_DIGITS
     if owner.name and (_is_number(value, max_digits) or _is_list(value, max_digits)):
@@ -511,7 +534,9 @@ def _file_name(value: str) -> str | None:
     if _NO_PATH.search(path):
         return None
     match = _FILE.fullmatch(path.rpartition("/")[2])
-    return f"{mark}{match[0]}" if match and _is_plain(match[1]) else None
+    if match is None or not _is_plain(match[1]):
+        return None
+    return f"{mark}{match[0]}"
 
 
 def _is_plain(stem: str) -> bool:
@@ -520,17 +545,22 @@ def _is_plain(stem: str) -> bool:
     if token is not None and not _OF_WORDS.fullmatch(token[1]):
         return False
     n_digits = sum(map(str.isdigit, stem))
-    return n_digits <= _MAX_DIGITS_OF_NAME and all(map(_is_plain_run, _RUN.findall(stem)))
+    if n_digits > _MAX_DIGITS_OF_NAME:
+        return False
+    return all(map(_is_plain_run, _RUN.findall(stem)))
 
 
 def _is_plain_run(run: str) -> bool:
     """Tell whether a run of letters and digits looks like words."""
     max_chars = _MAX_RUN_CHARS if run.isalpha() else _MAX_RUN_CHARS_WITH_DIGITS
-    if len(run) > max_chars or len(_CHANGE.findall(run)) > _MAX_CHANGES:
+    n_changes = len(_CHANGE.findall(run))
+    if len(run) > max_chars or n_changes > _MAX_CHANGES:
         return False
     # Small and capital letters are mixed in tokens, and in words that begin with capitals.
-    is_mixed = len(run) >= _MIN_MIXED_CHARS and run not in (run.lower(), run.upper())
-    return not is_mixed or _CLEAN_PART.fullmatch(run) is not None
+    has_one_case = run in (run.lower(), run.upper())
+    if has_one_case or len(run) < _MIN_MIXED_CHARS:
+        return True
+    return _CLEAN_PART.fullmatch(run) is not None
 
 
 def _is_list(value: str, max_digits: int) -> bool:
@@ -538,13 +568,15 @@ def _is_list(value: str, max_digits: int) -> bool:
     match = _LIST.fullmatch(value)
     if match is None:
         return False
-    parts = [part.strip(" ") for part in match[match.lastindex or 0].split(",")]
+    inside = match[match.lastindex or 0]
+    parts = [part.strip(" ") for part in inside.split(",")]
     if len(parts) > _MAX_NUMBERS:
         return False
     if all(part.lower() in _WORDS for part in parts):
         return True
-    are_numbers = all(_is_number(part, max_digits) or _RANKS.fullmatch(part) for part in parts)
-    return are_numbers and sum(map(_n_digits, parts)) <= _MAX_DIGITS_OF_LIST
+    if sum(map(_n_digits, parts)) > _MAX_DIGITS_OF_LIST:
+        return False
+    return all(_is_number(part, max_digits) or _RANKS.fullmatch(part) for part in parts)
 
 
 def _is_number(value: str, max_digits: int = _MAX_DIGITS) -> bool:
@@ -576,12 +608,15 @@ def _n_digits(value: str) -> int:
 
 def _is_clean(name: str) -> bool:
     """Tell whether the name of an option looks like words."""
-    return len(name) <= _MAX_RUN_CHARS * 4 and _CLEAN.fullmatch(name) is not None
+    if len(name) > 4 * _MAX_RUN_CHARS:
+        return False
+    return _CLEAN.fullmatch(name) is not None
 
 
 def _parts(name: str) -> set[str]:
     """Return the words that a name consists of."""
-    return {part.lower().rstrip("0123456789") for part in _HUMP.split(name) if part}
+    parts = filter(None, _HUMP.split(name))
+    return {part.lower().rstrip("0123456789") for part in parts}
 
 
 def _hints_at_secret(name: str) -> bool:
@@ -591,13 +626,16 @@ def _hints_at_secret(name: str) -> bool:
     if "name" in parts and parts & _OF_PERSONS:
         return True
     parts -= _NO_SECRETS
-    return bool(parts & _SECRET_PARTS) or any(_SECRET.search(part) for part in parts)
+    if parts & _SECRET_PARTS:
+        return True
+    return any(map(_SECRET.search, parts))
 
 
 def _is_count(name: str) -> bool:
     """Tell whether a name is a number of tokens or keys, and has no other hint at a secret."""
     parts = _parts(name)
-    snake_case_name = "_".join(filter(None, _HUMP.split(name))).lower()
+    words = filter(None, _HUMP.split(name))
+    snake_case_name = "_".join(words).lower()
     if snake_case_name in _COUNTING:
         return True
     if "tokens" not in parts or not parts & _COUNTS:

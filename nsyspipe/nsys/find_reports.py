@@ -68,7 +68,9 @@ _CLAIMS: dict[Path, int | None] = {}
 
 def _word(path: str) -> str:
     """Return a path as a word for the shell, which no command takes for an option."""
-    return shlex.quote(decoded(f"./{path}" if path.startswith("-") else path))
+    if path.startswith("-"):
+        path = f"./{path}"
+    return shlex.quote(decoded(path))
 
 
 def words_of_runs(paths: Iterable[str | Path], *, is_whole: bool = False) -> dict[str, list[Path]]:
@@ -93,20 +95,25 @@ def _group_by_run(paths: Iterable[str | Path]) -> dict[tuple[str, str], list[Pat
     """Group reports by path without rank, and suffix; without a rank the path alone counts."""
     groups: dict[tuple[str, str], list[Path]] = {}
     for path in map(source_of, map(Path, paths)):
-        match = RANK_OF_NAME.search(path.stem)
-        stem = path.stem if match is None else path.stem[: match.start(1)]
-        suffix = "" if match is None else path.suffix
-        groups.setdefault((str(path.parent / stem), suffix), []).append(path)
+        stem = path.stem
+        suffix = ""
+        match = RANK_OF_NAME.search(stem)
+        if match is not None:
+            stem = stem[: match.start(1)]
+            suffix = path.suffix
+        key = (str(path.parent / stem), suffix)
+        groups.setdefault(key, []).append(path)
     return groups
 
 
 def _glob_of_run(stem: str, suffix: str) -> str:
     """Return a glob of the reports of a run; the short one if it matches nothing else."""
-    is_of_run = re.compile(rf"{re.escape(stem)}\d+{re.escape(suffix)}").fullmatch
-    short_glob = f"{glob.escape(stem)}*{suffix}"
-    digits_glob = f"{glob.escape(stem)}[0-9]*{suffix}"
-    is_exact = all(is_of_run(name) for name in glob.glob(short_glob))  # noqa: PTH207
-    return short_glob if is_exact else digits_glob
+    name_of_run = re.compile(rf"{re.escape(stem)}\d+{re.escape(suffix)}")
+    literal_stem = glob.escape(stem)
+    short_glob = f"{literal_stem}*{suffix}"
+    matches = glob.glob(short_glob)  # noqa: PTH207
+    is_exact = all(map(name_of_run.fullmatch, matches))
+    return short_glob if is_exact else f"{literal_stem}[0-9]*{suffix}"
 
 
 def find_named(arguments: Iterable[str | Path]) -> list[Path]:
@@ -121,12 +128,14 @@ def find_named(arguments: Iterable[str | Path]) -> list[Path]:
 
 def without_exported(paths: Sequence[Path]) -> list[Path]:
     """Return the reports without those whose export is among them."""
-    exported = {path.with_suffix("") for path in paths if path.suffix == EXPORT_SUFFIX}
-    return [
-        path
-        for path in paths
-        if path.suffix not in RAW_SUFFIXES or path.with_suffix("") not in exported
-    ]
+    exports = [path for path in paths if path.suffix == EXPORT_SUFFIX]
+    exported = {path.with_suffix("") for path in exports}
+    reports = []
+    for path in paths:
+        is_exported = path.suffix in RAW_SUFFIXES and path.with_suffix("") in exported
+        if not is_exported:
+            reports.append(path)
+    return reports
 
 
 def find_captures(arguments: Iterable[str | Path]) -> list[Path]:
@@ -137,8 +146,9 @@ def find_captures(arguments: Iterable[str | Path]) -> list[Path]:
     named = _expand(arguments, *RAW_SUFFIXES)
     captures = [path for path in named if path.suffix != EXPORT_SUFFIX]
     if named and not captures:
-        fix = f"nsyspipe analyze {_word(str(named[0]))}, or pass the {RAW_SUFFIXES[0]} file"
-        raise NotAReportError(str(named[0]), "is already an export", fix=fix)
+        export = str(named[0])
+        fix = f"nsyspipe analyze {_word(export)}, or pass the {RAW_SUFFIXES[0]} file"
+        raise NotAReportError(export, "is already an export", fix=fix)
     for path in captures:
         if path.suffix not in RAW_SUFFIXES:
             raise _not_a_capture(path)
@@ -203,11 +213,11 @@ def find_logs(arguments: Iterable[str | Path]) -> list[Path]:
     for argument in arguments:
         path = Path(argument)
         with readable(path):
-            names = [str(path)] if path.exists() else glob.glob(str(path))  # noqa: PTH207
+            is_file = path.exists()
+            names = [str(path)] if is_file else glob.glob(str(path))  # noqa: PTH207
         if not names:
-            raise ReportNotFoundError(
-                decoded(str(path)), "matches no file, needed for the link", fix="check the path"
-            )
+            problem = "matches no file, needed for the link"
+            raise ReportNotFoundError(decoded(str(path)), problem, fix="check the path")
         logs += sorted(map(Path, names))
     return logs
 
@@ -219,7 +229,8 @@ def display_names(paths: Sequence[str | Path]) -> list[str]:
     """
     texts = [_displayed_path(Path(path)) for path in paths]
     parts = [Path(text).parts for text in texts]
-    for depth in range(1, max(map(len, parts), default=1) + 1):
+    max_depth = max(map(len, parts), default=1)
+    for depth in range(1, max_depth + 1):
         names = ["/".join(part[-depth:]) for part in parts]
         if len(set(names)) == len(set(parts)):
             return names
@@ -228,7 +239,9 @@ def display_names(paths: Sequence[str | Path]) -> list[str]:
 
 def _displayed_path(path: Path) -> str:
     source = source_of(path)
-    return decoded(str(path if path == source else source.with_suffix(EXPORT_SUFFIX)))
+    if path != source:
+        path = source.with_suffix(EXPORT_SUFFIX)
+    return decoded(str(path))
 
 
 class _Absence(NamedTuple):
@@ -251,9 +264,8 @@ def _expand(arguments: Iterable[str | Path], *suffixes: str) -> list[Path]:
             if not files:
                 absence = _explain_absence(path, suffixes)
         if absence is not None:
-            raise ReportNotFoundError(
-                str(path), absence.problem, found=reports_near(path), fix=absence.fix
-            )
+            near = reports_near(path)
+            raise ReportNotFoundError(str(path), absence.problem, found=near, fix=absence.fix)
         expanded += files
     return expanded
 
@@ -268,11 +280,14 @@ def _files_named(path: Path, suffixes: Sequence[str]) -> list[Path]:
         return sorted(reports, key=by_number)
     if path.exists():
         return [path]
-    if not glob.has_magic(str(path)):
+    pattern = str(path)
+    if not glob.has_magic(pattern):
         return []
-    matches = map(Path, glob.glob(str(path), recursive=True))  # noqa: PTH207 - absolute patterns
-    files = sorted((match for match in matches if not match.is_dir()), key=by_number)
-    return [file for file in files if file.suffix in suffixes] or files
+    matches = map(Path, glob.glob(pattern, recursive=True))  # noqa: PTH207 - absolute patterns
+    files = [match for match in matches if not match.is_dir()]
+    files.sort(key=by_number)
+    reports_only = [file for file in files if file.suffix in suffixes]
+    return reports_only or files
 
 
 def _explain_absence(path: Path, suffixes: Sequence[str]) -> _Absence:
@@ -294,10 +309,11 @@ def _explain_absence_in(directory: Path, suffixes: Sequence[str]) -> _Absence:
         return _Absence(problem, _word(word))
     needed = listed(suffixes[:2], joint="or")
     problem = f"is a directory without {needed} reports"
-    runs = [entry for entry in sorted(directory.iterdir()) if has_reports(entry, suffixes)]
+    entries = sorted(directory.iterdir())
+    runs = [f"{entry}/" for entry in entries if has_reports(entry, suffixes)]
     if runs:
-        names = listed([f"{run}/" for run in runs], most=4)
-        return _Absence(f"{problem}, but {names} has such reports", _word(f"{runs[0]}/"))
+        names = listed(runs, most=4)
+        return _Absence(f"{problem}, but {names} has such reports", _word(runs[0]))
     return _Absence(problem, "pass the directory that nsys wrote to")
 
 
@@ -308,7 +324,8 @@ def _fix_of_name(path: Path) -> str:
     """
     with contextlib.suppress(OSError):
         glob_of_job = path.with_name(f"{path.name}_*{EXPORT_SUFFIX}")
-        if path.name and any(path.parent.glob(f"{glob.escape(path.name)}_*{EXPORT_SUFFIX}")):
+        pattern = f"{glob.escape(path.name)}_*{EXPORT_SUFFIX}"
+        if path.name and any(path.parent.glob(pattern)):
             return _word(str(glob_of_job))
     return "check the path, or quote the glob"
 
@@ -316,7 +333,8 @@ def _fix_of_name(path: Path) -> str:
 def has_reports(folder: Path, suffixes: Sequence[str]) -> bool:
     """Tell whether a directory can be read, and has files with these suffixes."""
     with contextlib.suppress(OSError):
-        return folder.is_dir() and any(path.suffix in suffixes for path in folder.iterdir())
+        if folder.is_dir():
+            return any(path.suffix in suffixes for path in folder.iterdir())
     return False
 
 
@@ -327,24 +345,28 @@ def reports_near(path: Path) -> str:
         folder = folder.parent
     place = decoded(str(folder.absolute()))
     with contextlib.suppress(OSError):
-        return f"{_names_near(path, sorted(folder.iterdir()))} in {place}"
+        entries = sorted(folder.iterdir())
+        return f"{_names_near(path, entries)} in {place}"
     return f"{place} cannot be looked into"
 
 
 def _names_near(path: Path, entries: Sequence[Path]) -> str:
     """Name the entries of a directory that are most similar to a path, and count the rest."""
-    names = [entry.name for entry in entries if entry.suffix in (EXPORT_SUFFIX, *RAW_SUFFIXES)]
+    suffixes = (EXPORT_SUFFIX, *RAW_SUFFIXES)
+    names = [entry.name for entry in entries if entry.suffix in suffixes]
     similar = difflib.get_close_matches(path.name, names)
     if not path.is_dir():
         # A directory with a similar name may hold reports, or saved runs (STORE:ID).
         directories = [entry.name for entry in entries if entry.is_dir()]
         name, _, _ = path.name.partition(":")
-        similar += [f"{match}/" for match in difflib.get_close_matches(name, directories)]
+        similar_directories = difflib.get_close_matches(name, directories)
+        similar += [f"{directory}/" for directory in similar_directories]
     shown = sorted(similar) or names[:3]
     n_more = len(set(names).difference(shown))
     plural = "s" if n_more > 1 else ""
     more = f" and {n_more} more report{plural}" if n_more else ""
-    return f"{', '.join(map(decoded, shown)) or 'no report'}{more}"
+    shown_names = ", ".join(map(decoded, shown))
+    return f"{shown_names or 'no report'}{more}"
 
 
 def cache_directory() -> Path:
@@ -354,7 +376,8 @@ def cache_directory() -> Path:
     """
     # Unlike pathlib, `expanduser` raises nothing.
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111
-    return Path(os.environ.get(_DIRECTORY) or f"{home}/nsyspipe").absolute()
+    directory = os.environ.get(_DIRECTORY) or f"{home}/nsyspipe"
+    return Path(directory).absolute()
 
 
 def exported_reports(
@@ -370,7 +393,8 @@ def exported_reports(
     after all reports were tried.
     """
     paths = find_named(arguments)
-    sources = list(dict.fromkeys(path for path in paths if path.suffix in RAW_SUFFIXES))
+    raw_reports = [path for path in paths if path.suffix in RAW_SUFFIXES]
+    sources = list(dict.fromkeys(raw_reports))
     if not sources:
         return paths
     max_bytes = _max_cache_bytes()
@@ -387,16 +411,16 @@ def exported_reports(
     )
     _make_room(folder, max_bytes)
     all_exported(outcomes)
-    _SOURCES.update((target, errors.whole_path(source)) for source, target in targets.items())
+    for source, target in targets.items():
+        _SOURCES[target] = errors.whole_path(source)
     return [targets.get(path, path) for path in paths]
 
 
 def _max_cache_bytes() -> int:
     value = os.environ.get(_BYTES) or f"{_DEFAULT_MAX_BYTES}"
     if not (value.isascii() and value.isdigit()):
-        raise OptionError(
-            f"{_BYTES}={value}", "is not a number of bytes", fix=f"{_BYTES}=20000000000"
-        )
+        fix = f"{_BYTES}=20000000000"
+        raise OptionError(f"{_BYTES}={value}", "is not a number of bytes", fix=fix)
     return int(value)
 
 
@@ -415,7 +439,8 @@ def _make_private(folder: Path) -> None:
         folder.mkdir(mode=0o700, exist_ok=True)
         status = folder.stat()
     except OSError as error:
-        raise OutputError(str(folder), f"{_NO_CACHE} ({error.strerror})", fix=fix) from error
+        problem = f"{_NO_CACHE} ({error.strerror})"
+        raise OutputError(str(folder), problem, fix=fix) from error
     if os.geteuid() not in (0, status.st_uid):
         raise OutputError(str(folder), f"{_NO_CACHE}, because it belongs to another user", fix=fix)
     if stat.S_IMODE(status.st_mode) & 0o022:
@@ -430,7 +455,8 @@ def _target(folder: Path, source: Path, nsys: Nsys | None, sources: Sequence[Pat
     """
     with readable(source):
         status = source.stat()
-        identity = f"{os.path.realpath(source)}\0{status.st_size}\0{status.st_mtime_ns}"
+        real_path = os.path.realpath(source)
+    identity = f"{real_path}\0{status.st_size}\0{status.st_mtime_ns}"
     key = hashlib.sha256(os.fsencode(identity)).hexdigest()[:_KEY_LENGTH]
     if nsys is None:
         return _any_export(folder, source, key, sources)
@@ -442,13 +468,15 @@ def _target(folder: Path, source: Path, nsys: Nsys | None, sources: Sequence[Pat
         entry.mkdir(mode=0o700, exist_ok=True)
     if entry.is_symlink():
         problem = "is a link, but the export cache needs a directory"
-        raise OutputError(str(entry), problem, fix=f"rm {shlex.quote(str(entry))}")
+        fix = f"rm {shlex.quote(str(entry))}"
+        raise OutputError(str(entry), problem, fix=fix)
     return target_of(source, entry)
 
 
 def _any_export(folder: Path, source: Path, key: str, sources: Sequence[Path]) -> Path:
     """Return the export of a report that was used last; NotAReportError if there is none."""
-    for entry in sorted(folder.glob(f"{key}-*"), key=claimed_at, reverse=True):
+    entries = folder.glob(f"{key}-*")
+    for entry in sorted(entries, key=claimed_at, reverse=True):
         target = target_of(source, entry)
         with contextlib.suppress(InputError, OutputError):
             if is_up_to_date(source, target, force=False):
@@ -477,9 +505,8 @@ def _make_room(folder: Path, max_bytes: int) -> None:
 
     Entries in use stay. The remains of killed processes are removed first.
     """
-    entries = [
-        path for path in folder.iterdir() if _ENTRY.fullmatch(path.name) and not path.is_symlink()
-    ]
+    paths = [path for path in folder.iterdir() if _ENTRY.fullmatch(path.name)]
+    entries = [path for path in paths if not path.is_symlink()]
     for entry in entries:
         remove_abandoned(entry)
     sizes = {entry: _bytes_below(entry) for entry in entries}

@@ -79,7 +79,8 @@ def gpus(patience: Patience) -> tuple[tuple[Gpu, ...], str | None]:
         if len(cells) != len(_GPU_QUERY) or not re.fullmatch(r"[0-9]{1,4}", cells[0]):
             continue
         index, name, version = cells
-        host_gpus.append(Gpu(int(index), printable(name)[:_MAX_GPU_NAME_CHARACTERS]))
+        shown_name = printable(name)[:_MAX_GPU_NAME_CHARACTERS]
+        host_gpus.append(Gpu(int(index), shown_name))
         if driver is None and _VERSION.fullmatch(version):
             driver = version
     return tuple(host_gpus), driver
@@ -124,14 +125,11 @@ def check_machine(
     this_package = _check("nsyspipe", ANALYZE, _Probe("ok", python))
     disk_space = _check_disk_space(folder)
     installation = _check("nsys", _BOTH, _nsys(nsys, version, answer))
-    return [
-        this_package,
-        disk_space,
-        installation,
-        *_checks_of_nsys(patience, nsys, root),
-        *_checks_of_gpus(patience, search_path, root),
-        *_checks_of_packages(root, version),
-    ]
+    checks = [this_package, disk_space, installation]
+    checks += _checks_of_nsys(patience, nsys, root)
+    checks += _checks_of_gpus(patience, search_path, root)
+    checks += _checks_of_packages(root, version)
+    return checks
 
 
 def _check(name: str, needed_for: str, probe: _Probe) -> Check:
@@ -144,18 +142,18 @@ def _checks_of_nsys(patience: Patience, nsys: Program | None, root: Path) -> lis
     if nsys is not None:
         importer = _importer(nsys, root)
         trace_values = _trace_values(patience, nsys)
+    sampling = _cpu_sampling(patience, nsys, root)
     return [
         _check("importer", _BOTH, importer),
         _check("trace_values", "choosing --trace", trace_values),
-        _check("cpu_sampling", "CPU samples (not needed)", _cpu_sampling(patience, nsys, root)),
+        _check("cpu_sampling", "CPU samples (not needed)", sampling),
     ]
 
 
 def _checks_of_gpus(patience: Patience, search_path: str | None, root: Path) -> list[Check]:
-    return [
-        _check("cuda_driver", CAPTURE, _driver(patience, root)),
-        _check("topology", "naming slow links", _topology(patience, search_path)),
-    ]
+    driver = _check("cuda_driver", CAPTURE, _driver(patience, root))
+    links = _check("topology", "naming slow links", _topology(patience, search_path))
+    return [driver, links]
 
 
 def _checks_of_packages(root: Path, nsys_version: str | None) -> list[Check]:
@@ -231,7 +229,10 @@ def _cpu_sampling(patience: Patience, nsys: Program | None, root: Path) -> _Prob
         return _Probe("unknown", "perf_event_paranoid is not readable", fix)
     text = f"perf_event_paranoid is {level}"
     is_possible = level <= _MAX_PARANOID_LEVEL
-    status = _SAMPLING.search(patience.answer(str(nsys.path), "status", "-e")) if nsys else None
+    status = None
+    if nsys:
+        answer = patience.answer(str(nsys.path), "status", "-e")
+        status = _SAMPLING.search(answer)
     if status:
         text += f", nsys reports {status[1]}"
         is_possible = status[1] == "OK"
@@ -266,7 +267,8 @@ def _loaded_driver(root: Path) -> str | None:
 def _topology(patience: Patience, search_path: str | None) -> _Probe:
     if shutil.which("nvidia-smi", path=search_path) is None:
         return _Probe("missing", "needs nvidia-smi", _TOPOLOGY)
-    rows = [row.split() for row in _LINK_ROW.findall(topology(patience) or "")]
+    text = topology(patience) or ""
+    rows = [row.split() for row in _LINK_ROW.findall(text)]
     if not rows:
         return _Probe("unknown", "nvidia-smi topo -m shows no connections", _TOPOLOGY)
     n_gpus = len(rows)

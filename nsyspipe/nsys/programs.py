@@ -102,8 +102,8 @@ def find_importer(nsys: Program, root: Path = ROOT) -> Path | None:
     """Return the importer of an nsys, which turns a capture into a report. None without one."""
     # The path on the search path is often a link into the package.
     real_path = Path(os.path.realpath(nsys.path))
-    homes = dict.fromkeys([*nsys.path.parents[:2], *real_path.parents[:2], root])
-    for home in homes:
+    homes = [*nsys.path.parents[:2], *real_path.parents[:2], root]
+    for home in dict.fromkeys(homes):
         importers = _existing(home, _IMPORTER_PLACES)
         if importers:
             return importers[0]
@@ -116,15 +116,19 @@ def _existing(folder: Path, patterns: Iterable[str]) -> list[Path]:
     for pattern in patterns:
         # Some directories may not be readable.
         with contextlib.suppress(OSError):
-            programs += [path for path in sorted(folder.glob(pattern)) if os.access(path, os.X_OK)]
+            paths = sorted(folder.glob(pattern))
+            programs += [path for path in paths if os.access(path, os.X_OK)]
     return programs
 
 
 def by_number(path: Path) -> list[tuple[int, str]]:
     """Return a key that sorts paths by their numbers: x_2 before x_10."""
     parts = re.split(r"([0-9]+)", str(path))
+    key = [(-1, part) for part in parts]
     # Every other part is a number.
-    return [(int(part), "") if number % 2 == 1 else (-1, part) for number, part in enumerate(parts)]
+    for place in range(1, len(parts), 2):
+        key[place] = (int(parts[place]), "")
+    return key
 
 
 def count_cores() -> int:
@@ -230,8 +234,9 @@ def telling_lines(text: str, most: int) -> list[str]:
 
     Long lines are cut, and repetitions are left out.
     """
-    lines = [_printable_line(line) for line in re.split(r"[\r\n]+", text)]
-    lines = [line[:200] for line in lines if line and not _PROGRESS.search(line)]
+    printed_lines = map(_printable_line, re.split(r"[\r\n]+", text))
+    not_empty = filter(None, printed_lines)
+    lines = [line[:200] for line in not_empty if not _PROGRESS.search(line)]
     about_errors = [line for line in lines if _ERROR_WORDS.search(line)]
     last_lines = (about_errors or lines)[-most:]
     return list(dict.fromkeys(last_lines))
@@ -246,7 +251,9 @@ def _printable_line(line: str) -> str:
 def numbers(version: str) -> tuple[int, ...]:
     """Return the leading numbers of a version, to compare by: (0, 2, 12) for 0.2.12rc1."""
     match = re.match(r"\d+(?:\.\d+)*", version)
-    return tuple(int(part) for part in match[0].split(".")) if match else ()
+    if match is None:
+        return ()
+    return tuple(map(int, match[0].split(".")))
 
 
 def torch_versions() -> tuple[str | None, str | None]:
@@ -254,7 +261,8 @@ def torch_versions() -> tuple[str | None, str | None]:
     text = _torch_version_file()
     torch = _VERSION.search(text)
     cuda = _CUDA.search(text)
-    return torch[1] if torch else installed("torch"), cuda[1] if cuda else None
+    torch_version = torch[1] if torch else installed("torch")
+    return torch_version, cuda[1] if cuda else None
 
 
 def _torch_version_file() -> str:
@@ -275,13 +283,14 @@ def nccl_version(root: Path) -> str | None:
         if version:
             return version
     names = [path.name for pattern in _NCCL_LIBRARIES for path in root.glob(pattern)]
-    matches = map(_LIBRARY_VERSION.search, names)
-    return max((match[1] for match in matches if match), key=numbers, default=None)
+    matches = filter(None, map(_LIBRARY_VERSION.search, names))
+    return max((match[1] for match in matches), key=numbers, default=None)
 
 
 def ranges_reach(nsys_version: str, nvtx: str) -> bool:
     """Tell whether ranges of a version of the ``nvtx`` package reach a version of nsys."""
-    return numbers(nvtx) < _NVTX_LOST or numbers(nsys_version)[:2] > _NSYS_LOSES
+    major_and_minor = numbers(nsys_version)[:2]
+    return numbers(nvtx) < _NVTX_LOST or major_and_minor > _NSYS_LOSES
 
 
 def installed(package: str) -> str | None:

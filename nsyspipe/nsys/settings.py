@@ -47,13 +47,15 @@ LOG_WRITTEN = (
 
 def writes_log(environment: Mapping[str, str]) -> bool:
     """Tell whether NCCL had to write a log, which has the connections of the ranks."""
-    return environment.get("NCCL_DEBUG", "").upper() in {"INFO", "TRACE"}
+    level = environment.get("NCCL_DEBUG", "")
+    return level.upper() in {"INFO", "TRACE"}
 
 
 def is_costly(name: str, value: str | None) -> bool:
     """Tell whether a value of one of `SETTINGS`, in any process, costs time."""
     values = (value or "").lower().split(JOINT)
-    return not SETTINGS[name].costly_values.isdisjoint(values)
+    setting = SETTINGS[name]
+    return not setting.costly_values.isdisjoint(values)
 
 
 def costly_settings(environment: Mapping[str, str] | None, acts_on: str) -> dict[str, str]:
@@ -62,5 +64,8 @@ def costly_settings(environment: Mapping[str, str] | None, acts_on: str) -> dict
     They are those that act on `STREAMS`, `HOST` or `LINK`.
     """
     values = environment or {}
-    names = [name for name, setting in SETTINGS.items() if setting.acts_on == acts_on]
-    return {name: values[name] for name in names if is_costly(name, values.get(name))}
+    costly = {}
+    for name, setting in SETTINGS.items():
+        if setting.acts_on == acts_on and is_costly(name, values.get(name)):
+            costly[name] = values[name]
+    return costly

@@ -81,35 +81,48 @@ def find_beside(reports: Iterable[Path]) -> Candidates:
     """
     names_by_folder: dict[Path, set[str]] = {}
     for path in reports:
-        names_by_folder.setdefault(path.parent, set()).update(_names_of(path))
+        names = names_by_folder.setdefault(path.parent, set())
+        names.update(_names_of(path))
     logs: list[Path] = []
     topologies: list[Path] = []
     for folder, names in names_by_folder.items():
         entries = _entries(folder)
-        logs += [folder / entry for entry in entries if _is_named(entry, names, _LOG)]
-        named = [entry for entry in entries if _is_named(entry, names, _TOPOLOGY)]
-        chosen = named or [entry for entry in entries if _ANY_TOPOLOGY.fullmatch(entry)]
-        topologies += [folder / entry for entry in chosen]
+        named_logs = _named(entries, names, _LOG)
+        named_topologies = _named(entries, names, _TOPOLOGY)
+        any_topologies = filter(_ANY_TOPOLOGY.fullmatch, entries)
+        logs += [folder / entry for entry in named_logs]
+        topologies += [folder / entry for entry in named_topologies or any_topologies]
     return Candidates(tuple(logs), tuple(topologies))
 
 
 def _names_of(report: Path) -> set[str]:
     """Return the possible names of a report's run: with rank, without rank, and without node."""
-    without_rank = RANK_OF_NAME.sub("", report.stem)
-    return {report.stem, without_rank, _NODE.sub("", without_rank)} - {""}
+    name = report.stem
+    without_rank = RANK_OF_NAME.sub("", name)
+    without_node = _NODE.sub("", without_rank)
+    return {name, without_rank, without_node} - {""}
 
 
 def _entries(folder: Path) -> list[str]:
     # Whoever reads the reports raises the error for a directory that cannot be read.
     with contextlib.suppress(OSError, ValueError), os.scandir(folder) as entries:
-        return sorted(entry.name for entry in itertools.islice(entries, MOST_ENTRIES))
+        first_entries = itertools.islice(entries, MOST_ENTRIES)
+        return sorted(entry.name for entry in first_entries)
     return []
+
+
+def _named(entries: Iterable[str], names: Collection[str], rest: re.Pattern[str]) -> list[str]:
+    """Return the entries that have the name of a run, followed by a pattern."""
+    return [entry for entry in entries if _is_named(entry, names, rest)]
 
 
 def _is_named(entry: str, names: Collection[str], rest: re.Pattern[str]) -> bool:
     """Tell whether an entry has the name of a run, followed by a pattern."""
-    ends = (dot.start() for dot in re.finditer(r"\.", entry))
-    return any(entry[:end] in names and rest.fullmatch(entry, end) for end in ends)
+    for dot in re.finditer(r"\.", entry):
+        end = dot.start()
+        if entry[:end] in names and rest.fullmatch(entry, end):
+            return True
+    return False
 
 
 def read_logs_beside(paths: Sequence[Path], processes: Collection[RunProcess]) -> FilesBeside:
@@ -118,7 +131,8 @@ def read_logs_beside(paths: Sequence[Path], processes: Collection[RunProcess]) -
     contents = _read_contents(paths[:MOST_LOGS], files.problems)
     if len(paths) > MOST_LOGS:
         reason = f"there are {len(paths)} logs, and {MOST_LOGS} are read"
-        files.problems.append(_unused(paths[MOST_LOGS], reason, "--nccl-log"))
+        first_unread = paths[MOST_LOGS]
+        files.problems.append(_unused(first_unread, reason, "--nccl-log"))
     fitting = _fitting(contents, processes)
     ignored = [content for content in contents if content not in fitting]
     if ignored:
@@ -164,10 +178,11 @@ def read_topology_beside(paths: Sequence[Path], gpus: Collection[int]) -> FilesB
     different = [path for path in other_paths if topologies[path] != topology]
     absent = sorted(set(gpus) - set(topology.gpus))
     if different:
-        names = few([_shown(path) for path in (first_path, *different)], _MAX_NAMES_SHOWN)
+        names = _few_names((first_path, *different))
         files.problems.append(problem("topologies-beside", files=names))
     elif absent:
-        reason = f"GPU {', '.join(map(str, absent))} of the reports is missing in the topology"
+        numbers = ", ".join(map(str, absent))
+        reason = f"GPU {numbers} of the reports is missing in the topology"
         files.problems.append(_unused(first_path, reason, "--topology"))
     else:
         files.topology = topology
@@ -197,13 +212,16 @@ def why_refused(path: Path, max_bytes: int) -> str | None:
     """
     try:
         state = path.lstat()
-    except (OSError, ValueError) as error:
-        return (error.strerror if isinstance(error, OSError) else None) or "unreadable"
+    except OSError as error:
+        return error.strerror or "unreadable"
+    except ValueError:
+        return "unreadable"
     if stat.S_ISLNK(state.st_mode):
         return "it is a link, and only files of the reports' own directory are read"
     if not stat.S_ISREG(state.st_mode):
         return "no ordinary file"
-    return f"too large: {state.st_size} bytes" if state.st_size > max_bytes else None
+    n_bytes = state.st_size
+    return f"too large: {n_bytes} bytes" if n_bytes > max_bytes else None
 
 
 class _LogContents(Struct, frozen=True):
@@ -225,8 +243,9 @@ def _log_contents(path: Path) -> _LogContents:
             continue
         if line.process is not None:
             processes.add(line.process)
-        if isinstance(line.fact, Init) and line.fact.comm_id is not None:
-            comm_ids.add(line.fact.comm_id)
+        fact = line.fact
+        if isinstance(fact, Init) and fact.comm_id is not None:
+            comm_ids.add(fact.comm_id)
     if not processes:
         raise InputError(decoded(str(path)), "contains no line from NCCL")
     return _LogContents(path, frozenset(processes), frozenset(comm_ids))
@@ -240,12 +259,15 @@ def _fitting(
     These are the logs of its processes, and other logs that have a communicator of its processes.
     """
     written_by_run = [content for content in contents if _is_written_by(content, processes)]
-    comm_ids = {comm_id for content in written_by_run for comm_id in content.comm_ids}
-    return [
-        content
-        for content in contents
-        if content in written_by_run or not comm_ids.isdisjoint(content.comm_ids)
-    ]
+    comm_ids: set[str] = set()
+    for content in written_by_run:
+        comm_ids |= content.comm_ids
+    fitting: list[_LogContents] = []
+    for content in contents:
+        has_comm_of_run = not comm_ids.isdisjoint(content.comm_ids)
+        if has_comm_of_run or content in written_by_run:
+            fitting.append(content)
+    return fitting
 
 
 def _is_written_by(log: _LogContents, processes: Collection[RunProcess]) -> bool:
@@ -253,8 +275,9 @@ def _is_written_by(log: _LogContents, processes: Collection[RunProcess]) -> bool
 
 
 def _is_of_run(logged_process: Process, processes: Collection[RunProcess]) -> bool:
-    host, pid = logged_process
-    return any(process.pid == pid and _may_be_host(process.host, host) for process in processes)
+    logged_host, pid = logged_process
+    hosts = (process.host for process in processes if process.pid == pid)
+    return any(_may_be_host(host, logged_host) for host in hosts)
 
 
 def _may_be_host(host: str | None, logged_host: str) -> bool:
@@ -264,7 +287,12 @@ def _may_be_host(host: str | None, logged_host: str) -> bool:
     """
     if host is None or _REDACTED_HOST.fullmatch(host):
         return True
-    return host.partition(".")[0].lower() == logged_host.partition(".")[0].lower()
+    return _without_domain(host) == _without_domain(logged_host)
+
+
+def _without_domain(host: str) -> str:
+    name, _, _ = host.partition(".")
+    return name.lower()
 
 
 def _ignored_logs(logs: Sequence[_LogContents], processes: Collection[RunProcess]) -> Problem:
@@ -273,24 +301,28 @@ def _ignored_logs(logs: Sequence[_LogContents], processes: Collection[RunProcess
     log_processes = sorted({process for log in logs for process in log.processes})
     hosts = sorted({host for host, _ in log_processes})
     log_pids = [pid for _, pid in log_processes]
+    whose = f"written on hosts {few(hosts, _MAX_NAMES_SHOWN)}"
     if pids.isdisjoint(log_pids):
-        whose = f"written by processes {few(list(map(str, log_pids)), _MAX_NAMES_SHOWN)}"
-    else:
-        whose = f"written on hosts {few(hosts, _MAX_NAMES_SHOWN)}"
-    names = few([_shown(log.path) for log in logs], _MAX_NAMES_SHOWN)
+        shown_pids = few([str(pid) for pid in log_pids], _MAX_NAMES_SHOWN)
+        whose = f"written by processes {shown_pids}"
+    names = _few_names(log.path for log in logs)
     return problem("log-beside-ignored", files=names, whose=whose)
 
 
 def _unused(path: Path, reason: str, option: str) -> Problem:
-    return problem(
-        "file-beside-unusable", file=_shown(path), reason=printable(reason), option=option
-    )
+    file = _shown(path)
+    return problem("file-beside-unusable", file=file, reason=printable(reason), option=option)
 
 
-def used_beside(paths: Sequence[Path]) -> Problem:
+def used_beside(paths: Iterable[Path]) -> Problem:
     """Return the note about files that are used although nobody named them."""
-    names = few([_shown(path) for path in paths], _MAX_NAMES_SHOWN)
-    return problem("files-beside-used", files=names)
+    return problem("files-beside-used", files=_few_names(paths))
+
+
+def _few_names(paths: Iterable[Path]) -> str:
+    """Return the first names of some files as text, and the number of others."""
+    names = [_shown(path) for path in paths]
+    return few(names, _MAX_NAMES_SHOWN)
 
 
 def _shown(path: Path) -> str:

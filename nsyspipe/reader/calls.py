@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -17,26 +17,41 @@ from nsyspipe.analysis.attribution import are_among, filled
 from nsyspipe.analysis.intervals import EMPTY
 from nsyspipe.model import canonical
 from nsyspipe.model.table import Flags, Int64
-from nsyspipe.reader import report as versions
 from nsyspipe.reader.facts import ReportFacts
 from nsyspipe.reader.host_copies import (
     DTOH_KIND,
     PAGEABLE,
     BlockingCopies,
     find_blocking_copies,
+    joint_codes,
+    paired_codes,
     read_host_copies,
 )
-from nsyspipe.reader.report import TIME_LIMIT, Report, Zones, process_of, processes_of
+from nsyspipe.reader.report import (
+    OVERHEAD,
+    RUNTIME,
+    STRINGS,
+    SYNCHRONIZATION,
+    TIME_LIMIT,
+    Report,
+    Zones,
+    bounds_of,
+    process_of,
+    processes_of,
+    version_numbers,
+)
 
 # The columns of a call. Without the first two, there are no calls. Without the third, they launch
 # nothing.
 _CALL = ("start", "globalTid", "correlationId", "end", "nameId")
+_LAUNCH = _CALL[:3]
 
 # How the names of calls begin that synchronise, or that allocate, free or copy memory. Calls with
 # Async in their names do not wait.
 _OF_DEVICE = ("cudaDeviceSynchronize", "cudaThreadSynchronize", "cuCtxSynchronize")
 _OF_STREAM = ("cudaStreamSynchronize", "cuStreamSynchronize")
-_SYNCHRONISING = (*_OF_DEVICE, *_OF_STREAM, "cudaEventSynchronize", "cuEventSynchronize")
+_WAITING = (*_OF_DEVICE, *_OF_STREAM)
+_SYNCHRONISING = (*_WAITING, "cudaEventSynchronize", "cuEventSynchronize")
 _MEMORY = (
     "cudaMalloc",
     "cudaFree",
@@ -57,6 +72,7 @@ _MEMORY = (
     "cuMemcpy",
     "cuMemset",
 )
+_COPYING = ("cudaMemcpy", "cuMemcpy")
 _ASYNC = "Async"
 # In every export that was looked at, the table exists if it has rows. This is the oldest of them
 # that has a version.
@@ -73,20 +89,34 @@ def read_launches(
 
     None if there are no calls. Operations are always launched, so calls were not recorded then.
     """
-    if not (report.has(versions.RUNTIME, *_CALL[:3]) and report.has_rows(versions.RUNTIME)):
+    if not _has_calls(report, *_LAUNCH):
         return None
     where = None
     if ids is not None:
-        in_zones = f" AND {zones.condition(*ids)}" if zones else ""
-        where = f'"correlationId" + 0 BETWEEN {ids[0]} AND {ids[1]}{in_zones}'
-    rows = report.select(versions.RUNTIME, dict.fromkeys(_CALL[:3], "int"), where=where)
+        where = _between(*ids)
+        if zones:
+            where += f" AND {zones.condition(*ids)}"
+    columns_of_launches = dict.fromkeys(_LAUNCH, "int")
+    rows = report.select(RUNTIME, columns_of_launches, where=where)
     calls = _possible(rows.drop_null())
+    threads = calls["globalTid"].to_numpy()
     columns = {
-        "process_id": process_of(calls["globalTid"].to_numpy()),
+        "process_id": process_of(threads),
         "start_ns": calls["start"],
         "correlation_id": calls["correlationId"],
     }
     return canonical.LAUNCHES.table(columns)
+
+
+def _has_calls(report: Report, *columns: str) -> bool:
+    """Tell whether a report has CUDA API calls with some columns."""
+    has_columns = report.has(RUNTIME, *columns)
+    return has_columns and report.has_rows(RUNTIME)
+
+
+def _between(first_id: int, last_id: int) -> str:
+    """Return the SQL condition for correlation IDs from the first to the last."""
+    return f'"correlationId" + 0 BETWEEN {first_id} AND {last_id}'
 
 
 class Calls(Struct, frozen=True):
@@ -108,99 +138,111 @@ class Calls(Struct, frozen=True):
 
 def read_calls(report: Report, strings: Strings) -> Calls:
     """Read the CUDA API calls, all kinds in one pass."""
-    nothing = Calls(None, None, canonical.HOST_WAITS.empty())
-    if not (report.has(versions.RUNTIME, *_CALL[:2]) and report.has_rows(versions.RUNTIME)):
-        return nothing
-    all_calls = _possible(report.select(versions.RUNTIME, dict.fromkeys(_CALL, "int")))
-    calls = None
-    zones = {}
-    if report.has(versions.RUNTIME, "correlationId"):
+    calls = Calls(None, None, canonical.HOST_WAITS.empty())
+    if not _has_calls(report, "start", "globalTid"):
+        return calls
+    columns = dict.fromkeys(_CALL, "int")
+    all_calls = _possible(report.select(RUNTIME, columns))
+    if report.has(RUNTIME, "correlationId"):
         correlation_ids = all_calls["correlationId"]
-        zones = report.zones(versions.RUNTIME, correlation_ids, correlation_ids)
-        known = _known(all_calls, *_CALL[:3])
-        columns = {
-            "process_id": processes_of(known["globalTid"]),
-            "thread_id": known["globalTid"],
-            "start_ns": known["start"],
-            "end_ns": pc.coalesce(known["end"], known["start"]),
-            "correlation_id": known["correlationId"],
-        }
-        calls = canonical.HOST_CALLS.table(columns)
-    if not report.has(versions.RUNTIME, "end", "nameId"):
-        return replace(nothing, all=calls, zones=zones)
+        zones = report.zones(RUNTIME, correlation_ids, correlation_ids)
+        calls = replace(calls, all=_host_calls(all_calls), zones=zones)
+    if not report.has(RUNTIME, "end", "nameId"):
+        return calls
     host_copies = read_host_copies(report)
     stream_waits = _stream_waits(report, strings, all_calls)
     copy_waits = _copy_waits(strings, all_calls, host_copies)
+    waits = pa.concat_tables([stream_waits, copy_waits])
     blocking_copies = _blocking_copies(strings, all_calls, host_copies)
-    return Calls(
-        all=calls,
-        blocking=_blocking_calls(strings, all_calls, blocking_copies),
-        waits=pa.concat_tables([stream_waits, copy_waits]),
-        blocking_copies=None if blocking_copies is None else blocking_copies.table,
-        zones=zones,
-    )
+    blocking_calls = _blocking_calls(strings, all_calls, blocking_copies)
+    calls = replace(calls, blocking=blocking_calls, waits=waits)
+    if blocking_copies is None:
+        return calls
+    return replace(calls, blocking_copies=blocking_copies.table)
+
+
+def _host_calls(all_calls: pa.Table) -> pa.Table:
+    """Return the calls that may have launched an operation, as `canonical.HOST_CALLS`."""
+    calls = _known(all_calls, *_LAUNCH)
+    threads = calls["globalTid"]
+    start_ns = calls["start"]
+    columns = {
+        "process_id": processes_of(threads),
+        "thread_id": threads,
+        "start_ns": start_ns,
+        "end_ns": pc.coalesce(calls["end"], start_ns),
+        "correlation_id": calls["correlationId"],
+    }
+    return canonical.HOST_CALLS.table(columns)
 
 
 def _possible(calls: pa.Table) -> pa.Table:
     """Drop calls with impossible times. Their operations count as operations without a launch."""
     for name in {"start", "end"} & {*calls.column_names}:
         times = calls[name]
-        bounds = pc.min_max(times).as_py()
-        if bounds["min"] is None:
+        first_ns, last_ns = bounds_of(times)
+        if first_ns is None:
             continue
         # Most reports have none of them, and a filter would copy all calls.
-        if not -TIME_LIMIT < bounds["min"] <= bounds["max"] < TIME_LIMIT:
-            is_possible = pc.and_(pc.greater(times, -TIME_LIMIT), pc.less(times, TIME_LIMIT))
+        if first_ns <= -TIME_LIMIT or last_ns >= TIME_LIMIT:
+            is_above_limit = pc.greater(times, -TIME_LIMIT)
+            is_below_limit = pc.less(times, TIME_LIMIT)
+            is_possible = pc.and_(is_above_limit, is_below_limit)
             calls = calls.filter(pc.fill_null(is_possible, fill_value=True))
     return calls
 
 
-def _known(calls: pa.Table, *columns: str) -> pa.Table:
+def _known(calls: pa.Table, *names: str) -> pa.Table:
     """Drop calls with a null in one of some columns."""
-    are_known = [pc.is_valid(calls[name]) for name in columns if calls[name].null_count]
-    return calls.filter(functools.reduce(pc.and_, are_known)) if are_known else calls
+    columns = [calls[name] for name in names]
+    are_known = [pc.is_valid(column) for column in columns if column.null_count]
+    if not are_known:
+        return calls
+    is_known = functools.reduce(pc.and_, are_known)
+    return calls.filter(is_known)
 
 
 def _host_waits(
     calls: pa.Table, device: object, stream: object, is_whole: object, copy_end: object
 ) -> pa.Table:
+    """Return `canonical.HOST_WAITS` of some calls, with what each of them waited for."""
     thread = calls["globalTid"].to_numpy()
-    times = {
+    columns = {
         "process_id": process_of(thread),
         "thread_id": thread,
         "start_ns": calls["start"],
         "end_ns": calls["end"],
     }
-    waited_for = {
-        "device_id": device,
-        "stream_id": stream,
-        "is_whole": is_whole,
-        "copy_end_ns": copy_end,
-    }
-    return canonical.HOST_WAITS.table(times | waited_for)
+    columns["device_id"] = device
+    columns["stream_id"] = stream
+    columns["is_whole"] = is_whole
+    columns["copy_end_ns"] = copy_end
+    return canonical.HOST_WAITS.table(columns)
 
 
 def _stream_waits(report: Report, strings: Strings, all_calls: pa.Table) -> pa.Table:
     """Return the calls that synchronise a device or a stream, as `canonical.HOST_WAITS`."""
-    waiting_names = strings.ids_beginning(*_OF_DEVICE, *_OF_STREAM)
+    waiting_names = strings.ids_beginning(*_WAITING)
     calls = _timed(all_calls, "nameId", waiting_names).drop_null()
     if not calls.num_rows:
         return canonical.HOST_WAITS.empty()
-    device_names = pa.array(strings.ids_beginning(*_OF_DEVICE))
-    is_of_device = pc.is_in(calls["nameId"], value_set=device_names)
+    device_names = strings.ids_beginning(*_OF_DEVICE)
+    is_of_device = pc.is_in(calls["nameId"], value_set=pa.array(device_names))
     unknown = pa.nulls(calls.num_rows, pa.int64())
     device = unknown
     stream = unknown
     names = ("correlationId", "globalPid", "deviceId", "streamId")
-    if report.has(versions.SYNCHRONIZATION, *names):
-        bounds = pc.min_max(calls["correlationId"]).as_py()
-        where = f'"correlationId" + 0 BETWEEN {bounds["min"]} AND {bounds["max"]}'
+    if report.has(SYNCHRONIZATION, *names):
+        first_id, last_id = bounds_of(calls["correlationId"])
+        where = _between(first_id, last_id)
         columns = dict.fromkeys(names, "int")
-        records = report.select(versions.SYNCHRONIZATION, columns, where=where).drop_null()
+        records = report.select(SYNCHRONIZATION, columns, where=where)
+        records = records.drop_null()
         records = records.take(_rows_of(calls, records))
         device = records["deviceId"]
-        is_no_stream = pc.equal(records["streamId"], _NO_STREAM)
-        stream = pc.if_else(is_no_stream, None, records["streamId"])
+        stream = records["streamId"]
+        is_no_stream = pc.equal(stream, _NO_STREAM)
+        stream = pc.if_else(is_no_stream, None, stream)
     return _host_waits(calls, device, stream, is_of_device, unknown)
 
 
@@ -209,89 +251,118 @@ def _blocking_copies(
 ) -> BlockingCopies | None:
     if host_copies is None:
         return None
-    names = strings.pairs(strings.ids_beginning("cudaMemcpy", "cuMemcpy"))
-    async_names = [number for number, name in names if _ASYNC in (name or "")]
-    waiting_names = strings.ids_beginning(*_OF_DEVICE, *_OF_STREAM)
-    return find_blocking_copies(host_copies, calls, waiting_names, np.array(async_names, np.int64))
+    async_names = _copying_names(strings, are_async=True)
+    waiting_names = strings.ids_beginning(*_WAITING)
+    return find_blocking_copies(host_copies, calls, waiting_names, async_names)
+
+
+def _copying_names(strings: Strings, *, are_async: bool) -> Int64:
+    """Return the ids of names of calls that copy: those with Async in them, or all others."""
+    copying_names = strings.texts_beginning(*_COPYING)
+    async_names = {name for name, text in copying_names.items() if _ASYNC in (text or "")}
+    names = async_names if are_async else copying_names.keys() - async_names
+    return np.array(sorted(names), np.int64)
 
 
 def _copy_waits(strings: Strings, all_calls: pa.Table, host_copies: pa.Table | None) -> pa.Table:
     """Return the calls of blocking copies to the host, as `canonical.HOST_WAITS`."""
     if host_copies is None:
         return canonical.HOST_WAITS.empty()
-    copies = host_copies.filter(pc.equal(host_copies["copyKind"], DTOH_KIND))
-    calls = _timed(all_calls, "correlationId", copies["correlationId"].to_numpy()).drop_null()
+    is_to_host = pc.equal(host_copies["copyKind"], DTOH_KIND)
+    copies = host_copies.filter(is_to_host)
+    ids_of_copies = copies["correlationId"].to_numpy()
+    calls = _timed(all_calls, "correlationId", ids_of_copies).drop_null()
     rows = _rows_of(calls, copies)
-    copying_names = strings.pairs(strings.ids_beginning("cudaMemcpy", "cuMemcpy"))
-    sync_names = [name for name, text in copying_names if _ASYNC not in (text or "")]
-    is_sync = pc.is_in(calls["nameId"], value_set=pa.array(sync_names, pa.int64()))
-    is_pageable = pc.equal(copies["dstKind"].take(rows), PAGEABLE)
+    sync_names = pa.array(_copying_names(strings, are_async=False))
+    is_sync = pc.is_in(calls["nameId"], value_set=sync_names)
+    host_memory = copies["dstKind"].take(rows)
+    is_pageable = pc.equal(host_memory, PAGEABLE)
     is_pageable = pc.fill_null(is_pageable, fill_value=False)
-    is_blocking = pc.and_(pc.is_valid(rows), pc.or_(is_sync, is_pageable))
+    is_blocking = pc.or_(is_sync, is_pageable)
+    is_blocking = pc.and_(pc.is_valid(rows), is_blocking)
     calls = calls.filter(is_blocking)
-    copies = copies.take(rows.filter(is_blocking.combine_chunks()))
-    unknown = pa.nulls(calls.num_rows, pa.int64())
-    is_whole = np.zeros(calls.num_rows, np.bool_)
-    return _host_waits(calls, copies["deviceId"], unknown, is_whole, copies["end"])
+    rows = rows.filter(is_blocking.combine_chunks())
+    copies = copies.take(rows)
+    device = copies["deviceId"]
+    n_calls = calls.num_rows
+    stream = pa.nulls(n_calls, pa.int64())
+    is_whole = np.zeros(n_calls, np.bool_)
+    return _host_waits(calls, device, stream, is_whole, copies["end"])
 
 
 def _rows_of(calls: pa.Table, records: pa.Table) -> pa.Array:
     """Return the last record with the process and correlation ID of each call, null for none."""
-    process = process_of(calls["globalTid"].to_numpy())
-    process_code = _joint_codes(process, records["globalPid"].to_numpy())
-    correlation_id = calls["correlationId"].to_numpy()
-    correlation_code = _joint_codes(correlation_id, records["correlationId"].to_numpy())
-    key = process_code + correlation_code * (process_code.max(initial=0) + 1)
-    key_of_call = key[: len(calls)]
-    key_of_record = key[len(calls) :]
-    if not key_of_record.size:
-        return pa.nulls(len(calls), pa.int64())
+    n_calls = len(calls)
+    if not len(records):
+        return pa.nulls(n_calls, pa.int64())
+    processes = process_of(calls["globalTid"].to_numpy())
+    process_code = joint_codes(processes, records["globalPid"].to_numpy())
+    ids_of_calls = calls["correlationId"].to_numpy()
+    ids_of_records = records["correlationId"].to_numpy()
+    id_code = joint_codes(ids_of_calls, ids_of_records)
+    key = paired_codes(id_code, process_code)
+    key_of_call = key[:n_calls]
+    key_of_record = key[n_calls:]
     order = np.argsort(key_of_record, kind="stable")
-    place = np.searchsorted(key_of_record[order], key_of_call, side="right") - 1
+    keys_in_order = key_of_record[order]
+    n_records_up_to_call = np.searchsorted(keys_in_order, key_of_call, side="right")
+    place = n_records_up_to_call - 1
     rows = order[np.maximum(place, 0)]
-    return pa.array(rows, mask=(place < 0) | (key_of_record[rows] != key_of_call))
-
-
-def _joint_codes(first: Int64, second: Int64) -> Int64:
-    """Return a small number for each value of two arrays, the same for equal values."""
-    codes: Int64 = np.unique(np.concatenate((first, second)), return_inverse=True)[1]
-    return codes
+    has_other_key = key_of_record[rows] != key_of_call
+    return pa.array(rows, mask=(place < 0) | has_other_key)
 
 
 def _blocking_calls(
     strings: Strings, all_calls: pa.Table, blocking_copies: BlockingCopies | None
 ) -> pa.Table:
     """Return `canonical.BLOCKING_CALLS` in order of start and end."""
-    candidates = strings.pairs(strings.ids_beginning(*_SYNCHRONISING, *_MEMORY))
-    names = {number: name for number, name in candidates if name}
-    sync_names = [number for number, name in names.items() if _ASYNC not in name]
-    is_sync = np.isin(filled(all_calls["nameId"]), np.array(sync_names, np.int64))
+    candidates = strings.texts_beginning(*_SYNCHRONISING, *_MEMORY)
+    texts_by_name = {name: text for name, text in candidates.items() if text}
+    sync_names = [name for name, text in texts_by_name.items() if _ASYNC not in text]
+    name_of_call = filled(all_calls["nameId"])
+    is_sync = np.isin(name_of_call, np.array(sync_names, np.int64))
     rows = np.flatnonzero(is_sync)
     is_of_copy = np.zeros(rows.size, np.bool_)
     if blocking_copies is not None:
         rows = np.union1d(rows, blocking_copies.pageable_calls)
         is_of_copy = np.isin(rows, blocking_copies.calls)
-    calls = all_calls.take(pa.array(rows)).append_column("is_of_copy", pa.array(is_of_copy))
-    numbers = pa.array(names.keys(), pa.int64())
-    calls = _known(_timed(calls, "nameId", numbers.to_numpy()), "globalTid")
-    texts = pa.array([_API_VERSION.sub("", name) for name in names.values()], pa.string())
-    text_of_call = pc.index_in(calls["nameId"], value_set=numbers).combine_chunks()
+    calls = all_calls.take(pa.array(rows))
+    calls = calls.append_column("is_of_copy", pa.array(is_of_copy))
+    names = pa.array(texts_by_name.keys(), pa.int64())
+    calls = _known(_timed(calls, "nameId", names.to_numpy()), "globalTid")
+    threads = calls["globalTid"].to_numpy()
+    place_of_text = pc.index_in(calls["nameId"], value_set=names)
+    texts = _without_version(texts_by_name.values())
     columns = {
-        "process_id": process_of(calls["globalTid"].to_numpy()),
+        "process_id": process_of(threads),
         "start_ns": calls["start"],
         "end_ns": calls["end"],
-        "call": texts.take(text_of_call),
+        "call": texts.take(place_of_text.combine_chunks()),
         "is_of_copy": calls["is_of_copy"],
     }
-    table = canonical.BLOCKING_CALLS.table(columns)
-    order = np.lexsort((table["end_ns"].to_numpy(), table["start_ns"].to_numpy()))
-    return table.take(order)
+    return _in_order(canonical.BLOCKING_CALLS.table(columns))
+
+
+def _without_version(names: Iterable[str]) -> pa.StringArray:
+    """Return the names of API calls without the versions at their ends."""
+    short_names = [_API_VERSION.sub("", name) for name in names]
+    return pa.array(short_names, pa.string())
+
+
+def _in_order(calls: pa.Table) -> pa.Table:
+    """Return calls in order of start and end."""
+    starts_ns = calls["start_ns"].to_numpy()
+    ends_ns = calls["end_ns"].to_numpy()
+    order = np.lexsort((ends_ns, starts_ns))
+    return calls.take(order)
 
 
 def _timed(table: pa.Table, column: str, values: Int64) -> pa.Table:
     """Return the calls that take time and have one of some values in a column."""
-    has_value = pa.array(are_among(filled(table[column]), values))
-    return table.filter(pc.and_(has_value, pc.greater(table["end"], table["start"])))
+    values_of_calls = filled(table[column])
+    has_value = pa.array(are_among(values_of_calls, values))
+    takes_time = pc.greater(table["end"], table["start"])
+    return table.filter(pc.and_(has_value, takes_time))
 
 
 class Overhead(Struct, frozen=True):
@@ -303,32 +374,37 @@ class Overhead(Struct, frozen=True):
 
     def of_process(self, process_id: int) -> tuple[Int64, Int64]:
         """Return the starts and ends of the work in a process, or in an unknown process."""
-        is_of_process = (self.processes == process_id) | (self.processes == 0)
+        is_unknown = self.processes == 0
+        is_of_process = (self.processes == process_id) | is_unknown
         return self.starts[is_of_process], self.ends[is_of_process]
 
 
 def read_overhead(report: Report, facts: ReportFacts) -> Overhead | None:
     """Read the work of the profiler itself in all processes, None if it was not recorded."""
-    if not report.has(versions.OVERHEAD, "start", "end"):
-        is_lazy = not report.has(versions.OVERHEAD) and facts.leaves_out_empty(versions.OVERHEAD)
-        version = versions.version_numbers(facts.schema_version)
-        if is_lazy and version >= _OLDEST_WITH_OVERHEAD:
-            return Overhead(EMPTY.starts, EMPTY.ends, EMPTY.starts)
-        return None
-    names = ["start", "end"]
-    has_threads = report.has(versions.OVERHEAD, "globalTid")
+    if not report.has(OVERHEAD, "start", "end"):
+        if not _leaves_out_overhead(facts) or report.has(OVERHEAD):
+            return None
+        return Overhead(EMPTY.starts, EMPTY.ends, EMPTY.starts)
+    columns = {"start": "int", "end": "int"}
+    has_threads = report.has(OVERHEAD, "globalTid")
     if has_threads:
-        names.append("globalTid")
-    rows = report.select(versions.OVERHEAD, dict.fromkeys(names, "int"))
-    are_times_known = pc.and_(pc.is_valid(rows["start"]), pc.is_valid(rows["end"]))
-    rows = _possible(rows.filter(are_times_known))
+        columns["globalTid"] = "int"
+    rows = report.select(OVERHEAD, columns)
+    rows = _possible(_known(rows, "start", "end"))
     starts = rows["start"].to_numpy()
     ends = rows["end"].to_numpy()
     threads = np.zeros_like(starts)
     if has_threads:
         threads = pc.fill_null(rows["globalTid"], 0).to_numpy()
     has_length = ends > starts
-    return Overhead(starts[has_length], ends[has_length], process_of(threads[has_length]))
+    processes = process_of(threads)
+    return Overhead(starts[has_length], ends[has_length], processes[has_length])
+
+
+def _leaves_out_overhead(facts: ReportFacts) -> bool:
+    """Tell whether a report without the table of overhead recorded that there was none."""
+    version = version_numbers(facts.schema_version)
+    return version >= _OLDEST_WITH_OVERHEAD and facts.leaves_out_empty(OVERHEAD)
 
 
 class Strings:
@@ -340,16 +416,25 @@ class Strings:
 
     def lookup(self, ids: NDArray[np.int64]) -> pa.StringArray:
         """Return the text of each ID, null for an unknown ID."""
-        places = pc.index_in(pa.array(ids), value_set=pa.array(self._ids))
+        known_ids = pa.array(self._ids)
+        wanted_ids = pa.array(ids)
+        places = pc.index_in(wanted_ids, value_set=known_ids)
         return self._values.take(places)
 
     def pairs(self, ids: NDArray[np.int64]) -> Iterator[tuple[int, str | None]]:
         """Return each id with its text."""
-        return zip(ids.tolist(), self.lookup(ids).to_pylist(), strict=True)
+        texts = self.lookup(ids).to_pylist()
+        return zip(ids.tolist(), texts, strict=True)
+
+    def texts_beginning(self, *prefixes: str) -> dict[int, str | None]:
+        """Return the ids of all texts that begin with one of some prefixes, with the texts."""
+        ids = self.ids_beginning(*prefixes)
+        return dict(self.pairs(ids))
 
     def ids_beginning(self, *prefixes: str, ignore_case: bool = False) -> NDArray[np.int64]:
         """Return the ids of all texts that begin with one of some prefixes."""
-        pattern = f"^({'|'.join(map(re.escape, prefixes))})"
+        literal_prefixes = "|".join(map(re.escape, prefixes))
+        pattern = f"^({literal_prefixes})"
         matches = pc.match_substring_regex(self._values, pattern, ignore_case=ignore_case)
         begins: Flags = matches.to_numpy(zero_copy_only=False)
         return self._ids[begins]
@@ -357,7 +442,10 @@ class Strings:
 
 def read_strings(report: Report) -> Strings:
     """Read the string table of a report. Without one, there are no names."""
-    if not report.has(versions.STRINGS, "id", "value"):
-        return Strings(np.empty(0, np.int64), pa.array([], pa.string()))
-    rows = report.select(versions.STRINGS, {"id": "int", "value": "text"})
-    return Strings(filled(rows["id"], 0), rows["value"].combine_chunks())
+    if not report.has(STRINGS, "id", "value"):
+        no_ids = np.empty(0, np.int64)
+        no_texts = pa.array([], pa.string())
+        return Strings(no_ids, no_texts)
+    rows = report.select(STRINGS, {"id": "int", "value": "text"})
+    ids = filled(rows["id"], 0)
+    return Strings(ids, rows["value"].combine_chunks())

@@ -78,7 +78,8 @@ def printed_lines(path: Path, *, max_lines: int | None = None) -> Iterator[tuple
         try:
             opened = open_ordinary(path, MOST_LOG_BYTES)
         except NotOrdinaryError as error:
-            raise InputError(decoded(str(path)), str(error), fix="name the file itself") from error
+            name = decoded(str(path))
+            raise InputError(name, str(error), fix="name the file itself") from error
         with opened as file:
             pieces = iter(lambda: file.readline(_MAX_LINE_BYTES), b"")
             starts_line = True
@@ -183,10 +184,14 @@ def parse_line(text: str) -> LogLine | None:
         # NCCL_DEBUG=VERSION prints the version without a header.
         version = _VERSION.match(text.strip())
         return LogLine(None, 0, Setting(None, version["value"])) if version else None
-    if _HEADER.search(text, header.end()):
+    end_of_header = header.end()
+    if _HEADER.search(text, end_of_header):
         return LogLine(None, 0, None)
-    process = (printable(header["host"]), int(header["pid"]))
-    return LogLine(process, int(header["thread"]), _read_fact(text[header.end() :]))
+    host = printable(header["host"])
+    process = (host, int(header["pid"]))
+    thread = int(header["thread"])
+    fact = _read_fact(text[end_of_header:])
+    return LogLine(process, thread, fact)
 
 
 def _read_fact(body: str) -> Fact | None:
@@ -199,16 +204,18 @@ def _read_ring(body: str) -> Ring | None:
     match = _RING.match(body)
     if match is None:
         return None
-    return Ring(int(match[1]), tuple(map(int, match[2].split())))
+    channel, ranks = match.groups()
+    ranks_in_order = map(int, ranks.split())
+    return Ring(int(channel), tuple(ranks_in_order))
 
 
 def _read_trees(body: str) -> Trees | None:
     if _TREES.match(body) is None:
         return None
     trees = _TREE.findall(body)
-    parents = tuple((int(channel), int(parent)) for channel, _, parent in trees)
     _, rank, _ = trees[0]
-    return Trees(int(rank), parents)
+    parents = [(int(channel), int(parent)) for channel, _, parent in trees]
+    return Trees(int(rank), tuple(parents))
 
 
 def _read_connection(body: str) -> Connected | None:
@@ -272,12 +279,17 @@ def _read_channels(body: str) -> Channels | None:
     match = _COUNTS.match(body)
     if match is None:
         return None
-    return Channels(int(match[1]), int(match[2]) > 0 if match[2] else None)
+    n_channels, n_nvls_channels = match.groups()
+    is_nvls_on = int(n_nvls_channels) > 0 if n_nvls_channels else None
+    return Channels(int(n_channels), is_nvls_on)
 
 
 def _read_nvls(body: str) -> Channels | None:
     match = _NVLS.match(body)
-    return None if match is None else Channels(None, is_nvls_on=match["on"] is not None)
+    if match is None:
+        return None
+    is_on = match["on"] is not None
+    return Channels(None, is_nvls_on=is_on)
 
 
 def _read_setting(body: str) -> Setting | None:
@@ -329,6 +341,13 @@ class Group(Struct, eq=False):
     by_rank: dict[int, Membership] = field(default_factory=dict)
 
 
+# By name and number of ranks.
+Groups: TypeAlias = dict[tuple[str, int], Group]
+# The transport of each channel by source of knowledge: whether it is the receiver, and whether the
+# connection is of a point-to-point call.
+TransportsBySource: TypeAlias = dict[tuple[bool, bool], dict[int, str]]
+
+
 def communicators(
     facts_of: Mapping[Process, Sequence[tuple[int, Fact]]],
 ) -> tuple[Communicator, ...]:
@@ -337,15 +356,16 @@ def communicators(
     `facts_of` has the threads and facts of each process, in the order of its log.
     """
     facts_of = dict(sorted(facts_of.items()))
-    groups: dict[tuple[str, int], Group] = {}
-    memberships = {
-        process: _list_memberships(process, facts, groups) for process, facts in facts_of.items()
-    }
+    groups: Groups = {}
+    memberships: dict[Process, list[Membership]] = {}
+    for process, facts in facts_of.items():
+        memberships[process] = _list_memberships(process, facts, groups)
     for process, facts in facts_of.items():
         for position, (thread, fact) in enumerate(facts):
             if isinstance(fact, Ring | Trees | Connected | Channels):
                 _assign_fact(memberships[process], position, thread, fact)
-    return tuple(map(_communicator, sorted(groups.values(), key=_first_member)))
+    groups_in_order = sorted(groups.values(), key=_first_member)
+    return tuple(map(_communicator, groups_in_order))
 
 
 def _first_member(group: Group) -> tuple[int, Process]:
@@ -353,7 +373,7 @@ def _first_member(group: Group) -> tuple[int, Process]:
 
 
 def _list_memberships(
-    process: Process, facts: Sequence[tuple[int, Fact]], groups: dict[tuple[str, int], Group]
+    process: Process, facts: Sequence[tuple[int, Fact]], groups: Groups
 ) -> list[Membership]:
     """List the communicators that a process was in, in the order of their initialization.
 
@@ -374,28 +394,26 @@ def _list_memberships(
         elif is_complete and existing and existing.ready == math.inf:
             existing.ready = position
         else:
-            membership = Membership(
-                process=process,
-                order=len(memberships),
-                thread=thread,
-                init=fact,
-                begin=position,
-                ready=position if is_complete else math.inf,
-            )
-            _join_group(membership, _latest_membership(memberships, fact.parent), groups)
+            order = len(memberships)
+            membership = Membership(process, order, thread, init=fact, begin=position)
+            if is_complete:
+                membership.ready = position
+            parent = _latest_membership(memberships, fact.parent)
+            _join_group(membership, parent, groups)
             memberships.append(membership)
     return memberships
 
 
 def _latest_membership(memberships: Sequence[Membership], pointer: str | None) -> Membership | None:
     """Return the last membership with a pointer whose communicator is not gone; None for none."""
-    alive = (member for member in reversed(memberships) if member.end == math.inf)
-    return next((member for member in alive if member.init.pointer == pointer), None)
+    for member in reversed(memberships):
+        is_alive = member.end == math.inf
+        if is_alive and member.init.pointer == pointer:
+            return member
+    return None
 
 
-def _join_group(
-    membership: Membership, parent: Membership | None, groups: dict[tuple[str, int], Group]
-) -> None:
+def _join_group(membership: Membership, parent: Membership | None, groups: Groups) -> None:
     """Add a membership to the group of its communicator, if the log identifies that one."""
     init = membership.init
     name = init.comm_id
@@ -403,7 +421,8 @@ def _join_group(
         name = f"{parent.group.name}/{init.split}"
     if name is None:
         return
-    group = groups.setdefault((name, init.n_ranks), Group(name, init.n_ranks))
+    new_group = Group(name, init.n_ranks)
+    group = groups.setdefault((name, init.n_ranks), new_group)
     group.members.append(membership)
     group.by_rank.setdefault(init.rank, membership)
     membership.group = group
@@ -435,10 +454,10 @@ def _assign_to_fitting(
     """Add a fact to the first communicator that it fits, those in initialization first."""
     key = _key_of(fact)
     lacking = [member for member in alive if key not in member.facts]
-    candidates = (*in_init, *lacking, *alive)
-    owner = next((member for member in candidates if _fits(member, fact)), None)
-    if owner:
-        owner.facts.setdefault(key, fact)
+    for member in (*in_init, *lacking, *alive):
+        if _fits(member, fact):
+            member.facts.setdefault(key, fact)
+            return
 
 
 def _key_of(fact: Ring | Trees | Connected) -> tuple[int, ...]:
@@ -454,18 +473,19 @@ def _key_of(fact: Ring | Trees | Connected) -> tuple[int, ...]:
 
 def _fits(member: Membership, fact: Ring | Trees | Connected) -> bool:
     """Tell whether a fact may be about the communicator of a membership."""
-    n_ranks = member.init.n_ranks
+    init = member.init
     if isinstance(fact, Ring):
-        return sorted(fact.ranks) == list(range(n_ranks))
+        return sorted(fact.ranks) == list(range(init.n_ranks))
     if isinstance(fact, Trees):
         parents = [parent for _, parent in fact.parents]
-        are_valid = all(-1 <= parent < n_ranks for parent in parents)
-        return fact.rank == member.init.rank and are_valid and fact.rank not in parents
+        are_valid = all(-1 <= parent < init.n_ranks for parent in parents)
+        has_own_parent = fact.rank in parents
+        return fact.rank == init.rank and are_valid and not has_own_parent
     logging_rank = fact.to_rank if fact.is_receive else fact.from_rank
-    if logging_rank != member.init.rank or fact.from_rank == fact.to_rank:
+    if logging_rank != init.rank or fact.from_rank == fact.to_rank:
         return False
-    ends = ((fact.from_rank, fact.from_gpu), (fact.to_rank, fact.to_gpu))
-    return all(_may_have_gpu(member, rank, gpu) for rank, gpu in ends)
+    may_have_source = _may_have_gpu(member, fact.from_rank, fact.from_gpu)
+    return may_have_source and _may_have_gpu(member, fact.to_rank, fact.to_gpu)
 
 
 def _may_have_gpu(member: Membership, rank: int, gpu: str | None) -> bool:
@@ -479,25 +499,32 @@ def _may_have_gpu(member: Membership, rank: int, gpu: str | None) -> bool:
     if not gpu or rank not in members:
         return True
     init = members[rank].init
-    labels = {init.nvml_device, init.cuda_device, init.bus_id} - {None}
-    return not labels or gpu in {str(label) for label in labels}
+    labels = {init.nvml_device, init.cuda_device, init.bus_id}
+    shown_labels = {str(label) for label in labels - {None}}
+    return not shown_labels or gpu in shown_labels
 
 
 def _communicator(group: Group) -> Communicator:
     """Sum up what all members of a communicator logged."""
     rings = _rings(group)
-    members = tuple(_comm_member(rank, group.by_rank[rank]) for rank in sorted(group.by_rank))
-    channels = [fact for member in group.members for fact in member.channels]
-    n_logged_channels = max((fact.n_channels or 0 for fact in channels), default=0)
+    edges = _edges(group)
+    trees = _trees(group)
+    members = [_comm_member(rank, member) for rank, member in sorted(group.by_rank.items())]
+    channels: list[Channels] = []
+    for member in group.members:
+        channels += member.channels
+    numbers_of_channels = (fact.n_channels or 0 for fact in channels)
+    n_channels = max(numbers_of_channels, default=0) or len(rings)
+    is_nvls_on = _is_nvls_on(channels)
     return Communicator(
         comm_id=group.name,
         n_ranks=group.n_ranks,
-        edges=_edges(group) or None,
+        edges=edges or None,
         rings=rings or None,
-        members=members,
-        trees=_trees(group) or None,
-        n_channels=n_logged_channels or len(rings) or None,
-        is_nvls_on=_is_nvls_on(channels),
+        members=tuple(members),
+        trees=trees or None,
+        n_channels=n_channels or None,
+        is_nvls_on=is_nvls_on,
     )
 
 
@@ -530,8 +557,10 @@ def _logged(members: Iterable[Membership], kind: type[_FactT]) -> Iterator[_Fact
 
 def _rings(group: Group) -> dict[int, tuple[int, ...]]:
     """Return the ranks of each channel's ring, as the lowest rank logged them."""
-    members_from_last = [group.by_rank[rank] for rank in sorted(group.by_rank, reverse=True)]
-    rings = {ring.channel: ring.ranks for ring in _logged(members_from_last, Ring)}
+    members_by_rank = [group.by_rank[rank] for rank in sorted(group.by_rank)]
+    rings: dict[int, tuple[int, ...]] = {}
+    for ring in _logged(members_by_rank, Ring):
+        rings.setdefault(ring.channel, ring.ranks)
     return dict(sorted(rings.items()))
 
 
@@ -543,7 +572,8 @@ def _trees(group: Group) -> dict[int, tuple[tuple[int, int], ...]]:
             edges = edges_by_channel.setdefault(channel, set())
             if parent >= 0:
                 edges.add((trees.rank, parent))
-    return {channel: tuple(sorted(edges)) for channel, edges in sorted(edges_by_channel.items())}
+    channels = sorted(edges_by_channel)
+    return {channel: tuple(sorted(edges_by_channel[channel])) for channel in channels}
 
 
 def _edges(group: Group) -> tuple[Edge, ...]:
@@ -552,18 +582,20 @@ def _edges(group: Group) -> tuple[Edge, ...]:
     What the sender logged precedes what the receiver logged, and collectives precede point-to-point
     calls.
     """
-    # For each pair of ranks and source of knowledge the transport of each channel.
-    by_edge: dict[tuple[int, int], dict[tuple[bool, bool], dict[int, str]]] = {}
+    by_edge: dict[tuple[int, int], TransportsBySource] = {}
     for connection in _logged(group.members, Connected):
-        by_source = by_edge.setdefault((connection.from_rank, connection.to_rank), {})
-        source = (connection.is_receive, connection.connection > 0)
+        ranks = (connection.from_rank, connection.to_rank)
+        by_source = by_edge.setdefault(ranks, {})
+        is_point_to_point = connection.connection > 0
+        source = (connection.is_receive, is_point_to_point)
         by_channel = by_source.setdefault(source, {})
         by_channel.setdefault(connection.channel, connection.transport)
     edges = []
     for (from_rank, to_rank), by_source in sorted(by_edge.items()):
         by_channel = by_source[min(by_source)]
-        transports = tuple(sorted(set(by_channel.values())))
-        edges.append(Edge(from_rank, to_rank, transports, n_channels=len(by_channel)))
+        transports = sorted(set(by_channel.values()))
+        n_channels = len(by_channel)
+        edges.append(Edge(from_rank, to_rank, tuple(transports), n_channels))
     return tuple(edges)
 
 
@@ -581,10 +613,10 @@ def read_nccl_logs(
     `unusable`.
     """
     settings: dict[str | None, set[str]] = {}
-    facts: dict[Process, list[tuple[int, Fact]]] = {}
+    facts_of: dict[Process, list[tuple[int, Fact]]] = {}
     # A path that is named twice is read once.
-    distinct_paths = {path.absolute(): path for path in paths}.values()
-    for path in distinct_paths:
+    distinct_paths = {path.absolute(): path for path in paths}
+    for path in distinct_paths.values():
         try:
             lines = _read_log(path)
         except InputError as error:
@@ -594,14 +626,16 @@ def read_nccl_logs(
             continue
         for process, thread, fact in lines:
             if isinstance(fact, Setting):
-                settings.setdefault(fact.name, set()).add(fact.value)
+                values = settings.setdefault(fact.name, set())
+                values.add(fact.value)
             elif process and fact:
-                facts.setdefault(process, []).append((thread, fact))
-    versions = settings.pop(None, set())
+                facts = facts_of.setdefault(process, [])
+                facts.append((thread, fact))
+    versions = sorted(settings.pop(None, set()))
     named_settings = {name: values for name, values in settings.items() if name}
     return NcclLog(
-        version=", ".join(sorted(versions)) or None,
-        communicators=communicators(facts),
+        version=", ".join(versions) or None,
+        communicators=communicators(facts_of),
         settings=recorded_settings(named_settings, Mask()),
     )
 
@@ -638,28 +672,41 @@ def read_topology(path: Path) -> Topology:
 
     The last paths of a row that was cut are unknown.
     """
-    lines = iter([text for text, _ in printed_lines(path, max_lines=_MAX_TOPOLOGY_LINES)])
-    columns = next(filter(None, map(_header_devices, lines)), None)
+    printed = printed_lines(path, max_lines=_MAX_TOPOLOGY_LINES)
+    lines = iter([text for text, _ in printed])
+    headers = filter(None, map(_header_devices, lines))
+    columns = next(headers, None)
     if columns is None:
         problem = "contains no matrix of nvidia-smi topo -m"
         raise InputError(decoded(str(path)), problem, fix=_TOPOLOGY_FIX)
     rows = _read_rows(lines, columns)
-    paths = {(row, column): link for row, links in rows.items() for column, link in links.items()}
+    paths: dict[tuple[str, str], str] = {}
+    for row, links in rows.items():
+        paths |= {(row, column): link for column, link in links.items()}
     if not rows or (not paths and len(columns) > 1):
         problem = (
             "contains a matrix without NV#, PIX, PXB, PHB, NODE or SYS, as nvidia-smi topo -m "
             "prints"
         )
         raise InputError(decoded(str(path)), problem, fix=_TOPOLOGY_FIX)
-    # The matrix is symmetric, so a path that was cut off is taken from the row of the other device.
+    gpus = _gpu_indices(columns)
+    return Topology(gpus, _with_mirrored(paths))
+
+
+def _with_mirrored(paths: Mapping[tuple[str, str], str]) -> dict[tuple[str, str], str]:
+    """Return paths between two devices in both directions, sorted.
+
+    The matrix is symmetric, so a path that was cut off is taken from the row of the other device.
+    """
     mirrored_paths = {(column, row): link for (row, column), link in paths.items()}
-    all_paths = mirrored_paths | paths
-    return Topology(gpus=_gpu_indices(columns), paths=dict(sorted(all_paths.items())))
+    all_paths = mirrored_paths | dict(paths)
+    return dict(sorted(all_paths.items()))
 
 
 def _gpu_indices(devices: Iterable[str]) -> tuple[int, ...]:
     matches = map(_GPU.match, devices)
-    return tuple(sorted({int(match[1]) for match in matches if match}))
+    indices = {int(match[1]) for match in matches if match}
+    return tuple(sorted(indices))
 
 
 def _header_devices(line: str) -> list[str]:
@@ -669,18 +716,25 @@ def _header_devices(line: str) -> list[str]:
     """
     words = line.split()
     devices = list(itertools.takewhile(_DEVICE.match, words))
-    if not devices or not _GPU.match(devices[0]) or len(set(devices)) < len(devices):
+    n_devices = len(devices)
+    if not devices or not _GPU.match(devices[0]):
         return []
-    following = words[len(devices) :][:1]
-    return devices if following in ([], ["CPU"], ["NUMA"]) else []
+    if len(set(devices)) < n_devices:
+        return []
+    next_words = words[n_devices:][:1]
+    return devices if next_words in ([], ["CPU"], ["NUMA"]) else []
 
 
 def _read_rows(lines: Iterable[str], columns: Sequence[str]) -> dict[str, dict[str, str]]:
     """Return the paths of each row of a matrix by column, up to the legend or the next header."""
     rows: dict[str, dict[str, str]] = {}
     for line in lines:
-        name, *cells = line.split() or [""]
-        if name.lower().startswith("legend") or (cells and _header_devices(line)):
+        words = line.split()
+        if not words:
+            continue
+        name, *cells = words
+        is_legend = name.lower().startswith("legend")
+        if is_legend or (cells and _header_devices(line)):
             break
         if cells and name not in rows and _DEVICE.match(name):
             rows[name] = _paths_of_row(name, columns, cells)
@@ -690,10 +744,9 @@ def _read_rows(lines: Iterable[str], columns: Sequence[str]) -> dict[str, dict[s
 def _paths_of_row(name: str, columns: Sequence[str], cells: Sequence[str]) -> dict[str, str]:
     """Return the path to each other device of a row; the columns after the matrix are left out."""
     matrix_cells = itertools.takewhile(_CELL.match, cells)
-    links = {
-        column: cell
-        for column, cell in zip(columns, matrix_cells, strict=False)
-        if column != name and _PATH.fullmatch(cell)
-    }
-    # Drivers before 387 call SYS so.
-    return {column: "SYS" if cell == "SOC" else cell for column, cell in links.items()}
+    links: dict[str, str] = {}
+    for column, cell in zip(columns, matrix_cells, strict=False):
+        if column != name and _PATH.fullmatch(cell):
+            # Drivers before 387 call SYS so.
+            links[column] = "SYS" if cell == "SOC" else cell
+    return links

@@ -5,8 +5,8 @@ that are named here are read.
 """
 
 import re
-from collections.abc import Collection, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import NamedTuple, TypeVar
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -21,8 +21,20 @@ from nsyspipe.nsys.command_words import (
     shown_alone,
     shown_commands,
 )
-from nsyspipe.reader import report as versions
-from nsyspipe.reader.report import FileState, Report
+from nsyspipe.reader.report import (
+    CAPTURE_META,
+    CAPTURE_TIMES,
+    CUDA_CALL_CHAINS,
+    CUDA_DEVICE,
+    EXPORT_META,
+    EXPORT_META_OLD,
+    GPU,
+    SESSION_START,
+    SYSTEM_ENV,
+    TIME_LIMIT,
+    FileState,
+    Report,
+)
 
 # The variables of launchers for the rank and the number of ranks, the most reliable launcher first.
 # RANK and WORLD_SIZE precede all of them.
@@ -62,6 +74,9 @@ _NAME_AND_VALUE = {"name": "text", "value": "text"}
 # How the name of the row begins in which nsys records that it collected Python backtraces, for
 # example PYTHON_BACKTRACE_SAMPLING_OPTIONS:COLLECT_SAMPLES, and its value.
 PYTHON_BACKTRACES = ("PYTHON_BACKTRACE", "true")
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+_QUOTED = re.compile(r'"(?P<content>.*)"', re.DOTALL)
 _ASSIGNMENT = re.compile(r'^(?P<name>\w+)="?(?P<value>[^"]*)"?$')
 
 
@@ -108,12 +123,14 @@ class ReportFacts(Struct, frozen=True):
 
     def leaves_out_empty(self, table: str) -> bool:
         """Tell whether the export leaves a table out if, and only if, the table has no rows."""
-        return self.is_lazy and (not self.exported_tables or table in self.exported_tables)
+        is_exported = not self.exported_tables or table in self.exported_tables
+        return self.is_lazy and is_exported
 
     def number(self, variable: str) -> int | None:
         """Return a variable's value as a non-negative integer, or None."""
-        value = self.variables.get(variable, "").strip()
-        return int(value) if re.fullmatch(r"[0-9]{1,18}", value) else None
+        value = self.variables.get(variable, "")
+        digits = re.fullmatch(r"[0-9]{1,18}", value.strip())
+        return int(digits.group()) if digits else None
 
     def gpu_name(self, pid: int, device: int | None) -> str | None:
         """Return the model of a CUDA device of a process; None if it is not known.
@@ -135,46 +152,69 @@ class ReportFacts(Struct, frozen=True):
 
 def read_facts(report: Report) -> ReportFacts:
     """Read the facts of a report; facts that its version does not have are None or empty."""
-    settings = _export_settings(report)
+    facts = _read_export_facts(report)
     session_start_utc_ns = _session_start_utc_ns(report)
     gpus = _read_gpus(report)
     drivers, cuda_drivers = driver_versions_of(report)
     traced_events, cuda_graph_traces = traced_by(report)
-    exported_tables = settings.get("EXPORT_PARAM_TABLES_TO_EXPORT") or ""
-    tells_export = any(name.startswith("EXPORT_PARAM_") for name in settings)
-    is_lazy = (settings.get("EXPORT_PARAM_LAZY") or "true").lower() != "false"
-    facts = ReportFacts(
+    commands = commands_of(report)
+    nsys_start_utc_ns = _nsys_start_utc_ns(report, session_start_utc_ns)
+    host = host_of(report)
+    facts = replace(
+        facts,
+        session_start_utc_ns=session_start_utc_ns,
+        nsys_start_utc_ns=nsys_start_utc_ns,
+        gpu_names=gpus.names,
+        gpu_of_device=gpus.id_of_device,
         driver_versions=drivers,
         cuda_driver_versions=cuda_drivers,
         traced_events=traced_events,
         cuda_graph_traces=cuda_graph_traces,
-        commands=tuple(commands_of(report)),
-        nsys_version=settings.get("EXPORT_PRODUCT_VERSION"),
-        schema_version=settings.get("EXPORT_SCHEMA_VERSION"),
-        session_start_utc_ns=session_start_utc_ns,
-        gpu_names=gpus.names,
-        gpu_of_device=gpus.id_of_device,
-        exported_tables=exported_tables.strip(),
-        tells_export=tells_export,
-        is_lazy=is_lazy,
-        file_state=report.state,
+        commands=tuple(commands),
+        host=host,
     )
+    return _with_facts_of_program(report, facts)
+
+
+def _with_facts_of_program(report: Report, facts: ReportFacts) -> ReportFacts:
+    """Add the variables and GPUs of the program, and what was recorded of its work on the CPU."""
+    variables = _rank_variables(report)
+    gpu_of_ordinal = _gpu_of_ordinal(report)
+    environment = read_environment(report)
+    is_cpu_sampled = samples_cpu(report)
+    has_cuda_backtraces = _has_cuda_backtraces(report, facts)
     return replace(
         facts,
-        nsys_start_utc_ns=_nsys_start_utc_ns(report, session_start_utc_ns),
-        host=host_of(report),
-        variables=_rank_variables(report),
-        gpu_of_ordinal=_gpu_of_ordinal(report),
-        environment=read_environment(report),
-        is_cpu_sampled=samples_cpu(report),
-        has_cuda_backtraces=_has_cuda_backtraces(report, facts),
+        variables=variables,
+        gpu_of_ordinal=gpu_of_ordinal,
+        environment=environment,
+        is_cpu_sampled=is_cpu_sampled,
+        has_cuda_backtraces=has_cuda_backtraces,
+    )
+
+
+def _read_export_facts(report: Report) -> ReportFacts:
+    """Return the facts about the export of a report, and the state of its file."""
+    settings = _export_settings(report)
+    exported_tables = settings.get("EXPORT_PARAM_TABLES_TO_EXPORT") or ""
+    tells_export = any(name.startswith("EXPORT_PARAM_") for name in settings)
+    lazy_setting = settings.get("EXPORT_PARAM_LAZY") or "true"
+    nsys_version = settings.get("EXPORT_PRODUCT_VERSION")
+    schema_version = settings.get("EXPORT_SCHEMA_VERSION")
+    return ReportFacts(
+        nsys_version=nsys_version,
+        schema_version=schema_version,
+        exported_tables=exported_tables.strip(),
+        tells_export=tells_export,
+        is_lazy=lazy_setting.lower() != "false",
+        file_state=report.state,
     )
 
 
 def _export_settings(report: Report) -> dict[str, str]:
     """Return what nsys recorded about the export, by name."""
     settings: dict[str, str] = {}
-    for table in (versions.EXPORT_META_OLD, versions.EXPORT_META):
+    for table in (EXPORT_META_OLD, EXPORT_META):
         for row in report.few(table, _NAME_AND_VALUE):
             settings[row["name"]] = row["value"]
     return settings
@@ -191,35 +231,56 @@ class _Gpus(NamedTuple):
 
 def _read_gpus(report: Report) -> _Gpus:
     # The columns have other names in other versions.
-    id_column = "id" if report.has(versions.GPU, "id") else "deviceId"
-    device_column = "cuDevice" if report.has(versions.GPU, "cuDevice") else id_column
+    id_column = "id" if report.has(GPU, "id") else "deviceId"
+    device_column = "cuDevice" if report.has(GPU, "cuDevice") else id_column
     columns = {id_column: "int", device_column: "int", "name": "text"}
-    rows = report.few(versions.GPU, columns)
-    names = {row[id_column]: row["name"] for row in rows if row["name"]}
-    has_device = [row for row in rows if row[device_column] is not None]
-    return _Gpus(names, {row[device_column]: row[id_column] for row in has_device})
+    names: dict[int, str] = {}
+    id_of_device: dict[int, int] = {}
+    for row in report.few(GPU, columns):
+        gpu_id = row[id_column]
+        device = row[device_column]
+        if row["name"]:
+            names[gpu_id] = row["name"]
+        if device is not None:
+            id_of_device[device] = gpu_id
+    return _Gpus(names, id_of_device)
 
 
 def _gpu_of_ordinal(report: Report) -> dict[tuple[int, int], int]:
     """Return the GPU id of each pid and CUDA ordinal."""
     columns = dict.fromkeys(("pid", "cudaId", "gpuId"), "int")
-    rows = report.few(versions.CUDA_DEVICE, columns)
-    return {(row["pid"], row["cudaId"]): row["gpuId"] for row in rows if row["gpuId"] is not None}
+    gpu_of_ordinal: dict[tuple[int, int], int] = {}
+    for row in report.few(CUDA_DEVICE, columns):
+        ordinal = (row["pid"], row["cudaId"])
+        if row["gpuId"] is not None:
+            gpu_of_ordinal[ordinal] = row["gpuId"]
+    return gpu_of_ordinal
 
 
 def _session_start_utc_ns(report: Report) -> int | None:
-    rows = report.few(versions.SESSION_START, {"utcEpochNs": "int"})
-    starts = (row["utcEpochNs"] for row in rows)
-    start: int | None = next((start for start in starts if start is not None), None)
-    return start if start is not None and abs(start) < versions.TIME_LIMIT else None
+    for row in report.few(SESSION_START, {"utcEpochNs": "int"}):
+        start_ns: int | None = row["utcEpochNs"]
+        if start_ns is not None:
+            return start_ns if abs(start_ns) < TIME_LIMIT else None
+    return None
 
 
 def _rank_variables(report: Report) -> dict[str, str]:
     """Return the variables of ranks and jobs that have only one value in the report."""
     values_by_name: dict[str, set[str]] = {}
     for variable in variables_of(report, (*RANK_VARIABLES, *JOB_VARIABLES)):
-        values_by_name.setdefault(variable.name, set()).add(variable.value)
-    return {name: values.pop() for name, values in values_by_name.items() if len(values) == 1}
+        values = values_by_name.setdefault(variable.name, set())
+        values.add(variable.value)
+    return only_values(values_by_name)
+
+
+def only_values(values_by_key: Mapping[_Key, Collection[_Value]]) -> dict[_Key, _Value]:
+    """Return the value of each key that has exactly one value."""
+    only_value: dict[_Key, _Value] = {}
+    for key, values in values_by_key.items():
+        if len(values) == 1:
+            only_value[key] = next(iter(values))
+    return only_value
 
 
 def _nsys_start_utc_ns(report: Report, session_start_utc_ns: int | None) -> int | None:
@@ -227,16 +288,18 @@ def _nsys_start_utc_ns(report: Report, session_start_utc_ns: int | None) -> int 
 
     The report has the time between that start and the start of its own capture.
     """
-    rows = report.few(versions.CAPTURE_TIMES, {"startTime": "int"})
-    delay_ns: int | None = next((row["startTime"] for row in rows), None)
-    if session_start_utc_ns is None or delay_ns is None or abs(delay_ns) >= versions.TIME_LIMIT:
+    rows = report.few(CAPTURE_TIMES, {"startTime": "int"})
+    if not rows or session_start_utc_ns is None:
+        return None
+    delay_ns: int | None = rows[0]["startTime"]
+    if delay_ns is None or abs(delay_ns) >= TIME_LIMIT:
         return None
     return session_start_utc_ns - delay_ns
 
 
 def host_of(report: Report) -> str | None:
     """Return the name of the host that was captured."""
-    rows = report.few(versions.SYSTEM_ENV, _NAME_AND_VALUE, "name = 'Hostname'")
+    rows = report.few(SYSTEM_ENV, _NAME_AND_VALUE, "name = 'Hostname'")
     return next((row["value"] for row in rows), None)
 
 
@@ -246,32 +309,52 @@ def driver_versions_of(report: Report) -> tuple[tuple[str, ...], tuple[str, ...]
     Values that do not look like versions are left out.
     """
     where = "name IN ('NvDriverVersion', 'CudaDriverVersion')"
-    rows = report.few(versions.SYSTEM_ENV, _NAME_AND_VALUE, where)
-    drivers = [row["value"] for row in rows if row["name"] == "NvDriverVersion"]
-    cuda_texts = [row["value"] for row in rows if row["name"] == "CudaDriverVersion"]
-    cuda_numbers = [int(text) for text in cuda_texts if _CUDA_NUMBER.fullmatch(text or "")]
-    cuda_versions = [f"{number // 1000}.{number % 1000 // 10}" for number in cuda_numbers]
-    return tuple(shown_alone(drivers, VERSION)), tuple(shown_alone(cuda_versions, VERSION))
+    drivers: list[str] = []
+    cuda_versions: list[str] = []
+    for row in report.few(SYSTEM_ENV, _NAME_AND_VALUE, where):
+        value = row["value"]
+        if row["name"] == "NvDriverVersion":
+            drivers.append(value)
+        elif _CUDA_NUMBER.fullmatch(value or ""):
+            cuda_versions.append(_cuda_version(int(value)))
+    shown_drivers = shown_alone(drivers, VERSION)
+    shown_cuda_versions = shown_alone(cuda_versions, VERSION)
+    return tuple(shown_drivers), tuple(shown_cuda_versions)
+
+
+def _cuda_version(number: int) -> str:
+    """Return the version of CUDA that a number of a driver stands for."""
+    major, rest = divmod(number, 1000)
+    return f"{major}.{rest // 10}"
 
 
 def traced_by(report: Report) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the kinds of events that nsys traced, and the ways in which it traced CUDA graphs."""
     where = f"name = '{_EVENT_TYPE}' OR name LIKE '%{_GRAPH_MODE}'"
-    rows = report.few(versions.CAPTURE_META, _NAME_AND_VALUE, where)
-    events = [row["value"] for row in rows if row["name"] == _EVENT_TYPE]
+    events: list[str] = []
+    graph_modes: list[str] = []
+    for row in report.few(CAPTURE_META, _NAME_AND_VALUE, where):
+        value = row["value"]
+        if row["name"] == _EVENT_TYPE:
+            events.append(value)
+        else:
+            graph_modes.append((value or "").lower())
     # Redacted copies have NVTX only, whatever was traced.
     if set(events) == {NVTX_TRACED[1]}:
         events = []
-    graph_modes = [(row["value"] or "").lower() for row in rows if row["name"] != _EVENT_TYPE]
-    return tuple(shown_alone(events, TRACED)), tuple(shown_alone(graph_modes, TRACED))
+    shown_events = shown_alone(events, TRACED)
+    shown_graph_modes = shown_alone(graph_modes, TRACED)
+    return tuple(shown_events), tuple(shown_graph_modes)
 
 
 def samples_cpu(report: Report) -> bool | None:
     """Tell whether nsys took CPU samples of any process; None if it was not recorded."""
     where = f"name LIKE '%{CPU_TRACE}'"
-    rows = report.few(versions.CAPTURE_META, _NAME_AND_VALUE, where)
+    rows = report.few(CAPTURE_META, _NAME_AND_VALUE, where)
     values = {(row["value"] or "").lower() for row in rows}
-    return "true" in values if values & {"true", "false"} else None
+    if values.isdisjoint({"true", "false"}):
+        return None
+    return "true" in values
 
 
 def _has_cuda_backtraces(report: Report, facts: ReportFacts) -> bool | None:
@@ -279,7 +362,7 @@ def _has_cuda_backtraces(report: Report, facts: ReportFacts) -> bool | None:
 
     None if the export may have left out the backtraces.
     """
-    table = versions.CUDA_CALL_CHAINS
+    table = CUDA_CALL_CHAINS
     if report.has_rows(table):
         return True
     is_exported = report.has(table) or facts.leaves_out_empty(table)
@@ -294,11 +377,14 @@ def commands_of(report: Report) -> list[str]:
     """
     # For each process its words by position.
     words_by_process: dict[str, dict[int, str]] = {}
-    for row in report.few(versions.CAPTURE_META, _NAME_AND_VALUE, _COMMAND_ROWS):
+    for row in report.few(CAPTURE_META, _NAME_AND_VALUE, _COMMAND_ROWS):
         match = _COMMAND_ROW.fullmatch(row["name"] or "")
-        if match is not None:
-            position = _PROGRAM if match["argument"] is None else int(match["argument"])
-            words_by_process.setdefault(match["process"], {})[position] = row["value"] or ""
+        if match is None:
+            continue
+        argument = match["argument"]
+        position = _PROGRAM if argument is None else int(argument)
+        words = words_by_process.setdefault(match["process"], {})
+        words[position] = row["value"] or ""
     commands = [words for words in words_by_process.values() if words.get(_PROGRAM)]
     return shown_commands(map(_in_order, commands))
 
@@ -311,14 +397,15 @@ def _in_order(words: Mapping[int, str]) -> list[str]:
 def traces_nvtx(report: Report) -> bool:
     """Tell whether nsys recorded that it traced NVTX, even if there was no range."""
     where = "name = '{}' AND value = '{}'".format(*NVTX_TRACED)
-    return bool(report.few(versions.CAPTURE_META, _NAME_AND_VALUE, where))
+    return bool(report.few(CAPTURE_META, _NAME_AND_VALUE, where))
 
 
 def records_python_backtraces(report: Report) -> bool:
     """Tell whether nsys recorded backtraces of Python."""
     prefix, enabled = PYTHON_BACKTRACES
-    rows = report.few(versions.CAPTURE_META, _NAME_AND_VALUE, f"name LIKE '{prefix}%'")
-    return any(row["value"].lower() == enabled for row in rows)
+    rows = report.few(CAPTURE_META, _NAME_AND_VALUE, f"name LIKE '{prefix}%'")
+    values = {row["value"].lower() for row in rows}
+    return enabled in values
 
 
 class CapturedVariable(NamedTuple):
@@ -331,16 +418,21 @@ class CapturedVariable(NamedTuple):
 
 
 def variables_of(
-    report: Report, names: Collection[str], table: str = versions.CAPTURE_META
+    report: Report, names: Collection[str], table: str = CAPTURE_META
 ) -> Iterator[CapturedVariable]:
     """Yield the environment variables with some names that were captured."""
-    conditions = " OR ".join(f"value LIKE '{name}=%'" for name in names)
-    where = f"{_IS_VARIABLE} AND ({conditions})"
+    where = f"{_IS_VARIABLE} AND ({_assigns(names)})"
     for row in report.few(table, _NAME_AND_VALUE, where):
         match = _ASSIGNMENT.match(row["value"])
         # LIKE takes _ for any letter and ignores case, so the name is compared again.
         if match and match["name"] in names:
-            yield CapturedVariable(row["name"], match["name"], match["value"])
+            name, value = match.groups()
+            yield CapturedVariable(row["name"], name, value)
+
+
+def _assigns(names: Iterable[str]) -> str:
+    """Return the SQL condition for rows that assign variables with some names."""
+    return " OR ".join(f"value LIKE '{name}=%'" for name in names)
 
 
 def read_environment(report: Report) -> dict[str, str] | None:
@@ -349,18 +441,22 @@ def read_environment(report: Report) -> dict[str, str] | None:
     None if the environment was not captured as a whole, which is when there are only variables of
     launchers.
     """
-    table = versions.CAPTURE_META
+    table = CAPTURE_META
     if not report.has(table, *_NAME_AND_VALUE):
         return None
-    is_launchers = " OR ".join(f"value LIKE '{name}=%'" for name in RANK_VARIABLES)
-    if not report.count(table, f"{_IS_VARIABLE} AND NOT ({is_launchers})"):
+    is_not_launchers = f"{_IS_VARIABLE} AND NOT ({_assigns(RANK_VARIABLES)})"
+    if not report.count(table, is_not_launchers):
         return None
-    is_for_training = " OR ".join(f"value LIKE '{name}=%'" for name in VARIABLES)
+    is_for_training = f"{_IS_VARIABLE} AND ({_assigns(VARIABLES)})"
     environments: dict[str, dict[str, str]] = {}
-    for row in report.few(table, _NAME_AND_VALUE, f"{_IS_VARIABLE} AND ({is_for_training})"):
+    for row in report.few(table, _NAME_AND_VALUE, is_for_training):
         name, _, value = row["value"].partition("=")
-        is_quoted = len(value) > 1 and value[0] == value[-1] == '"'
         environment = environments.setdefault(row["name"], {})
-        environment[name] = value[1:-1] if is_quoted else value
+        environment[name] = _without_quotes(value)
     recorded = [recorded_environment(variables, Mask()) for variables in environments.values()]
     return joined_environments(recorded) or {}
+
+
+def _without_quotes(value: str) -> str:
+    match = _QUOTED.fullmatch(value)
+    return match["content"] if match else value

@@ -11,13 +11,13 @@ from nsyspipe.analysis.attribution import UNKNOWN, are_among, filled
 from nsyspipe.analysis.intervals import Slices, is_sorted
 from nsyspipe.model import canonical
 from nsyspipe.model.table import Flags, Int64
-from nsyspipe.reader import report as versions
-from nsyspipe.reader.report import TIME_LIMIT, Report, processes_of
+from nsyspipe.reader.report import MEMCPY, Report, are_possible, processes_of
 
 HTOD_KIND = 1
 DTOH_KIND = 2
 PAGEABLE = 0  # memory of the host that is not pinned
 _JOINED = ("correlationId", "globalPid")
+_NEEDED = (*_JOINED, "start", "end", "deviceId", "copyKind")
 _COLUMNS = (*_JOINED, "start", "end", "deviceId", "copyKind", "bytes", "srcKind", "dstKind")
 # A call that synchronises follows its copy at once: among more calls of the process than this the
 # thread surely has one.
@@ -37,15 +37,18 @@ def read_host_copies(report: Report) -> pa.Table | None:
 
     None if there are copies whose kinds or calls are not recorded.
     """
-    if not report.has_rows(versions.MEMCPY):
-        return pa.table({name: pa.array([], pa.int64()) for name in _COLUMNS})
-    if not report.has(versions.MEMCPY, *_JOINED, "start", "end", "deviceId", "copyKind"):
+    if not report.has_rows(MEMCPY):
+        no_rows = pa.array([], pa.int64())
+        return pa.table(dict.fromkeys(_COLUMNS, no_rows))
+    if not report.has(MEMCPY, *_NEEDED):
         return None
     where = f"copyKind IN ({HTOD_KIND}, {DTOH_KIND})"
-    copies = report.select(versions.MEMCPY, dict.fromkeys(_COLUMNS, "int"), where=where)
+    columns = dict.fromkeys(_COLUMNS, "int")
+    copies = report.select(MEMCPY, columns, where=where)
     for name in (*_JOINED, "start", "end"):
-        if copies[name].null_count:
-            copies = copies.filter(pc.is_valid(copies[name]))
+        column = copies[name]
+        if column.null_count:
+            copies = copies.filter(pc.is_valid(column))
     return copies.sort_by("end")
 
 
@@ -62,67 +65,111 @@ def find_blocking_copies(
     copies = copies.filter(pa.array(is_made))
     call = call[is_made]
     is_from_host = filled(copies["copyKind"]) == HTOD_KIND
+    host_memory = _host_memory(copies, is_from_host)
+    is_pageable = host_memory == PAGEABLE
+    name_of_call = _values_at(calls["nameId"], call)
+    is_async = np.isin(name_of_call, async_names)
+    calls_from_host = np.unique(call[is_from_host])
+    followed = _synchronising_next(calls_from_host, calls, waiting_names)
+    is_waited_for = np.isin(call, followed.copy_calls)
+    is_blocking = is_pageable | ~is_async | is_waited_for
+    is_blocking &= is_from_host
+    blocking_calls = _with_following(np.unique(call[is_blocking]), followed)
+    table = _table(copies, calls, call, host_memory, is_blocking)
+    pageable_calls = np.unique(call[is_pageable])
+    return BlockingCopies(table, pageable_calls, blocking_calls)
+
+
+def _host_memory(copies: pa.Table, is_from_host: Flags) -> Int64:
+    """Return the kind of memory of the host that each copy reads or writes."""
     source_memory = filled(copies["srcKind"])
     target_memory = filled(copies["dstKind"])
-    host_memory = np.where(is_from_host, source_memory, target_memory)
-    is_pageable = host_memory == PAGEABLE
-    name_of_call = filled(calls["nameId"].take(pa.array(call)))
-    is_async = np.isin(name_of_call, async_names)
-    follower = _synchronising_next(np.unique(call[is_from_host]), calls, waiting_names)
-    waited_for = np.isin(call, follower.copy_calls)
-    is_blocking = is_from_host & (is_pageable | ~is_async | waited_for)
-    own_calls = np.unique(call[is_blocking])
-    followers = follower.waiting_calls[np.isin(follower.copy_calls, own_calls)]
-    return BlockingCopies(
-        _table(copies, calls, call, host_memory, is_blocking),
-        pageable_calls=np.unique(call[is_pageable]),
-        calls=np.union1d(own_calls, followers),
-    )
+    return np.where(is_from_host, source_memory, target_memory)
+
+
+def _with_following(blocking_calls: Int64, followed: _Followed) -> Int64:
+    """Return blocking calls and the calls that waited for their copies, in order of row."""
+    is_of_blocking_call = np.isin(followed.copy_calls, blocking_calls)
+    following_calls = followed.waiting_calls[is_of_blocking_call]
+    return np.union1d(blocking_calls, following_calls)
+
+
+def _values_at(column: pa.ChunkedArray, rows: Int64) -> Int64:
+    """Return the values of a column in some rows, with `UNKNOWN` in place of nulls."""
+    values = column.take(pa.array(rows))
+    return filled(values)
 
 
 def _table(
     copies: pa.Table, calls: pa.Table, call: Int64, host_memory: Int64, is_blocking: Flags
 ) -> pa.Table:
+    """Return the blocking copies with possible times as `canonical.BLOCKING_COPIES`."""
     start = filled(copies["start"])
     end = filled(copies["end"])
-    is_valid = is_blocking & (start <= end) & (start > -TIME_LIMIT) & (end < TIME_LIMIT)
-    rows = copies.filter(pa.array(is_valid))
-    memory = host_memory[is_valid]
+    is_chosen = is_blocking & are_possible(start, end)
+    rows = copies.filter(pa.array(is_chosen))
+    calls_of_rows = pa.array(call[is_chosen])
+    launch_ns = calls["start"].take(calls_of_rows)
+    memory = host_memory[is_chosen]
+    is_unknown = memory == UNKNOWN
+    is_pageable = pa.array(memory == PAGEABLE, mask=is_unknown)
     columns = {
         "process_id": rows["globalPid"],
         "start_ns": rows["start"],
         "end_ns": rows["end"],
         "bytes": rows["bytes"],
-        "launch_ns": calls["start"].take(pa.array(call[is_valid])),
+        "launch_ns": launch_ns,
         "device_id": rows["deviceId"],
-        "is_pageable": pa.array(memory == PAGEABLE, mask=memory == UNKNOWN),
+        "is_pageable": is_pageable,
     }
     return canonical.BLOCKING_COPIES.table(columns)
 
 
 def _calls_of(copies: pa.Table, calls: pa.Table) -> Int64:
     """Return the first call with the process and correlation id of each copy; -1 for none."""
-    wanted = filled(copies["correlationId"])
-    rows = np.flatnonzero(are_among(filled(calls["correlationId"]), wanted))
-    chosen = calls.select(["correlationId", "globalTid"]).take(pa.array(rows))
-    ids = filled(chosen["correlationId"]), wanted
-    processes = (
-        processes_of(pc.fill_null(chosen["globalTid"], 0)).to_numpy(),
-        filled(copies["globalPid"]),
-    )
-    id_code, process_code = (
-        np.unique(np.concatenate(values), return_inverse=True)[1] for values in (ids, processes)
-    )
-    key = id_code * (process_code.max(initial=0) + 1) + process_code
+    ids_of_copies = filled(copies["correlationId"])
+    ids_of_calls = filled(calls["correlationId"])
+    rows = np.flatnonzero(are_among(ids_of_calls, ids_of_copies))
+    if not rows.size:
+        return np.full(ids_of_copies.size, -1)
+    key_columns = calls.select(["correlationId", "globalTid"])
+    calls_of_copies = key_columns.take(pa.array(rows))
+    key = _joint_keys(calls_of_copies, copies)
     key_of_call = key[: rows.size]
     key_of_copy = key[rows.size :]
-    if not rows.size:
-        return np.full(key_of_copy.size, -1)
     known_keys, first = np.unique(key_of_call, return_index=True)
     place = np.searchsorted(known_keys, key_of_copy)
     # The last place is that of keys above all known ones.
-    is_known = np.append(known_keys, -1)[place] == key_of_copy
-    return np.where(is_known, rows[np.append(first, 0)[place]], -1)
+    key_at_place = np.append(known_keys, -1)[place]
+    first_at_place = np.append(first, 0)[place]
+    is_known = key_at_place == key_of_copy
+    return np.where(is_known, rows[first_at_place], -1)
+
+
+def _joint_keys(calls: pa.Table, copies: pa.Table) -> Int64:
+    """Return a number for the process and correlation id of each call, then of each copy."""
+    threads = pc.fill_null(calls["globalTid"], 0)
+    processes_of_calls = processes_of(threads).to_numpy()
+    processes_of_copies = filled(copies["globalPid"])
+    process_code = joint_codes(processes_of_calls, processes_of_copies)
+    ids_of_calls = filled(calls["correlationId"])
+    ids_of_copies = filled(copies["correlationId"])
+    id_code = joint_codes(ids_of_calls, ids_of_copies)
+    return paired_codes(id_code, process_code)
+
+
+def joint_codes(first: Int64, second: Int64) -> Int64:
+    """Return a small number for each value of two arrays, the same for equal values."""
+    values = np.concatenate((first, second))
+    _, codes = np.unique(values, return_inverse=True)
+    return codes
+
+
+def paired_codes(code: Int64, second_code: Int64) -> Int64:
+    """Return a number for each pair of two codes, the same for equal pairs."""
+    n_second_codes = second_code.max(initial=0) + 1
+    pairs: Int64 = code * n_second_codes + second_code
+    return pairs
 
 
 class _Followed(Struct, frozen=True):
@@ -134,24 +181,38 @@ class _Followed(Struct, frozen=True):
 
 def _synchronising_next(copy_calls: Int64, calls: pa.Table, waiting_names: Int64) -> _Followed:
     """Return the copying calls after which the next call of their thread synchronises."""
-    waiting_calls = np.flatnonzero(np.isin(filled(calls["nameId"]), waiting_names))
+    is_waiting_call = np.isin(filled(calls["nameId"]), waiting_names)
+    waiting_calls = np.flatnonzero(is_waiting_call)
     rows = np.append(copy_calls, waiting_calls)
     is_waiting = np.arange(rows.size) >= copy_calls.size
-    start = filled(calls["start"].take(pa.array(rows)))
-    thread = filled(calls["globalTid"].take(pa.array(rows)))
+    start = _values_at(calls["start"], rows)
+    thread = _values_at(calls["globalTid"], rows)
     order = np.lexsort((is_waiting, start, thread))
     rows = rows[order]
     is_waiting = is_waiting[order]
     start = start[order]
     thread = thread[order]
-    # The place of the next call that waits, or the number of calls if there is none.
-    places = np.where(is_waiting, np.arange(rows.size), rows.size)
-    following = np.minimum.accumulate(places[::-1])[::-1]
-    copies = np.flatnonzero(~is_waiting & (following < rows.size) & (thread != UNKNOWN))
-    copies = copies[thread[copies] == thread[following[copies]]]
-    waits = following[copies]
-    is_next = ~_has_call_between(calls, thread[copies], start[copies], start[waits])
-    return _Followed(rows[copies[is_next]], rows[waits[is_next]])
+    next_waiting = _next_waiting(is_waiting)
+    has_next = next_waiting < rows.size
+    is_followed_copy = ~is_waiting & has_next & (thread != UNKNOWN)
+    copies = np.flatnonzero(is_followed_copy)
+    waits = next_waiting[copies]
+    is_same_thread = thread[copies] == thread[waits]
+    copies = copies[is_same_thread]
+    waits = waits[is_same_thread]
+    has_other_call = _has_call_between(calls, thread[copies], start[copies], start[waits])
+    copy_calls = rows[copies]
+    waiting_calls = rows[waits]
+    return _Followed(copy_calls[~has_other_call], waiting_calls[~has_other_call])
+
+
+def _next_waiting(is_waiting: Flags) -> Int64:
+    """Return the place of the next call that waits; the number of calls if there is none."""
+    n_calls = is_waiting.size
+    place = np.arange(n_calls)
+    waiting_place = np.where(is_waiting, place, n_calls)
+    next_from_last = np.minimum.accumulate(waiting_place[::-1])
+    return next_from_last[::-1]
 
 
 def _has_call_between(calls: pa.Table, thread: Int64, after: Int64, before: Int64) -> Flags:
@@ -167,8 +228,10 @@ def _has_call_between(calls: pa.Table, thread: Int64, after: Int64, before: Int6
     first = np.searchsorted(starts, after, side="right")
     last = np.searchsorted(starts, before, side="left")
     is_far = Slices(first, last).counts > _MOST_BETWEEN
-    near = Slices(first, np.where(is_far, first, np.maximum(last, first)))
-    place, pair = near.rows()
+    last = np.maximum(last, first)
+    last_of_near = np.where(is_far, first, last)
+    place, pair = Slices(first, last_of_near).rows()
+    is_of_thread = threads[place] == thread[pair]
     has_call = np.zeros(thread.size, np.bool_)
-    has_call[pair[threads[place] == thread[pair]]] = True
+    has_call[pair[is_of_thread]] = True
     return has_call | is_far

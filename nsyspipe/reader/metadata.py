@@ -1,7 +1,7 @@
 """Everything that the analysis needs of a report, in one pass over each table."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,6 @@ from msgspec import Struct
 from nsyspipe.analysis.comm_calls import Called, find_called
 from nsyspipe.model import canonical
 from nsyspipe.model.problems import NOT_RECORDED, Problem, Recorded, problem
-from nsyspipe.reader import report as versions
 from nsyspipe.reader.calls import Calls, Overhead, Strings, read_calls, read_overhead, read_strings
 from nsyspipe.reader.facts import (
     LAUNCHER_SIZES,
@@ -29,23 +28,43 @@ from nsyspipe.reader.operations import (
 )
 from nsyspipe.reader.payload import Payloads, communicator_sizes, read_payloads
 from nsyspipe.reader.ranges import Ranges, read_ranges
-from nsyspipe.reader.report import Report, machine_memory, open_report
+from nsyspipe.reader.report import (
+    CPU_SAMPLES,
+    GPU_METRICS,
+    GRAPH,
+    KERNEL,
+    MEMCPY,
+    MEMSET,
+    NEWEST_TESTED,
+    NVTX,
+    OS_RUNTIME,
+    OVERHEAD,
+    RUNTIME,
+    STRINGS,
+    SYNCHRONIZATION,
+    Report,
+    bounds_of,
+    machine_memory,
+    open_report,
+    process_of,
+    version_numbers,
+)
 
 # How the names of calls that launch kernels begin.
 _LAUNCH_PREFIXES = ("cudaLaunch", "cuLaunch", "cudaGraphLaunch", "cuGraphLaunch")
 _COUNTED_TABLES = (
-    versions.KERNEL,
-    versions.MEMCPY,
-    versions.MEMSET,
-    versions.GRAPH,
-    versions.RUNTIME,
-    versions.NVTX,
-    versions.STRINGS,
-    versions.OVERHEAD,
-    versions.SYNCHRONIZATION,
-    versions.OS_RUNTIME,
-    versions.CPU_SAMPLES,
-    versions.GPU_METRICS,
+    KERNEL,
+    MEMCPY,
+    MEMSET,
+    GRAPH,
+    RUNTIME,
+    NVTX,
+    STRINGS,
+    OVERHEAD,
+    SYNCHRONIZATION,
+    OS_RUNTIME,
+    CPU_SAMPLES,
+    GPU_METRICS,
 )
 
 
@@ -119,10 +138,10 @@ def read_capture(path: str, comm_kernel: re.Pattern[str] | None) -> Capture:
 def _problems_of_recording(report: Report, facts: ReportFacts, ranges: Ranges) -> list[Problem]:
     """Return the problems with the version of a report, its NVTX ranges and backtraces."""
     problems = []
-    if versions.version_numbers(facts.schema_version) > versions.NEWEST_TESTED:
+    if version_numbers(facts.schema_version) > NEWEST_TESTED:
         problems.append(problem("untested-version", version=facts.schema_version))
     if not ranges.is_recorded:
-        was_traced = traces_nvtx(report) and facts.leaves_out_empty(versions.NVTX)
+        was_traced = traces_nvtx(report) and facts.leaves_out_empty(NVTX)
         problems.append(problem("no-nvtx-ranges" if was_traced else "no-nvtx"))
     if facts.has_cuda_backtraces:
         problems.append(problem("cuda-backtraces"))
@@ -132,7 +151,13 @@ def _problems_of_recording(report: Report, facts: ReportFacts, ranges: Ranges) -
 
 
 def _problems_of_absence(recorded: Recorded) -> list[Problem]:
-    return [problem(code) for fact, code in NOT_RECORDED.items() if not getattr(recorded, fact)]
+    """Return a problem for each fact that was not recorded."""
+    problems: list[Problem] = []
+    for fact, code in NOT_RECORDED.items():
+        is_recorded = getattr(recorded, fact)
+        if not is_recorded:
+            problems.append(problem(code))
+    return problems
 
 
 def _problems_of_counts(counts: Mapping[str, int]) -> list[Problem]:
@@ -141,7 +166,7 @@ def _problems_of_counts(counts: Mapping[str, int]) -> list[Problem]:
 
 def _n_memset_calls(report: Report, facts: ReportFacts, strings: Strings) -> int:
     """Return how many calls set memory, if the report has no memset although none was left out."""
-    if not _holds_memsets(report, facts) or report.has_rows(versions.MEMSET):
+    if not _holds_memsets(report, facts) or report.has_rows(MEMSET):
         return 0
     return _n_calls(report, strings, ("Memset",))
 
@@ -163,39 +188,52 @@ def _launches_without_kernels(
 
 def _launches_by_process(report: Report, strings: Strings) -> dict[int, int]:
     """Count the calls of each process that launch kernels or graphs."""
-    names = ", ".join(map(str, strings.ids_beginning(*_LAUNCH_PREFIXES).tolist()))
-    if not names or not report.has(versions.RUNTIME, "globalTid", "nameId"):
+    has_launch_name = _has_name(strings, _LAUNCH_PREFIXES)
+    if has_launch_name is None or not report.has(RUNTIME, "globalTid", "nameId"):
         return {}
-    calls = report.select(
-        versions.RUNTIME, {"globalTid": "int"}, where=f"nameId IN ({names})"
-    ).drop_null()
-    process_of_call = versions.process_of(calls["globalTid"].to_numpy())
-    processes, counts = np.unique(process_of_call, return_counts=True)
-    return dict(zip(processes.tolist(), counts.tolist(), strict=True))
+    launches = report.select(RUNTIME, {"globalTid": "int"}, where=has_launch_name)
+    threads = launches["globalTid"].drop_null().to_numpy()
+    processes, counts = np.unique(process_of(threads), return_counts=True)
+    counts_by_process = zip(processes.tolist(), counts.tolist(), strict=True)
+    return dict(counts_by_process)
+
+
+def _has_name(strings: Strings, prefixes: Iterable[str]) -> str | None:
+    """Return the SQL condition for calls whose names begin with one of some prefixes.
+
+    None if the report has no such name.
+    """
+    name_ids = strings.ids_beginning(*prefixes).tolist()
+    if not name_ids:
+        return None
+    ids = ", ".join(map(str, name_ids))
+    return f"nameId IN ({ids})"
 
 
 def _distinct(process_ids: pa.ChunkedArray) -> set[int]:
     """Return the distinct values of a column, fast if there is only one, as in most reports."""
-    bounds = pc.min_max(process_ids).as_py()
-    if bounds["min"] == bounds["max"]:
-        return {bounds["min"]} - {None}
-    return set(pc.unique(process_ids).to_pylist()) - {None}
+    first, last = bounds_of(process_ids)
+    distinct_ids = {first} if first == last else set(pc.unique(process_ids).to_pylist())
+    return distinct_ids - {None}
 
 
 def _called(
     facts: ReportFacts, operations: Operations, calls: Calls, ranges: Ranges, payloads: Payloads
 ) -> Called:
     """Return the operations that are communication because of the calls that launched them."""
-    if not ranges.comm_calls.num_rows:
+    comm_calls = ranges.comm_calls
+    if not comm_calls.num_rows:
         return Called()
+    n_ranks = communicator_sizes(payloads, comm_calls)
+    are_several = _are_several(facts, operations)
     return find_called(
         operations.kernels,
         operations.copies,
         operations.names,
         host_calls=calls.all,
-        comm_calls=ranges.comm_calls,
-        n_ranks=communicator_sizes(payloads, ranges.comm_calls),
-        are_several=_are_several(facts, operations),
+        comm_calls=comm_calls,
+        n_ranks=n_ranks,
+        are_several=are_several,
     )
 
 
@@ -205,12 +243,12 @@ def _are_several(facts: ReportFacts, operations: Operations) -> bool | None:
         n_ranks = facts.number(name)
         if n_ranks is not None:
             return n_ranks > 1
+    kernels = operations.kernels
     # A communicator of one rank launches no kernel.
-    has_several = (
-        pc.any(operations.kernels["is_comm"]).as_py()
-        or pc.count_distinct(operations.kernels["process_id"]).as_py() > 1
-    )
-    return True if has_several else None
+    if pc.any(kernels["is_comm"]).as_py():
+        return True
+    n_processes = pc.count_distinct(kernels["process_id"]).as_py()
+    return True if n_processes > 1 else None
 
 
 def _recorded(
@@ -218,7 +256,9 @@ def _recorded(
 ) -> Recorded:
     """Return which facts about operations the report has."""
     copies = operations.copies
-    dtod_bytes = copies["bytes"].filter(pc.equal(copies["copy_kind"], canonical.DTOD_KIND))
+    copy_kinds = copies["copy_kind"]
+    is_dtod = pc.equal(copy_kinds, canonical.DTOD_KIND)
+    dtod_bytes = copies["bytes"].filter(is_dtod)
 
     def is_complete(table: str, *calls: str) -> bool:
         """Tell whether a table has rows, or has none because nothing called what makes them."""
@@ -228,33 +268,37 @@ def _recorded(
             return False
         return not _n_calls(report, strings, calls)
 
-    has_graphs = operations.n_graphs > 0
     # If nothing was left out, memset calls without a memset did not set memory of a device at that
     # time.
-    has_memsets = _holds_memsets(report, facts) or is_complete(versions.MEMSET, "Memset")
+    has_memsets = _holds_memsets(report, facts) or is_complete(MEMSET, "Memset")
+    has_graphs = operations.n_graphs > 0
+    has_kernels = has_graphs or is_complete(KERNEL, "LaunchKernel", "GraphLaunch")
+    has_copies = is_complete(MEMCPY, "Memcpy")
     return Recorded(
-        kernels=has_graphs or is_complete(versions.KERNEL, "LaunchKernel", "GraphLaunch"),
+        kernels=has_kernels,
         names=operations.has_names,
-        memcpy=is_complete(versions.MEMCPY, "Memcpy"),
+        memcpy=has_copies,
         memset=has_memsets,
-        kinds=not copies["copy_kind"].null_count,
+        kinds=not copy_kinds.null_count,
         sizes=not dtod_bytes.null_count,
     )
 
 
 def _holds_memsets(report: Report, facts: ReportFacts) -> bool:
     """Tell whether the export has all memsets that nsys recorded, if any."""
-    is_limited = bool(facts.exported_tables) and versions.MEMSET not in facts.exported_tables
-    return facts.tells_export and not is_limited and (facts.is_lazy or report.has(versions.MEMSET))
+    is_limited = bool(facts.exported_tables) and MEMSET not in facts.exported_tables
+    if is_limited or not facts.tells_export:
+        return False
+    return facts.is_lazy or report.has(MEMSET)
 
 
 def _n_calls(report: Report, strings: Strings, calls: tuple[str, ...]) -> int:
     """Return how many calls have names that begin so, in the driver or the runtime API."""
     prefixes = [f"{api}{call}" for api in ("cu", "cuda") for call in calls]
-    names = ", ".join(map(str, strings.ids_beginning(*prefixes).tolist()))
-    if not names or not report.has(versions.RUNTIME, "nameId"):
+    has_name = _has_name(strings, prefixes)
+    if has_name is None or not report.has(RUNTIME, "nameId"):
         return 0
-    return report.count(versions.RUNTIME, f"nameId IN ({names})")
+    return report.count(RUNTIME, has_name)
 
 
 class Counts(Struct, frozen=True):
@@ -275,17 +319,20 @@ class Counts(Struct, frozen=True):
 def read_counts(path: str | Path) -> Counts:
     """Count the rows of a report; `InputError` if it is missing, damaged, or not an nsys export."""
     with open_report(path) as report:
-        rows = {table: report.count(table) if report.has(table) else 0 for table in _COUNTED_TABLES}
-        n_calls = rows[versions.RUNTIME]
-        has_launches = report.has(versions.RUNTIME, "start", "globalTid", "correlationId")
-        has_times = report.has(versions.RUNTIME, "start", "end", "globalTid", "nameId")
+        n_rows = dict.fromkeys(_COUNTED_TABLES, 0)
+        for table in filter(report.has, _COUNTED_TABLES):
+            n_rows[table] = report.count(table)
+        n_calls = n_rows[RUNTIME]
+        has_launches = report.has(RUNTIME, "start", "globalTid", "correlationId")
+        has_times = report.has(RUNTIME, "start", "end", "globalTid", "nameId")
         n_graph_kernels = 0
-        if report.has(versions.KERNEL, "graphNodeId"):
-            n_graph_kernels = report.count(versions.KERNEL, "graphNodeId != 0")
+        if report.has(KERNEL, "graphNodeId"):
+            n_graph_kernels = report.count(KERNEL, "graphNodeId != 0")
+        has_shapes = report.has(KERNEL, *SHAPE_COLUMNS)
         return Counts(
-            rows=rows,
+            rows=n_rows,
             n_launches=n_calls if has_launches else 0,
             n_timed_calls=n_calls if has_times else 0,
             n_graph_kernels=n_graph_kernels,
-            has_shapes=report.has(versions.KERNEL, *SHAPE_COLUMNS),
+            has_shapes=has_shapes,
         )

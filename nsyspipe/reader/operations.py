@@ -27,15 +27,21 @@ from nsyspipe.model.comm_kernels import (
 )
 from nsyspipe.model.names import kernel_label
 from nsyspipe.model.table import Int64
-from nsyspipe.reader import report as versions
 from nsyspipe.reader.calls import Strings, read_launches, read_strings
 from nsyspipe.reader.ranges import read_ranges_again
 from nsyspipe.reader.report import (
+    GRAPH,
+    KERNEL,
+    MEMCPY,
+    MEMSET,
+    NVTX,
+    RUNTIME,
     TIME_LIMIT,
     Columns,
     FileState,
     Report,
     Zones,
+    bounds_of,
     open_report,
     process_of,
     repeated,
@@ -65,6 +71,8 @@ SHAPE_COLUMNS = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
 _PLACE = {"place": "(deviceId << 32) | streamId"}
 # Dimensions are only used to compare equal kernels. This many are enough for that.
 _MAX_SHAPES = 50_000
+# The SQL of a thread of the only process of a table; null if there are several.
+_THREAD_OF_ONLY_PROCESS = "iif(min(globalTid >> 24) = max(globalTid >> 24), min(globalTid), NULL)"
 # More short names are not looked up row by row, but read as a column.
 _MAX_NAMES_LOOKED_UP = 10_000
 
@@ -82,7 +90,8 @@ def _read(
     """
     names = [*columns, *(derived or {})]
     if not report.has(table):
-        return pa.table({name: pa.array([], pa.int64()) for name in names})
+        no_rows = pa.array([], pa.int64())
+        return pa.table(dict.fromkeys(names, no_rows))
     report.require(table, "start", "end")
     kinds = dict.fromkeys(columns.values(), "int")
     rows = report.select(table, kinds, derived=derived, where=where)
@@ -94,29 +103,44 @@ def _valid(report: Report, all_rows: pa.Table) -> tuple[pa.Table, int]:
 
     A missing process id is replaced by that of the report's only process.
     """
-    start = all_rows["start_ns"]
-    end = all_rows["end_ns"]
+    rows = all_rows
+    is_valid = _have_valid_times(all_rows)
+    if not pc.all(is_valid, min_count=0).as_py():
+        rows = all_rows.filter(is_valid)
+    n_dropped = all_rows.num_rows - rows.num_rows
+    rows = _with_known_process(report, rows)
+    first, last = bounds_of(rows["process_id"])
+    if first == last:
+        rows = _with(rows, process_id=first)
+    return rows, n_dropped
+
+
+def _have_valid_times(rows: pa.Table) -> pa.ChunkedArray:
+    """Tell which operations do not end before they start, at times that a clock reaches."""
+    start = rows["start_ns"]
+    end = rows["end_ns"]
     is_in_order = pc.greater_equal(end, start)
-    is_in_range = pc.and_(pc.less(end, TIME_LIMIT), pc.greater(start, -TIME_LIMIT))
-    is_valid = pc.fill_null(pc.and_(is_in_order, is_in_range), fill_value=False)
-    are_all_valid = pc.all(is_valid, min_count=0).as_py()
-    rows = all_rows if are_all_valid else all_rows.filter(is_valid)
-    if rows["process_id"].null_count:
-        rows = _with(rows, process_id=pc.fill_null(rows["process_id"], _only_process(report)))
-    bounds = pc.min_max(rows["process_id"]).as_py()
-    if bounds["min"] == bounds["max"]:
-        rows = _with(rows, process_id=bounds["min"])
-    return rows, all_rows.num_rows - rows.num_rows
+    is_below_limit = pc.less(end, TIME_LIMIT)
+    is_above_limit = pc.greater(start, -TIME_LIMIT)
+    is_in_limits = pc.and_(is_below_limit, is_above_limit)
+    is_valid = pc.and_(is_in_order, is_in_limits)
+    return pc.fill_null(is_valid, fill_value=False)
+
+
+def _with_known_process(report: Report, rows: pa.Table) -> pa.Table:
+    """Replace missing process ids by that of the report's only process."""
+    process_ids = rows["process_id"]
+    if not process_ids.null_count:
+        return rows
+    known_process_ids = pc.fill_null(process_ids, _only_process(report))
+    return _with(rows, process_id=known_process_ids)
 
 
 def _only_process(report: Report) -> int:
     """Return the process whose threads called CUDA or NVTX, if there is only one; else 0."""
-    thread_of_only_process = (
-        "iif(min(globalTid >> 24) = max(globalTid >> 24), min(globalTid), NULL)"
-    )
-    for table in (versions.RUNTIME, versions.NVTX):
+    for table in (RUNTIME, NVTX):
         if report.has(table, "globalTid"):
-            thread = report.number(table, thread_of_only_process)
+            thread = report.number(table, _THREAD_OF_ONLY_PROCESS)
             if thread is not None:
                 return process_of(thread)
     return 0
@@ -126,7 +150,9 @@ def _with(rows: pa.Table, **columns: object) -> pa.Table:
     """Append or replace columns; null, or a number, is the value of all rows."""
     n_rows = rows.num_rows
     for name, values in columns.items():
-        column = repeated(values, n_rows) if values is None or isinstance(values, int) else values
+        column = values
+        if values is None or isinstance(values, int):
+            column = repeated(values, n_rows)
         if name in rows.column_names:
             rows = rows.drop_columns([name])
         rows = rows.append_column(name, column)
@@ -140,16 +166,17 @@ def _read_kernels(
 
     If there are many kernels, only a sample of them has shapes, which are null for the others.
     """
-    names = {name: name for name in _NAMES if report.has(versions.KERNEL, name)}
+    names = {name: name for name in _NAMES if report.has(KERNEL, name)}
     columns = _COLUMNS | _STREAM | names
-    has_shapes = has_shapes and report.has(versions.KERNEL, *SHAPE_COLUMNS)
-    is_large = _last_row(report, versions.KERNEL) > _MAX_SHAPES
+    has_shapes = has_shapes and report.has(KERNEL, *SHAPE_COLUMNS)
+    is_large = _last_row(report, KERNEL) > _MAX_SHAPES
     rows = _read_many_kernels(report, columns, where) if is_large else None
     if rows is None:
         shapes = _SHAPES if has_shapes and not is_large else None
-        rows = _read(report, versions.KERNEL, columns, shapes, where=where)
-    if "grid" not in rows.column_names:
-        rows = _with_sample(report, rows) if has_shapes else _with(rows, grid=None, block=None)
+        rows = _read(report, KERNEL, columns, shapes, where=where)
+    if "grid" in rows.column_names:
+        return _valid(report, rows)
+    rows = _with_sample(report, rows) if has_shapes else _with(rows, grid=None, block=None)
     return _valid(report, rows)
 
 
@@ -166,14 +193,15 @@ def _read_many_kernels(report: Report, columns: Columns, where: str | None) -> p
     Device and stream are read as one number, and short names are looked up by demangled name. None
     if that is not possible.
     """
-    if not report.has(versions.KERNEL, "deviceId", "streamId"):
+    if not report.has(KERNEL, "deviceId", "streamId"):
         return None
-    looks_up_names = where is None and report.has(versions.KERNEL, *_NAMES)
+    has_names = report.has(KERNEL, *_NAMES)
+    looks_up_names = has_names and where is None
     left_out = {"device_id", "stream_id"}
     if looks_up_names:
         left_out.add(_NAMES[0])
     columns_read = {name: source for name, source in columns.items() if name not in left_out}
-    rows = _read(report, versions.KERNEL, columns_read, _PLACE, where=where)
+    rows = _read(report, KERNEL, columns_read, _PLACE, where=where)
     place = rows["place"]
     if place.null_count:
         return None
@@ -192,36 +220,47 @@ def _with_short_names(report: Report, rows: pa.Table) -> pa.Table | None:
     short_name, demangled_name = _NAMES
     names = rows[demangled_name]
     encoded = names.combine_chunks().dictionary_encode()
-    if names.null_count or len(encoded.dictionary) > _MAX_NAMES_LOOKED_UP:
+    distinct_names = encoded.dictionary
+    if names.null_count or len(distinct_names) > _MAX_NAMES_LOOKED_UP:
         return None
-    # Codes count up in order of first appearance, and row numbers count from 1 if no row was
-    # deleted.
-    first_rows = run_starts(np.maximum.accumulate(encoded.indices.to_numpy())) + 1
-    where = f"rowid IN ({', '.join(map(str, first_rows.tolist()))})"
+    # Codes count up in order of first appearance.
+    code = encoded.indices
+    greatest_code = np.maximum.accumulate(code.to_numpy())
+    # Row numbers count from 1 if no row was deleted.
+    first_rows = run_starts(greatest_code) + 1
+    row_numbers = ", ".join(map(str, first_rows.tolist()))
     kinds = dict.fromkeys(_NAMES, "int")
-    pairs = report.select(versions.KERNEL, kinds, where=where).combine_chunks()
-    if pairs[demangled_name].to_pylist() != encoded.dictionary.to_pylist():
+    pairs = report.select(KERNEL, kinds, where=f"rowid IN ({row_numbers})")
+    pairs = pairs.combine_chunks()
+    if pairs[demangled_name].to_pylist() != distinct_names.to_pylist():
         return None
-    return _with(rows, shortName=pairs[short_name].take(encoded.indices))
+    short_names = pairs[short_name].take(code)
+    return _with(rows, shortName=short_names)
 
 
 def _with_sample(report: Report, rows: pa.Table) -> pa.Table:
     """Add the packed dimensions of the kernels in the middle of a large table, null for others."""
-    n_before = (rows.num_rows - _MAX_SHAPES) // 2
+    n_unsampled = rows.num_rows - _MAX_SHAPES
+    n_before = n_unsampled // 2
     where = f"rowid > {n_before} AND rowid <= {n_before + _MAX_SHAPES}"
-    sample = report.select(versions.KERNEL, {"start": "int"}, derived=_SHAPES, where=where)
+    sample = report.select(KERNEL, {"start": "int"}, derived=_SHAPES, where=where)
     # Row numbers count from 1 if no row was deleted.
-    if not sample["start"].equals(rows["start_ns"].slice(n_before, _MAX_SHAPES)):
+    sampled_starts = rows["start_ns"].slice(n_before, _MAX_SHAPES)
+    if not sample["start"].equals(sampled_starts):
         return _with(rows, grid=None, block=None)
     before = repeated(None, n_before).chunks
-    after = repeated(None, rows.num_rows - n_before - _MAX_SHAPES).chunks
-    shapes = {name: pa.chunked_array([*before, *sample[name].chunks, *after]) for name in _SHAPES}
-    return _with(rows, **shapes)
+    after = repeated(None, n_unsampled - n_before).chunks
+    for name in _SHAPES:
+        sampled = sample[name].chunks
+        shapes = pa.chunked_array([*before, *sampled, *after])
+        rows = rows.append_column(name, shapes)
+    return rows
 
 
 def _read_graphs(report: Report, where: str | None = None) -> tuple[pa.Table, int]:
     """Read the CUDA graphs that were captured as a whole, as kernels, and count dropped rows."""
-    rows, n_dropped = _valid(report, _read(report, versions.GRAPH, _COLUMNS | _STREAM, where=where))
+    all_rows = _read(report, GRAPH, _COLUMNS | _STREAM, where=where)
+    rows, n_dropped = _valid(report, all_rows)
     rows = _with(rows, name_id=canonical.GRAPH_NAME_ID, grid=None, block=None, is_comm=False)
     return canonical.KERNELS.table(rows), n_dropped
 
@@ -246,17 +285,29 @@ def _kernels(
     pattern, or is that of another library.
     """
     if name_column is None:
-        return canonical.KERNELS.table(_with(rows, name_id=None, is_comm=False)), False
+        rows = _with(rows, name_id=None, is_comm=False)
+        return canonical.KERNELS.table(rows), False
     id_columns = [rows[name] for name in _NAMES if name in rows.column_names]
     matching_ids = _matching_ids(id_columns, strings, comm_pattern)
-    labels = {name_id: kernel_label(text) for name_id, text in names.items()}
-    library_ids = [name_id for name_id, label in labels.items() if library_of(label) is not None]
+    library_ids = _library_ids(names)
     nccl_ids = strings.ids_beginning(NCCL_PREFIX, ignore_case=True)
     comm_ids = [*nccl_ids, *matching_ids, *library_ids]
-    flags = [np.isin(filled(ids), comm_ids) for ids in id_columns]
-    is_comm = pa.array(functools.reduce(np.logical_or, flags))
-    kernels = canonical.KERNELS.table(_with(rows, name_id=rows[name_column], is_comm=is_comm))
-    return kernels, bool(matching_ids)
+    has_comm_name = [np.isin(filled(ids), comm_ids) for ids in id_columns]
+    is_comm = functools.reduce(np.logical_or, has_comm_name)
+    name_ids = rows[name_column]
+    rows = _with(rows, name_id=name_ids, is_comm=pa.array(is_comm))
+    return canonical.KERNELS.table(rows), bool(matching_ids)
+
+
+def _library_ids(names: Mapping[int, str]) -> list[int]:
+    """Return the ids of kernel names that are those of a library of communication."""
+    labels = _labels(names)
+    return [name_id for name_id, label in labels.items() if library_of(label) is not None]
+
+
+def _labels(names: Mapping[int, str]) -> dict[int, str]:
+    """Return the label of each kernel name by id."""
+    return {name_id: kernel_label(text) for name_id, text in names.items()}
 
 
 def _matching_ids(
@@ -273,18 +324,21 @@ def _matching_ids(
 
 def _uncounted(kernels: pa.Table, names: Mapping[int, str]) -> tuple[str, ...]:
     """Return the labels of kernels that look like communication and do not count as such."""
-    labels = {name_id: kernel_label(text) for name_id, text in names.items()}
-    suspect_ids = [
-        name_id
-        for name_id, label in labels.items()
-        if looks_like_communication(label) and not is_communication(label)
-    ]
+    labels = _labels(names)
+    suspect_ids = [name_id for name_id, label in labels.items() if _is_suspect(label)]
     if not suspect_ids:
         return ()
     name_ids = filled(kernels["name_id"])
-    is_uncounted = ~kernels["is_comm"].to_numpy() & np.isin(name_ids, suspect_ids)
-    uncounted_ids = np.unique(name_ids[is_uncounted]).tolist()
-    return tuple(sorted({labels[name_id] for name_id in uncounted_ids}))
+    is_comm = kernels["is_comm"].to_numpy()
+    is_uncounted = ~is_comm & np.isin(name_ids, suspect_ids)
+    uncounted_ids = np.unique(name_ids[is_uncounted])
+    uncounted_labels = {labels[name_id] for name_id in uncounted_ids.tolist()}
+    return tuple(sorted(uncounted_labels))
+
+
+def _is_suspect(label: str) -> bool:
+    """Tell whether a label looks like communication, but is not known to be of it."""
+    return looks_like_communication(label) and not is_communication(label)
 
 
 class Operations(Struct, frozen=True):
@@ -316,26 +370,30 @@ def read_operations(
     report: Report, strings: Strings, comm_pattern: re.Pattern[str] | None
 ) -> Operations:
     """Read all operations of the GPUs; a table that a lazy export left out has no rows."""
-    has_names = any(report.has(versions.KERNEL, name) for name in _NAMES)
-    if report.has(versions.KERNEL) and not has_names:
-        report.require(versions.KERNEL, _NAMES[0])
+    has_names = any(report.has(KERNEL, name) for name in _NAMES)
+    if report.has(KERNEL) and not has_names:
+        report.require(KERNEL, _NAMES[0])
     rows, n_bad_kernels = _read_kernels(report, has_shapes=True)
     name_column, names = _kernel_names(rows, strings)
     kernels, has_named_comm = _kernels(rows, name_column, names, strings, comm_pattern)
     graphs, n_bad_graphs = _read_graphs(report)
     copies = _read_copies(report)
-    kernel_zones = report.zones(versions.KERNEL, rows["start_ns"], rows["end_ns"])
+    zones = _zones(report, KERNEL, rows)
+    zones |= copies.zones
+    n_dropped = n_bad_kernels + n_bad_graphs + copies.n_dropped
+    uncounted = _uncounted(kernels, names)
+    has_names = bool(names) or not kernels.num_rows
     return Operations(
         kernels=pa.concat_tables([kernels, graphs]),
         copies=copies.table,
-        n_dropped=n_bad_kernels + n_bad_graphs + copies.n_dropped,
+        n_dropped=n_dropped,
         n_graphs=graphs.num_rows,
-        uncounted=_uncounted(kernels, names),
+        uncounted=uncounted,
         names=names,
         name_column=name_column,
-        has_names=not kernels.num_rows or bool(names),
+        has_names=has_names,
         has_named_comm=has_named_comm,
-        zones=kernel_zones | copies.zones,
+        zones=zones,
     )
 
 
@@ -350,16 +408,22 @@ class _Copies(NamedTuple):
 
 
 def _read_copies(report: Report) -> _Copies:
-    memcpy_rows = _read(report, versions.MEMCPY, _COLUMNS | _BYTES | _COPY_KIND)
+    columns = _COLUMNS | _BYTES
+    memcpy_rows = _read(report, MEMCPY, columns | _COPY_KIND)
     memcpys, n_bad_memcpys = _valid(report, memcpy_rows)
-    memset_rows = _read(report, versions.MEMSET, _COLUMNS | _BYTES)
+    memset_rows = _read(report, MEMSET, columns)
     memsets, n_bad_memsets = _valid(report, memset_rows)
-    copies = (memcpys, _with(memsets, copy_kind=canonical.MEMSET_KIND))
-    return _Copies(
-        table=pa.concat_tables(map(canonical.COPIES.table, copies)),
-        n_dropped=n_bad_memcpys + n_bad_memsets,
-        zones=report.zones(versions.MEMCPY, memcpys["start_ns"], memcpys["end_ns"]),
-    )
+    memsets = _with(memsets, copy_kind=canonical.MEMSET_KIND)
+    tables = map(canonical.COPIES.table, (memcpys, memsets))
+    copies = pa.concat_tables(tables)
+    n_dropped = n_bad_memcpys + n_bad_memsets
+    zones = _zones(report, MEMCPY, memcpys)
+    return _Copies(copies, n_dropped, zones)
+
+
+def _zones(report: Report, table: str, rows: pa.Table) -> dict[str, Zones]:
+    """Return the zones of time of a table of operations."""
+    return report.zones(table, rows["start_ns"], rows["end_ns"])
 
 
 def _kernel_names(rows: pa.Table, strings: Strings) -> tuple[str | None, dict[int, str]]:
@@ -385,10 +449,12 @@ def with_communication(
     """
     if not called.launches.num_rows:
         return operations, called
-    called = replace(called, launches=_with_streams(report, called.launches))
+    launches = _with_streams(report, called.launches)
+    called = replace(called, launches=launches)
     kernels, copies = with_called(operations.kernels, operations.copies, called)
     names = operations.names | dict(called.names)
-    return replace(operations, kernels=kernels, copies=copies, names=names), called
+    operations = replace(operations, kernels=kernels, copies=copies, names=names)
+    return operations, called
 
 
 def _with_streams(report: Report, launches: pa.Table) -> pa.Table:
@@ -397,19 +463,22 @@ def _with_streams(report: Report, launches: pa.Table) -> pa.Table:
     They are read in a second pass over few rows, because the table of all copies would be too large
     with them.
     """
-    copy_launches = launches.filter(launches["is_copy"])
-    if not copy_launches.num_rows or not report.has(versions.MEMCPY, "streamId", "correlationId"):
+    is_copy = launches["is_copy"]
+    ids_of_copies = launches["correlation_id"].filter(is_copy)
+    if not len(ids_of_copies):
         return launches
-    first, last = pc.min_max(copy_launches["correlation_id"]).as_py().values()
+    if not report.has(MEMCPY, "streamId", "correlationId"):
+        return launches
+    first, last = bounds_of(ids_of_copies)
     kinds = ", ".join(map(str, COPY_KINDS))
     where = f'copyKind IN ({kinds}) AND "correlationId" BETWEEN {first} AND {last}'
-    columns = {name: _COLUMNS[name] for name in ("process_id", "correlation_id")}
-    copies = _read(report, versions.MEMCPY, columns | _STREAM, where=where)
-    if copies["process_id"].null_count:
-        copies = _with(copies, process_id=pc.fill_null(copies["process_id"], _only_process(report)))
+    columns = {"process_id": "globalPid", "correlation_id": "correlationId"}
+    copies = _read(report, MEMCPY, columns | _STREAM, where=where)
+    copies = _with_known_process(report, copies)
     copy_rows = rows_of_launches(launches, copies)
-    has_no_copy = (copy_rows < 0) | ~launches["is_copy"].to_numpy()
-    streams = copies["stream_id"].take(pa.array(copy_rows, mask=has_no_copy))
+    has_no_copy = (copy_rows < 0) | ~is_copy.to_numpy()
+    row_of_launch = pa.array(copy_rows, mask=has_no_copy)
+    streams = copies["stream_id"].take(row_of_launch)
     column = launches.column_names.index("stream_id")
     return launches.set_column(column, launches.field(column), streams)
 
@@ -440,11 +509,14 @@ class Wanted(Struct, frozen=True):
         if self.span is None:
             return None
         first, last = self.span
-        in_zones = ""
-        if table in self.zones:
-            in_zones = f"{self.zones[table].condition(first, last)} AND "
         # A sum is a number, but a column of type TEXT would be compared letter by letter.
-        return f'{in_zones}"start" + 0 < {last} AND ("end" + 0 > {first} OR "start" + 0 = {first})'
+        ends_later = f'"end" + 0 > {first} OR "start" + 0 = {first}'
+        overlaps = f'"start" + 0 < {last} AND ({ends_later})'
+        if table not in self.zones:
+            return overlaps
+        zones = self.zones[table]
+        in_zones = zones.condition(first, last)
+        return f"{in_zones} AND {overlaps}"
 
 
 def read_again(
@@ -461,16 +533,20 @@ def read_again(
     with open_report(path, wanted.file_state) as report:
         strings = read_strings(report)
         names, kernels = _read_kernels_again(report, strings, comm_kernel, wanted)
-        memcpys = _read_copies_again(report, versions.MEMCPY, columns | _COPY_KIND, wanted)
-        memsets = _read_copies_again(report, versions.MEMSET, columns, wanted)
+        memcpys = _read_copies_again(report, MEMCPY, columns | _COPY_KIND, wanted)
+        memsets = _read_copies_again(report, MEMSET, columns, wanted)
         ids = None
         if wanted.span is not None:
             ids = _span_of_ids([kernels, memcpys, memsets])
-        launches = read_launches(report, ids, wanted.zones.get(versions.RUNTIME))
-        if wanted.called.launches.num_rows:
-            kernels, memcpys = with_called(_with(kernels, bytes=None), memcpys, wanted.called)
+        zones = wanted.zones.get(RUNTIME)
+        launches = read_launches(report, ids, zones)
+        called = wanted.called
+        if called.launches.num_rows:
+            kernels = _with(kernels, bytes=None)
+            kernels, memcpys = with_called(kernels, memcpys, called)
         ranges = _ranges(report, strings, wanted, launches)
-        return names | dict(wanted.called.names), (kernels, memcpys, memsets, ranges, launches)
+        names |= dict(called.names)
+        return names, (kernels, memcpys, memsets, ranges, launches)
 
 
 def _read_kernels_again(
@@ -478,40 +554,49 @@ def _read_kernels_again(
 ) -> tuple[dict[int, str], pa.Table]:
     """Return the texts of name ids, and the kernels, followed by the graphs."""
     column = wanted.name_column
-    rows, _ = _read_kernels(report, has_shapes=False, where=wanted.where(versions.KERNEL))
-    graphs, _ = _read_graphs(report, wanted.where(versions.GRAPH))
+    is_wanted = wanted.where(KERNEL)
+    rows, _ = _read_kernels(report, has_shapes=False, where=is_wanted)
+    graphs, _ = _read_graphs(report, wanted.where(GRAPH))
     names = {} if column is None else _texts(rows[column], strings)
     kernels, _ = _kernels(rows, column, names, strings, comm_kernel)
     return names, pa.concat_tables([kernels, graphs])
 
 
 def _read_copies_again(report: Report, table: str, columns: Columns, wanted: Wanted) -> pa.Table:
-    rows, _ = _valid(report, _read(report, table, columns, where=wanted.where(table)))
+    is_wanted = wanted.where(table)
+    all_rows = _read(report, table, columns, where=is_wanted)
+    rows, _ = _valid(report, all_rows)
     return rows
 
 
 def _span_of_ids(tables: Iterable[pa.Table]) -> tuple[int, int]:
     """Return the smallest and the largest correlation id of some tables; (1, 0) without any."""
-    all_bounds = [pc.min_max(table["correlation_id"]).as_py() for table in tables]
-    bounds = [bound for bound in all_bounds if bound["min"] is not None]
-    first = min((bound["min"] for bound in bounds), default=1)
-    last = max((bound["max"] for bound in bounds), default=0)
-    return first, last
+    first_ids: list[int] = []
+    last_ids: list[int] = []
+    for table in tables:
+        first, last = bounds_of(table["correlation_id"])
+        if first is not None:
+            first_ids.append(first)
+            last_ids.append(last)
+    return min(first_ids, default=1), max(last_ids, default=0)
 
 
 def _ranges(
     report: Report, strings: Strings, wanted: Wanted, launches: pa.Table | None
 ) -> pa.Table:
     """Read the ranges around some launches and in the host span."""
-    spans = [] if wanted.host_span is None else [wanted.host_span]
+    spans: list[tuple[int, int]] = []
+    if wanted.host_span is not None:
+        spans.append(wanted.host_span)
     if launches is not None and launches.num_rows:
-        bounds = pc.min_max(launches["start_ns"]).as_py()
-        spans.append((bounds["min"], bounds["max"]))
+        first, last = bounds_of(launches["start_ns"])
+        spans.append((first, last))
     if not (spans and wanted.threads):
         return canonical.RANGES.empty()
     span = None
     if wanted.span is not None:
-        hull = (min(first for first, _ in spans), max(last for _, last in spans))
+        starts, ends = zip(*spans, strict=True)
+        hull = (min(starts), max(ends))
         span = _in_whole_steps(hull, *wanted.steps)
     return read_ranges_again(
         report, strings, wanted.threads, span=span, open_end_ns=wanted.open_end_ns
@@ -520,7 +605,8 @@ def _ranges(
 
 def _in_whole_steps(span: tuple[int, int], starts: Int64, ends: Int64) -> tuple[int, int]:
     """Widen a span to the whole of each step that it touches."""
-    is_touched = (ends >= span[0]) & (starts <= span[1])
-    first = starts[is_touched].min(initial=span[0])
-    last = ends[is_touched].max(initial=span[1])
-    return int(first), int(last)
+    first, last = span
+    is_touched = (ends >= first) & (starts <= last)
+    first_start = starts[is_touched].min(initial=first)
+    last_end = ends[is_touched].max(initial=last)
+    return int(first_start), int(last_end)

@@ -18,16 +18,25 @@ from numpy.typing import NDArray
 
 from nsyspipe.analysis.attribution import filled
 from nsyspipe.model.canonical import COMM_SIZES, PAYLOADS
-from nsyspipe.model.names import bare_name, grouped
+from nsyspipe.model.names import bare_name
 from nsyspipe.model.table import Flags, Int64
-from nsyspipe.reader import report as versions
 from nsyspipe.reader.calls import Strings
+from nsyspipe.reader.host_copies import joint_codes, paired_codes
 from nsyspipe.reader.ranges import DOMAIN_ROW, names_of_rows, of_domains
-from nsyspipe.reader.report import TIME_LIMIT, Report, process_of
+from nsyspipe.reader.report import (
+    NVTX,
+    PAYLOAD_ENTRIES,
+    PAYLOAD_ENUMS,
+    PAYLOAD_SCHEMAS,
+    TIME_LIMIT,
+    Report,
+    process_of,
+)
 
 # Domain and schema.
 Key = tuple[int, int]
 Row = Mapping[str, Any]
+RowOfValues = dict[tuple[Any, ...], Row]
 
 # The values of nvtxPayloadEntryType that are read, as numpy formats, little endian. The last two
 # are size_t and an address.
@@ -58,6 +67,11 @@ _REFERENCE = 3 << 2
 _ARRAY = 7 << 4
 _FIXED_ARRAY = 1 << 4
 _POINTER_BYTES = 8
+
+# Columns of the tables that describe schemas, entries and enums.
+_KEY_COLUMNS = ("domainId", "schemaId")
+_SCHEMA_COLUMNS = (*_KEY_COLUMNS, "payloadSize")
+_ENTRY_COLUMNS = (*_KEY_COLUMNS, "idx", "type", "offset", "name")
 
 # nvtxPayloadSchemaType
 _STATIC = 1
@@ -109,7 +123,8 @@ class Layout(Struct, frozen=True):
 
     def dtype(self, names: Collection[str]) -> np.dtype[np.void]:
         """Return a numpy record type of some of the fields, `n_bytes` long."""
-        formats, offsets = zip(*(self.fields[name] for name in names), strict=True)
+        fields = [self.fields[name] for name in names]
+        formats, offsets = zip(*fields, strict=True)
         parts = {
             "names": list(names),
             "formats": formats,
@@ -125,58 +140,71 @@ def read_layouts(report: Report) -> dict[Key, Layout]:
     Processes may repeat the description of a schema. If they contradict each other, the schema has
     no layout.
     """
-    key = ("domainId", "schemaId")
-    schema_columns = (*key, "payloadSize")
-    entry_columns = (*key, "idx", "type", "offset", "name")
-    if not report.has(versions.PAYLOAD_SCHEMAS, *schema_columns):
+    if not report.has(PAYLOAD_SCHEMAS, *_SCHEMA_COLUMNS):
         return {}
-    if not report.has(versions.PAYLOAD_ENTRIES, *entry_columns):
+    if not report.has(PAYLOAD_ENTRIES, *_ENTRY_COLUMNS):
         return {}
-    all_schemas = _by_key(report, versions.PAYLOAD_SCHEMAS, *schema_columns, "type", "alignTo")
-    all_entries = _by_key(
-        report, versions.PAYLOAD_ENTRIES, *entry_columns, "flags", "arrayOrUnionDetail"
+    schemas_by_key = _by_key(report, PAYLOAD_SCHEMAS, *_SCHEMA_COLUMNS, "type", "alignTo")
+    entries_by_key = _by_key(
+        report, PAYLOAD_ENTRIES, *_ENTRY_COLUMNS, "flags", "arrayOrUnionDetail"
     )
     enum_sizes = _enum_sizes(report)
     layouts = {}
-    for (domain, schema_id), schemas in all_schemas.items():
-        rows = all_entries.get((domain, schema_id), [])
+    for key, schemas in schemas_by_key.items():
+        rows = entries_by_key.get(key, [])
         entries = {row["idx"]: row for row in rows}
-        is_consistent = len(schemas) == 1 and len(entries) == len(rows)
-        if is_consistent and schemas[0]["type"] not in _UNIONS:
-            enums = enum_sizes.get(domain, {})
-            layouts[domain, schema_id] = _layout(schemas[0], entries, enums)
+        is_repeated_entry = len(entries) < len(rows)
+        schema = schemas[0]
+        is_union = schema["type"] in _UNIONS
+        if len(schemas) > 1 or is_repeated_entry or is_union:
+            continue
+        domain, _ = key
+        enums = enum_sizes.get(domain, {})
+        layouts[key] = _layout(schema, entries, enums)
     return layouts
 
 
 def _enum_sizes(report: Report) -> dict[int, dict[int, int]]:
     """Return the size in bytes of each enum, by domain and id, without contradicting ones."""
-    columns = ("domainId", "schemaId", "size")
-    if not report.has(versions.PAYLOAD_ENUMS, *columns):
+    columns = (*_KEY_COLUMNS, "size")
+    if not report.has(PAYLOAD_ENUMS, *columns):
         return {}
-    sizes: dict[int, dict[int, int]] = {}
-    for (domain, enum), rows in _by_key(report, versions.PAYLOAD_ENUMS, *columns).items():
+    sizes_by_domain: dict[int, dict[int, int]] = {}
+    rows_by_key = _by_key(report, PAYLOAD_ENUMS, *columns)
+    for (domain, enum), rows in rows_by_key.items():
         if len(rows) == 1:
-            sizes.setdefault(domain, {})[enum] = rows[0]["size"]
-    return sizes
+            sizes = sizes_by_domain.setdefault(domain, {})
+            sizes[enum] = rows[0]["size"]
+    return sizes_by_domain
 
 
 def _by_key(report: Report, table: str, *columns: str) -> dict[Key, list[Row]]:
     """Group the distinct rows by (domain, schema); nulls become zeros, as nsys means them."""
     kinds = {name: "text" if name == "name" else "int" for name in columns}
-    distinct_rows: dict[Key, dict[tuple[Any, ...], Row]] = {}
+    distinct_rows: dict[Key, RowOfValues] = {}
     for row in report.select(table, kinds).to_pylist():
         filled_row = {name: value or 0 for name, value in row.items()}
-        rows = distinct_rows.setdefault((filled_row["domainId"], filled_row["schemaId"]), {})
-        rows[tuple(filled_row.values())] = filled_row
+        key = (filled_row["domainId"], filled_row["schemaId"])
+        row_of_values = distinct_rows.setdefault(key, {})
+        values = tuple(filled_row.values())
+        row_of_values[values] = filled_row
     return {key: list(rows.values()) for key, rows in distinct_rows.items()}
 
 
 def _layout(schema: Row, entries: Mapping[int, Row], enums: Mapping[int, int]) -> Layout:
-    fields = place_entries(entries, pack=max(schema["alignTo"], 0), enums=enums)
-    ends = {name: offset + np.dtype(code).itemsize for name, (code, offset) in fields.items()}
-    is_exact = schema["payloadSize"] > 0 and schema["type"] in {0, _STATIC}
-    n_bytes = schema["payloadSize"] if is_exact else max(ends.values(), default=0)
-    fields_inside = {name: field for name, field in fields.items() if ends[name] <= n_bytes}
+    """Return the layout of a schema with the entries of these numbers."""
+    pack = max(schema["alignTo"], 0)
+    fields = place_entries(entries, pack=pack, enums=enums)
+    end_of_field: dict[str, int] = {}
+    for name, (code, offset) in fields.items():
+        n_bytes_of_field = np.dtype(code).itemsize
+        end_of_field[name] = offset + n_bytes_of_field
+    n_bytes = schema["payloadSize"]
+    is_exact = n_bytes > 0 and schema["type"] in {0, _STATIC}
+    if not is_exact:
+        n_bytes = max(end_of_field.values(), default=0)
+    names_inside = [name for name, end in end_of_field.items() if end <= n_bytes]
+    fields_inside = {name: fields[name] for name in names_inside}
     return Layout(n_bytes, is_exact, fields_inside)
 
 
@@ -196,19 +224,29 @@ def place_entries(
     previous_index = -1
     for index, entry in sorted(entries.items()):
         shape = _shape(entry, enums)
-        if entry["offset"] > 0:
-            offset = entry["offset"]
-        elif offset is None or entry["offset"] < 0 or index != previous_index + 1:
+        stated_offset = entry["offset"]
+        is_next = index == previous_index + 1
+        previous_index = index
+        if stated_offset > 0:
+            offset = stated_offset
+        elif offset is None or stated_offset < 0 or not is_next:
             offset = None
         else:
             alignment = min(shape.alignment, pack) if pack else shape.alignment
-            offset = -(-offset // alignment) * alignment
-        previous_index = index
-        if offset is not None:
-            if shape.code and entry["name"]:
-                fields.setdefault(bare_name(entry["name"]), (shape.code, offset))
-            offset = offset + shape.n_bytes if shape.n_bytes else None
+            offset = _aligned(offset, alignment)
+        if offset is None:
+            continue
+        if shape.code and entry["name"]:
+            name = bare_name(entry["name"])
+            fields.setdefault(name, (shape.code, offset))
+        offset = offset + shape.n_bytes if shape.n_bytes else None
     return fields
+
+
+def _aligned(offset: int, alignment: int) -> int:
+    """Return the first multiple of an alignment that is not below an offset."""
+    n_units = -(-offset // alignment)
+    return n_units * alignment
 
 
 class _Shape(NamedTuple):
@@ -222,24 +260,27 @@ class _Shape(NamedTuple):
 
 
 def _shape(entry: Row, enums: Mapping[int, int]) -> _Shape:
+    """Return the shape of an entry. `enums` has the size in bytes of each enum by id."""
     kind = entry["type"]
     flags = entry["flags"]
     n_elements = max(entry["arrayOrUnionDetail"], 0)
     if flags & _POINTER:
         return _Shape(_POINTER_BYTES, _POINTER_BYTES)
-    is_array = flags & _ARRAY
-    if flags & _REFERENCE or is_array not in {0, _FIXED_ARRAY}:
+    array_flags = flags & _ARRAY
+    if flags & _REFERENCE or array_flags not in {0, _FIXED_ARRAY}:
         return _Shape(0, alignment=1)
     character_bytes = _CHARACTER_BYTES.get(kind)
     if character_bytes:
         return _Shape(character_bytes * n_elements, character_bytes)
     code = _NUMBERS.get(kind)
-    if code is None and enums.get(kind) in {1, 2, 4, 8}:
-        code = f"<i{enums[kind]}"
-    n_bytes = np.dtype(code).itemsize if code else _BYTES.get(kind, 0)
-    if is_array:
-        return _Shape(n_bytes * n_elements, n_bytes or 1)
-    return _Shape(n_bytes, n_bytes or 1, code)
+    enum_bytes = enums.get(kind)
+    if code is None and enum_bytes in {1, 2, 4, 8}:
+        code = f"<i{enum_bytes}"
+    element_bytes = np.dtype(code).itemsize if code else _BYTES.get(kind, 0)
+    alignment = element_bytes or 1
+    if array_flags:
+        return _Shape(element_bytes * n_elements, alignment)
+    return _Shape(element_bytes, alignment, code)
 
 
 class Fields(NamedTuple):
@@ -256,12 +297,12 @@ class Fields(NamedTuple):
 def names_in(layout: Layout) -> dict[str, str]:
     """Return the spelling of each field that a layout has as an integer."""
     integers = {name for name, (code, _) in layout.fields.items() if "f" not in code}
-    names = {}
+    spelling_of_field: dict[str, str] = {}
     for field, spellings in _SPELLINGS.items():
         existing = [spelling for spelling in spellings if spelling in integers]
         if existing:
-            names[field] = existing[0]
-    return names
+            spelling_of_field[field] = existing[0]
+    return spelling_of_field
 
 
 def decode_fields(blobs: pa.ChunkedArray, domains: Int64, layouts: Mapping[Key, Layout]) -> Fields:
@@ -270,12 +311,11 @@ def decode_fields(blobs: pa.ChunkedArray, domains: Int64, layouts: Mapping[Key, 
     A blob fits a layout if its header has the layout's schema, and the sizes in header and layout
     agree with its length.
     """
-    n = len(blobs)
-    fields = Fields(
-        layout=np.full(n, -1),
-        values={name: np.zeros(n, np.int64) for name in _SPELLINGS},
-        known={name: np.zeros(n, np.bool_) for name in _SPELLINGS},
-    )
+    n_blobs = len(blobs)
+    layout = np.full(n_blobs, -1)
+    values = {name: np.zeros(n_blobs, np.int64) for name in _SPELLINGS}
+    known = {name: np.zeros(n_blobs, np.bool_) for name in _SPELLINGS}
+    fields = Fields(layout, values, known)
     first_row = 0
     for chunk in blobs.chunks:
         _decode_chunk(fields, chunk, first_row, domains, layouts)
@@ -292,21 +332,31 @@ def _decode_chunk(
     layouts: Mapping[Key, Layout],
 ) -> None:
     """Fill in the fields of one chunk of blobs, which begins at a row of all blobs."""
-    lengths = pc.fill_null(pc.binary_length(chunk), 0).to_numpy().astype(np.int64)
-    # Blobs that are long enough for a header.
-    blobs = np.flatnonzero(lengths >= HEADER.itemsize)
+    lengths = pc.fill_null(pc.binary_length(chunk), 0)
+    lengths = lengths.to_numpy()
+    has_header = lengths >= HEADER.itemsize
+    blobs = np.flatnonzero(has_header)
     if not blobs.size:
         return
-    _, offsets, buffer = chunk.buffers()
-    data = np.frombuffer(buffer, np.uint8)
-    starts = np.frombuffer(offsets, np.int32)[chunk.offset + blobs].astype(np.int64)
+    lengths = lengths[blobs].astype(np.int64)
+    starts = _starts_of(chunk, blobs)
+    data = np.frombuffer(chunk.buffers()[2], np.uint8)
     header = _records_at(data, starts, HEADER)
     rows = blobs + first_row
     for position, ((domain, schema), layout) in enumerate(layouts.items()):
-        fits = (domains[rows] == domain) & _fits(header, lengths[blobs], schema, layout)
+        is_of_domain = domains[rows] == domain
+        fits = is_of_domain & _fits(header, lengths, schema, layout)
         if fits.any():
             fields.layout[rows[fits]] = position
-            _fill(fields, rows[fits], data, starts[fits] + HEADER.itemsize, layout)
+            payload_starts = starts[fits] + HEADER.itemsize
+            _fill(fields, rows[fits], data, payload_starts, layout)
+
+
+def _starts_of(chunk: pa.BinaryArray, blobs: Int64) -> Int64:
+    """Return the position at which each of some blobs starts in the data of their chunk."""
+    all_starts = np.frombuffer(chunk.buffers()[1], np.int32)
+    starts: Int64 = all_starts[chunk.offset + blobs].astype(np.int64)
+    return starts
 
 
 def _records_at(
@@ -314,7 +364,8 @@ def _records_at(
 ) -> NDArray[np.void]:
     """Return the record at each start; all at once, without an index for each byte."""
     windows = np.lib.stride_tricks.sliding_window_view(data, dtype.itemsize)
-    return np.ascontiguousarray(windows[starts]).view(dtype)[:, 0]
+    record_bytes = np.ascontiguousarray(windows[starts])
+    return record_bytes.view(dtype)[:, 0]
 
 
 def _fits(header: NDArray[np.void], lengths: Int64, schema: int, layout: Layout) -> Flags:
@@ -325,16 +376,20 @@ def _fits(header: NDArray[np.void], lengths: Int64, schema: int, layout: Layout)
     n_payload = header["n_payload"]
     n_total = header["n_total"]
     is_of_schema = header["schema"] == schema & 0xFFFFFFFF
-    if schema >> 32:
+    schema_high = schema >> 32
+    if schema_high:
         # nsys assigned this id.
-        is_of_schema &= header["schema_high"] == schema >> 32 & 0xFFFFFFFF
+        is_of_schema &= header["schema_high"] == schema_high & 0xFFFFFFFF
     has_size = n_payload == layout.n_bytes if layout.is_exact else n_payload >= layout.n_bytes
     n_bytes = lengths.astype(np.uint64)
     n_bytes_after_header = (lengths - HEADER.itemsize).astype(np.uint64)
-    is_single = (header["n_payloads"] == 1) & (n_total <= n_bytes)
-    is_full = (n_payload == n_bytes_after_header) & (n_total == n_bytes)
+    states_single_payload = header["n_payloads"] == 1
+    is_single = states_single_payload & (n_total <= n_bytes)
+    has_payload_to_end = n_payload == n_bytes_after_header
+    is_full = has_payload_to_end & (n_total == n_bytes)
     is_inside = n_payload <= n_bytes_after_header
-    fits: Flags = is_of_schema & has_size & is_inside & (is_single | is_full)
+    fits: Flags = is_of_schema & has_size & is_inside
+    fits &= is_single | is_full
     return fits
 
 
@@ -345,11 +400,13 @@ def _fill(
     names = names_in(layout)
     if not names:
         return
-    records = _records_at(data, starts, layout.dtype(names.values()))
+    record_type = layout.dtype(names.values())
+    records = _records_at(data, starts, record_type)
     for field, name in names.items():
         values = records[name].astype(np.int64)
+        are_valid = _are_valid(field, values)
         fields.values[field][rows] = values
-        fields.known[field][rows] = _are_valid(field, values)
+        fields.known[field][rows] = are_valid
 
 
 def _are_valid(field: str, values: Int64) -> Flags:
@@ -364,14 +421,19 @@ def _are_valid(field: str, values: Int64) -> Flags:
 
 def _derive_message_bytes(fields: Fields) -> None:
     """Calculate the message size from count and datatype where a payload does not have it."""
-    datatype = fields.values["datatype"]
-    count = fields.values["count"]
-    is_valid = fields.known["datatype"] & (datatype < _DATATYPE_BYTES.size)
-    element_bytes = _DATATYPE_BYTES[np.where(is_valid, datatype, 0)]
+    values = fields.values
+    known = fields.known
+    datatype = values["datatype"]
+    count = values["count"]
+    has_datatype = known["datatype"] & (datatype < _DATATYPE_BYTES.size)
+    known_datatype = np.where(has_datatype, datatype, 0)
+    element_bytes = _DATATYPE_BYTES[known_datatype]
     has_no_overflow = count <= _MAX_INT64 // element_bytes
-    is_valid &= fields.known["count"] & ~fields.known["message_bytes"] & has_no_overflow
-    fields.values["message_bytes"][is_valid] = (count * element_bytes)[is_valid]
-    fields.known["message_bytes"] |= is_valid
+    has_size_of_elements = has_datatype & known["count"] & has_no_overflow
+    is_derived = has_size_of_elements & ~known["message_bytes"]
+    message_bytes = count * element_bytes
+    values["message_bytes"][is_derived] = message_bytes[is_derived]
+    known["message_bytes"] |= is_derived
 
 
 class Payloads(Struct, frozen=True):
@@ -400,64 +462,82 @@ def read_payloads(report: Report, strings: Strings) -> Payloads:
     fields_of_layouts = [names_in(layout).keys() for layout in layouts.values()]
     if not any(fields_of_layouts):
         return _no_payloads(report)
-    if not report.has(versions.NVTX, "binaryData", "globalTid", "start"):
+    if not report.has(NVTX, "binaryData", "globalTid", "start"):
         return _no_payloads(report)
     rows = _read_rows(report, strings)
     blobs = _rows_with_payload(rows)
-    fields = decode_fields(blobs["binaryData"], filled(blobs["domainId"], 0), layouts)
+    domain_ids = filled(blobs["domainId"], 0)
+    fields = decode_fields(blobs["binaryData"], domain_ids, layouts)
     domains = rows.filter(pc.equal(rows["eventType"], DOMAIN_ROW))
     is_nccls, may_be_nccls = ownership(blobs, domains)
-    has_value = np.logical_or.reduce([fields.known[name] for name in _COLUMNS])
-    is_call = fields.known["comm_id"] | fields.known["message_bytes"]
-    table = _table(blobs, fields, has_value & (is_nccls | (may_be_nccls & is_call)))
-    is_undecoded = (is_nccls | may_be_nccls) & (fields.layout < 0)
-    has_sizes = table["message_bytes"].null_count < table.num_rows
-    return Payloads(
-        table=table,
-        comm_sizes=_comm_sizes(table),
-        comm_ranks=_comm_ranks(table),
-        n_undecoded=int(np.count_nonzero(is_undecoded)),
-        size_gap=None if has_sizes else _size_gap(blobs.num_rows, fields_of_layouts),
-    )
+    table = _table(blobs, fields, _are_of_calls(fields, is_nccls, may_be_nccls))
+    comm_sizes = _comm_sizes(table)
+    comm_ranks = _comm_ranks(table)
+    n_undecoded = _n_undecoded(fields, is_nccls | may_be_nccls)
+    size_gap = None
+    if table["message_bytes"].null_count == table.num_rows:
+        size_gap = _size_gap(blobs.num_rows, fields_of_layouts)
+    return Payloads(table, comm_sizes, comm_ranks, n_undecoded, size_gap)
+
+
+def _n_undecoded(fields: Fields, may_be_nccls: Flags) -> int:
+    """Return the number of payloads of NCCL that fit no layout."""
+    has_no_layout = fields.layout < 0
+    n_undecoded = np.count_nonzero(may_be_nccls & has_no_layout)
+    return int(n_undecoded)
+
+
+def _are_of_calls(fields: Fields, is_nccls: Flags, may_be_nccls: Flags) -> Flags:
+    """Tell which payloads have values of a call of NCCL."""
+    known = fields.known
+    are_known = [known[name] for name in _COLUMNS]
+    has_value: Flags = np.logical_or.reduce(are_known)
+    describes_call = known["comm_id"] | known["message_bytes"]
+    is_of_nccl = is_nccls | (may_be_nccls & describes_call)
+    return has_value & is_of_nccl
 
 
 def _rows_with_payload(rows: pa.Table) -> pa.Table:
-    has_payload = pc.greater(pc.binary_length(rows["binaryData"]), 0)
-    return rows.filter(pc.and_(has_payload, pc.is_valid(rows["globalTid"])))
+    n_bytes = pc.binary_length(rows["binaryData"])
+    has_payload = pc.greater(n_bytes, 0)
+    has_thread = pc.is_valid(rows["globalTid"])
+    return rows.filter(pc.and_(has_payload, has_thread))
 
 
 def _no_payloads(report: Report) -> Payloads:
     """Return the result for a report whose payloads cannot be decoded."""
     has_payloads = False
-    if report.has(versions.NVTX, "binaryData"):
-        has_payloads = report.count(versions.NVTX, 'length("binaryData") > 0') > 0
-    return Payloads(
-        table=PAYLOADS.empty(),
-        comm_sizes=COMM_SIZES.empty(),
-        comm_ranks={},
-        n_undecoded=0,
-        size_gap="not-described" if has_payloads else "no-payloads",
-    )
+    if report.has(NVTX, "binaryData"):
+        has_payloads = report.count(NVTX, 'length("binaryData") > 0') > 0
+    size_gap = "not-described" if has_payloads else "no-payloads"
+    no_payloads = PAYLOADS.empty()
+    no_sizes = COMM_SIZES.empty()
+    return Payloads(no_payloads, no_sizes, comm_ranks={}, n_undecoded=0, size_gap=size_gap)
 
 
 def _read_rows(report: Report, strings: Strings) -> pa.Table:
     """Read the NVTX rows with a payload, and those of domains; ``text`` has the whole name."""
-    kinds = dict.fromkeys(("eventType", "globalTid", "domainId", "start", "end", "textId"), "int")
+    numbers = ("eventType", "globalTid", "domainId", "start", "end", "textId")
+    kinds = dict.fromkeys(numbers, "int")
     kinds |= {"text": "text", "binaryData": "blob"}
     where = f"binaryData IS NOT NULL OR eventType = {DOMAIN_ROW}"
-    rows = report.select(versions.NVTX, kinds, where=where)
-    texts = pa.chunked_array([names_of_rows(rows, strings).cast(pa.string())])
-    return rows.set_column(rows.schema.get_field_index("text"), "text", texts)
+    rows = report.select(NVTX, kinds, where=where)
+    names = names_of_rows(rows, strings).cast(pa.string())
+    texts = pa.chunked_array([names])
+    text_column = rows.schema.get_field_index("text")
+    return rows.set_column(text_column, "text", texts)
 
 
 def _size_gap(n_blobs: int, fields_of_layouts: Iterable[Collection[str]]) -> str:
     """Return why no payload has a message size."""
     if n_blobs:
         return "not-described"
-    is_described = any(
-        needed.issubset(fields) for fields in fields_of_layouts for needed in _SIZE_FIELDS
-    )
+    is_described = any(map(_describes_size, fields_of_layouts))
     return "not-exported" if is_described else "no-payloads"
+
+
+def _describes_size(fields: Collection[str]) -> bool:
+    return any(needed.issubset(fields) for needed in _SIZE_FIELDS)
 
 
 def communicator_sizes(payloads: Payloads, comm_calls: pa.Table) -> Int64:
@@ -481,19 +561,32 @@ def _sizes_of_payloads(payloads: Payloads) -> Int64:
     A payload without this number may have a communicator whose size another payload has.
     """
     table = payloads.table
-    size_of_comm = {
-        (row["process_id"], row["comm_id"]): row["n_ranks"]
-        for row in payloads.comm_sizes.to_pylist()
-    }
-    comms, comm = np.unique(filled(table["comm_id"], 0), return_inverse=True)
-    processes, process = np.unique(table["process_id"].to_numpy(), return_inverse=True)
-    pairs, pair = np.unique(process * comms.size + comm, return_inverse=True)
-    keys = zip(
-        processes[pairs // comms.size].tolist(), comms[pairs % comms.size].tolist(), strict=True
-    )
-    comm_sizes = np.array([size_of_comm.get(key, 0) for key in keys], np.int64)[pair]
+    comm_ids = filled(table["comm_id"], 0)
+    comms, comm = np.unique(comm_ids, return_inverse=True)
+    process_ids = table["process_id"].to_numpy()
+    processes, process = np.unique(process_ids, return_inverse=True)
+    n_comms = comms.size
+    pairs, pair = np.unique(process * n_comms + comm, return_inverse=True)
+    process_of_pair = processes[pairs // n_comms]
+    comm_of_pair = comms[pairs % n_comms]
+    sizes_of_pairs = _known_sizes(payloads.comm_sizes, process_of_pair, comm_of_pair)
+    known_sizes = sizes_of_pairs[pair]
     n_ranks = filled(table["n_ranks"], 0)
-    return np.where(n_ranks > 0, n_ranks, comm_sizes)
+    return np.where(n_ranks > 0, n_ranks, known_sizes)
+
+
+def _known_sizes(comm_sizes: pa.Table, process_ids: Int64, comm_ids: Int64) -> Int64:
+    """Return the number of ranks of each process and communicator; 0 if it is not known.
+
+    `comm_sizes` is `canonical.COMM_SIZES`.
+    """
+    size_of_comm: dict[tuple[int, int], int] = {}
+    for row in comm_sizes.to_pylist():
+        comm = (row["process_id"], row["comm_id"])
+        size_of_comm[comm] = row["n_ranks"]
+    comms = zip(process_ids.tolist(), comm_ids.tolist(), strict=True)
+    sizes = [size_of_comm.get(comm, 0) for comm in comms]
+    return np.array(sizes, np.int64)
 
 
 def _payloads_of_calls(table: pa.Table, comm_calls: pa.Table) -> Int64:
@@ -501,22 +594,25 @@ def _payloads_of_calls(table: pa.Table, comm_calls: pa.Table) -> Int64:
 
     A payload belongs to the range that the same thread opened at the same time.
     """
-    thread = _joint_codes(table["thread_id"], comm_calls["thread_id"])
-    start = _joint_codes(table["start_ns"], comm_calls["start_ns"])
-    key = thread * (int(start.max()) + 1) + start
-    key_of_payload = key[: table.num_rows]
-    key_of_call = key[table.num_rows :]
+    n_payloads = table.num_rows
+    thread = _codes_of_column("thread_id", table, comm_calls)
+    start = _codes_of_column("start_ns", table, comm_calls)
+    key = paired_codes(thread, start)
+    key_of_payload = key[:n_payloads]
+    key_of_call = key[n_payloads:]
     order = np.argsort(key_of_payload, kind="stable")
     place = np.searchsorted(key_of_payload[order], key_of_call)
-    row = order[np.minimum(place, table.num_rows - 1)]
-    return np.where(key_of_payload[row] == key_of_call, row, -1)
+    place = np.minimum(place, n_payloads - 1)
+    row = order[place]
+    has_key = key_of_payload[row] == key_of_call
+    return np.where(has_key, row, -1)
 
 
-def _joint_codes(first: pa.ChunkedArray, second: pa.ChunkedArray) -> Int64:
-    """Return a code for each value of one column, followed by those of another column."""
-    values = np.concatenate((first.to_numpy(), second.to_numpy()))
-    codes: Int64 = np.unique(values, return_inverse=True)[1]
-    return codes
+def _codes_of_column(name: str, table: pa.Table, second_table: pa.Table) -> Int64:
+    """Return the joint codes of a column that two tables have."""
+    values = table[name].to_numpy()
+    second_values = second_table[name].to_numpy()
+    return joint_codes(values, second_values)
 
 
 def ownership(rows: pa.Table, domains: pa.Table) -> tuple[Flags, Flags]:
@@ -525,55 +621,71 @@ def ownership(rows: pa.Table, domains: pa.Table) -> tuple[Flags, Flags]:
     has_nccl_text = pc.fill_null(begins_nccl, fill_value=False).to_numpy()
     is_nccls: Flags = has_nccl_text | of_domains(rows, domains, "NCCL".__eq__)
     has_no_text = pc.is_null(rows["text"]).to_numpy()
-    may_be_nccls = has_no_text & ~of_domains(rows, domains, lambda _: True) & ~is_nccls
+    has_domain = of_domains(rows, domains, lambda _: True)
+    may_be_nccls = has_no_text & ~has_domain & ~is_nccls
     return is_nccls, may_be_nccls
 
 
 def _table(blobs: pa.Table, fields: Fields, is_chosen: Flags) -> pa.Table:
     """Return the chosen rows as `canonical.PAYLOADS`, sorted by process, start and thread."""
     starts = filled(blobs["start"], TIME_LIMIT)
-    ends = filled(blobs["end"], TIME_LIMIT)
+    is_possible = (starts > -TIME_LIMIT) & (starts < TIME_LIMIT)
+    rows = np.flatnonzero(is_chosen & is_possible)
     threads = blobs["globalTid"].to_numpy()
-    rows = np.flatnonzero(is_chosen & (starts > -TIME_LIMIT) & (starts < TIME_LIMIT))
-    rows = rows[np.lexsort((threads[rows], starts[rows], process_of(threads)[rows]))]
+    processes = process_of(threads)
+    sort_keys = (threads[rows], starts[rows], processes[rows])
+    rows = rows[np.lexsort(sort_keys)]
+    starts = starts[rows]
+    ends = filled(blobs["end"], TIME_LIMIT)[rows]
     is_open = (ends < starts) | (ends >= TIME_LIMIT)
+    texts = blobs["text"].take(pa.array(rows))
     columns = {
-        name: pa.array(fields.values[name][rows], mask=~fields.known[name][rows])
-        for name in _COLUMNS
+        "process_id": processes[rows],
+        "thread_id": threads[rows],
+        "start_ns": starts,
+        "end_ns": pa.array(ends, mask=is_open),
+        "call": pc.dictionary_encode(texts),
     }
-    columns["process_id"] = process_of(threads[rows])
-    columns["thread_id"] = threads[rows]
-    columns["start_ns"] = starts[rows]
-    columns["end_ns"] = pa.array(ends[rows], mask=is_open[rows])
-    columns["call"] = pc.dictionary_encode(blobs["text"].take(pa.array(rows)))
+    for name in _COLUMNS:
+        values = fields.values[name][rows]
+        is_known = fields.known[name][rows]
+        columns[name] = pa.array(values, mask=~is_known)
     return PAYLOADS.table(columns)
 
 
 def _comm_sizes(table: pa.Table) -> pa.Table:
     """Return the communicators whose payloads agree on their number of ranks."""
     rows = table.select(COMM_SIZES.names).drop_null()
-    rows = rows.filter(pc.greater(rows["n_ranks"], 0))
-    distinct_rows = rows.group_by(COMM_SIZES.names, use_threads=False).aggregate([])
-    keys = COMM_SIZES.names[:2]
-    sizes = distinct_rows.group_by(keys, use_threads=False).aggregate(
-        [("n_ranks", "min"), ("n_ranks", "count")]
-    )
-    sizes = sizes.filter(pc.equal(sizes["n_ranks_count"], 1))
+    has_size = pc.greater(rows["n_ranks"], 0)
+    groups = rows.filter(has_size).group_by(COMM_SIZES.names, use_threads=False)
+    distinct_rows = groups.aggregate([])
+    keys = ["process_id", "comm_id"]
+    comms = distinct_rows.group_by(keys, use_threads=False)
+    sizes = comms.aggregate([("n_ranks", "min"), ("n_ranks", "count")])
+    has_only_size = pc.equal(sizes["n_ranks_count"], 1)
+    sizes = sizes.filter(has_only_size)
     sizes = sizes.sort_by([(key, "ascending") for key in keys])
-    return COMM_SIZES.table({**{key: sizes[key] for key in keys}, "n_ranks": sizes["n_ranks_min"]})
+    columns = {key: sizes[key] for key in keys}
+    columns["n_ranks"] = sizes["n_ranks_min"]
+    return COMM_SIZES.table(columns)
 
 
 def _comm_ranks(table: pa.Table) -> dict[int, tuple[int, int]]:
     """Return the rank of each process in its largest communicator, and the size of that one."""
     names = ["process_id", "n_ranks", "rank"]
-    rows = table.select(names).drop_null().group_by(names, use_threads=False).aggregate([])
-    sizes_and_ranks = grouped(
-        (row["process_id"], (row["n_ranks"], row["rank"])) for row in rows.to_pylist()
-    )
+    rows = table.select(names).drop_null()
+    rows = rows.group_by(names, use_threads=False).aggregate([])
+    ranks_by_comm: dict[tuple[int, int], list[int]] = {}
+    largest: dict[int, int] = {}
+    columns = [rows[name].to_pylist() for name in names]
+    for process, n_ranks, rank in zip(*columns, strict=True):
+        ranks = ranks_by_comm.setdefault((process, n_ranks), [])
+        ranks.append(rank)
+        largest_known = largest.get(process, n_ranks)
+        largest[process] = max(n_ranks, largest_known)
     comm_ranks = {}
-    for process, pairs in sizes_and_ranks.items():
-        n_ranks = max(size for size, _ in pairs)
-        ranks = [rank for size, rank in pairs if size == n_ranks]
+    for process, n_ranks in largest.items():
+        ranks = ranks_by_comm[process, n_ranks]
         if len(ranks) == 1 and 0 <= ranks[0] < n_ranks:
             comm_ranks[process] = (ranks[0], n_ranks)
     return comm_ranks

@@ -16,9 +16,9 @@ from nsyspipe.model import canonical
 from nsyspipe.model.comm_kernels import comm_call_of
 from nsyspipe.model.names import is_library_domain
 from nsyspipe.model.table import Flags
-from nsyspipe.reader import report as versions
 from nsyspipe.reader.calls import Strings
-from nsyspipe.reader.report import TIME_LIMIT, Report, process_of
+from nsyspipe.reader.facts import only_values
+from nsyspipe.reader.report import NVTX, RUNTIME, TIME_LIMIT, Report, are_possible, process_of
 
 # NVTX_EVENTS.eventType
 THREAD_NAME_ROW = 39
@@ -66,27 +66,33 @@ def read_ranges(
 
     A range that never closed ends 1 ns after the last event or operation of the report.
     """
-    if not report.has(versions.NVTX, *_NEEDED):
-        return Ranges(canonical.RANGES.empty(), {}, 0, None, is_recorded=False)
+    if not report.has(NVTX, *_NEEDED):
+        no_ranges = canonical.RANGES.empty()
+        return Ranges(no_ranges, {}, 0, None, is_recorded=False)
     events = _events(report, strings, _WANTED)
     ranges = _of_kinds(events, _PUSH_POP, _START_END)
-    open_end = _open_end(report, ranges, operation_ends) if ranges["end"].null_count else None
+    open_end_ns = None
+    if ranges["end"].null_count:
+        open_end_ns = _open_end_ns(report, ranges, operation_ends)
     domains = _of_kinds(events, DOMAIN_ROW)
-    table, n_dropped = _table(ranges, open_end, domains)
-    domain_names = [name or "" for name in domains["text"].to_pylist()]
-    has_comm_domain = any(name.startswith(_NEVER_DOMAINS) for name in domain_names)
-    has_comm_range = bool(_matching(ranges, _NEVER_TEXT).any())
-    is_of_nccl = of_domains(ranges, domains, lambda name: name.startswith(_NEVER_DOMAINS[0]))
+    table, n_dropped = _table(ranges, open_end_ns, domains)
+    has_comm_range = _matching(ranges, _NEVER_TEXT).any()
+    has_communication = _has_comm_domain(domains) or bool(has_comm_range)
+    is_of_nccl = of_domains(ranges, domains, _is_nccl_domain)
     is_of_nccl |= _matching(ranges, _NCCL_TEXT)
+    n_nccl = np.count_nonzero(is_of_nccl)
+    thread_names = _of_kinds(events, THREAD_NAME_ROW)
+    mpi_ranks = _mpi_ranks(thread_names)
+    comm_calls = _comm_calls(ranges, open_end_ns)
     return Ranges(
         table=table,
-        mpi_ranks=_mpi_ranks(_of_kinds(events, THREAD_NAME_ROW)),
+        mpi_ranks=mpi_ranks,
         n_dropped=n_dropped,
-        open_end_ns=open_end,
+        open_end_ns=open_end_ns,
         is_recorded=True,
-        has_communication=has_comm_domain or has_comm_range,
-        n_nccl=int(np.count_nonzero(is_of_nccl)),
-        comm_calls=_comm_calls(ranges, open_end),
+        has_communication=has_communication,
+        n_nccl=int(n_nccl),
+        comm_calls=comm_calls,
     )
 
 
@@ -102,51 +108,75 @@ def read_ranges_again(
 
     These are the ranges that touch a span (first, last) of host time, or all without a span.
     """
-    if not report.has(versions.NVTX, *_NEEDED):
+    if not report.has(NVTX, *_NEEDED):
         return canonical.RANGES.empty()
     thread_ids = ", ".join(map(str, threads))
     where = f"eventType IN ({_PUSH_POP}, {_START_END}) AND globalTid IN ({thread_ids})"
     if span is not None:
-        where += f' AND "start" + 0 <= {span[1]} AND ("end" + 0 >= {span[0]} OR "end" IS NULL)'
-    events = _events(report, strings, f"({where}) OR eventType = {DOMAIN_ROW}")
+        first_ns, last_ns = span
+        ends_later = f'("end" + 0 >= {first_ns} OR "end" IS NULL)'
+        where += f' AND "start" + 0 <= {last_ns} AND {ends_later}'
+    where = f"({where}) OR eventType = {DOMAIN_ROW}"
+    events = _events(report, strings, where)
     ranges = _of_kinds(events, _PUSH_POP, _START_END)
-    table, _ = _table(ranges, open_end_ns, _of_kinds(events, DOMAIN_ROW))
+    domains = _of_kinds(events, DOMAIN_ROW)
+    table, _ = _table(ranges, open_end_ns, domains)
     return table
 
 
 def _events(report: Report, strings: Strings, where: str) -> pa.Table:
-    columns = dict.fromkeys((*_NEEDED, "textId", "domainId"), "int") | {"text": "text"}
-    events = report.select(versions.NVTX, columns, where=where)
-    is_complete = pc.and_(pc.is_valid(events["start"]), pc.is_valid(events["globalTid"]))
+    """Return the NVTX rows that meet an SQL condition and have a start and a thread."""
+    columns = dict.fromkeys((*_NEEDED, "textId", "domainId"), "int")
+    columns["text"] = "text"
+    events = report.select(NVTX, columns, where=where)
+    has_start = pc.is_valid(events["start"])
+    has_thread = pc.is_valid(events["globalTid"])
+    is_complete = pc.and_(has_start, has_thread)
     events = events.filter(is_complete)
     text_column = events.schema.get_field_index("text")
-    return events.set_column(text_column, "text", names_of_rows(events, strings))
+    names = names_of_rows(events, strings)
+    return events.set_column(text_column, "text", names)
 
 
 def _of_kinds(events: pa.Table, *kinds: int) -> pa.Table:
-    return events.filter(pc.is_in(events["eventType"], value_set=pa.array(kinds)))
+    wanted_kinds = pa.array(kinds)
+    is_of_kinds = pc.is_in(events["eventType"], value_set=wanted_kinds)
+    return events.filter(is_of_kinds)
 
 
-def _table(ranges: pa.Table, open_end: int | None, domains: pa.Table) -> tuple[pa.Table, int]:
+def _table(ranges: pa.Table, open_end_ns: int | None, domains: pa.Table) -> tuple[pa.Table, int]:
     """Return `canonical.RANGES`, and the number of ranges with impossible times."""
     starts = ranges["start"].to_numpy()
     threads = ranges["globalTid"].to_numpy()
-    ends = filled(ranges["end"], open_end or 0)
-    is_possible = (ends >= starts) & (ends < TIME_LIMIT) & (starts > -TIME_LIMIT)
+    ends = filled(ranges["end"], open_end_ns or 0)
+    is_possible = are_possible(starts, ends)
     is_library = of_domains(ranges, domains, is_library_domain)
     is_never = of_domains(ranges, domains, _is_never_domain)
     is_never |= _matching(ranges, _NEVER_TEXT)
-    has_text = pc.is_valid(ranges["text"]).to_numpy()
-    chosen = is_possible & ~is_never & has_text
+    texts = ranges["text"]
+    has_text = pc.is_valid(texts).to_numpy()
+    is_chosen = is_possible & ~is_never & has_text
+    processes = process_of(threads)
     columns = {
-        "process_id": process_of(threads)[chosen],
-        "thread_id": threads[chosen],
-        "start_ns": starts[chosen],
-        "end_ns": ends[chosen],
-        "is_library": is_library[chosen],
-        "text": ranges["text"].filter(pa.array(chosen)),
+        "process_id": processes[is_chosen],
+        "thread_id": threads[is_chosen],
+        "start_ns": starts[is_chosen],
+        "end_ns": ends[is_chosen],
+        "is_library": is_library[is_chosen],
+        "text": texts.filter(pa.array(is_chosen)),
     }
-    return canonical.RANGES.table(columns), int(np.count_nonzero(~is_possible))
+    n_impossible = np.count_nonzero(~is_possible)
+    return canonical.RANGES.table(columns), int(n_impossible)
+
+
+def _has_comm_domain(domains: pa.Table) -> bool:
+    """Tell whether NCCL or MPI opened a domain."""
+    names = domains["text"].to_pylist()
+    return any(name.startswith(_NEVER_DOMAINS) for name in names if name)
+
+
+def _is_nccl_domain(name: str) -> bool:
+    return name.startswith(_NEVER_DOMAINS[0])
 
 
 def _is_never_domain(name: str) -> bool:
@@ -154,21 +184,22 @@ def _is_never_domain(name: str) -> bool:
     return is_library_domain(name) and name.startswith(_NEVER_DOMAINS)
 
 
-def _comm_calls(ranges: pa.Table, open_end: int | None) -> pa.Table:
+def _comm_calls(ranges: pa.Table, open_end_ns: int | None) -> pa.Table:
     """Return `canonical.COMM_CALLS`."""
     texts = ranges["text"].combine_chunks()
-    is_call_by_text = [
-        text is not None and comm_call_of(text) is not None for text in texts.dictionary.to_pylist()
-    ]
+    distinct_texts = texts.dictionary.to_pylist()
+    is_call_by_text = [_is_comm_call(text) for text in distinct_texts]
     if not any(is_call_by_text):
         return canonical.COMM_CALLS.empty()
     # The last place is that of ranges without a text.
-    text_place = pc.fill_null(texts.indices, len(is_call_by_text)).to_numpy()
-    is_call = np.append(is_call_by_text, False)[text_place]
-    chosen = ranges.take(pa.array(np.flatnonzero(is_call)))
+    text_place = pc.fill_null(texts.indices, len(distinct_texts))
+    is_call_by_place = np.append(is_call_by_text, False)
+    is_call = is_call_by_place[text_place.to_numpy()]
+    rows = np.flatnonzero(is_call)
+    chosen = ranges.take(pa.array(rows))
     threads = chosen["globalTid"].to_numpy()
     starts = chosen["start"].to_numpy()
-    ends = filled(chosen["end"], open_end or 0)
+    ends = filled(chosen["end"], open_end_ns or 0)
     columns = {
         "process_id": process_of(threads),
         "thread_id": threads,
@@ -177,32 +208,47 @@ def _comm_calls(ranges: pa.Table, open_end: int | None) -> pa.Table:
         "text": chosen["text"],
     }
     calls = canonical.COMM_CALLS.table(columns)
-    is_possible = (ends >= starts) & (ends < TIME_LIMIT) & (starts > -TIME_LIMIT)
-    return calls if is_possible.all() else calls.filter(pa.array(is_possible))
+    is_possible = are_possible(starts, ends)
+    if is_possible.all():
+        return calls
+    return calls.filter(pa.array(is_possible))
+
+
+def _is_comm_call(text: str | None) -> bool:
+    return text is not None and comm_call_of(text) is not None
 
 
 def names_of_rows(rows: pa.Table, strings: Strings) -> pa.DictionaryArray:
     """Merge ``text`` (inline) and ``textId`` (a string ID) into one dictionary column."""
-    ids, id_index = np.unique(filled(rows["textId"], _ABSENT), return_inverse=True)
-    named = strings.lookup(ids)
-    inline = rows["text"].combine_chunks().dictionary_encode()
+    text_ids = filled(rows["textId"], _ABSENT)
+    distinct_ids, id_index = np.unique(text_ids, return_inverse=True)
+    texts_of_ids = strings.lookup(distinct_ids)
+    texts = rows["text"]
+    inline = texts.combine_chunks().dictionary_encode()
     if inline.dictionary.to_pylist() in ([], [""]):
-        return pa.DictionaryArray.from_arrays(pa.array(id_index.astype(np.int32)), named)
-    is_inline = pc.not_equal(rows["text"], "").to_numpy()
-    inline_index = ids.size + inline.indices.to_numpy()
-    index = np.where(is_inline, inline_index, id_index).astype(np.int32)
-    texts = pa.concat_arrays([named, inline.dictionary])
-    return pa.DictionaryArray.from_arrays(pa.array(index), texts)
+        index = pa.array(id_index.astype(np.int32))
+        return pa.DictionaryArray.from_arrays(index, texts_of_ids)
+    is_inline = pc.not_equal(texts, "").to_numpy()
+    inline_index = distinct_ids.size + inline.indices.to_numpy()
+    joint_index = np.where(is_inline, inline_index, id_index)
+    index = pa.array(joint_index.astype(np.int32))
+    dictionary = pa.concat_arrays([texts_of_ids, inline.dictionary])
+    return pa.DictionaryArray.from_arrays(index, dictionary)
 
 
-def _open_end(report: Report, ranges: pa.Table, operation_ends: Iterable[pa.ChunkedArray]) -> int:
+def _open_end_ns(
+    report: Report, ranges: pa.Table, operation_ends: Iterable[pa.ChunkedArray]
+) -> int:
     """Return the time 1 ns after the last event or operation of the report."""
-    columns = (*operation_ends, ranges["start"], ranges["end"])
-    last_ns: list[int | None] = [pc.max(column).as_py() for column in columns]
-    columns_of_calls = [name for name in ("start", "end") if report.has(versions.RUNTIME, name)]
-    last_ns += [report.number(versions.RUNTIME, f'max("{name}")') for name in columns_of_calls]
-    known_ns = [time_ns for time_ns in last_ns if time_ns is not None]
-    return min(max(known_ns) + 1, TIME_LIMIT)
+    last_values = map(pc.max, (*operation_ends, ranges["start"], ranges["end"]))
+    last_ns = [value.as_py() for value in last_values]
+    for name in ("start", "end"):
+        if report.has(RUNTIME, name):
+            last_call_ns = report.number(RUNTIME, f'max("{name}")')
+            last_ns.append(last_call_ns)
+    known_ns: list[int] = [time_ns for time_ns in last_ns if time_ns is not None]
+    open_end_ns = max(known_ns) + 1
+    return min(open_end_ns, TIME_LIMIT)
 
 
 def of_domains(rows: pa.Table, domains: pa.Table, is_wanted: Callable[[str], bool]) -> Flags:
@@ -210,20 +256,26 @@ def of_domains(rows: pa.Table, domains: pa.Table, is_wanted: Callable[[str], boo
 
     `domains` are the rows of kind ``DOMAIN_ROW``, which name them. Domain IDs belong to a process.
     """
-    processes = process_of(rows["globalTid"].to_numpy())
+    threads = rows["globalTid"].to_numpy()
+    processes = process_of(threads)
     domain_ids = filled(rows["domainId"], 0)
     is_inside = np.zeros(rows.num_rows, np.bool_)
     columns = [domains[name].to_pylist() for name in ("text", "globalTid", "domainId")]
     for text, thread, domain in zip(*columns, strict=True):
-        if None not in {text, thread, domain} and is_wanted(text):
-            is_inside |= (processes == process_of(thread)) & (domain_ids == domain)
+        is_known = None not in {text, thread, domain}
+        if is_known and is_wanted(text):
+            is_of_process = processes == process_of(thread)
+            is_inside |= is_of_process & (domain_ids == domain)
     return is_inside
 
 
 def _matching(ranges: pa.Table, pattern: str) -> Flags:
+    """Tell which ranges have a text that a pattern matches."""
     texts = ranges["text"].combine_chunks()
-    hits = pc.match_substring_regex(texts.dictionary, pattern).take(texts.indices)
-    flags: Flags = pc.fill_null(hits, fill_value=False).to_numpy(zero_copy_only=False)
+    is_hit_by_text = pc.match_substring_regex(texts.dictionary, pattern)
+    is_hit = is_hit_by_text.take(texts.indices)
+    is_hit = pc.fill_null(is_hit, fill_value=False)
+    flags: Flags = is_hit.to_numpy(zero_copy_only=False)
     return flags
 
 
@@ -231,8 +283,11 @@ def _mpi_ranks(names: pa.Table) -> dict[int, int]:
     """Return the rank of each process that thread names have, unless they contradict each other."""
     ranks_of_process: dict[int, set[int]] = {}
     threads = names["globalTid"].to_pylist()
-    for thread, text in zip(threads, names["text"].to_pylist(), strict=True):
+    texts = names["text"].to_pylist()
+    for thread, text in zip(threads, texts, strict=True):
         match = _MPI_RANK.match(text or "")
         if match:
-            ranks_of_process.setdefault(process_of(thread), set()).add(int(match[1]))
-    return {process: ranks.pop() for process, ranks in ranks_of_process.items() if len(ranks) == 1}
+            rank = int(match[1])
+            ranks = ranks_of_process.setdefault(process_of(thread), set())
+            ranks.add(rank)
+    return only_values(ranks_of_process)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -26,7 +26,7 @@ from nsyspipe.errors import (
     NotAReportError,
     ReportNotFoundError,
 )
-from nsyspipe.model.table import Int64
+from nsyspipe.model.table import Flags, Int64
 from nsyspipe.nsys.files import BEING_WRITTEN, EXPORT_AGAIN, WAIT, check_file, readable
 from nsyspipe.reader.tables import Pages, connected, fetch_arrow, plain_tables, quoted
 
@@ -124,16 +124,28 @@ Columns: TypeAlias = Mapping[str, str]
 TIME_LIMIT = 2**61
 
 
+def are_possible(starts: Int64, ends: Int64) -> Flags:
+    """Tell which intervals do not end before they start, and are at times that a clock reaches."""
+    is_in_order = starts <= ends
+    is_in_limits = (starts > -TIME_LIMIT) & (ends < TIME_LIMIT)
+    possible: Flags = is_in_order & is_in_limits
+    return possible
+
+
 def is_read(table: str) -> bool:
     """Tell whether a table of this name, in any case and of any version, is one that is read."""
     match = VERSIONED.match(table.upper())
-    return table.lower() in _READ or (match is not None and match["table"].lower() in _READ)
+    if table.lower() in _READ:
+        return True
+    return match is not None and match["table"].lower() in _READ
 
 
 def version_numbers(schema_version: str | None) -> tuple[int, int]:
     """Return the first two numbers of an export schema version; zeros for none."""
     match = re.match(r"(\d+)\.(\d+)", schema_version or "")
-    return (int(match[1]), int(match[2])) if match else (0, 0)
+    if match is None:
+        return 0, 0
+    return int(match[1]), int(match[2])
 
 
 @contextlib.contextmanager
@@ -153,7 +165,8 @@ def open_report(path: str | Path, checked: FileState | None = None) -> Iterator[
         if pages is not None:
             # The schema begins in the first page.
             pages.add([1])
-        with connected(f"{path.absolute().as_uri()}?{flags}") as connection:
+        file_uri = path.absolute().as_uri()
+        with connected(f"{file_uri}?{flags}") as connection:
             yield Report(path, connection, pages, state)
     with _still_there(path):
         after = path.stat()
@@ -194,7 +207,10 @@ class Report:
     def has(self, table: str, *columns: str) -> bool:
         """Tell whether the report has a table with all of these columns."""
         physical = self.physical(table)
-        return physical is not None and {*columns} <= {*self.tables[physical]}
+        if physical is None:
+            return False
+        existing_columns = self.tables[physical]
+        return set(columns).issubset(existing_columns)
 
     def require(self, table: str, *columns: str) -> None:
         """Raise `MissingColumnError` unless a table has all of these columns."""
@@ -217,19 +233,20 @@ class Report:
         that the table lacks is all null (int) or empty. `derived` are SQL expressions of integers
         by name, whose columns come last. `where` is a condition.
         """
-        long_columns = [
-            name for name, kind in columns.items() if kind != "int" and self.has(table, name)
-        ]
+        long_columns = [name for name, kind in columns.items() if kind != "int"]
         self._check_lengths(table, long_columns)
-        expressions = {name: self._typed(table, name, kind) for name, kind in columns.items()}
+        expressions: dict[str, str] = {}
+        for name, kind in columns.items():
+            expressions[name] = self._typed(table, name, kind)
         expressions |= derived or {}
-        selection = ", ".join(f"{sql} AS {quoted(name)}" for name, sql in expressions.items())
-        statement = f"SELECT {selection} {self._rows(table, where)}"
+        selected = (f"{sql} AS {quoted(name)}" for name, sql in expressions.items())
+        statement = f"SELECT {', '.join(selected)} {self._rows(table, where)}"
+        arrays: list[pa.ChunkedArray] = []
         with _translated(self.path):
             result = fetch_arrow(self._connection, statement)
-            arrays = [
-                _pinned(result.column(name), columns.get(name, "int")) for name in expressions
-            ]
+            for name in expressions:
+                kind = columns.get(name, "int")
+                arrays.append(_pinned(result.column(name), kind))
         return pa.Table.from_arrays(arrays, names=list(expressions))
 
     def _typed(self, table: str, name: str, kind: str) -> str:
@@ -245,7 +262,8 @@ class Report:
         return f"CAST({value} AS TEXT)" if kind == "text" else value
 
     def _rows(self, table: str, where: str | None = None) -> str:
-        return f"FROM {quoted(self.physical(table) or table)} NOT INDEXED WHERE {where or 1}"
+        name = self.physical(table) or table
+        return f"FROM {quoted(name)} NOT INDEXED WHERE {where or 1}"
 
     def zones(
         self, table: str, least: pa.ChunkedArray, greatest: pa.ChunkedArray
@@ -271,19 +289,24 @@ class Report:
         """Return the rows of a small table, as `select`. None if it, or a column, is missing."""
         if not self.has(table, *columns):
             return []
-        rows: list[dict[str, Any]] = self.select(table, columns, where=where).to_pylist()
+        selected = self.select(table, columns, where=where)
+        rows: list[dict[str, Any]] = selected.to_pylist()
         return rows
 
-    def _check_lengths(self, table: str, names: list[str]) -> None:
-        """Refuse texts that are longer in total than the file, because their rows share pages."""
+    def _check_lengths(self, table: str, names: Iterable[str]) -> None:
+        """Refuse texts that are longer in total than the file, because their rows share pages.
+
+        Columns that the table lacks have no texts.
+        """
         if self._is_checked:
             return
-        unchecked = [name for name in names if (table, name) not in self._length_checked]
+        existing = [(table, name) for name in names if self.has(table, name)]
+        unchecked = [column for column in existing if column not in self._length_checked]
         if not unchecked:
             return
-        self._length_checked.update((table, name) for name in unchecked)
-        lengths = " + ".join(f"total(octet_length({quoted(name)}))" for name in unchecked)
-        n_bytes = self.number(table, lengths) or 0
+        self._length_checked.update(unchecked)
+        lengths = [f"total(octet_length({quoted(name)}))" for _, name in unchecked]
+        n_bytes = self.number(table, " + ".join(lengths)) or 0
         if n_bytes > _MAX_TEXT_RATIO * self._n_bytes:
             problem = f"is damaged ({self.physical(table)} claims more text than the file contains)"
             raise DamagedReportError(str(self.path), problem, fix=EXPORT_AGAIN)
@@ -302,30 +325,35 @@ class Report:
         0 is not known. Rows are counted by their numbers, which takes no time, and never more rows
         than the file has room for.
         """
-        last_rows = [
-            f"SELECT CAST(coalesce(max(rowid), 0) AS INTEGER) AS n {self._rows(table)}"
-            for table in _LARGE
-            if self.has(table)
-        ]
-        n_claimed = 0
-        if last_rows:
-            with _translated(self.path):
-                result = fetch_arrow(self._connection, " UNION ALL ".join(last_rows))
-            n_claimed = sum(result["n"].to_pylist())
-        n_rows = min(n_claimed, self._n_bytes // _MIN_ROW_BYTES_IN_FILE)
+        n_rows_that_fit = self._n_bytes // _MIN_ROW_BYTES_IN_FILE
+        n_rows = min(self._n_claimed_rows(), n_rows_that_fit)
         needed = _PROCESS_BYTES + _ROW_BYTES * n_rows
         if memory and needed > memory:
+            needed_gb = needed / 1e9
+            memory_gb = memory / 1e9
             problem = (
-                f"needs about {needed / 1e9:.1f} GB of memory, but this machine has only "
-                f"{memory / 1e9:.1f} GB"
+                f"needs about {needed_gb:.1f} GB of memory, but this machine has only "
+                f"{memory_gb:.1f} GB"
             )
             raise errors.InputError(str(self.path), problem, fix=_SHORTER)
+
+    def _n_claimed_rows(self) -> int:
+        """Return the number of rows of the large tables by the numbers of their last rows."""
+        last_row = "CAST(coalesce(max(rowid), 0) AS INTEGER)"
+        tables = filter(self.has, _LARGE)
+        queries = [f"SELECT {last_row} AS n {self._rows(table)}" for table in tables]
+        if not queries:
+            return 0
+        with _translated(self.path):
+            result = fetch_arrow(self._connection, " UNION ALL ".join(queries))
+        return sum(result["n"].to_pylist())
 
     def number(self, table: str, sql: str, where: str | None = None) -> int | None:
         """Return the integer of an SQL expression in the first row, None if there is no row."""
         statement = f"SELECT CAST({sql} AS INTEGER) AS n {self._rows(table, where)} LIMIT 1"
         with _translated(self.path):
-            numbers: list[int | None] = fetch_arrow(self._connection, statement)["n"].to_pylist()
+            result = fetch_arrow(self._connection, statement)
+            numbers: list[int | None] = result["n"].to_pylist()
         return numbers[0] if numbers else None
 
 
@@ -362,11 +390,13 @@ class Zones(Struct, frozen=True):
 
     def condition(self, first: int, last: int) -> str:
         """Return an SQL condition that all rows meet which touch the values `first` to `last`."""
-        zones = np.flatnonzero((self.least <= last) & (self.greatest >= first))
+        touches_values = (self.least <= last) & (self.greatest >= first)
+        zones = np.flatnonzero(touches_values)
         if not zones.size:
             return "rowid BETWEEN 0 AND -1"
+        next_zone = zones[-1] + 1
         first_row = self.first_row + zones[0] * _ZONE_ROWS
-        last_row = self.first_row + (zones[-1] + 1) * _ZONE_ROWS - 1
+        last_row = self.first_row + next_zone * _ZONE_ROWS - 1
         return f"rowid BETWEEN {first_row} AND {last_row}"
 
 
@@ -378,8 +408,8 @@ def machine_memory() -> int:
     try:
         lines = Path("/proc/meminfo").read_text("ascii").splitlines()
         sizes = dict(line.split(":") for line in lines)
-        total = int(sizes["MemTotal"].split()[0]) * 1024
-        swap = int(sizes["SwapTotal"].split()[0]) * 1024
+        total = _n_bytes_of(sizes["MemTotal"])
+        swap = _n_bytes_of(sizes["SwapTotal"])
     except (OSError, ValueError, LookupError):
         return 0
     # There may be no control group, or one without a limit.
@@ -389,16 +419,28 @@ def machine_memory() -> int:
     return total + swap
 
 
+def _n_bytes_of(size: str) -> int:
+    """Return a size in bytes that the system states in KiB, for example ``123 kB``."""
+    n_kib, *_ = size.split()
+    return int(n_kib) * 1024
+
+
 def process_of(global_tid: _Ids) -> _Ids:
     """Return the globalPid of each globalTid, or of a single one. IDs may be negative."""
     return global_tid & ~_THREAD_BITS
 
 
+def bounds_of(column: pa.ChunkedArray) -> tuple[Any, Any]:
+    """Return the least and the greatest value of a column; two nulls if it has no value."""
+    bounds = pc.min_max(column).as_py()
+    return bounds["min"], bounds["max"]
+
+
 def processes_of(threads: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return the globalPid of each globalTid of a column."""
-    bounds = pc.min_max(threads).as_py()
-    first = process_of(bounds["min"] or 0)
-    last = process_of(bounds["max"] or 0)
+    first_thread, last_thread = bounds_of(threads)
+    first = process_of(first_thread or 0)
+    last = process_of(last_thread or 0)
     if first == last:
         return repeated(first, len(threads))
     return pc.bit_wise_and(threads, ~_THREAD_BITS)
@@ -408,8 +450,10 @@ def repeated(value: int | None, n_rows: int) -> pa.ChunkedArray:
     """Return a column of one value, whose chunks share one array."""
     kind = pa.bool_() if isinstance(value, bool) else pa.int64()
     chunk = pa.repeat(pa.scalar(value, kind), min(n_rows, _CHUNK_ROWS))
-    whole, rest = divmod(n_rows, _CHUNK_ROWS)
-    return pa.chunked_array([*[chunk] * whole, chunk[:rest]], kind)
+    n_whole_chunks, n_rest_rows = divmod(n_rows, _CHUNK_ROWS)
+    chunks = [chunk] * n_whole_chunks
+    chunks.append(chunk[:n_rest_rows])
+    return pa.chunked_array(chunks, kind)
 
 
 def pid_of(global_pid: int) -> int:
@@ -437,7 +481,8 @@ def _translated(path: Path) -> Iterator[None]:
         if "locked" in text or "busy" in text.lower():
             problem = f"is locked by another program and {BEING_WRITTEN}"
             raise DamagedReportError(str(path), problem, fix=WAIT) from error
-        detail = text.splitlines()[0][:160] if text else type(error).__name__
+        first_line = text.splitlines()[0] if text else type(error).__name__
+        detail = first_line[:160]
         if isinstance(error, pa.ArrowException):
             # Its message quotes the value, which may be a secret.
             detail = "a column holds a value that is not of its type"

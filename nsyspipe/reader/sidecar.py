@@ -10,7 +10,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -124,19 +124,21 @@ _SIDECAR_FIELDS = {
 
 def _checked(content: Mapping[str, Any], expected: Mapping[str, Field]) -> dict[str, Any]:
     """Return the expected fields that are not null, checked; a ValueError if one is wrong."""
-    return {
-        name: _check(name, content[name], field)
-        for name, field in expected.items()
-        if content.get(name) is not None
-    }
+    checked: dict[str, Any] = {}
+    for name, field in expected.items():
+        value = content.get(name)
+        if value is not None:
+            checked[name] = _check(name, value, field)
+    return checked
 
 
 def _check(name: str, value: Any, field: Field) -> Any:  # noqa: ANN401 - of that kind
     require(isinstance(value, field.kind), f"{name} has another type")
     if field.kind is int:
         # A bool is an int in Python.
-        is_number = not isinstance(value, bool) and field.min_value <= value <= _MAX_NUMBER
-        require(is_number, f"{name} is no number from {field.min_value}")
+        is_number = not isinstance(value, bool)
+        is_in_range = field.min_value <= value <= _MAX_NUMBER
+        require(is_number and is_in_range, f"{name} is no number from {field.min_value}")
     if field.kind is str:
         return _check_text(name, value, field)
     if field.kind in {list, dict}:
@@ -153,13 +155,15 @@ def _check_text(name: str, text: str, field: Field) -> str:
 
 
 def _check_elements(name: str, value: Any, field: Field) -> Any:  # noqa: ANN401 - of that kind
-    is_short = field.kind is dict or len(value) <= field.max_elements
+    is_dict = field.kind is dict
+    is_short = is_dict or len(value) <= field.max_elements
     require(is_short, f"{name} has more than {field.max_elements} entries")
-    elements = value.values() if field.kind is dict else value
-    kinds = "texts" if field.element_kind is str else "objects"
+    elements = value.values() if is_dict else value
+    are_texts = field.element_kind is str
+    kinds = "texts" if are_texts else "objects"
     have_kind = all(isinstance(element, field.element_kind) for element in elements)
     require(have_kind, f"{name} holds more than {kinds}")
-    if field.element_kind is str and not field.is_masked:
+    if are_texts and not field.is_masked:
         return [_check(name, element, _TEXT) for element in elements]
     return value
 
@@ -169,24 +173,30 @@ def _moment(captured_at_utc: str) -> datetime:
         moment = datetime.fromisoformat(captured_at_utc)
     except ValueError as error:
         raise ValueError("captured_at_utc is no time") from error
-    require(
-        moment.tzinfo is not None and _FIRST_YEAR <= moment.year <= _LAST_YEAR,
-        "captured_at_utc is no time in UTC",
-    )
+    is_in_range = _FIRST_YEAR <= moment.year <= _LAST_YEAR
+    has_zone = moment.tzinfo is not None
+    require(has_zone and is_in_range, "captured_at_utc is no time in UTC")
     return moment.astimezone(UTC)
 
 
 def _ranks(rows: Iterable[Mapping[str, Any]]) -> tuple[CapturedRank, ...]:
     """Return the ranks of a sidecar, checked; no rank, and no process, may be there twice."""
     checked_rows = [_checked(row, _RANK_FIELDS) for row in rows]
-    require(all("rank" in row for row in checked_rows), "ranks holds an entry without rank")
-    ranks = tuple(
-        CapturedRank(**row | {"report": row.get("report") or None}) for row in checked_rows
-    )
-    require(len({rank.rank for rank in ranks}) == len(ranks), "ranks names one rank twice")
-    processes = [(rank.report, rank.pid) for rank in ranks if rank.report and rank.pid]
-    require(len(set(processes)) == len(processes), "ranks gives one process two ranks")
-    return ranks
+    have_rank = all("rank" in row for row in checked_rows)
+    require(have_rank, "ranks holds an entry without rank")
+    ranks: list[CapturedRank] = []
+    for row in checked_rows:
+        row["report"] = row.get("report") or None
+        ranks.append(CapturedRank(**row))
+    require(_are_distinct(rank.rank for rank in ranks), "ranks names one rank twice")
+    processes = ((rank.report, rank.pid) for rank in ranks if rank.report and rank.pid)
+    require(_are_distinct(processes), "ranks gives one process two ranks")
+    return tuple(ranks)
+
+
+def _are_distinct(values: Iterable[Hashable]) -> bool:
+    values = list(values)
+    return len(set(values)) == len(values)
 
 
 def parse_sidecar(content: bytes, path: Path) -> Sidecar:
@@ -203,25 +213,40 @@ def parse_sidecar(content: bytes, path: Path) -> Sidecar:
     if captured_at is not None:
         moment = _moment(captured_at)
         facts["captured_at_utc"] = moment.isoformat().replace("+00:00", "Z")
-        captured_at_ns = (moment - _EPOCH) // timedelta(microseconds=1) * 1000
+        captured_at_us = (moment - _EPOCH) // timedelta(microseconds=1)
+        captured_at_ns = captured_at_us * 1000
+    _mask_facts(facts)
+    run_facts = RunCapture(**facts)
+    ranks = _ranks(checked.get("ranks", ()))
+    pattern = checked.get("step_pattern")
+    family = None if pattern is None else family_of_pattern(pattern)
+    host = checked.get("host")
+    world_size = checked.get("world_size")
+    log_names = checked.get("nccl_log_files", ())
+    topology_name = checked.get("topology_file")
+    return Sidecar(
+        path=path,
+        facts=run_facts,
+        captured_at_utc_ns=captured_at_ns,
+        host=host,
+        world_size=world_size,
+        ranks=ranks,
+        step_pattern=pattern,
+        family=family,
+        log_names=tuple(log_names),
+        topology_name=topology_name,
+    )
+
+
+def _mask_facts(facts: dict[str, Any]) -> None:
+    """Mask the command, the traced kinds and the environment among the facts of a sidecar."""
     if "command" in facts:
         facts["command"] = recorded_command(facts["command"], Mask())
     if "trace" in facts:
-        facts["trace"] = recorded_command(["--trace", *facts["trace"]], Mask())[1:]
-    facts["environment"] = recorded_environment(facts.get("environment", {}), Mask())
-    pattern = checked.get("step_pattern")
-    return Sidecar(
-        path=path,
-        facts=RunCapture(**facts),
-        captured_at_utc_ns=captured_at_ns,
-        host=checked.get("host"),
-        world_size=checked.get("world_size"),
-        ranks=_ranks(checked.get("ranks", ())),
-        step_pattern=pattern,
-        family=None if pattern is None else family_of_pattern(pattern),
-        log_names=tuple(checked.get("nccl_log_files", ())),
-        topology_name=checked.get("topology_file"),
-    )
+        trace_option = ["--trace", *facts["trace"]]
+        facts["trace"] = recorded_command(trace_option, Mask())[1:]
+    environment = facts.get("environment", {})
+    facts["environment"] = recorded_environment(environment, Mask())
 
 
 def _parse_json(content: bytes) -> dict[str, Any]:
@@ -247,10 +272,18 @@ def family_of_pattern(pattern: str) -> str | None:
     if not pattern.startswith("^") or not pattern.endswith("$"):
         return None
     parts = _NUMBER_PATTERNS.split(pattern[1:-1])
-    if len(parts) == 1 or any(_SPECIAL & set(_ESCAPED.sub("", part)) for part in parts):
+    has_number = len(parts) > 1
+    if not has_number or any(map(_has_special_characters, parts)):
         return None
-    name = "#".join(_ESCAPED.sub(r"\1", part) for part in parts)
+    texts = [_ESCAPED.sub(r"\1", part) for part in parts]
+    name = "#".join(texts)
     return None if re.search(DIGITS_PATTERN, name) else name
+
+
+def _has_special_characters(pattern: str) -> bool:
+    """Tell whether a pattern has a special character that is not escaped."""
+    unescaped = _ESCAPED.sub("", pattern)
+    return not _SPECIAL.isdisjoint(unescaped)
 
 
 # Find the sidecars of a run's reports: ``NAME.capture.json`` in the directory of ``NAME_<rank>``,
@@ -287,8 +320,13 @@ class FoundSidecars(Struct, frozen=True):
             sidecar = entry.sidecar
             folder = sidecar.path.parent
             names = [sidecar.path.name, *sidecar.log_names, sidecar.topology_name]
-            paths += [folder / name for name in names if name and name == Path(name).name]
+            paths += [folder / name for name in names if name and _is_in_folder(name)]
         return tuple(paths)
+
+
+def _is_in_folder(name: str) -> bool:
+    """Tell whether a name is that of a file, without a directory."""
+    return name == Path(name).name
 
 
 def read_sidecars(reports: Sequence[Path]) -> FoundSidecars:
@@ -301,7 +339,8 @@ def read_sidecars(reports: Sequence[Path]) -> FoundSidecars:
     positions_by_folder: dict[Path, dict[str, list[int]]] = {}
     for position, path in enumerate(reports):
         positions_by_name = positions_by_folder.setdefault(path.parent, {})
-        positions_by_name.setdefault(decoded(path.stem), []).append(position)
+        positions = positions_by_name.setdefault(decoded(path.stem), [])
+        positions.append(position)
     sidecars: list[FoundSidecar] = []
     problems: list[Problem] = []
     for folder, positions_by_name in positions_by_folder.items():
@@ -326,8 +365,14 @@ def _read_sidecar(path: Path) -> Sidecar:
 
 
 def _unusable_sidecar(path: Path, error: ValueError | OSError) -> Problem:
-    reason = error.strerror or "unreadable" if isinstance(error, OSError) else error
-    return problem("unusable-sidecar", file=printable(decoded(path.name)), reason=reason)
+    reason: object = error
+    if isinstance(error, OSError):
+        reason = error.strerror or "unreadable"
+    return problem("unusable-sidecar", file=_shown(path), reason=reason)
+
+
+def _shown(path: Path) -> str:
+    return printable(decoded(path.name))
 
 
 def _ranks_by_position(
@@ -372,7 +417,8 @@ def read_beside(
         used += [] if topology_path is None else [topology_path]
     if used:
         problems.append(used_beside(used))
-    problems += [_unused(path, error.problem) for path, error in unusable.items()]
+    for path, error in unusable.items():
+        problems.append(_unused(path, error.problem))
     return NamedFiles(log, topology, problems)
 
 
@@ -431,22 +477,23 @@ def _inside(sidecar: Sidecar, names: Iterable[str], problems: list[Problem]) -> 
 def _why_refused(sidecar: Sidecar, name: str) -> str | None:
     """Return why a file that a sidecar names is not read; None if it is."""
     folder = sidecar.path.parent
+    path = folder / name
     parts = Path(name).parts
-    is_inside = bool(parts) and not Path(name).is_absolute() and ".." not in parts
+    goes_down = bool(parts) and ".." not in parts
+    is_inside = goes_down and not Path(name).is_absolute()
     if is_inside:
-        real_path = Path(os.path.realpath(folder / name))
-        is_inside = real_path == Path(os.path.realpath(folder)) / name
+        real_folder = Path(os.path.realpath(folder))
+        real_path = Path(os.path.realpath(path))
+        is_inside = real_path == real_folder / name
     if not is_inside:
-        return f"not in the directory of {printable(decoded(sidecar.path.name))}"
-    if not stat.S_ISREG((folder / name).lstat().st_mode):
+        return f"not in the directory of {_shown(sidecar.path)}"
+    if not stat.S_ISREG(path.lstat().st_mode):
         return "not an ordinary file"
     return None
 
 
 def _unused(path: Path, reason: str) -> Problem:
-    return problem(
-        "sidecar-file-unusable", file=printable(decoded(path.name)), reason=printable(reason)
-    )
+    return problem("sidecar-file-unusable", file=_shown(path), reason=printable(reason))
 
 
 def _candidates(folder: Path, stems: Collection[str]) -> list[Path]:
@@ -454,13 +501,17 @@ def _candidates(folder: Path, stems: Collection[str]) -> list[Path]:
     entries: list[str] = []
     # Whoever reads the reports raises the error for a directory that cannot be read.
     with contextlib.suppress(OSError, ValueError), os.scandir(folder) as scan:
-        entries += (entry.name for entry in itertools.islice(scan, _MAX_ENTRIES))
+        first_entries = itertools.islice(scan, _MAX_ENTRIES)
+        entries += (entry.name for entry in first_entries)
     names = sorted(name for name in entries if name.endswith(SIDECAR_SUFFIX))
-    return [folder / name for name in names[:_MAX_SIDECARS] if _fits_any(name, stems)]
+    fitting = [name for name in names[:_MAX_SIDECARS] if _fits_any(name, stems)]
+    return [folder / name for name in fitting]
 
 
 def _fits_any(name: str, stems: Iterable[str]) -> bool:
     """Tell whether a sidecar's name is that of a report without its rank or node."""
-    base = _NODE.sub("", decoded(name).removesuffix(SIDECAR_SUFFIX))
-    endings = (stem[len(base) :] for stem in stems if stem.startswith(base))
-    return any(_RANK_OR_NODE.match(ending) for ending in endings)
+    name_and_node = decoded(name).removesuffix(SIDECAR_SUFFIX)
+    capture_name = _NODE.sub("", name_and_node)
+    n_chars = len(capture_name)
+    endings = (stem[n_chars:] for stem in stems if stem.startswith(capture_name))
+    return any(map(_RANK_OR_NODE.match, endings))

@@ -66,6 +66,8 @@ _INTERNAL = "sqlite_"
 
 # Page 1 begins with the header of the file.
 _FILE_HEADER = 100
+# A page with pages below it has a header, and after it the places of its cells.
+_PAGE_HEADER = 12
 # The kinds of pages that have pages below them in a tree.
 _INNER = (0x02, 0x05)
 # Pages with a smaller gap between them are read at once, up to a number of bytes.
@@ -105,7 +107,8 @@ class _Cursor:
 
     @property
     def description(self) -> list[tuple[Any, ...]] | None:
-        return [(name, *[None] * 6) for name in self.table.column_names] or None
+        unknown = [None] * 6
+        return [(name, *unknown) for name in self.table.column_names] or None
 
     def execute(self, sql: str, _parameters: object = None) -> None:
         with adbc_driver_manager.AdbcStatement(self._connection) as statement:
@@ -113,7 +116,8 @@ class _Cursor:
             statement.set_sql_query(sql)
             stream, _ = statement.execute_query()
             with pa.RecordBatchReader.from_stream(stream) as reader:
-                self.table = pa.Table.from_batches(map(_with_own_columns, reader), reader.schema)
+                batches = map(_with_own_columns, reader)
+                self.table = pa.Table.from_batches(batches, reader.schema)
 
     def close(self) -> None:
         pass
@@ -132,8 +136,11 @@ def _with_own_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
     """
     if batch.num_rows < _MIN_ROWS_COPIED:
         return batch
-    columns = [pa.concat_arrays([column, column[:0]]) for column in batch.columns]
-    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+    copies: list[pa.Array] = []
+    for column in batch.columns:
+        no_rows = column[:0]
+        copies.append(pa.concat_arrays([column, no_rows]))
+    return pa.RecordBatch.from_arrays(copies, schema=batch.schema)
 
 
 class AdbcSqliteDialect(SQLiteDialect):
@@ -178,7 +185,8 @@ class AdbcSqliteDialect(SQLiteDialect):
 def connected(uri: str) -> Iterator[sa.Connection]:
     """Open an SQLite URI, and close it; no open connection stays, which would hold the file."""
     registry.register("sqlite.adbc", __name__, AdbcSqliteDialect.__name__)
-    engine = sa.create_engine(sa.URL.create("sqlite+adbc", database=uri), poolclass=NullPool)
+    url = sa.URL.create("sqlite+adbc", database=uri)
+    engine = sa.create_engine(url, poolclass=NullPool)
     try:
         with engine.connect() as connection:
             for pragma in _DISTRUST:
@@ -198,7 +206,8 @@ def fetch_arrow(connection: sa.Connection, statement: str) -> pa.Table:
 
 def fetch_rows(connection: sa.Connection, statement: str) -> list[tuple[Any, ...]]:
     """Execute a statement with few rows, and return them."""
-    columns = [column.to_pylist() for column in fetch_arrow(connection, statement).columns]
+    table = fetch_arrow(connection, statement)
+    columns = [column.to_pylist() for column in table.columns]
     return list(zip(*columns, strict=True))
 
 
@@ -232,11 +241,12 @@ def plain_tables(
 
 def _names_of_columns(columns: Iterable[_Column], tables: Container[str]) -> dict[str, list[str]]:
     """Return the columns of some tables that hold values."""
-    names: dict[str, list[str]] = {}
+    names_of_table: dict[str, list[str]] = {}
     for column in columns:
         if column.table in tables and not column.is_computed:
-            names.setdefault(column.table, []).append(column.name)
-    return names
+            names = names_of_table.setdefault(column.table, [])
+            names.append(column.name)
+    return names_of_table
 
 
 class _Column(NamedTuple):
@@ -286,7 +296,8 @@ class _Entry(NamedTuple):
     def holds_rows(self) -> bool:
         """Whether it is a table with its own pages, not a view or a virtual table."""
         match = _STATEMENT.match(self.statement)
-        return match is not None and match["what"] == "TABLE" and self.first_page > 0
+        is_table = match is not None and match["what"] == "TABLE"
+        return is_table and self.first_page > 0
 
 
 def _plain_names(
@@ -320,7 +331,10 @@ def _is_contradictory(entry: _Entry) -> bool:
         # SQLite makes some indexes by itself, without a statement.
         return bool(entry.statement) or entry.kind != "index"
     what = match["what"]
-    if what.split()[-1].lower() != entry.kind or _unquoted(match["name"]) != entry.name:
+    *_, kind = what.split()
+    if kind.lower() != entry.kind:
+        return True
+    if _unquoted(match["name"]) != entry.name:
         return True
     return what in {"VIEW", "VIRTUAL TABLE"} and entry.first_page != 0
 
@@ -329,7 +343,8 @@ def _unquoted(word: str) -> str:
     """Return a name of SQL without its quotation marks, of which those inside are doubled."""
     if word[0] not in "\"['`":
         return word
-    return word[1:-1].replace(2 * word[-1], word[-1])
+    mark = word[-1]
+    return word[1:-1].replace(2 * mark, mark)
 
 
 def in_place_of_a_table(path: Path, name: str, what: str) -> NotAReportError:
@@ -347,7 +362,10 @@ class Pages:
             header = file.read(100)
         size = int.from_bytes(header[16:18], "big")
         self._size = 65536 if size == 1 else size
-        self._seen = np.zeros(path.stat().st_size // self._size + 1 if self._size else 1, np.bool_)
+        n_bytes = path.stat().st_size
+        n_pages = n_bytes // self._size if self._size else 0
+        # Pages count from 1.
+        self._seen = np.zeros(n_pages + 1, np.bool_)
 
     def add(self, roots: Iterable[int]) -> None:
         """Follow trees down from their first pages.
@@ -357,38 +375,53 @@ class Pages:
         with self._path.open("rb", buffering=0) as file:
             level = self._new(np.array(list(roots), np.int64))
             while level.size:
-                kinds = np.concatenate([self._kinds(file, run) for run in _runs(level, self._size)])
-                inner_pages = level[np.isin(kinds, _INNER)].tolist()
+                runs = _runs(level, self._size)
+                kinds = np.concatenate([self._kinds(file, run) for run in runs])
+                is_inner = np.isin(kinds, _INNER)
+                inner_pages = level[is_inner].tolist()
+                no_pages = np.empty(0, np.int64)
                 children = [self._children(file, page) for page in inner_pages]
-                level = self._new(np.concatenate([np.empty(0, np.int64), *children]))
+                level = self._new(np.concatenate([no_pages, *children]))
 
     def _kinds(self, file: BinaryIO, pages: NDArray[np.int64]) -> NDArray[np.uint8]:
         """Return the kinds of ascending pages that are close together, 0 after the end of file."""
         places = (pages - pages[0]) * self._size
         places[pages == 1] += _FILE_HEADER
-        file.seek(int(pages[0] - 1) * self._size)
-        data = np.frombuffer(file.read(int(places[-1]) + 1), np.uint8)
+        n_pages_before = int(pages[0] - 1)
+        file.seek(n_pages_before * self._size)
+        n_bytes = int(places[-1]) + 1
+        data = np.frombuffer(file.read(n_bytes), np.uint8)
         kinds = np.zeros(pages.size, np.uint8)
         is_inside = places < data.size
         kinds[is_inside] = data[places[is_inside]]
         return kinds
 
     def _children(self, file: BinaryIO, number: int) -> NDArray[np.int64]:
+        """Return the pages below a page, as its cells and its header state them."""
         file.seek((number - 1) * self._size)
         page = np.frombuffer(file.read(self._size), np.uint8)
         start = _FILE_HEADER if number == 1 else 0
-        if page.size < start + 12:
+        first_cell = start + _PAGE_HEADER
+        if page.size < first_cell:
             return np.empty(0, np.int64)
-        n_stated_cells = int(page[start + 3]) << 8 | int(page[start + 4])
-        n_cells = min(n_stated_cells, (page.size - start - 12) // 2)
-        cells = page[start + 12 : start + 12 + 2 * n_cells].view(">u2").astype(np.int64)
-        places = np.append(cells[cells + 4 <= page.size], start + 8)
-        return page[places[:, np.newaxis] + np.arange(4)].view(">u4")[:, 0].astype(np.int64)
+        header = page[start:first_cell]
+        n_stated_cells = int(header[3]) << 8 | int(header[4])
+        n_cells_inside = (page.size - first_cell) // 2
+        n_cells = min(n_stated_cells, n_cells_inside)
+        end_of_cells = first_cell + 2 * n_cells
+        cells = page[first_cell:end_of_cells].view(">u2").astype(np.int64)
+        is_inside = cells + 4 <= page.size
+        places = np.append(cells[is_inside], start + 8)
+        places_of_bytes = places[:, np.newaxis] + np.arange(4)
+        numbers = page[places_of_bytes].view(">u4")[:, 0]
+        return numbers.astype(np.int64)
 
     def _new(self, pages: NDArray[np.int64]) -> NDArray[np.int64]:
         """Note pages, and return those that the file has, in ascending order."""
-        existing = np.sort(pages[(pages > 0) & (pages < self._seen.size)])
-        repeated = existing[self._seen[existing] | (np.diff(existing, prepend=0) == 0)]
+        exists = (pages > 0) & (pages < self._seen.size)
+        existing = np.sort(pages[exists])
+        is_same_as_before = np.diff(existing, prepend=0) == 0
+        repeated = existing[self._seen[existing] | is_same_as_before]
         if repeated.size:
             problem = f"is damaged (page {repeated[0]} is used twice)"
             raise DamagedReportError(str(self._path), problem, fix=EXPORT_AGAIN)
@@ -398,10 +431,11 @@ class Pages:
 
 def _runs(pages: NDArray[np.int64], size: int) -> list[NDArray[np.int64]]:
     """Split ascending pages into parts that are read at once, where the next page is far away."""
-    parts = np.split(pages, np.flatnonzero(np.diff(pages) * size > _MAX_GAP_BYTES) + 1)
+    gap_bytes = np.diff(pages) * size
+    last_before_gap = np.flatnonzero(gap_bytes > _MAX_GAP_BYTES)
     max_pages = max(_MAX_BYTES_AT_ONCE // size, 1)
-    return [
-        part[start : start + max_pages]
-        for part in parts
-        for start in range(0, part.size, max_pages)
-    ]
+    runs: list[NDArray[np.int64]] = []
+    for part in np.split(pages, last_before_gap + 1):
+        starts = range(0, part.size, max_pages)
+        runs += [part[start : start + max_pages] for start in starts]
+    return runs

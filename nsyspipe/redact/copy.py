@@ -212,6 +212,16 @@ _LEFT_BEHIND = {
 _CHUNK_ROWS = 50_000
 # SQLite's application_id of a copy, which identifies files that may be replaced.
 _MARK = 0x6E7379AC
+# The report's schema is not trusted. The copy needs no journal, because it gets its final name only
+# if it is complete.
+_SETTINGS_OF_COPY = (
+    "trusted_schema = OFF",
+    "temp_store = MEMORY",
+    "main.journal_mode = OFF",
+    "main.synchronous = OFF",
+    "main.secure_delete = ON",
+    f"main.application_id = {_MARK}",
+)
 # The encoding of texts by the number in the header of an SQLite file; others are UTF-8.
 _ENCODINGS = {2: "UTF-16le", 3: "UTF-16be"}
 # SQLite's codes for errors of the file that is written: read-only, full, and i/o errors of writing,
@@ -277,7 +287,8 @@ def look_at(path: Path) -> tuple[str | None, dict[str, int]]:
                 raise in_place_of_a_table(path, table, "view")
         unknown = [table for table in report.tables if not is_known(base_name(table))]
         row_counts = {table: report.count(table) for table in unknown}
-        return host_of(report), {table: n for table, n in row_counts.items() if n}
+        filled_tables = {table: n_rows for table, n_rows in row_counts.items() if n_rows}
+        return host_of(report), filled_tables
 
 
 class Amount(NamedTuple):
@@ -303,9 +314,11 @@ class Removed:
 
     def amounts(self) -> list[Amount]:
         """Return all amounts but zeros, sorted by class and place."""
-        return sorted(
-            Amount(kind, place, n, unit) for (kind, place, unit), n in self._numbers.items() if n
-        )
+        amounts = []
+        for (kind, place, unit), n in self._numbers.items():
+            if n:
+                amounts.append(Amount(kind, place, n, unit))
+        return sorted(amounts)
 
 
 class Checked(NamedTuple):
@@ -335,11 +348,12 @@ class Copying:
 
     def tables(self, base: str, *columns: str) -> list[str]:
         """Return the tables of the report with this name, in any version, and these columns."""
-        return [
-            table
-            for table, existing_columns in self.report.tables.items()
-            if base_name(table) == base and {*columns} <= {*existing_columns}
-        ]
+        tables = []
+        for table, existing_columns in self.report.tables.items():
+            has_columns = {*columns}.issubset(existing_columns)
+            if has_columns and base_name(table) == base:
+                tables.append(table)
+        return tables
 
     def run(self, statement: str) -> sa.CursorResult[Any]:
         """Run a statement."""
@@ -363,9 +377,9 @@ class Copying:
         `columns` has the SQL type of each column. An existing table is replaced.
         """
         name = f"{schema}.{quoted(table)}"
-        definitions = ", ".join(f"{quoted(column)} {kind}" for column, kind in columns.items())
+        definitions = [f"{quoted(column)} {kind}" for column, kind in columns.items()]
         self.run(f"DROP TABLE IF EXISTS {name}")
-        self.run(f"CREATE TABLE {name} ({definitions})")
+        self.run(f"CREATE TABLE {name} ({', '.join(definitions)})")
         all_rows = list(rows)
         if all_rows:
             placeholders = ", ".join("?" * len(columns))
@@ -375,20 +389,20 @@ class Copying:
 
     def copy(self, table: str, checked: Mapping[str, Checked] | None = None) -> None:
         """Copy the columns of numbers of a table, and those whose values were checked."""
-        columns = [name for name in NUMBERS[base_name(table)] if name in self.report.tables[table]]
-        kinds = dict.fromkeys(columns, "INTEGER")
-        values = {name: number(name) for name in columns}
+        existing_columns = self.report.tables[table]
+        numbers = [name for name in NUMBERS[base_name(table)] if name in existing_columns]
+        kinds = dict.fromkeys(numbers, "INTEGER")
+        values = {name: number(name) for name in numbers}
         joins = ""
         for name, column in (checked or {}).items():
-            if name in self.report.tables[table]:
+            if name in existing_columns:
+                new = f"of_{name}"
                 new_values = {"row": "INTEGER PRIMARY KEY", "value": ""}
-                self.create(f"of_{name}", new_values, column.values, schema="temp")
-                joins += f" LEFT JOIN temp.of_{name} ON of_{name}.row = t.rowid"
+                self.create(new, new_values, column.values, schema="temp")
+                joins += f" LEFT JOIN temp.{new} ON {new}.row = t.rowid"
                 kinds[name] = column.kind
-                values[name] = (
-                    f"CASE WHEN of_{name}.row IS NULL THEN {column.otherwise} ELSE "
-                    f"of_{name}.value END"
-                )
+                otherwise = column.otherwise
+                values[name] = f"CASE WHEN {new}.row IS NULL THEN {otherwise} ELSE {new}.value END"
         if kinds:
             self.create(table, kinds)
             self.fill(table, values, joins=joins)
@@ -400,25 +414,29 @@ class Copying:
 
         `values` has an SQL expression for each column. Rows keep their order and numbers.
         """
+        name = quoted(table)
         columns = ", ".join(map(quoted, values))
         expressions = ", ".join(values.values())
-        statement = (
-            f"INSERT INTO main.{quoted(table)} (rowid, {columns}) "  # noqa: S608 - quoted
-            f"SELECT t.rowid, {expressions} FROM source.{quoted(table)} AS t "
-            f"{joins} "
-            f"WHERE t.rowid > :last AND ({where}) ORDER BY t.rowid LIMIT {_CHUNK_ROWS}"
-        )
-        last_row_statement = f"SELECT max(rowid) FROM main.{quoted(table)}"  # noqa: S608
+        source = f"source.{name} AS t {joins}"
+        condition = f"t.rowid > :last AND ({where}) ORDER BY t.rowid LIMIT {_CHUNK_ROWS}"
+        rows = f"SELECT t.rowid, {expressions} FROM {source} WHERE {condition}"  # noqa: S608
+        statement = sa.text(f"INSERT INTO main.{name} (rowid, {columns}) {rows}")
+        last_row_statement = f"SELECT max(rowid) FROM main.{name}"  # noqa: S608
         last_row = -(2**63)
-        while self.connection.execute(sa.text(statement), {"last": last_row}).rowcount:
+        while self.connection.execute(statement, {"last": last_row}).rowcount:
             last_row = self.run(last_row_statement).scalar_one()
             self.on_rows()
 
 
 def is_copy(path: Path) -> bool:
     """Tell whether a file is a redacted copy; OSError if it cannot be read."""
+    header = _header_of(path)
+    return header[68:72] == _MARK.to_bytes(4, "big")
+
+
+def _header_of(path: Path) -> bytes:
     with path.open("rb") as file:
-        return file.read(100)[68:72] == _MARK.to_bytes(4, "big")
+        return file.read(100)
 
 
 def number(column: str) -> str:
@@ -438,34 +456,28 @@ def opened(report: Path, copy: Path) -> Iterator[sa.Connection]:
     OutputError if the copy cannot be written.
     """
     _, flags = check_file(report)
-    url = sa.URL.create("sqlite+pysqlite", database=copy.absolute().as_uri(), query={"uri": "true"})
+    copy_uri = copy.absolute().as_uri()
+    report_uri = report.absolute().as_uri()
+    url = sa.URL.create("sqlite+pysqlite", database=copy_uri, query={"uri": "true"})
     engine = sa.create_engine(url, isolation_level="AUTOCOMMIT", poolclass=sa.pool.NullPool)
     # Two databases that are open together must be of one encoding.
-    with report.open("rb") as file:
-        header = file.read(100)
-    encoding = _ENCODINGS.get(int.from_bytes(header[56:60], "big"), "UTF-8")
+    header = _header_of(report)
+    encoding_number = int.from_bytes(header[56:60], "big")
+    encoding = _ENCODINGS.get(encoding_number, "UTF-8")
+    settings = [*_SETTINGS_OF_COPY, f"main.encoding = '{encoding}'"]
     try:
         with engine.connect() as connection:
-            # The report's schema is not trusted. The copy needs no journal, because it gets its
-            # final name only if it is complete.
-            for setting in (
-                "trusted_schema = OFF",
-                "temp_store = MEMORY",
-                f"main.encoding = '{encoding}'",
-                "main.journal_mode = OFF",
-                "main.synchronous = OFF",
-                "main.secure_delete = ON",
-                f"main.application_id = {_MARK}",
-            ):
+            for setting in settings:
                 connection.exec_driver_sql(f"PRAGMA {setting}")
-            source = f"{report.absolute().as_uri()}?{flags}"
+            source = f"{report_uri}?{flags}"
             connection.exec_driver_sql("ATTACH ? AS source", (source,))
             connection.exec_driver_sql("BEGIN")
             yield connection
             connection.exec_driver_sql("COMMIT")
             connection.exec_driver_sql("DETACH source")
     except sa.exc.DBAPIError as error:
-        if getattr(error.orig, "sqlite_errorcode", 0) not in _WRITE_ERRORS:
+        code = getattr(error.orig, "sqlite_errorcode", 0)
+        if code not in _WRITE_ERRORS:
             # The cause is the report, not the copy.
             raise
         problem = f"cannot be written ({error.orig})"
@@ -495,13 +507,16 @@ def _count_columns_left_behind(copying: Copying, table: str) -> None:
     columns = copying.report.tables[table]
     if base not in NUMBERS and KNOWN[base].issuperset(columns):
         return
-    copied = {*NUMBERS.get(base, ()), *CHECKED.get(base, ())}
+    numbers = NUMBERS.get(base, ())
+    checked = CHECKED.get(base, ())
+    copied = {*numbers, *checked}
     left_behind = [name for name in columns if name not in copied]
-    counts = ", ".join(["count(*)", *(f"count({quoted(name)})" for name in left_behind)])
-    n_values: list[int] = [
-        *copying.run(f"SELECT {counts} FROM source.{quoted(table)}").one()  # noqa: S608
-    ]
-    for name, n in zip(left_behind, n_values[1:], strict=True):
+    counts = [f"count({quoted(name)})" for name in left_behind]
+    # A query needs a column, even if nothing was left behind.
+    expressions = ", ".join(["count(*)", *counts])
+    result = copying.run(f"SELECT {expressions} FROM source.{quoted(table)}")  # noqa: S608
+    n_values: list[int] = [*result.one()][1:]
+    for name, n in zip(left_behind, n_values, strict=True):
         kind = _HARDWARE if name in _HARDWARE_COLUMNS else _OTHER_COLUMNS
         if name not in KNOWN[base]:
             kind = _UNKNOWN_COLUMNS

@@ -116,12 +116,16 @@ def redact(
 def _refuse_unknown_tables(report: Path, unknown_tables: Mapping[str, int]) -> None:
     if not unknown_tables:
         return
-    rows = [f"{table} ({n} rows)" for table, n in sorted(unknown_tables.items())]
+    tables = []
+    for table in sorted(unknown_tables):
+        n_rows = unknown_tables[table]
+        tables.append(f"{table} ({n_rows} rows)")
+    found = listed(tables, _MAX_TABLES_LISTED)
     problem = (
         "has tables that this version of nsyspipe does not know, so they may contain private data"
     )
     fix = "pass --drop-unknown to leave out these tables (nsyspipe does not need them)"
-    raise InputError(str(report), problem, found=listed(rows, _MAX_TABLES_LISTED), fix=fix)
+    raise InputError(str(report), problem, found=found, fix=fix)
 
 
 def _new_names(hosts: Iterable[str | None]) -> dict[str, str]:
@@ -150,7 +154,9 @@ class _Progress:
     def _show(self, n_more_bytes: int) -> None:
         if self._on_progress:
             n_done_bytes = min(self._n_finished_bytes + n_more_bytes, self._n_bytes)
-            self._on_progress(n_done_bytes // _MIB, -(-self._n_bytes // _MIB))
+            n_done_mib = n_done_bytes // _MIB
+            n_total_mib = -(-self._n_bytes // _MIB)
+            self._on_progress(n_done_mib, n_total_mib)
 
 
 def _copy_report(
@@ -180,13 +186,16 @@ def places_for(reports: str | Sequence[str], out: Path, *, force: bool) -> list[
     """
     arguments = [reports] if isinstance(reports, str) else reports
     sources = [_export_of(path) for path in find_named(arguments)]
-    raw = [decoded(str(path)) for path in sources if path.suffix in RAW_SUFFIXES]
-    if raw:
+    raw_reports = [path for path in sources if path.suffix in RAW_SUFFIXES]
+    if raw_reports:
+        raw = [decoded(str(path)) for path in raw_reports]
         problem = "is an nsys report, but nsyspipe can redact only SQLite exports"
         raise NotAReportError(raw[0], problem, fix=f"nsyspipe convert {shlex.join(raw)}")
     is_file = len(arguments) == 1 and _names_a_file(arguments[0])
     with _writable(out):
-        places = [Place(sources[0], out)] if is_file else _in_directory(sources, out, force=force)
+        places = [Place(sources[0], out)]
+        if not is_file:
+            places = _in_directory(sources, out, force=force)
         for place in places:
             _check_place(place, sources, force=force)
     return places
@@ -236,7 +245,8 @@ def _check_place(place: Place, reports: Sequence[Path], *, force: bool) -> None:
     """Raise OutputError if a copy would replace a file that must stay."""
     copy = place.copy
     # SQLite would apply the side files of an older database to the copy, so they are replaced too.
-    existing = [file for file in (copy, *side_files(copy)) if os.path.lexists(file)]
+    replaced_files = (copy, *side_files(copy))
+    existing = [file for file in replaced_files if os.path.lexists(file)]
     for file in existing:
         if _is_any_of(file, reports):
             raise OutputError(str(file), "is the original, which is never replaced", fix=_ANOTHER)
@@ -310,10 +320,13 @@ def _flush(file: Path) -> None:
 def beside(reports: Sequence[Path]) -> FilesBeside:
     """Find the sidecars, logs and topologies in the directories of some reports."""
     sidecar_files = {path for path in read_sidecars(reports).paths if path.exists()}
-    folders = dict.fromkeys(report.parent for report in reports)
-    all_files = {path for folder in folders for form in _BESIDE for path in folder.glob(form)}
-    names = sorted({decoded(path.name) for path in sidecar_files})
-    return FilesBeside(names, has_others=bool(all_files - sidecar_files))
+    all_files: set[Path] = set()
+    for folder in dict.fromkeys(report.parent for report in reports):
+        for form in _BESIDE:
+            all_files.update(folder.glob(form))
+    other_files = all_files - sidecar_files
+    names = {decoded(path.name) for path in sidecar_files}
+    return FilesBeside(sorted(names), has_others=bool(other_files))
 
 
 @contextlib.contextmanager

@@ -68,16 +68,14 @@ def copy_facts(copying: Copying, host: str | None) -> None:
         for table in copying.tables(base):
             _copy_rows(copying, table, "settings of the export", _export_rows(copying, table))
     for table in copying.tables(versions.CAPTURE_META):
-        _copy_rows(
-            copying,
-            table,
-            "environment and settings of the capture",
-            _variable_rows(copying.report, table),
-        )
+        rows = _variable_rows(copying.report, table)
+        _copy_rows(copying, table, "environment and settings of the capture", rows)
+    host_rows = [] if host is None else [("Hostname", host)]
     for table in copying.tables(versions.SYSTEM_ENV):
-        _copy_rows(copying, table, "host and system", [] if host is None else [("Hostname", host)])
+        _copy_rows(copying, table, "host and system", host_rows)
     for table in copying.tables(versions.GPU):
-        copying.copy(table, {"name": Checked("TEXT", _model_names(copying, table))})
+        models = _model_names(copying, table)
+        copying.copy(table, {"name": Checked("TEXT", models)})
 
 
 def _copy_rows(copying: Copying, table: str, kind: str, rows: Iterable[tuple[str, str]]) -> None:
@@ -88,12 +86,14 @@ def _copy_rows(copying: Copying, table: str, kind: str, rows: Iterable[tuple[str
 
 
 def _export_rows(copying: Copying, table: str) -> Iterator[tuple[str, str]]:
-    names = ", ".join(f"'{name}'" for name in (*_VERSIONS, _TABLES, _LAZY))
-    for row in copying.report.few(table, {"name": "text", "value": "text"}, f"name IN ({names})"):
+    names = [f"'{name}'" for name in (*_VERSIONS, _TABLES, _LAZY)]
+    condition = f"name IN ({', '.join(names)})"
+    for row in copying.report.few(table, {"name": "text", "value": "text"}, condition):
         name = row["name"]
         value = row["value"]
         if name == _LAZY:
-            yield name, "false" if value.lower() == "false" else "true"
+            is_lazy = value.lower() != "false"
+            yield name, str(is_lazy).lower()
         elif name == _TABLES:
             yield name, _table_list(value.strip())
         elif _VERSION.fullmatch(value):
@@ -129,8 +129,9 @@ def _variable_rows(report: Report, table: str) -> Iterator[tuple[str, str]]:
     marks: dict[tuple[str, str], str] = {}
     for row, name, value in variables_of(report, RANK_VARIABLES, table):
         form = _INTEGERS if name == _DEVICES else _INTEGER
-        is_expected = form.fullmatch(value) is not None
-        shown = value if is_expected else marks.setdefault((name, value), f"?{len(marks)}")
+        shown = value
+        if form.fullmatch(value) is None:
+            shown = marks.setdefault((name, value), f"?{len(marks)}")
         row_name = row if _ENVIRONMENT_ROW.fullmatch(row) else "ENVIRONMENT_VARIABLE"
         yield row_name, f'{name}="{shown}"'
 
@@ -138,16 +139,21 @@ def _variable_rows(report: Report, table: str) -> Iterator[tuple[str, str]]:
 def _names(copying: Copying, table: str) -> Iterable[tuple[int, str]]:
     """Return row numbers and names of a table."""
     rows = copying.report.select(table, {"name": "text"}, derived={"row": "rowid"})
-    return zip(rows["row"].to_pylist(), rows["name"].to_pylist(), strict=True)
+    numbers = rows["row"].to_pylist()
+    names = rows["name"].to_pylist()
+    return zip(numbers, names, strict=True)
 
 
 def _model_names(copying: Copying, table: str) -> Iterator[tuple[int, str]]:
     """Yield row number and model of each GPU; each unexpected name is replaced by its own mark."""
     marks: dict[str, str] = {}
     for row, name in _names(copying, table):
-        is_model = not name or _MODEL.fullmatch(name) is not None
-        copying.removed.add(_FORM, f"{table}.name", not is_model, "values")
-        yield row, name if is_model else marks.setdefault(name, f"unknown model {len(marks)}")
+        if not name or _MODEL.fullmatch(name):
+            yield row, name
+            continue
+        copying.removed.add(_FORM, f"{table}.name", 1, "values")
+        mark = marks.setdefault(name, f"unknown model {len(marks)}")
+        yield row, mark
 
 
 # The payloads of NCCL, made again from the numbers that analysis reads, with zeros between them.
@@ -155,6 +161,7 @@ def _model_names(copying: Copying, table: str) -> Iterator[tuple[int, str]]:
 # Stands for a payload that analysis only counts.
 MARK = b"\x00"
 PAYLOADS = "payloads of NVTX ranges"
+_MAX_64_BITS = 2**64 - 1
 
 
 def packed(
@@ -164,12 +171,16 @@ def packed(
 
     `domains` has the NVTX domain of each blob.
     """
-    schemas = [(schema, layout) for (_, schema), layout in layouts.items()]
+    schemas = [schema for _, schema in layouts]
+    all_layouts = [*layouts.values()]
     positions = decode_fields(blobs, domains, layouts).layout.tolist()
-    return [
-        _packed(blob, *schemas[position]) if position >= 0 else MARK
-        for blob, position in zip(blobs.to_pylist(), positions, strict=True)
-    ]
+    payloads = []
+    for blob, position in zip(blobs.to_pylist(), positions, strict=True):
+        payload = MARK
+        if position >= 0:
+            payload = _packed(blob, schemas[position], all_layouts[position])
+        payloads.append(payload)
+    return payloads
 
 
 def _packed(blob: bytes, schema: int, layout: Layout) -> bytes:
@@ -179,16 +190,19 @@ def _packed(blob: bytes, schema: int, layout: Layout) -> bytes:
         code, start = layout.fields[name]
         end = start + np.dtype(code).itemsize
         payload[start:end] = source[start:end]
-    high, low = divmod(schema & 2**64 - 1, 2**32)
+    unsigned_schema = schema & _MAX_64_BITS
+    high, low = divmod(unsigned_schema, 2**32)
     n_total = HEADER.itemsize + layout.n_bytes
-    header = np.array([(1, low, high, layout.n_bytes, n_total)], HEADER)
+    fields = (1, low, high, layout.n_bytes, n_total)
+    header = np.array([fields], HEADER)
     return header.tobytes() + payload
 
 
 def copy_layouts(copying: Copying) -> None:
     """Copy the layouts of payloads; names of fields that are not read become numbers."""
     for table in copying.tables(versions.PAYLOAD_ENTRIES):
-        copying.copy(table, {"name": Checked("TEXT", _entry_names(copying, table))})
+        names = _entry_names(copying, table)
+        copying.copy(table, {"name": Checked("TEXT", names)})
 
 
 def _entry_names(copying: Copying, table: str) -> Iterator[tuple[int, str]]:
@@ -203,12 +217,20 @@ def _entry_names(copying: Copying, table: str) -> Iterator[tuple[int, str]]:
         if not name:
             continue
         bare = bare_name(name)
-        is_read = names_in(Layout(0, is_exact=True, fields={bare: ("<u8", 0)}))
-        new_name = bare if is_read else f"field{numbers.setdefault(bare, len(numbers))}"
-        copying.removed.add(PAYLOADS, f"{table}.name", int(new_name != bare), "values")
+        new_name = bare
+        if not _is_field_read(bare):
+            field_number = numbers.setdefault(bare, len(numbers))
+            new_name = f"field{field_number}"
+        is_changed = new_name != bare
+        copying.removed.add(PAYLOADS, f"{table}.name", int(is_changed), "values")
         spellings_of_name = spellings.setdefault(bare, {})
         n_underscores = spellings_of_name.setdefault(name, len(spellings_of_name))
         yield row, new_name + "_" * n_underscores
+
+
+def _is_field_read(name: str) -> bool:
+    layout = Layout(0, is_exact=True, fields={name: ("<u8", 0)})
+    return bool(names_in(layout))
 
 
 # NVTX rows, of which only the names that are read are copied.
@@ -249,32 +271,36 @@ def copy_ranges(copying: Copying) -> None:
     """
     for table in copying.tables(versions.NVTX):
         names, payloads = _check_rows(copying, table)
-        n_marks = list(payloads.values()).count(MARK)
+        n_marks = [*payloads.values()].count(MARK)
         copying.removed.add(PAYLOADS, f"{table}.binaryData", n_marks, "values")
         # Names of ranges are copied as they are, other names only if they were checked.
         if_range = _IF_RANGE if copying.report.has(table, "eventType") else "NULL"
+        string_id_of_range = if_range.format(number("textId"))
+        text_of_range = if_range.format(_TEXT)
         string_ids = [(name.row, name.string_id) for name in names]
         texts = [(name.row, name.text) for name in names]
-        checked = {
-            "textId": Checked("INTEGER", string_ids, if_range.format(number("textId"))),
-            "text": Checked("TEXT", texts, if_range.format(_TEXT)),
-            "binaryData": Checked("BLOB", payloads.items()),
-        }
+        checked = {"textId": Checked("INTEGER", string_ids, string_id_of_range)}
+        checked["text"] = Checked("TEXT", texts, text_of_range)
+        checked["binaryData"] = Checked("BLOB", payloads.items())
         copying.copy(table, checked)
         kind = "NVTX names of threads, marks, categories and domains"
-        copying.removed.add(kind, f"{table}.text", _n_names_removed(copying, table), "values")
+        n_removed = _n_names_removed(copying, table)
+        copying.removed.add(kind, f"{table}.text", n_removed, "values")
 
 
 def _n_names_removed(copying: Copying, table: str) -> int:
     """Return how many rows of a copied table lost their names."""
-    columns = [name for name in ("textId", "text") if name in copying.report.tables[table]]
+    existing_columns = copying.report.tables[table]
+    columns = [name for name in ("textId", "text") if name in existing_columns]
     if not columns:
         return 0
     has_name = " OR ".join(f"{name} IS NOT NULL" for name in columns)
     has_old_name = f"({has_name})"
     if "text" in columns:
         has_old_name += f" AND text IS NOT '{_REDACTED}'"
-    return copying.count(table, has_name) - copying.count(table, has_old_name, schema="main")
+    n_names = copying.count(table, has_name)
+    n_old_names = copying.count(table, has_old_name, schema="main")
+    return n_names - n_old_names
 
 
 def _check_rows(copying: Copying, table: str) -> _CheckedRows:
@@ -286,24 +312,32 @@ def _check_rows(copying: Copying, table: str) -> _CheckedRows:
     is_domain = pc.equal(rows["eventType"], DOMAIN_ROW)
     has_thread = pc.is_valid(rows["globalTid"])
     domains = rows.filter(pc.and_kleene(is_domain, has_thread))
-    blobs = rows.filter(pc.greater(pc.binary_length(rows["binaryData"]), 0))
+    blob_bytes = pc.binary_length(rows["binaryData"])
+    blobs = rows.filter(pc.greater(blob_bytes, 0))
     nccl_payloads = _pack_nccl_payloads(report, blobs, domains)
     payloads = dict.fromkeys(blobs["row"].to_pylist(), MARK) | nccl_payloads
-    is_range = pc.is_in(rows["eventType"], pa.array(_RANGE_ROWS))
-    named_rows = rows.filter(pc.invert(pc.fill_null(is_range, fill_value=False)))
-    names = [
-        _check_name(row, is_nccls=row["row"] in nccl_payloads) for row in named_rows.to_pylist()
-    ]
+    names = []
+    for row in _rows_besides_ranges(rows).to_pylist():
+        is_nccls = row["row"] in nccl_payloads
+        names.append(_check_name(row, is_nccls=is_nccls))
     return _CheckedRows(names, payloads)
+
+
+def _rows_besides_ranges(rows: pa.Table) -> pa.Table:
+    is_range = pc.is_in(rows["eventType"], pa.array(_RANGE_ROWS))
+    is_surely_range = pc.fill_null(is_range, fill_value=False)
+    return rows.filter(pc.invert(is_surely_range))
 
 
 def _pack_nccl_payloads(report: Report, blobs: pa.Table, domains: pa.Table) -> dict[int, bytes]:
     """Return, by row number, the new payloads of the rows that are or may be NCCL's."""
     blobs = blobs.filter(pc.is_valid(blobs["globalTid"]))
     is_nccls, may_be_nccls = ownership(blobs, domains)
-    blobs = blobs.filter(pa.array(is_nccls | may_be_nccls))
+    is_copied = pa.array(is_nccls | may_be_nccls)
+    blobs = blobs.filter(is_copied)
     domain_ids = filled(blobs["domainId"], 0)
-    packed_blobs = packed(blobs["binaryData"], domain_ids, read_layouts(report))
+    layouts = read_layouts(report)
+    packed_blobs = packed(blobs["binaryData"], domain_ids, layouts)
     return dict(zip(blobs["row"].to_pylist(), packed_blobs, strict=True))
 
 
@@ -320,29 +354,32 @@ def _read_rows(report: Report, table: str) -> pa.Table:
     rows = report.select(table, kinds, derived={"row": "rowid"}, where=where)
     texts = names_of_rows(rows, read_strings(report)).cast(pa.string())
     names = ["inline" if name == "text" else name for name in rows.column_names]
-    return rows.rename_columns(names).append_column("text", pa.chunked_array([texts]))
+    rows = rows.rename_columns(names)
+    return rows.append_column("text", pa.chunked_array([texts]))
 
 
 def _check_name(row: Mapping[str, Any], *, is_nccls: bool) -> _Name:
     """Decide what is copied of the name of a row; `is_nccls` is whether its payload is NCCL's."""
-    is_domain = row["eventType"] == DOMAIN_ROW
-    text = row["text"]
+    row_number = row["row"]
     if _is_name_read(row, is_nccls=is_nccls):
-        string_id = None if row["inline"] else row["textId"]
-        return _Name(row["row"], row["inline"] or None, string_id)
-    is_shown = text is not None and (is_domain or row["binaryData"])
-    return _Name(row["row"], _REDACTED if is_shown else None)
+        inline_text = row["inline"] or None
+        string_id = None if inline_text else row["textId"]
+        return _Name(row_number, inline_text, string_id)
+    is_domain = row["eventType"] == DOMAIN_ROW
+    has_name = row["text"] is not None
+    is_shown = has_name and (is_domain or row["binaryData"])
+    return _Name(row_number, _REDACTED if is_shown else None)
 
 
 def _is_name_read(row: Mapping[str, Any], *, is_nccls: bool) -> bool:
     """Tell whether analysis reads the name of a row."""
     kind = row["eventType"]
-    text = row["text"]
-    if kind == DOMAIN_ROW and text is not None:
-        return text in _READ_DOMAINS
-    if kind == THREAD_NAME_ROW and _MPI_RANK.fullmatch(text or ""):
+    if kind == DOMAIN_ROW and row["text"] is not None:
+        return row["text"] in _READ_DOMAINS
+    text = row["text"] or ""
+    if kind == THREAD_NAME_ROW and _MPI_RANK.fullmatch(text):
         return True
-    return is_nccls and (text or "").lower().startswith(_NCCL_PREFIX)
+    return is_nccls and text.lower().startswith(_NCCL_PREFIX)
 
 
 # The string table: names of kernels and NVTX ranges, and those of CUDA's calls that look like one.
@@ -357,6 +394,10 @@ _NAMES_OF = (
 # cudaLaunchKernel_v7000, cuMemcpyAsync_v2_ptsz
 _LETTERS = "t.value NOT GLOB '*[^A-Za-z0-9_]*' AND length(t.value) <= 128"
 _CALL = f"(t.value GLOB 'cuda[A-Z]*' OR t.value GLOB 'cu[A-Z]*') AND {_LETTERS}"
+_IS_REFERRED_TO = (
+    "typeof(t.id) = 'integer' AND (t.id IN (SELECT id FROM temp.named_by) "  # noqa: S608
+    f"OR (t.id IN (SELECT id FROM temp.called_by) AND {_CALL}))"
+)
 
 
 def copy_strings(copying: Copying) -> None:
@@ -375,19 +416,17 @@ def copy_strings(copying: Copying) -> None:
         n_copied = 0
         if copying.report.has(table, "id", "value"):
             copying.create("first_of", key | {"row": "INTEGER"}, schema="temp")
-            copying.run(
-                "INSERT OR IGNORE INTO temp.first_of "  # noqa: S608
-                f"SELECT t.id, t.rowid FROM source.{quoted(table)} AS t WHERE typeof(t.id) = "
-                "'integer' "
-                "AND (t.id IN (SELECT id FROM temp.named_by) "
-                f"OR (t.id IN (SELECT id FROM temp.called_by) AND {_CALL})) ORDER BY t.rowid"
-            )
+            strings = f"source.{quoted(table)} AS t WHERE {_IS_REFERRED_TO} ORDER BY t.rowid"
+            first_rows = f"SELECT t.id, t.rowid FROM {strings}"  # noqa: S608
+            copying.run(f"INSERT OR IGNORE INTO temp.first_of {first_rows}")
             copying.create(table, {"id": "INTEGER", "value": "TEXT"})
+            values = {"id": number("id"), "value": "t.value"}
             where = "t.rowid IN (SELECT row FROM temp.first_of) AND typeof(t.value) = 'text'"
-            copying.fill(table, {"id": number("id"), "value": "t.value"}, where=where)
+            copying.fill(table, values, where=where)
             n_copied = copying.count(table, schema="main")
+        n_removed = copying.count(table) - n_copied
         kind = "strings that no kernel, range or CUDA call is named by"
-        copying.removed.add(kind, table, copying.count(table) - n_copied)
+        copying.removed.add(kind, table, n_removed)
 
 
 def count_named(copying: Copying) -> None:
@@ -395,7 +434,9 @@ def count_named(copying: Copying) -> None:
     private_names = _private_names(copying.report)
     if not private_names:
         return
-    words = "|".join(map(re.escape, sorted(private_names, key=len, reverse=True)))
+    # A long name may begin with a short one.
+    longest_first = sorted(private_names, key=len, reverse=True)
+    words = "|".join(map(re.escape, longest_first))
     pattern = re.compile(rf"(?<!\w)(?:{words})(?!\w)", re.IGNORECASE)
     for base, column in ((versions.STRINGS, "value"), (versions.NVTX, "text")):
         for table in copying.tables(base, column):
@@ -409,4 +450,5 @@ def _private_names(report: Report) -> set[str]:
     names = {host_of(report) or ""}
     for _, _, value in variables_of(report, _PRIVATE):
         names.add(value.rstrip("/"))
-    return {name for name in names - {"root", "/root"} if len(name) >= _MIN_NAME_CHARS}
+    names -= {"root", "/root"}
+    return {name for name in names if len(name) >= _MIN_NAME_CHARS}

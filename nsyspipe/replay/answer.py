@@ -316,7 +316,8 @@ def whatif(
     """Answer `api.whatif` for an opened run."""
     gradient_bytes = plain_number(gradient_bytes)
     numbers = {name: plain_number(changes.get(name)) for name in ("bandwidth", "bucket_mb")}
-    requested = knobs_of(gradient_bytes=gradient_bytes, **changes | numbers)
+    plain_changes = changes | numbers
+    requested = knobs_of(gradient_bytes=gradient_bytes, **plain_changes)
     opened = opened_replay(run, gradient_bytes)
     replay = None if isinstance(opened, str) else opened
     advice = _read_advice(run, opened)
@@ -328,9 +329,10 @@ def whatif(
         scenarios.sort(key=_menu_order)
     basis = _basis_of(run, replay)
     is_answered = _is_answered_without_late_ranks(opened, [*questions.values()])
+    header = run.header
     return WhatIf(
-        run_id=run.header.run_id,
-        label=run.header.label,
+        run_id=header.run_id,
+        label=header.label,
         scenarios=tuple(scenarios),
         run=run,
         is_answered_without_late_ranks=is_answered,
@@ -344,11 +346,14 @@ def _menu_order(scenario: Scenario) -> tuple[bool, float]:
 
 
 def _read_advice(run: Run, opened: Replay | str) -> _Advice:
-    findings = _limit_bounds(run, run.judged_findings().to_pylist(), opened)
+    judged = run.judged_findings().to_pylist()
+    findings = _limit_bounds(run, judged, opened)
     bounds = {row["id"]: row["saving_ns_per_step"] for row in findings}
     conditional = {row["id"] for row in findings if is_conditional(row)}
-    is_assumed = any(row["id"] == _SLOW_LINK and is_nvlink_assumed(row) for row in findings)
-    is_slow_link_sure = _SLOW_LINK in bounds.keys() - conditional and not is_assumed
+    slow_links = [row for row in findings if row["id"] == _SLOW_LINK]
+    is_assumed = any(map(is_nvlink_assumed, slow_links))
+    is_unconditional = _SLOW_LINK in bounds.keys() - conditional
+    is_slow_link_sure = is_unconditional and not is_assumed
     nvlink_bytes_per_s = nvlink_promise(run.header.gpu_names)
     changes = {}
     for rule in bounds:
@@ -383,6 +388,7 @@ def _answer_question(
     link_place = None
     if knobs.link is not None:
         link_place = _link_place(knobs.link, run, opened, is_sure=advice.is_slow_link_sure)
+    estimate = _estimate(opened, knobs)
     return Scenario(
         id=key,
         label=knobs.label,
@@ -391,7 +397,7 @@ def _answer_question(
         finding_saving_ns=bound,
         is_advised=is_advised,
         link_place=link_place,
-        **_estimate(opened, knobs),
+        **estimate,
     )
 
 
@@ -400,22 +406,25 @@ def _basis_of(run: Run, replay: Replay | None) -> _Basis:
     (summary,) = run.summary().to_pylist()
     problems = run.problem_rows
     n_steps = summary["n_summary_steps"]
-    if replay is None:
-        return _Basis(n_steps, summary["step_time_ns"], tuple(problems))
     step_time_ns = summary["step_time_ns"]
+    if replay is None:
+        return _Basis(n_steps, step_time_ns, tuple(problems))
     if replay.n_steps < n_steps:
-        problems.append(problem("one-capture-replayed", n=replay.n_steps, total=n_steps).row)
+        only_one_capture = problem("one-capture-replayed", n=replay.n_steps, total=n_steps)
+        problems.append(only_one_capture.row)
         n_steps = replay.n_steps
         step_time_ns = replay.step_time_ns
     if n_steps < FEW_STEPS:
-        problems.append(problem("few-steps-to-replay", n=n_steps).row)
+        few_steps = problem("few-steps-to-replay", n=n_steps)
+        problems.append(few_steps.row)
+    identity_error_pct = 100 * replay.identity_error
     return _Basis(
         n_steps=n_steps,
         step_time_ns=step_time_ns,
         problem_rows=tuple(problems),
         limit_step_time_ns=replay.limit_ns,
         limit_gain_ns=replay.limit_gain_ns,
-        identity_error_pct=100 * replay.identity_error,
+        identity_error_pct=identity_error_pct,
     )
 
 
@@ -464,9 +473,14 @@ def _fastest_captured(opened: Replay | str) -> float:
 
 
 def _are_all_links_nvlink(run: Run) -> bool:
-    links = run.links().to_pylist()
-    are_nvlink = [row["kind"] == "nvlink" or (row["path"] or "").startswith("NV") for row in links]
-    return bool(are_nvlink) and all(are_nvlink)
+    are_nvlink = map(_is_nvlink, run.links().to_pylist())
+    flags = list(are_nvlink)
+    return bool(flags) and all(flags)
+
+
+def _is_nvlink(row: Mapping[str, Any]) -> bool:
+    path = row["path"] or ""
+    return row["kind"] == "nvlink" or path.startswith("NV")
 
 
 def _estimate(opened: Replay | str, knobs: Knobs) -> dict[str, Any]:
@@ -479,10 +493,12 @@ def _estimate(opened: Replay | str, knobs: Knobs) -> dict[str, Any]:
     sentences = [*assumptions(opened, knobs)]
     if gain_ns > opened.lead_ns:
         sentences.append(f"{FASTER_HOSTS}, which the capture does not show")
+    throughput_steps_per_s = 1e9 / predicted.step_time_ns
+    gain_pct = 100 * gain_ns / opened.step_time_ns
     return {
         **predicted._asdict(),
-        "throughput_steps_per_s": 1e9 / predicted.step_time_ns,
-        "gain_pct": 100 * gain_ns / opened.step_time_ns,
+        "throughput_steps_per_s": throughput_steps_per_s,
+        "gain_pct": gain_pct,
         "assumptions": tuple(sentences),
     }
 
@@ -575,13 +591,16 @@ def _limit_bound(
     evidence = json.loads(row["evidence"])
     parts = evidence.get(_PARTS, {"by_breakdown": saving_ns})
     # A saved run already has the part.
-    parts["left_by_replay"] = parts.get("left_by_replay", 0.0) + limit_ns - saving_ns
+    left_ns = parts.get("left_by_replay", 0.0)
+    parts["left_by_replay"] = left_ns + limit_ns - saving_ns
     evidence[_PARTS] = parts
-    return row | {
+    saved_share = limit_ns * throughput_steps_per_s / 1e9
+    limited = {
         "saving_ns_per_step": limit_ns,
         "evidence": json.dumps(evidence, allow_nan=False),
-        "severity": severity_of(limit_ns * throughput_steps_per_s / 1e9),
+        "severity": severity_of(saved_share),
     }
+    return row | limited
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -619,13 +638,15 @@ def with_expected_savings(run: Run, findings: pa.Table) -> pa.Table:
     expected_rows = []
     for row in _limit_bounds(run, rows, opened):
         change = changes[row["id"]]
-        expected_rows.append(row if change is None else row | _expect(row, change, opened))
+        expected = {} if change is None else _expect(row, change, opened)
+        expected_rows.append(row | expected)
     return schema.FINDINGS.from_rows(in_order(expected_rows))
 
 
 def _open_if_quick(run: Run) -> Replay | str:
     """Return a run ready to simulate changes, or the reason why it is not, such as many kernels."""
-    n_kernels = pc.sum(run.ranks["n_kernels"]).as_py() or 0
+    n_kernels_of_ranks = run.ranks["n_kernels"]
+    n_kernels = pc.sum(n_kernels_of_ranks).as_py() or 0
     if n_kernels > _MAX_KERNELS:
         return f"not simulated here, because {n_kernels:,} kernels take long (run nsyspipe whatif)"
     try:

@@ -36,18 +36,22 @@ def _scaling_rows(timeline: RankTimeline, all_reduces: Int64) -> Int64:
     They are those like the last operation before the last large all-reduce of the step.
     """
     comm = timeline.collectives
-    lengths = (comm.end - comm.start)[all_reduces]
-    large = all_reduces[lengths >= _MIN_SHARE_OF_LONGEST * lengths.max()]
+    lengths_ns = comm.end[all_reduces] - comm.start[all_reduces]
+    min_large_ns = _MIN_SHARE_OF_LONGEST * lengths_ns.max()
+    large = all_reduces[lengths_ns >= min_large_ns]
     last_large = large[np.argmax(comm.launch[large])]
     step = comm.step[last_large]
-    n_launched = int(np.searchsorted(timeline.latest_launch, comm.launch[last_large]))
+    last_launch = comm.launch[last_large]
+    n_launched = int(np.searchsorted(timeline.latest_launch, last_launch))
     if n_launched == 0:
         return _EMPTY
-    first = int(np.searchsorted(np.maximum.accumulate(timeline.step), step))
+    latest_step = np.maximum.accumulate(timeline.step)
+    first = int(np.searchsorted(latest_step, step))
     span = slice(first, n_launched)
-    name = timeline.names[timeline.name[n_launched - 1]]
-    is_like = _are_like(timeline.names, name)
-    is_scaling = is_like[timeline.name[span]] & (timeline.step[span] == step)
+    last_name = timeline.names[timeline.name[n_launched - 1]]
+    is_like_name = _are_like(timeline.names, last_name)
+    is_like = is_like_name[timeline.name[span]]
+    is_scaling = is_like & (timeline.step[span] == step)
     if comm.phase[last_large] == _BACKWARD:
         is_scaling &= timeline.phase[span] == _BACKWARD
     return np.flatnonzero(is_scaling) + first
@@ -59,8 +63,10 @@ def _are_like(names: tuple[str, ...], name: str) -> Flags:
     A functor has several kernels, for aligned and for other arrays. Their names are
     ``kernel [functor]``.
     """
-    functor = name[max(name.find("["), 0) :].lower()
-    return np.array([functor in candidate.lower() for candidate in names], np.bool_)
+    begin = max(name.find("["), 0)
+    functor = name[begin:].lower()
+    flags = [functor in candidate.lower() for candidate in names]
+    return np.array(flags, np.bool_)
 
 
 def matched_in_order(lengths: Float64, sizes: Float64) -> Int64:
@@ -78,13 +84,16 @@ def matched_in_order(lengths: Float64, sizes: Float64) -> Int64:
     for gradient in range(1, n_gradients):
         least_so_far = np.minimum.accumulate(total_cost)
         is_least = total_cost == least_so_far
-        place_of_least = np.maximum.accumulate(np.where(is_least, places, 0))
+        least_places = np.where(is_least, places, 0)
+        place_of_least = np.maximum.accumulate(least_places)
         previous_place[gradient, 1:] = place_of_least[:-1]
-        cost_before = np.concatenate(([np.inf], least_so_far[:-1]))
+        cost_before = np.append(np.inf, least_so_far[:-1])
         total_cost = cost_before + cost[gradient]
-    matched = [int(np.argmin(total_cost))]
+    last_place = int(np.argmin(total_cost))
+    matched = [last_place]
     for gradient in range(n_gradients - 1, 0, -1):
-        matched.append(int(previous_place[gradient, matched[-1]]))
+        place = previous_place[gradient, matched[-1]]
+        matched.append(int(place))
     return np.array(matched[::-1], np.int64)
 
 
@@ -95,12 +104,16 @@ def _matching_cost(lengths: Float64, sizes: Float64) -> Float64:
     constant makes that of the smallest gradient at least as long as the shortest kernel.
     """
     n_largest = max(sizes.size // 4, 1)
-    largest_ns = np.sort(lengths)[-n_largest:].sum()
-    ns_per_byte = largest_ns / np.sort(sizes)[-n_largest:].sum()
-    constant_ns = max(lengths.min() - sizes.min() * ns_per_byte, 0.0)
-    expected_log = np.log(constant_ns + sizes * ns_per_byte)
+    largest_lengths = np.sort(lengths)[-n_largest:]
+    largest_sizes = np.sort(sizes)[-n_largest:]
+    ns_per_byte = largest_lengths.sum() / largest_sizes.sum()
+    smallest_ns = sizes.min() * ns_per_byte
+    constant_ns = max(lengths.min() - smallest_ns, 0.0)
+    expected_ns = constant_ns + sizes * ns_per_byte
+    expected_log = np.log(expected_ns)
     length_log = np.log(np.maximum(lengths, 1.0))
-    cost: Float64 = np.abs(length_log - expected_log[:, np.newaxis])
+    differences = length_log - expected_log[:, np.newaxis]
+    cost: Float64 = np.abs(differences)
     return cost
 
 
@@ -110,7 +123,8 @@ def is_alike(lengths: Float64, sizes: Float64) -> bool:
         return True
     if not np.ptp(lengths):
         return False
-    return bool(np.corrcoef(lengths, sizes)[0, 1] >= _MIN_CORRELATION)
+    correlation = np.corrcoef(lengths, sizes)[0, 1]
+    return bool(correlation >= _MIN_CORRELATION)
 
 
 class GradientCopies(NamedTuple):
@@ -130,14 +144,18 @@ def gradient_copies(captured: CapturedSteps, step: int, rank: int) -> GradientCo
     timeline = captured.timelines[rank]
     all_reduces = captured.gradients_by_step[step]
     joins = captured.ranks[rank].join[all_reduces]
-    first_of_bursts = run_starts(captured.burst[all_reduces])
+    burst = captured.burst[all_reduces]
+    first_of_bursts = run_starts(burst)
     joins_of_bursts = np.split(joins, first_of_bursts[1:])
-    rows = np.unique(np.concatenate([_copies_after(timeline, joins) for joins in joins_of_bursts]))
+    rows_of_bursts = [_copies_after(timeline, burst_joins) for burst_joins in joins_of_bursts]
+    rows = np.unique(np.concatenate(rows_of_bursts))
     is_copy = timeline.is_copy[rows]
-    lengths = durations_ns(timeline, rows)
+    lengths_ns = durations_ns(timeline, rows)
     recorded_bytes = timeline.n_bytes[rows].astype(np.float64)
-    bytes_per_ns = recorded_bytes[is_copy].sum() / max(lengths[is_copy].sum(), 1.0)
-    return GradientCopies(rows, np.where(is_copy, recorded_bytes, lengths * bytes_per_ns))
+    copy_ns = max(lengths_ns[is_copy].sum(), 1.0)
+    bytes_per_ns = recorded_bytes[is_copy].sum() / copy_ns
+    n_bytes = np.where(is_copy, recorded_bytes, lengths_ns * bytes_per_ns)
+    return GradientCopies(rows, n_bytes)
 
 
 def bucket_rows(captured: CapturedSteps, step: int, rank: int) -> Int64:
@@ -147,17 +165,22 @@ def bucket_rows(captured: CapturedSteps, step: int, rank: int) -> Int64:
     """
     timeline = captured.timelines[rank]
     all_reduces = captured.gradients_by_step[step]
+    join = captured.ranks[rank].join
+    launch = timeline.collectives.launch
     rows = [_EMPTY]
     burst = captured.burst[all_reduces]
-    for early_burst in np.unique(burst).tolist()[:-1]:
+    bursts = np.unique(burst).tolist()
+    for early_burst in bursts[:-1]:
         of_pass = all_reduces[burst == early_burst]
-        copies = _copies_after(timeline, captured.ranks[rank].join[of_pass])
+        copies = _copies_after(timeline, join[of_pass])
         rows.append(copies)
         scaling = _scaling_rows(timeline, of_pass)
         first = of_pass[0]
-        launch_before = timeline.collectives.launch[first - 1] if first else BEFORE_ALL_NS
-        scaling = scaling[timeline.launch[scaling] > launch_before]
-        if scaling.size == np.count_nonzero(timeline.is_copy[copies]):
+        launch_before = launch[first - 1] if first else BEFORE_ALL_NS
+        is_in_pass = timeline.launch[scaling] > launch_before
+        scaling = scaling[is_in_pass]
+        n_copies = np.count_nonzero(timeline.is_copy[copies])
+        if scaling.size == n_copies:
             rows.append(scaling)
     return np.unique(np.concatenate(rows))
 
@@ -168,11 +191,12 @@ def _copies_after(timeline: RankTimeline, joins: Int64) -> Int64:
     It begins with a memcpy, and is empty if only kernels wait.
     """
     waiting = joins[joins < timeline.start.size]
-    waiting = waiting[timeline.is_copy[waiting]]
-    if not waiting.size:
+    waiting_copies = waiting[timeline.is_copy[waiting]]
+    if not waiting_copies.size:
         return _EMPTY
-    first = int(waiting.min())
-    end = min(first + _MAX_COPIES, int(timeline.end_of_copies[first]))
+    first = int(waiting_copies.min())
+    end_of_copies = int(timeline.end_of_copies[first])
+    end = min(first + _MAX_COPIES, end_of_copies)
     return np.arange(first, end)
 
 
@@ -208,7 +232,8 @@ def gradients_of(
     all_reduces = captured.gradients_by_step[step]
     if not all_reduces.size:
         return None
-    copies = [gradient_copies(captured, step, rank) for rank in range(captured.program.n_ranks)]
+    ranks = range(captured.program.n_ranks)
+    copies = [gradient_copies(captured, step, rank) for rank in ranks]
     sizes = copies[0].n_bytes
     if skew is None:
         ready = _ready_by_scaling(captured, all_reduces, copies, sizes)
@@ -231,19 +256,24 @@ def _ready_by_scaling(
 
     Return None if the kernels do not belong to the gradients.
     """
-    if sizes.size < max(all_reduces.size, _MIN_COPIES) or (sizes <= 0).any():
+    min_copies = max(all_reduces.size, _MIN_COPIES)
+    if sizes.size < min_copies or (sizes <= 0).any():
         return None
+    max_kernels = _MAX_KERNELS_PER_GRADIENT * sizes.size
     columns = []
-    for timeline, rank_copies in zip(captured.timelines, copies, strict=True):
+    ranks = zip(captured.timelines, copies, strict=True)
+    for timeline, rank_copies in ranks:
         rows = _scaling_rows(timeline, all_reduces)
-        has_enough_kernels = sizes.size <= rows.size <= _MAX_KERNELS_PER_GRADIENT * sizes.size
+        has_enough_kernels = sizes.size <= rows.size <= max_kernels
         if not has_enough_kernels or rank_copies.rows.size != sizes.size:
             return None
         if rows.size > sizes.size:
-            rows = rows[matched_in_order(durations_ns(timeline, rows), sizes)]
+            matched = matched_in_order(durations_ns(timeline, rows), sizes)
+            rows = rows[matched]
         if not is_alike(durations_ns(timeline, rows), sizes):
             return None
-        columns.append(timeline.end[rows].astype(np.float64))
+        ready = timeline.end[rows].astype(np.float64)
+        columns.append(ready)
     return np.stack(columns, axis=1)
 
 
@@ -254,14 +284,19 @@ def _bucket_bytes(
     program = captured.program
     recorded = program.n_bytes[all_reduces]
     # A size that was not recorded is NaN, and so is the sum.
-    if recorded.sum() > 0:
-        return recorded if total_bytes is None else recorded * (total_bytes / recorded.sum())
+    recorded_total = recorded.sum()
+    if recorded_total > 0:
+        return recorded if total_bytes is None else recorded * (total_bytes / recorded_total)
     if total_bytes is None:
-        if copied.size < max(all_reduces.size, _MIN_COPIES) or not copied.sum() > 0:
+        min_copies = max(all_reduces.size, _MIN_COPIES)
+        copied_bytes = float(copied.sum())
+        if copied.size < min_copies or not copied_bytes > 0:
             return None
-        total_bytes = float(copied.sum())
-    transfer_ns = np.maximum(program.transfer_ns[all_reduces].mean(axis=1), 1.0)
-    return cast("Float64", transfer_ns * (total_bytes / transfer_ns.sum()))
+        total_bytes = copied_bytes
+    mean_transfer_ns = program.transfer_ns[all_reduces].mean(axis=1)
+    transfer_ns = np.maximum(mean_transfer_ns, 1.0)
+    bytes_per_ns = total_bytes / transfer_ns.sum()
+    return cast("Float64", transfer_ns * bytes_per_ns)
 
 
 def _gradients_by_kernels(
@@ -273,20 +308,24 @@ def _gradients_by_kernels(
     """
     columns: list[Int64] = []
     sizes = np.empty(0)
+    n_buckets = all_reduces.size
+    min_kernels = _MIN_KERNELS_PER_BUCKET * n_buckets
     for timeline in captured.timelines:
         rows = _scaling_rows(timeline, all_reduces)
         bucket_launch = timeline.collectives.launch[all_reduces]
         bucket = np.searchsorted(bucket_launch, timeline.launch[rows])
-        n_kernels = np.bincount(bucket, minlength=all_reduces.size)
-        has_all_buckets = n_kernels.size <= all_reduces.size and n_kernels.min() >= 1
-        if not has_all_buckets or rows.size < _MIN_KERNELS_PER_BUCKET * all_reduces.size:
+        n_kernels = np.bincount(bucket, minlength=n_buckets)
+        has_all_buckets = n_kernels.size <= n_buckets and n_kernels.min() >= 1
+        if not has_all_buckets or rows.size < min_kernels:
             return None
         if not columns:
-            sizes = _sizes_by_durations(durations_ns(timeline, rows), bucket, bucket_bytes)
+            lengths_ns = durations_ns(timeline, rows)
+            sizes = _sizes_by_durations(lengths_ns, bucket, bucket_bytes)
         elif rows.size != sizes.size:
             return None
         columns.append(timeline.end[rows])
-    return Gradients(sizes, np.stack(columns, axis=1).astype(np.float64), is_exact=False)
+    ready = np.stack(columns, axis=1)
+    return Gradients(sizes, ready.astype(np.float64), is_exact=False)
 
 
 def _sizes_by_durations(lengths: Float64, bucket: Int64, bucket_bytes: Float64) -> Float64:
@@ -295,9 +334,12 @@ def _sizes_by_durations(lengths: Float64, bucket: Int64, bucket_bytes: Float64) 
     The shortest kernel shows how long a kernel takes that does almost nothing.
     """
     min_weight = _MIN_KERNEL_WEIGHT * lengths.max()
-    weights = np.maximum(lengths - lengths.min(), min_weight)
+    beyond_shortest_ns = lengths - lengths.min()
+    weights = np.maximum(beyond_shortest_ns, min_weight)
     bucket_weights = np.bincount(bucket, weights=weights, minlength=bucket_bytes.size)
-    sizes: Float64 = bucket_bytes[bucket] * weights / bucket_weights[bucket]
+    bytes_of_bucket = bucket_bytes[bucket]
+    weight_of_bucket = bucket_weights[bucket]
+    sizes: Float64 = bytes_of_bucket * weights / weight_of_bucket
     return sizes
 
 
@@ -308,22 +350,39 @@ def _spread_evenly(
 
     Those of the first bucket become ready from the beginning of the backward pass.
     """
-    bucket_shares = bucket_bytes / bucket_bytes.sum()
-    n_parts = np.maximum(np.round(_N_EVEN_PARTS * bucket_shares).astype(np.int64), 1)
-    # When each of a bucket's equal parts is ready, as a share of the bucket's time.
-    even_shares = np.concatenate([np.arange(1, n + 1) / n for n in n_parts.tolist()])
-    skewed_shares = (even_shares + min(skew, 0.0)) / (1 - abs(skew))
-    shares = np.clip(skewed_shares, 0.0, 1.0)
+    n_parts = _n_even_parts(bucket_bytes)
+    shares = _ready_shares(n_parts, skew)
     columns = []
-    for timeline, markers in zip(captured.timelines, captured.ranks, strict=True):
+    ranks = zip(captured.timelines, captured.ranks, strict=True)
+    for timeline, markers in ranks:
         bucket_ready = markers.ready[all_reduces].astype(np.float64)
         begin = _begin_of_pass(timeline, markers, all_reduces)
         edges = np.append(begin, bucket_ready)
         begin_of_part = np.repeat(edges[:-1], n_parts)
         duration_of_part = np.repeat(np.diff(edges), n_parts)
-        columns.append(begin_of_part + duration_of_part * shares)
+        ready_of_part = begin_of_part + duration_of_part * shares
+        columns.append(ready_of_part)
     sizes = np.repeat(bucket_bytes / n_parts, n_parts)
-    return Gradients(sizes, np.stack(columns, axis=1), is_exact=False)
+    ready = np.stack(columns, axis=1)
+    return Gradients(sizes, ready, is_exact=False)
+
+
+def _n_even_parts(bucket_bytes: Float64) -> Int64:
+    """Return the number of equal parts that each bucket is divided into."""
+    bucket_shares = bucket_bytes / bucket_bytes.sum()
+    rounded_parts = np.round(_N_EVEN_PARTS * bucket_shares)
+    n_parts: Int64 = np.maximum(rounded_parts.astype(np.int64), 1)
+    return n_parts
+
+
+def _ready_shares(n_parts: Int64, skew: float) -> Float64:
+    """Return when each of a bucket's equal parts is ready, as a share of the bucket's time."""
+    shares_of_buckets = [np.arange(1, n + 1) / n for n in n_parts.tolist()]
+    even_shares = np.concatenate(shares_of_buckets)
+    moved_shares = even_shares + min(skew, 0.0)
+    skewed_shares = moved_shares / (1 - abs(skew))
+    shares: Float64 = np.clip(skewed_shares, 0.0, 1.0)
+    return shares
 
 
 def _begin_of_pass(timeline: RankTimeline, markers: RankMarkers, all_reduces: Int64) -> float:
@@ -332,17 +391,21 @@ def _begin_of_pass(timeline: RankTimeline, markers: RankMarkers, all_reduces: In
     If no phase marks it, it begins a third into the step, since backward takes twice as long as
     forward.
     """
-    is_in_step = timeline.step == timeline.collectives.step[all_reduces[0]]
-    first_ready = float(markers.ready[all_reduces[0]])
-    is_backward = is_in_step & (timeline.phase == _BACKWARD) & timeline.is_compute
-    backward = np.flatnonzero(is_backward)
+    ready = markers.ready[all_reduces]
+    first_ready = float(ready[0])
+    last_ready = float(ready.max())
+    step = timeline.collectives.step[all_reduces[0]]
+    is_in_step = timeline.step == step
+    is_backward = is_in_step & (timeline.phase == _BACKWARD)
+    backward = np.flatnonzero(is_backward & timeline.is_compute)
     if backward.size:
-        return min(float(timeline.start[backward[0]]), first_ready)
-    launched = np.flatnonzero(is_in_step & (timeline.launch != BEFORE_ALL_NS))
+        backward_start = float(timeline.start[backward[0]])
+        return min(backward_start, first_ready)
+    is_launched = timeline.launch != BEFORE_ALL_NS
+    launched = np.flatnonzero(is_in_step & is_launched)
     if not launched.size:
         return first_ready
     begin = float(timeline.start[launched[0]])
-    last_ready = float(markers.ready[all_reduces].max())
     return min(begin + (last_ready - begin) / 3, first_ready)
 
 

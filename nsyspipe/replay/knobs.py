@@ -73,8 +73,9 @@ class Knobs(Struct, frozen=True):
         _check_positive("--bandwidth", self.bandwidth_bytes_per_s)
         _check_positive("--bucket-mb", self.bucket_mb)
         defaults = zip(self.__struct_fields__, self.__struct_defaults__, strict=True)
-        flags = [name for name, default in defaults if default is False]
-        check_flags(**{name: getattr(self, name) for name in flags})
+        names = [name for name, default in defaults if default is False]
+        flags = {name: getattr(self, name) for name in names}
+        check_flags(**flags)
         if self.bucket_mb is not None and self.bucket_mb > _MAX_BUCKET_MB:
             option = f"--bucket-mb {self.bucket_mb:.0f}"
             fix = "give MiB, as for bucket_cap_mb, not bytes: --bucket-mb 25"
@@ -96,12 +97,15 @@ class Knobs(Struct, frozen=True):
     @property
     def given(self) -> dict[str, float | str | bool]:
         """The changes, by name."""
-        return {name: value for name, value in asdict(self).items() if value not in (None, False)}
+        fields = asdict(self).items()
+        return {name: value for name, value in fields if value not in (None, False)}
 
     @property
     def target_bytes_per_s(self) -> float | None:
         """The requested bandwidth. None keeps the captured one."""
-        return self.bandwidth_bytes_per_s if self.link is None else LINKS[self.link].bus_bytes_per_s
+        if self.link is None:
+            return self.bandwidth_bytes_per_s
+        return LINKS[self.link].bus_bytes_per_s
 
     @property
     def label(self) -> str:
@@ -109,7 +113,8 @@ class Knobs(Struct, frozen=True):
         values = dict(self.given)
         if self.bandwidth_bytes_per_s is not None:
             values["bandwidth_bytes_per_s"] = self.bandwidth_bytes_per_s / GB
-        return ", ".join(_LABELS[name].format(value) for name, value in values.items())
+        texts = [_LABELS[name].format(value) for name, value in values.items()]
+        return ", ".join(texts)
 
 
 def _no_such_link(name: str) -> OptionError:
@@ -119,8 +124,8 @@ def _no_such_link(name: str) -> OptionError:
     other name is not corrected: a link with nearly the same name is another link.
     """
     option = f"--link {name!r}"
-    fitting = [link for link in LINKS.values() if name and link.name.startswith(name.lower())]
-    if fitting:
+    fitting = [link for link in LINKS.values() if link.name.startswith(name.lower())]
+    if name and fitting:
         fix = f"did you mean {_list_links(fitting)}?"
         return OptionError(option, "fits several interconnects", fix=fix)
     known = _list_links(LINKS.values())
@@ -156,8 +161,11 @@ def _fix_of_number(name: str, value: Any) -> str:  # noqa: ANN401 - any value of
     number = re.match(_NUMBER, value) if isinstance(value, str) else None
     if number is None:
         return f"{name}={_EXAMPLES[name]}"
-    unit = _UNITS[number[2].lower()] if name == "gradient_bytes" else 1
-    return f"{name}={float(number[1]) * unit:.15g}"
+    unit = 1.0
+    if name == "gradient_bytes":
+        unit = _UNITS[number[2].lower()]
+    plain = float(number[1]) * unit
+    return f"{name}={plain:.15g}"
 
 
 def parse_bandwidth(text: str) -> float:
@@ -169,13 +177,17 @@ def parse_bandwidth(text: str) -> float:
     if bits:
         raise _bandwidth_in_bits(text, bits)
     parts = _BYTES_PER_S.fullmatch(text)
-    bytes_per_s = float(parts[1]) * _UNITS[parts[2].lower()] if parts else 0.0
+    bytes_per_s = 0.0
+    if parts:
+        unit = _UNITS[parts[2].lower()]
+        bytes_per_s = float(parts[1]) * unit
     if 0 < bytes_per_s < float("inf"):
         return bytes_per_s
     number = None if parts else re.match(_NUMBER, text)
     fix = "--bandwidth 300GB/s"
     if number:
-        fix = f"--bandwidth {number[1]}{number[2] or 'G'}B/s"
+        prefix = number[2] or "G"
+        fix = f"--bandwidth {number[1]}{prefix}B/s"
         if number.end() == len(text):
             fix += f", or {number[1]}x for a multiple of the captured bandwidth"
     raise OptionError(f"--bandwidth {text!r}", "is not a bandwidth", fix=fix)
@@ -184,10 +196,8 @@ def parse_bandwidth(text: str) -> float:
 def _bandwidth_in_bits(text: str, bits: re.Match[str]) -> OptionError:
     number = float(bits[1])
     unit = bits[2].upper().replace("K", "k")
-    fix = (
-        f"--bandwidth {number / 8:g}{unit}B/s, or --bandwidth {number:g}{unit}B/s if you meant "
-        "bytes"
-    )
+    in_bytes = f"--bandwidth {number / 8:g}{unit}B/s"
+    fix = f"{in_bytes}, or --bandwidth {number:g}{unit}B/s if you meant bytes"
     return OptionError(f"--bandwidth {text!r}", "is in bits, but nsyspipe needs bytes", fix=fix)
 
 

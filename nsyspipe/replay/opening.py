@@ -23,6 +23,7 @@ from nsyspipe.replay.program import captured_program
 from nsyspipe.replay.scenarios import Replay
 from nsyspipe.replay.timelines import (
     SHARD_COLLECTIVES,
+    Collectives,
     CollectiveUses,
     RankTimeline,
     ReplayWindows,
@@ -54,7 +55,8 @@ def opened_replay(run: Run, gradient_bytes: float | None = None) -> Replay | str
     if windows is None:
         return "the steps used do not follow each other on every rank"
     timelines = rank_timelines(run, windows)
-    reason = next(refusals.why_not_replayable(run, timelines, windows), None)
+    reasons = refusals.why_not_replayable(run, timelines, windows)
+    reason = next(reasons, None)
     if reason:
         return reason
     replay = _prepare_replay(run, windows, timelines, gradient_bytes)
@@ -74,43 +76,57 @@ def _prepare_replay(
     gradient_bytes: float | None,
 ) -> Replay:
     traffic = run.traffic()
-    uses_of_communicators = traffic.select(["communicator", "collective", "role"]).to_pylist()
-    role_of: _Roles = {
-        (row["communicator"], row["collective"]): row["role"] for row in uses_of_communicators
-    }
+    role_of = _roles_of_uses(traffic)
     messages = _read_messages(run, timelines[0])
     uses = _collective_uses(timelines, messages, role_of)
-    are_gradients = zip(messages, uses.is_gradient.tolist(), strict=True)
-    datatypes = frozenset(message.datatype for message, is_gradient in are_gradients if is_gradient)
-    element_sizes = {_ELEMENT_BYTES.get(datatype or "") for datatype in datatypes}
-    element_bytes = element_sizes.pop() if len(element_sizes) == 1 else None
+    captured = captured_program(timelines, windows, uses)
+    datatypes = _gradient_datatypes(messages, uses.is_gradient)
     n_job_ranks = run.header.n_job_ranks or 0
+    world_size = max(len(timelines), n_job_ranks)
+    element_bytes = _element_bytes(datatypes)
+    recorded_bytes_per_s = _recorded_bandwidths(run, role_of)
     return Replay(
-        captured=captured_program(timelines, windows, uses),
+        captured=captured,
         given_bytes=gradient_bytes,
         datatypes=datatypes,
         element_bytes=element_bytes,
-        recorded_bytes_per_s=_recorded_bandwidths(run, role_of),
-        world_size=max(len(timelines), n_job_ranks),
+        recorded_bytes_per_s=recorded_bytes_per_s,
+        world_size=world_size,
         is_hybrid_sharded=is_hybrid_sharded(traffic),
         **_launch_facts(run),
         **_hardware_facts(run),
     )
 
 
+def _roles_of_uses(traffic: pa.Table) -> _Roles:
+    """Return the parallelism of each use of a communicator."""
+    roles = {}
+    uses = traffic.select(["communicator", "collective", "role"])
+    for row in uses.to_pylist():
+        use = (row["communicator"], row["collective"])
+        roles[use] = row["role"]
+    return roles
+
+
 def _launch_facts(run: Run) -> dict[str, Any]:
     """Return the fields of a `Replay` about launches, and about work."""
     breakdown = run.breakdown()
     kernels = run.kernels()
-    longest_work_ns = longest_work_times(breakdown)
+    starved_shares = starving.starved_shares(run)
+    starved_steps = starving.starving(run)
+    starved_causes = starving.starved_causes(run)
+    longest_work_ns = longest_work_times(breakdown).mean()
+    fastest_launch_ns = fastest_launch_times(breakdown)
+    compared = compared_kernels(kernels)
+    kernels_per_ns = operations_per_ns(kernels)
     return {
-        "starved_shares": starving.starved_shares(run),
-        "starving": starving.starving(run),
-        "starved_causes": starving.starved_causes(run),
-        "longest_work_ns": float(longest_work_ns.mean()),
-        "fastest_launch_ns": fastest_launch_times(breakdown),
-        "compared": compared_kernels(kernels),
-        "operations_per_ns": operations_per_ns(kernels),
+        "starved_shares": starved_shares,
+        "starving": starved_steps,
+        "starved_causes": starved_causes,
+        "longest_work_ns": float(longest_work_ns),
+        "fastest_launch_ns": fastest_launch_ns,
+        "compared": compared,
+        "operations_per_ns": kernels_per_ns,
         "rank_names": run.rank_names,
     }
 
@@ -119,11 +135,14 @@ def _hardware_facts(run: Run) -> dict[str, Any]:
     """Return the fields of a `Replay` about interconnects, and about what records message sizes."""
     gpu_names = run.ranks["gpu_name"].to_pylist()
     nominal = nominal_speed(gpu_names) or nominal_speed(gpu_names, "PCIe")
-    is_shared_memory = run.links()["kind"].unique().to_pylist() == ["shm"]
+    nominal_bytes_per_s = None if nominal is None else nominal.bytes_per_s
+    kinds = run.links()["kind"].unique().to_pylist()
+    known_link = "shm" if kinds == ["shm"] else None
+    sizes_recorded_by = _what_records_sizes(run)
     return {
-        "nominal_bytes_per_s": None if nominal is None else nominal.bytes_per_s,
-        "known_link": "shm" if is_shared_memory else None,
-        "sizes_recorded_by": _what_records_sizes(run),
+        "nominal_bytes_per_s": nominal_bytes_per_s,
+        "known_link": known_link,
+        "sizes_recorded_by": sizes_recorded_by,
     }
 
 
@@ -134,7 +153,9 @@ def _what_records_sizes(run: Run) -> str:
     """
     fix_of = {row["code"]: row["fix"] for row in run.problem_rows}
     fix: str | None = fix_of.get(IN_GRAPHS) or fix_of.get(NO_SIZES)
-    return WITH_BLOBS if fix is None or fix.startswith(EXPORT_AGAIN) else fix
+    if fix is None or fix.startswith(EXPORT_AGAIN):
+        return WITH_BLOBS
+    return fix
 
 
 def _check_bytes(replay: Replay, gradient_bytes: float | None) -> None:
@@ -144,15 +165,18 @@ def _check_bytes(replay: Replay, gradient_bytes: float | None) -> None:
     option = f"--gradient-bytes {gradient_bytes:,.0f}"
     reason = refusals.beyond_nominal(replay)
     if reason:
-        datatypes = ", ".join(sorted(datatype or "?" for datatype in replay.datatypes))
+        names = sorted(datatype or "?" for datatype in replay.datatypes)
+        found = f"all-reduces of {', '.join(names)}"
         fix = "give the bytes sent: parameters x 4 for f32, x 2 for f16 or bf16"
-        raise OptionError(option, reason, found=f"all-reduces of {datatypes}", fix=fix)
-    by_capture = [gradients_of(replay.captured, step, None) for step in replay.captured.steps]
+        raise OptionError(option, reason, found=found, fix=fix)
+    captured = replay.captured
+    by_capture = [gradients_of(captured, step, None) for step in captured.steps]
     known_bytes = [gradients.n_bytes.sum() for gradients in by_capture if gradients is not None]
     if not known_bytes:
         return
     captured_bytes = float(np.median(known_bytes))
-    if abs(gradient_bytes - captured_bytes) > _MAX_BYTES_DIFFERENCE * captured_bytes:
+    difference = abs(gradient_bytes - captured_bytes)
+    if difference > _MAX_BYTES_DIFFERENCE * captured_bytes:
         what = f"differs from the {captured_bytes:,.0f} bytes of gradients per step in the capture"
         fix = "leave out --gradient-bytes (f32 gradients are parameters x 4 bytes)"
         raise OptionError(option, what, fix=fix)
@@ -172,7 +196,8 @@ _UNKNOWN_MESSAGE = _Message(None, None, comm_id="/", collective="")
 
 def _read_messages(run: Run, first_rank: RankTimeline) -> list[_Message]:
     """Return the message of each collective of the lowest rank, in order of launch."""
-    is_first_rank = pc.field("rank") == run.ranks["rank"][0]
+    first_rank_number = run.ranks["rank"][0]
+    is_first_rank = pc.field("rank") == first_rank_number
     table = run.collectives().filter(is_first_rank)
     names = ("step", "seq", "message_bytes", "datatype", "comm_id", "collective")
     columns = [table[name].to_pylist() for name in names]
@@ -180,32 +205,45 @@ def _read_messages(run: Run, first_rank: RankTimeline) -> list[_Message]:
     for step, seq, *message in zip(*columns, strict=True):
         message_at[step, seq] = _Message(*message)
     comm = first_rank.collectives
-    places = zip(comm.step.tolist(), comm.seq.tolist(), strict=True)
+    steps = comm.step.tolist()
+    places = zip(steps, comm.seq.tolist(), strict=True)
     return [message_at.get(place, _UNKNOWN_MESSAGE) for place in places]
+
+
+def _gradient_datatypes(messages: Sequence[_Message], is_gradient: Flags) -> frozenset[str | None]:
+    """Return the datatypes of the gradient all-reduces. None is an unknown datatype."""
+    gradients = np.flatnonzero(is_gradient)
+    return frozenset(messages[place].datatype for place in gradients.tolist())
+
+
+def _element_bytes(datatypes: frozenset[str | None]) -> int | None:
+    """Return the size of an element. None if datatypes differ in it, or if it is not known."""
+    sizes = {_ELEMENT_BYTES.get(datatype or "") for datatype in datatypes}
+    return sizes.pop() if len(sizes) == 1 else None
 
 
 def _collective_uses(
     timelines: Sequence[RankTimeline], messages: Sequence[_Message], role_of: _Roles
 ) -> CollectiveUses:
-    roles = [role_of.get((message.comm_id, message.collective), OTHER) for message in messages]
+    uses = [(message.comm_id, message.collective) for message in messages]
+    roles = [role_of.get(use, OTHER) for use in uses]
     role = np.array(roles, object)
     comm_ids = [message.comm_id for message in messages]
     communicator = None
     if all(map(is_nccl_communicator, comm_ids)):
         communicator = _number_values(np.array(comm_ids))
     # A size of None becomes NaN.
-    n_bytes = np.array([message.n_bytes for message in messages], np.float64)
-    return CollectiveUses(
-        n_bytes=n_bytes,
-        is_gradient=_gradient_collectives(timelines, role),
-        role=role,
-        chain=_chains(timelines, communicator),
-    )
+    sizes = [message.n_bytes for message in messages]
+    n_bytes = np.array(sizes, np.float64)
+    is_gradient = _gradient_collectives(timelines, role)
+    chain = _chains(timelines, communicator)
+    return CollectiveUses(n_bytes, is_gradient, role, chain)
 
 
 def _number_values(values: NDArray[Any]) -> Int64:
     """Return the number of each value among the distinct values, in their order."""
-    return np.unique(values, return_inverse=True)[1].reshape(-1)
+    _, numbers = np.unique(values, return_inverse=True)
+    return numbers.reshape(-1)
 
 
 def _chains(timelines: Sequence[RankTimeline], communicator: Int64 | None) -> Int64:
@@ -217,16 +255,20 @@ def _chains(timelines: Sequence[RankTimeline], communicator: Int64 | None) -> In
     comm = timelines[0].collectives
     chain = comm.stream if communicator is None else communicator
     is_only_fsdp = {*comm.kind.tolist()} <= SHARD_COLLECTIVES
-    if communicator is None and is_only_fsdp and all(map(_run_in_turn, timelines)):
+    are_in_turn = communicator is None and all(map(_run_in_turn, timelines))
+    if is_only_fsdp and are_in_turn:
         # FSDP has one communicator then, although it uses two streams.
         chain = np.zeros_like(chain)
-    return _number_values(np.where(comm.is_inline, _MAIN_STREAM, chain))
+    chain_of_streams = np.where(comm.is_inline, _MAIN_STREAM, chain)
+    return _number_values(chain_of_streams)
 
 
 def _run_in_turn(timeline: RankTimeline) -> bool:
     """Tell whether each collective of a rank starts after the previous one has ended."""
     comm = timeline.collectives
-    return bool((comm.start[1:] >= comm.end[:-1]).all())
+    next_starts = comm.start[1:]
+    is_in_turn = next_starts >= comm.end[:-1]
+    return bool(is_in_turn.all())
 
 
 def _recorded_bandwidths(run: Run, role_of: _Roles) -> dict[str, float | None]:
@@ -234,22 +276,29 @@ def _recorded_bandwidths(run: Run, role_of: _Roles) -> dict[str, float | None]:
 
     It is the sum of bytes x factor over the sum of transfer times.
     """
-    table = run.collectives()
-    has_transfer = pc.fill_null(pc.not_equal(table["transfer_ns"], 0), fill_value=True)
-    sent = pc.multiply(table["busbw_bytes_per_s"], table["transfer_ns"])
-    with_sent: pa.Table = table.append_column("sent", sent)
-    is_counted = pc.and_(table["in_summary"], has_transfer)
-    uses = sums_by(with_sent.filter(is_counted), [*_USE], ["sent", "transfer_ns"])
-    uses_of_roles = grouped(
-        (role_of.get((row["comm_id"], row["collective"]), OTHER), row) for row in uses
-    )
+    uses = _transfers_of_uses(run.collectives())
+    keys = [(row["comm_id"], row["collective"]) for row in uses]
+    roles = [role_of.get(key, OTHER) for key in keys]
+    uses_of_roles = grouped(zip(roles, uses, strict=True))
     bandwidths: dict[str, float | None] = {}
     for role, rows in uses_of_roles.items():
         bandwidths[role] = None
         if all(row["sent"] is not None for row in rows):
             sent_by_role = sum(row["sent"] for row in rows)
-            bandwidths[role] = divided(sent_by_role, sum(row["transfer_ns"] for row in rows))
+            transfer_ns = sum(row["transfer_ns"] for row in rows)
+            bandwidths[role] = divided(sent_by_role, transfer_ns)
     return bandwidths
+
+
+def _transfers_of_uses(collectives: pa.Table) -> list[dict[str, Any]]:
+    """Return the sums of bytes x factor and of transfer times for each use of a communicator."""
+    is_transfer = pc.not_equal(collectives["transfer_ns"], 0)
+    has_transfer = pc.fill_null(is_transfer, fill_value=True)
+    sent = pc.multiply(collectives["busbw_bytes_per_s"], collectives["transfer_ns"])
+    with_sent = collectives.append_column("sent", sent)
+    is_counted = pc.and_(collectives["in_summary"], has_transfer)
+    counted = with_sent.filter(is_counted)
+    return sums_by(counted, [*_USE], ["sent", "transfer_ns"])
 
 
 def _gradient_collectives(timelines: Sequence[RankTimeline], role: NDArray[np.object_]) -> Flags:
@@ -260,19 +309,29 @@ def _gradient_collectives(timelines: Sequence[RankTimeline], role: NDArray[np.ob
     """
     comm = timelines[0].collectives
     is_gradient = np.zeros(comm.step.size, np.bool_)
-    is_shard_collective = np.isin(comm.kind, [*SHARD_COLLECTIVES]) & ~comm.is_inline
-    if SHARDED in role or is_shard_collective.any():
+    is_shard_collective = np.isin(comm.kind, [*SHARD_COLLECTIVES])
+    is_concurrent = is_shard_collective & ~comm.is_inline
+    if SHARDED in role or is_concurrent.any():
         return is_gradient
     data_role = DATA if DATA in role else OTHER
-    is_candidate = (comm.kind == "all_reduce") & ~comm.is_inline & (role == data_role)
+    is_all_reduce = comm.kind == "all_reduce"
+    is_of_data = role == data_role
+    is_candidate = is_all_reduce & ~comm.is_inline & is_of_data
     candidates = np.flatnonzero(is_candidate)
-    if not candidates.size:
-        return is_gradient
-    phases, phase = np.unique(comm.phase[candidates], return_inverse=True)
-    steps, step = np.unique(comm.step[candidates], return_inverse=True)
-    phase_ns = np.zeros((steps.size, phases.size), np.int64)
-    np.add.at(phase_ns, (step, phase), (comm.end - comm.start)[candidates])
-    # The last one of phases with equal times.
-    longest_phase = phases.size - 1 - phase_ns[:, ::-1].argmax(axis=1)
-    is_gradient[candidates] = phase == longest_phase[step]
+    if candidates.size:
+        is_gradient[candidates] = _are_in_longest_phase(comm, candidates)
     return is_gradient
+
+
+def _are_in_longest_phase(comm: Collectives, rows: Int64) -> Flags:
+    """Tell which of some collectives are in the phase that has most of their time in the step."""
+    phases, phase = np.unique(comm.phase[rows], return_inverse=True)
+    steps, step = np.unique(comm.step[rows], return_inverse=True)
+    durations = comm.end[rows] - comm.start[rows]
+    phase_ns = np.zeros((steps.size, phases.size), np.int64)
+    np.add.at(phase_ns, (step, phase), durations)
+    # The last one of phases with equal times.
+    last_phase_first = phase_ns[:, ::-1]
+    longest_phase = phases.size - 1 - last_phase_first.argmax(axis=1)
+    is_in_longest: Flags = phase == longest_phase[step]
+    return is_in_longest

@@ -2,7 +2,7 @@
 
 import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -55,12 +55,14 @@ class RankMarkers(Struct, frozen=True):
 
     def measure_progress(self, times: Int64) -> Float64:
         """Return the progress of the rank at some times: the rows of `StepProgram.progress`."""
-        work_ns = times - self.stalls.covered_until(times)
+        stalled_ns = self.stalls.covered_until(times)
+        work_ns = times - stalled_ns
         concurrent_work_ns = self.concurrent.covered_until(times)
         n_started = np.searchsorted(self.starts, times)
         n_started_concurrently = np.searchsorted(self.concurrent_starts, times)
         rows = (work_ns, concurrent_work_ns, n_started, n_started_concurrently)
-        return np.stack(rows).astype(np.float64)
+        progress = np.stack(rows)
+        return progress.astype(np.float64)
 
 
 class CapturedSteps(Struct, frozen=True, dict=True):
@@ -78,17 +80,19 @@ class CapturedSteps(Struct, frozen=True, dict=True):
     @property
     def steps(self) -> range:
         """The places of the steps among the windows."""
-        return range(self.windows.steps.size)
+        n_steps = self.windows.steps.size
+        return range(n_steps)
 
     @cached_property
     def gradients_by_step(self) -> list[Int64]:
         """The gradient all-reduces of each step, by the step's place among the windows."""
         program = self.program
         all_reduces = np.flatnonzero(program.is_gradient)
-        order = np.argsort(program.step[all_reduces], kind="stable")
-        by_step = all_reduces[order]
-        first_of_steps = np.searchsorted(program.step[by_step], self.steps[1:])
-        return np.split(by_step, first_of_steps)
+        step = program.step[all_reduces]
+        order = np.argsort(step, kind="stable")
+        later_steps = self.steps[1:]
+        first_of_steps = np.searchsorted(step[order], later_steps)
+        return np.split(all_reduces[order], first_of_steps)
 
 
 def captured_program(
@@ -110,27 +114,41 @@ def captured_program(
       backward pass.
     - A collective on the main stream is between the operations around it.
     """
-    burst = _number_bursts(timelines[0])
+    first_rank = timelines[0]
+    burst = _number_bursts(first_rank)
     joins = _joins_of_ranks(timelines, burst, uses.is_gradient)
-    first_edges = windows.edges[0].tolist()
-    removed_of_ranks = removed or [_NOTHING_REMOVED] * len(timelines)
-    rank_inputs = zip(timelines, joins, first_edges, removed_of_ranks, strict=True)
-    markers = tuple(itertools.starmap(_rank_markers, rank_inputs))
+    markers = _markers_of_ranks(timelines, joins, windows, removed)
     begins = _window_begins(timelines, markers, windows)
     ordered_markers = _order_markers(timelines, markers, begins)
     times = _collective_times(timelines, markers, uses.chain)
-    step = timelines[0].collectives.step
+    step = first_rank.collectives.step
+    begin_ns = begins.time[0].astype(np.float64)
     nothing_added = np.zeros(step.size)
     program = StepProgram(
         **ordered_markers._asdict(),
         **asdict(uses),
         **times._asdict(),
         step=np.searchsorted(windows.steps, step),
-        begin_ns=begins.time[0].astype(np.float64),
+        begin_ns=begin_ns,
         late_during_work_ns=nothing_added,
         longer_during_work=nothing_added,
     )
     return CapturedSteps(program, markers, tuple(timelines), windows, burst=burst, uses=uses)
+
+
+def _markers_of_ranks(
+    timelines: Sequence[RankTimeline],
+    joins: Sequence[Int64],
+    windows: ReplayWindows,
+    removed: Sequence[RemovedWork],
+) -> tuple[RankMarkers, ...]:
+    """Return where each rank and its collectives wait for each other. `joins` is by rank."""
+    first_edges = windows.edges[0].tolist()
+    nothing_removed = [_NOTHING_REMOVED] * len(timelines)
+    removed_of_ranks = removed or nothing_removed
+    rank_inputs = zip(timelines, joins, first_edges, removed_of_ranks, strict=True)
+    markers = itertools.starmap(_rank_markers, rank_inputs)
+    return tuple(markers)
 
 
 class _CollectiveTimes(NamedTuple):
@@ -146,28 +164,39 @@ def _collective_times(
 ) -> _CollectiveTimes:
     """Return how long each collective waited to start, and how long its transfer took."""
     collectives = [timeline.collectives for timeline in timelines]
-    starts = np.stack([comm.start for comm in collectives], axis=1)
-    ends = np.stack([comm.end for comm in collectives], axis=1)
-    group = np.stack([comm.seq for comm in collectives], axis=1)
-    ready = np.stack([rank.ready for rank in markers], axis=1)
-    could_start = np.maximum(ready, _previous_ends(ends, chain))
+    starts = _in_columns(comm.start for comm in collectives)
+    ends = _in_columns(comm.end for comm in collectives)
+    group = _in_columns(comm.seq for comm in collectives)
+    ready = _in_columns(rank.ready for rank in markers)
+    previous_ends = _previous_ends(ends, chain)
+    could_start = np.maximum(ready, previous_ends)
     lag_ns = (starts - could_start).astype(np.float64)
-    return _CollectiveTimes(lag_ns, ends - _last_starts(starts, group), group)
+    transfer_ns = ends - _last_starts(starts, group)
+    return _CollectiveTimes(lag_ns, transfer_ns, group)
+
+
+def _in_columns(values_of_ranks: Iterable[Int64]) -> Int64:
+    """Return the values of the collectives with a column per rank."""
+    return np.stack(list(values_of_ranks), axis=1)
 
 
 def _previous_ends(ends: Int64, chain: Int64) -> Int64:
     """Return the end of the previous collective in the chain of each collective, by rank."""
-    previous = np.full(ends.shape, BEFORE_ALL_NS)
-    for number in np.unique(chain).tolist():
+    previous_ends = np.full(ends.shape, BEFORE_ALL_NS)
+    chains = np.unique(chain)
+    for number in chains.tolist():
         members = np.flatnonzero(chain == number)
-        previous[members[1:]] = ends[members[:-1]]
-    return previous
+        followers = members[1:]
+        predecessors = members[:-1]
+        previous_ends[followers] = ends[predecessors]
+    return previous_ends
 
 
 def _last_starts(starts: Int64, group: Int64) -> Float64:
     """Return the last start of each collective over the ranks of each rank's group."""
     last = np.empty(starts.shape)
-    rows = zip(group, starts.astype(np.float64), strict=True)
+    start_ns = starts.astype(np.float64)
+    rows = zip(group, start_ns, strict=True)
     for collective, (group_of_ranks, start_of_ranks) in enumerate(rows):
         last[collective] = last_start(group_of_ranks, start_of_ranks)
     return last
@@ -176,16 +205,33 @@ def _last_starts(starts: Int64, group: Int64) -> Float64:
 def _number_bursts(rank: RankTimeline) -> Int64:
     """Return the number of the burst of each collective, see `CapturedSteps.burst`."""
     comm = rank.collectives
+    has_new_step = np.diff(comm.step) != 0
+    has_new_phase = np.diff(comm.phase) != 0
+    is_first = _has_work_between(rank) | has_new_step | has_new_phase
+    burst = np.append(0, np.cumsum(is_first))
+    return burst[: comm.step.size]
+
+
+def _has_work_between(rank: RankTimeline) -> Flags:
+    """Tell whether work of other phases was launched between a collective and the previous one.
+
+    There is no row for the first collective.
+    """
+    comm = rank.collectives
     order = np.argsort(rank.launch, kind="stable")
-    n_before = np.searchsorted(rank.launch[order], comm.launch)
-    has_work_between = np.zeros(max(comm.launch.size - 1, 0), np.bool_)
-    for phase in np.unique(comm.phase).tolist():
-        n_of_other_phases = np.cumsum(rank.phase[order] != phase)
+    launch = rank.launch[order]
+    phase_of_launch = rank.phase[order]
+    n_before = np.searchsorted(launch, comm.launch)
+    n_pairs = max(comm.launch.size - 1, 0)
+    has_work_between = np.zeros(n_pairs, np.bool_)
+    phases = np.unique(comm.phase)
+    for phase in phases.tolist():
+        n_of_other_phases = np.cumsum(phase_of_launch != phase)
         n_of_other_phases_before = np.append(0, n_of_other_phases)[n_before]
         has_more = np.diff(n_of_other_phases_before) > 0
-        has_work_between |= has_more & (comm.phase[1:] == phase)
-    is_first = has_work_between | (np.diff(comm.step) != 0) | (np.diff(comm.phase) != 0)
-    return np.append(0, np.cumsum(is_first))[: comm.step.size]
+        is_in_phase = comm.phase[1:] == phase
+        has_work_between |= has_more & is_in_phase
+    return has_work_between
 
 
 def _rank_markers(
@@ -194,35 +240,50 @@ def _rank_markers(
     """Return where the rank and its collectives wait for each other. `join` is by collective."""
     comm = rank.collectives
     ready = _ready_times(rank, first_edge)
-    joined = np.flatnonzero(join < rank.start.size)
-    # A collective that could not start yet did not delay the work.
-    stall_start = np.maximum(rank.end_before[join], ready)[joined]
-    stall_end = np.minimum(comm.end[joined], rank.start[join[joined]])
-    is_stall = stall_start < stall_end
-    stalls = union(
-        np.concatenate((stall_start[is_stall], removed.starts)),
-        np.concatenate((stall_end[is_stall], removed.ends)),
-    )
-    concurrent = union(comm.start, comm.end).without(stalls)
+    stalls = _stalls(rank, join, ready, removed)
+    active = union(comm.start, comm.end)
+    concurrent = active.without(stalls)
+    is_concurrent = concurrent.contains(rank.start)
     return RankMarkers(
         ready=ready,
         join=join,
         stalls=stalls,
         concurrent=concurrent,
         starts=rank.start,
-        concurrent_starts=rank.start[concurrent.contains(rank.start)],
+        concurrent_starts=rank.start[is_concurrent],
     )
+
+
+def _stalls(rank: RankTimeline, join: Int64, ready: Int64, removed: RemovedWork) -> IntervalSet:
+    """Return when the rank only waited for a collective, and removed work."""
+    comm = rank.collectives
+    is_joined = join < rank.start.size
+    joined = np.flatnonzero(is_joined)
+    operation = join[joined]
+    end_before = rank.end_before[operation]
+    # A collective that could not start yet did not delay the work.
+    stall_start = np.maximum(end_before, ready[joined])
+    next_start = rank.start[operation]
+    stall_end = np.minimum(comm.end[joined], next_start)
+    is_stall = stall_start < stall_end
+    starts = np.concatenate((stall_start[is_stall], removed.starts))
+    ends = np.concatenate((stall_end[is_stall], removed.ends))
+    return union(starts, ends)
 
 
 def _ready_times(rank: RankTimeline, first_edge: int) -> Int64:
     """Return when the work of the rank allowed each collective to start."""
     comm = rank.collectives
-    launch = np.concatenate((rank.launch, comm.launch[comm.is_inline]))
-    end = np.concatenate((rank.end, comm.end[comm.is_inline]))
+    inline_launch = comm.launch[comm.is_inline]
+    inline_end = comm.end[comm.is_inline]
+    launch = np.concatenate((rank.launch, inline_launch))
+    end = np.concatenate((rank.end, inline_end))
     order = np.argsort(launch, kind="stable")
-    end_before = np.append(BEFORE_ALL_NS, np.maximum.accumulate(end[order]))
+    latest_end = np.maximum.accumulate(end[order])
+    end_before = np.append(BEFORE_ALL_NS, latest_end)
     n_launched_before = np.searchsorted(launch[order], comm.launch)
-    ready = np.maximum(end_before[n_launched_before], comm.launch)
+    work_end = end_before[n_launched_before]
+    ready = np.maximum(work_end, comm.launch)
     # A collective that started before such an operation ended does not depend on it.
     ready = np.maximum(ready, first_edge)
     ready_before_start: Int64 = np.minimum(ready, comm.start)
@@ -258,16 +319,28 @@ def _joins_of_ranks(
     """
     joins = [_find_joins(timeline, burst) for timeline in timelines]
     step = timelines[0].collectives.step
-    place_in_step = np.arange(step.size) - np.searchsorted(step, step)
-    for place in np.unique(place_in_step[~is_gradient]).tolist():
-        is_same_collective = ~is_gradient & (place_in_step == place)
-        waiter = _usual_waiter(timelines, joins, is_same_collective)
-        if waiter is not None:
-            joins = [
-                _assume_waiter(timeline, rank_joins, is_same_collective, waiter)
-                for timeline, rank_joins in zip(timelines, joins, strict=True)
-            ]
+    first_of_step = np.searchsorted(step, step)
+    place_in_step = np.arange(step.size) - first_of_step
+    places = np.unique(place_in_step[~is_gradient])
+    for place in places.tolist():
+        is_at_place = place_in_step == place
+        is_same_collective = ~is_gradient & is_at_place
+        joins = _with_usual_waiter(timelines, joins, is_same_collective)
     return [rank_joins.operation for rank_joins in joins]
+
+
+def _with_usual_waiter(
+    timelines: Sequence[RankTimeline], joins: list[_Joins], is_same_collective: Flags
+) -> list[_Joins]:
+    """Let the usual operation of a collective wait for it on all ranks."""
+    waiter = _usual_waiter(timelines, joins, is_same_collective)
+    if waiter is None:
+        return joins
+    ranks = zip(timelines, joins, strict=True)
+    return [
+        _assume_waiter(timeline, rank_joins, is_same_collective, waiter)
+        for timeline, rank_joins in ranks
+    ]
 
 
 def _usual_waiter(
@@ -278,12 +351,15 @@ def _usual_waiter(
     Return None if no operation is seen to wait for it.
     """
     counts: Counter[_UsualWaiter] = Counter()
-    for timeline, rank_joins in zip(timelines, joins, strict=True):
+    ranks = zip(timelines, joins, strict=True)
+    for timeline, rank_joins in ranks:
         is_seen = is_same_collective & rank_joins.has_waited
         operations = rank_joins.operation[is_seen]
         distances = operations - rank_joins.next_launched[is_seen]
-        names = (timeline.names[name] for name in timeline.name[operations].tolist())
-        counts.update(map(_UsualWaiter, distances.tolist(), names))
+        name_codes = timeline.name[operations].tolist()
+        names = map(timeline.names.__getitem__, name_codes)
+        waiters = map(_UsualWaiter, distances.tolist(), names)
+        counts.update(waiters)
     if not counts:
         return None
     ((waiter, _),) = counts.most_common(1)
@@ -296,54 +372,78 @@ def _assume_waiter(
     """Let the usual operation wait for a rank's collectives if none is seen to wait for them."""
     comm = timeline.collectives
     last_operation = timeline.start.size - 1
-    operation = np.minimum(joins.next_launched + waiter.distance, last_operation)
-    has_name = np.array([name == waiter.name for name in timeline.names], np.bool_)
-    is_same_operation = has_name[timeline.name[operation]] & (timeline.step[operation] == comm.step)
+    usual = joins.next_launched + waiter.distance
+    operation = np.minimum(usual, last_operation)
+    has_name = np.array(timeline.names, object) == waiter.name
+    name_of_operation = timeline.name[operation]
+    is_named = has_name[name_of_operation]
+    is_in_step = timeline.step[operation] == comm.step
     is_unknown = is_same_collective & ~joins.has_waited & ~comm.is_inline
     first_after_end = np.searchsorted(timeline.start, comm.end)
     assumed = np.maximum(operation, first_after_end)
-    return joins._replace(
-        operation=np.where(is_same_operation & is_unknown, assumed, joins.operation)
-    )
+    is_assumed = is_named & is_in_step & is_unknown
+    with_assumed = np.where(is_assumed, assumed, joins.operation)
+    return joins._replace(operation=with_assumed)
 
 
 def _find_joins(rank: RankTimeline, burst: Int64) -> _Joins:
     """Find the operation of a rank that waits for each collective."""
     comm = rank.collectives
-    if not rank.start.size:
+    n_operations = rank.start.size
+    if not n_operations:
         no_operation = np.zeros(comm.end.size, np.int64)
         return _Joins(no_operation, no_operation, no_operation > 0)
     next_launched = np.searchsorted(rank.latest_launch, comm.launch, side="right")
     first_after_end = np.searchsorted(rank.start, comm.end)
     candidate = np.maximum(next_launched, first_after_end)
-    candidate = np.minimum(candidate, rank.start.size - 1)
-    has_stalled = _has_stalled(rank, candidate) & (candidate >= next_launched)
-    last_launch = np.full(int(burst.max(initial=-1)) + 1, BEFORE_ALL_NS)
-    np.maximum.at(last_launch, burst, comm.launch)
-    next_after_burst = np.searchsorted(rank.latest_launch, last_launch[burst], side="right")
+    candidate = np.minimum(candidate, n_operations - 1)
+    is_candidate_launched = candidate >= next_launched
+    has_stalled = _has_stalled(rank, candidate) & is_candidate_launched
+    next_after_burst = _next_after_burst(rank, burst)
     after_burst = np.maximum(next_after_burst, first_after_end)
     operation = np.where(has_stalled, candidate, after_burst)
     next_in_line = np.searchsorted(rank.start, comm.start)
-    return _Joins(
-        operation=np.where(comm.is_inline, next_in_line, operation),
-        next_launched=next_launched,
-        has_waited=has_stalled & ~comm.is_inline,
-    )
+    waiting = np.where(comm.is_inline, next_in_line, operation)
+    has_waited = has_stalled & ~comm.is_inline
+    return _Joins(waiting, next_launched, has_waited)
+
+
+def _next_after_burst(rank: RankTimeline, burst: Int64) -> Int64:
+    """Return the place of the first operation that was launched after each collective's burst."""
+    last_burst = int(burst.max(initial=-1))
+    last_launch = np.full(last_burst + 1, BEFORE_ALL_NS)
+    np.maximum.at(last_launch, burst, rank.collectives.launch)
+    last_launch_of_burst = last_launch[burst]
+    return np.searchsorted(rank.latest_launch, last_launch_of_burst, side="right")
 
 
 def _has_stalled(rank: RankTimeline, operation: Int64) -> Flags:
     """Tell whether each operation started right after its collective, and after an idle time."""
     comm = rank.collectives
     start = rank.start[operation]
-    inline_ends = np.maximum.accumulate(comm.end[comm.is_inline])
-    n_inline_before = np.searchsorted(comm.start[comm.is_inline], start)
-    inline_end_before = np.append(BEFORE_ALL_NS, inline_ends)[n_inline_before]
-    idle_since = np.maximum(rank.end_before[operation], inline_end_before)
-    is_soon = (start >= comm.end) & (start < comm.end + _MAX_START_AFTER_END_NS)
+    idle_since = _idle_since(rank, operation)
+    is_after_end = start >= comm.end
+    is_soon = start < comm.end + _MAX_START_AFTER_END_NS
     is_after_idle_time = idle_since + _MIN_STALL_NS < comm.end
-    is_launched_in_time = rank.launch[operation] + _MIN_STALL_NS < comm.end
-    has_stalled: Flags = is_soon & is_after_idle_time & is_launched_in_time
+    launch = rank.launch[operation]
+    is_launched_in_time = launch + _MIN_STALL_NS < comm.end
+    is_right_after_end = is_after_end & is_soon
+    has_stalled: Flags = is_right_after_end & is_after_idle_time & is_launched_in_time
     return has_stalled
+
+
+def _idle_since(rank: RankTimeline, operation: Int64) -> Int64:
+    """Return the end of what the main stream ran before each operation."""
+    comm = rank.collectives
+    start = rank.start[operation]
+    inline_starts = comm.start[comm.is_inline]
+    inline_ends = comm.end[comm.is_inline]
+    latest_inline_end = np.maximum.accumulate(inline_ends)
+    n_inline_before = np.searchsorted(inline_starts, start)
+    inline_end_before = np.append(BEFORE_ALL_NS, latest_inline_end)[n_inline_before]
+    end_before = rank.end_before[operation]
+    idle_since: Int64 = np.maximum(end_before, inline_end_before)
+    return idle_since
 
 
 class _WindowBegins(NamedTuple):
@@ -363,17 +463,31 @@ def _window_begins(
     """
     time = windows.edges.copy()
     launch = np.full(windows.edges.shape, AFTER_ALL_NS)
-    for rank, (timeline, rank_markers) in enumerate(zip(timelines, markers, strict=True)):
-        comm = timeline.collectives
-        edge = windows.edges[:-1, rank]
-        starts = np.concatenate((comm.start, timeline.start, [AFTER_ALL_NS]))
-        launches = np.concatenate((comm.launch, timeline.latest_launch, [AFTER_ALL_NS]))
-        order = np.argsort(starts, kind="stable")
-        first = order[np.searchsorted(starts[order], edge)]
-        launch[:-1, rank] = launches[first]
-        is_collective = (first < comm.start.size) & (starts[first] == edge)
-        time[:-1, rank][is_collective] = rank_markers.ready[first[is_collective]]
-    return _WindowBegins(time, np.maximum.accumulate(launch))
+    ranks = zip(timelines, markers, strict=True)
+    for rank, (timeline, rank_markers) in enumerate(ranks):
+        edges = windows.edges[:-1, rank]
+        begins = _rank_begins(timeline, rank_markers, edges)
+        time[:-1, rank] = begins.time
+        launch[:-1, rank] = begins.launch
+    latest_launch = np.maximum.accumulate(launch)
+    return _WindowBegins(time, latest_launch)
+
+
+def _rank_begins(timeline: RankTimeline, markers: RankMarkers, edges: Int64) -> _WindowBegins:
+    """Return where the work of the windows of a rank begins, and what was launched then."""
+    comm = timeline.collectives
+    starts = np.concatenate((comm.start, timeline.start, [AFTER_ALL_NS]))
+    launches = np.concatenate((comm.launch, timeline.latest_launch, [AFTER_ALL_NS]))
+    order = np.argsort(starts, kind="stable")
+    place = np.searchsorted(starts[order], edges)
+    first = order[place]
+    is_collective = first < comm.start.size
+    starts_at_edge = starts[first] == edges
+    begins_window = is_collective & starts_at_edge
+    collective = first[begins_window]
+    time = edges.copy()
+    time[begins_window] = markers.ready[collective]
+    return _WindowBegins(time, launches[first])
 
 
 class _MarkerKeys(NamedTuple):
@@ -412,30 +526,39 @@ def _order_markers(
 
     It is the order of the collectives, and between them that of the launches of each rank.
     """
-    window_keys = _window_keys(timelines[0], begins)
-    ready_keys = _ready_keys(timelines[0])
-    waits = [
-        _rank_waits(timeline, rank_markers, begins, window_keys.n_ready, rank)
-        for rank, (timeline, rank_markers) in enumerate(zip(timelines, markers, strict=True))
-    ]
+    first_rank = timelines[0]
+    window_keys = _window_keys(first_rank, begins)
+    ready_keys = _ready_keys(first_rank)
+    waits = _waits_of_ranks(timelines, markers, begins, window_keys)
     joins = _distinct_joins(waits)
-    keys = np.concatenate((np.stack(window_keys), np.stack(ready_keys), joins.keys), axis=1)
+    keys_by_kind = (np.stack(window_keys), np.stack(ready_keys), joins.keys)
+    keys = np.concatenate(keys_by_kind, axis=1)
+    n_markers = (window_keys.subject.size, ready_keys.subject.size, joins.keys.shape[1])
+    kind = np.repeat([WINDOW, READY, JOIN], n_markers)
     order = np.lexsort(keys[::-1])
-    is_passed = []
-    progress = []
-    for rank, rank_markers in enumerate(markers):
-        passes = _rank_passes(rank_markers, begins.time[:, rank], waits[rank].time, joins, rank)
-        is_rank_passed = passes.is_passed[order]
-        is_passed.append(is_rank_passed)
-        progress.append(_progress_at_markers(rank_markers, passes.time[order], is_rank_passed))
-    n_joins = joins.keys.shape[1]
-    n_markers = (window_keys.subject.size, ready_keys.subject.size, n_joins)
-    return _OrderedMarkers(
-        kind=np.repeat([WINDOW, READY, JOIN], n_markers)[order],
-        subject=_MarkerKeys(*keys).subject[order],
-        is_passed=np.stack(is_passed, axis=1),
-        progress=np.stack(progress, axis=2),
-    )
+    passes = _passes_of_ranks(markers, begins, waits, joins)
+    is_passed = np.stack([rank_passes.is_passed for rank_passes in passes], axis=1)
+    progress = _progress_of_ranks(markers, passes, order)
+    subject = _MarkerKeys(*keys).subject[order]
+    return _OrderedMarkers(kind[order], subject, is_passed[order], progress)
+
+
+def _waits_of_ranks(
+    timelines: Sequence[RankTimeline],
+    markers: Sequence[RankMarkers],
+    begins: _WindowBegins,
+    window_keys: _MarkerKeys,
+) -> list[_RankWaits]:
+    """Return where each rank waits for each collective."""
+    waits = []
+    ranks = zip(timelines, markers, strict=True)
+    for rank, (timeline, rank_markers) in enumerate(ranks):
+        time = begins.time[:, rank]
+        launch = begins.launch[:, rank]
+        rank_begins = _WindowBegins(time, launch)
+        rank_waits = _rank_waits(timeline, rank_markers, rank_begins, window_keys.n_ready)
+        waits.append(rank_waits)
+    return waits
 
 
 class _DistinctJoins(NamedTuple):
@@ -448,9 +571,11 @@ class _DistinctJoins(NamedTuple):
 
 
 def _distinct_joins(waits: Sequence[_RankWaits]) -> _DistinctJoins:
-    all_waits = np.concatenate([np.stack(rank_waits.keys) for rank_waits in waits], axis=1)
-    keys, join_of_wait = np.unique(all_waits, axis=1, return_inverse=True)
-    return _DistinctJoins(keys, join_of_wait.reshape(len(waits), -1))
+    keys_of_ranks = [np.stack(rank_waits.keys) for rank_waits in waits]
+    all_keys = np.concatenate(keys_of_ranks, axis=1)
+    keys, join_of_wait = np.unique(all_keys, axis=1, return_inverse=True)
+    of_ranks = join_of_wait.reshape(len(waits), -1)
+    return _DistinctJoins(keys, of_ranks)
 
 
 class _RankPasses(NamedTuple):
@@ -460,40 +585,70 @@ class _RankPasses(NamedTuple):
     time: Int64
 
 
-def _rank_passes(
-    markers: RankMarkers, window_time: Int64, wait_time: Int64, joins: _DistinctJoins, rank: int
-) -> _RankPasses:
-    """Return when a rank passes the markers. It passes all windows and `READY` markers."""
+def _passes_of_ranks(
+    markers: Sequence[RankMarkers],
+    begins: _WindowBegins,
+    waits: Sequence[_RankWaits],
+    joins: _DistinctJoins,
+) -> list[_RankPasses]:
+    """Return when each rank passes the markers. It passes all windows and `READY` markers."""
     n_joins = joins.keys.shape[1]
-    rank_joins = joins.of_ranks[rank]
-    join_time = np.zeros(n_joins, np.int64)
-    join_time[rank_joins] = wait_time
-    is_join_passed = np.zeros(n_joins, np.bool_)
-    is_join_passed[rank_joins] = True
-    n_others = window_time.size + markers.ready.size
-    is_passed = np.concatenate((np.ones(n_others, np.bool_), is_join_passed))
-    return _RankPasses(is_passed, time=np.concatenate((window_time, markers.ready, join_time)))
+    passes = []
+    ranks = zip(markers, begins.time.T, waits, joins.of_ranks, strict=True)
+    for rank_markers, window_time, rank_waits, rank_joins in ranks:
+        join_passes = _join_passes(rank_joins, rank_waits.time, n_joins)
+        n_others = window_time.size + rank_markers.ready.size
+        is_other_passed = np.ones(n_others, np.bool_)
+        is_passed = np.concatenate((is_other_passed, join_passes.is_passed))
+        time = np.concatenate((window_time, rank_markers.ready, join_passes.time))
+        passes.append(_RankPasses(is_passed, time))
+    return passes
+
+
+def _join_passes(rank_joins: Int64, wait_time: Int64, n_joins: int) -> _RankPasses:
+    """Return which `JOIN` markers a rank passes, and when."""
+    time = np.zeros(n_joins, np.int64)
+    time[rank_joins] = wait_time
+    is_passed = np.zeros(n_joins, np.bool_)
+    is_passed[rank_joins] = True
+    return _RankPasses(is_passed, time)
+
+
+def _progress_of_ranks(
+    markers: Sequence[RankMarkers], passes: Sequence[_RankPasses], order: Int64
+) -> Float64:
+    """Return the rows of `StepProgram.progress` at the ordered markers."""
+    progress = []
+    ranks = zip(markers, passes, strict=True)
+    for rank_markers, rank_passes in ranks:
+        time = rank_passes.time[order]
+        is_passed = rank_passes.is_passed[order]
+        rank_progress = _progress_at_markers(rank_markers, time, is_passed)
+        progress.append(rank_progress)
+    return np.stack(progress, axis=2)
 
 
 def _progress_at_markers(markers: RankMarkers, time: Int64, is_passed: Flags) -> Float64:
     """Return the progress of a rank at each marker, or at its own marker before."""
     progress = markers.measure_progress(time[is_passed])
-    last_passed = np.maximum(np.cumsum(is_passed) - 1, 0)
+    n_passed = np.cumsum(is_passed)
+    last_passed = np.maximum(n_passed - 1, 0)
     return progress[:, last_passed]
 
 
 def _window_keys(first_rank: RankTimeline, begins: _WindowBegins) -> _MarkerKeys:
-    windows = np.arange(begins.time.shape[0])
-    return _MarkerKeys(
-        n_ready=np.searchsorted(first_rank.collectives.launch, begins.launch[:, 0]),
-        n_windows=windows,
-        n_joins=np.full_like(windows, AFTER_ALL_NS),
-        subject=windows,
-    )
+    n_edges = begins.time.shape[0]
+    windows = np.arange(n_edges)
+    launch = first_rank.collectives.launch
+    launch_of_windows = begins.launch[:, 0]
+    n_ready = np.searchsorted(launch, launch_of_windows)
+    after_all = np.full_like(windows, AFTER_ALL_NS)
+    return _MarkerKeys(n_ready, n_windows=windows, n_joins=after_all, subject=windows)
 
 
 def _ready_keys(first_rank: RankTimeline) -> _MarkerKeys:
-    collectives = np.arange(first_rank.collectives.step.size)
+    n_collectives = first_rank.collectives.step.size
+    collectives = np.arange(n_collectives)
     after_all = np.full_like(collectives, AFTER_ALL_NS)
     return _MarkerKeys(
         n_ready=collectives, n_windows=after_all, n_joins=after_all, subject=collectives
@@ -505,30 +660,44 @@ def _rank_waits(
     markers: RankMarkers,
     begins: _WindowBegins,
     windows_n_ready: Int64,
-    rank: int,
 ) -> _RankWaits:
-    """Return where a rank waits for each collective.
+    """Return where a rank waits for each collective. `begins` are those of this rank.
 
     `windows_n_ready` is the number of collectives that become ready before each window.
     """
     comm = timeline.collectives
-    first_edge, last_edge = begins.time[[0, -1], rank]
+    first_edge, last_edge = begins.time[[0, -1]]
     # The work goes on from where it had stopped before the operation that waits.
-    stopped = np.maximum(timeline.end_before[markers.join], markers.ready)
+    end_before = timeline.end_before[markers.join]
+    stopped = np.maximum(end_before, markers.ready)
     goes_on = np.maximum(stopped, first_edge)
-    is_joined = markers.join < timeline.start.size
     launches = np.append(timeline.latest_launch, AFTER_ALL_NS)
-    launch = np.where(comm.is_inline, comm.launch, launches[markers.join])
-    # The wait is also after collectives that started before earlier launches were done.
-    n_launched_before = np.searchsorted(comm.launch, launch)
-    n_ready_before = np.searchsorted(np.maximum.accumulate(markers.ready), goes_on)
-    collectives = np.arange(comm.launch.size)
-    n_ready = np.maximum(n_launched_before, n_ready_before)
-    n_ready = np.where(comm.is_inline, collectives + 1, n_ready)
-    n_windows = _n_windows_before(n_ready, launch, windows_n_ready, begins.launch[:, rank])
+    launch_of_join = launches[markers.join]
+    launch = np.where(comm.is_inline, comm.launch, launch_of_join)
+    n_ready = _n_ready_before(timeline, markers, launch, goes_on)
+    n_windows = _n_windows_before(n_ready, launch, windows_n_ready, begins.launch)
     n_joins = _places_among_equals(n_ready, n_windows, launch, n_edges=windows_n_ready.size)
+    collectives = np.arange(comm.launch.size)
     keys = _MarkerKeys(n_ready, n_windows, n_joins, collectives)
+    is_joined = markers.join < timeline.start.size
     return _RankWaits(keys, time=np.where(is_joined, goes_on, last_edge))
+
+
+def _n_ready_before(
+    timeline: RankTimeline, markers: RankMarkers, launch: Int64, goes_on: Int64
+) -> Int64:
+    """Return how many collectives become ready before each wait.
+
+    `launch` is that of the operation that waits, and its work goes on at `goes_on`.
+    """
+    comm = timeline.collectives
+    n_launched_before = np.searchsorted(comm.launch, launch)
+    # The wait is also after collectives that started before earlier launches were done.
+    latest_ready = np.maximum.accumulate(markers.ready)
+    n_ready_before = np.searchsorted(latest_ready, goes_on)
+    n_before = np.maximum(n_launched_before, n_ready_before)
+    n_with_collective = np.arange(comm.launch.size) + 1
+    return np.where(comm.is_inline, n_with_collective, n_before)
 
 
 def _n_windows_before(
@@ -547,7 +716,8 @@ def _n_windows_before(
 def _places_among_equals(n_ready: Int64, n_windows: Int64, launch: Int64, *, n_edges: int) -> Int64:
     """Return the place of each wait among those after the same collective and window, by launch."""
     order = np.lexsort((launch, n_windows, n_ready))
-    slot = n_ready * (n_edges + 1) + n_windows
+    n_slots = n_edges + 1
+    slot = n_ready * n_slots + n_windows
     place = np.empty_like(order)
     place[order] = places_in_runs(slot[order])
     return place

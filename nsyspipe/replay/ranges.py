@@ -1,5 +1,6 @@
 """What the captured steps show about communication and its slowdown of concurrent work."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -110,23 +111,38 @@ def slowdowns(
         How dense the operations are that communication slows down.
     """
     captured = _slowing_in_capture(measured, captured_bytes_per_s)
-    before = captured.slowing
-    least, most = _slowing_bounds(captured, measured, captured_bytes_per_s, operations_per_ns)
+    bounds = _slowing_bounds(captured, measured, captured_bytes_per_s, operations_per_ns)
     if target_bytes_per_s is None:
-        same = tuple(SlowingPair(slowing, slowing) for slowing in (before, least, most))
+        slowings = (captured.slowing, *bounds)
+        same = tuple(SlowingPair(slowing, slowing) for slowing in slowings)
         return Slowdowns(same, captured.is_measured)
     captured_width = slowdown.link_width(captured_bytes_per_s or target_bytes_per_s)
-    distance = abs(slowdown.link_width(target_bytes_per_s) - captured_width)
+    target_width = slowdown.link_width(target_bytes_per_s)
+    distance = abs(target_width - captured_width)
+    assumed = slowdown.assumed(target_bytes_per_s)
+    pairs = _pairs_over_link(captured, bounds, assumed, distance)
+    is_near = distance <= _MAX_LINK_DISTANCE
+    return Slowdowns(pairs, captured.is_measured and is_near)
+
+
+def _pairs_over_link(
+    captured: _CapturedSlowing, bounds: _SlowingBounds, assumed: Slowing, distance: float
+) -> tuple[SlowingPair, ...]:
+    """Return the slowdowns to simulate with over a link with an assumed slowdown.
+
+    `distance` is that of the link from the captured one, and 0 for the same link.
+    """
+    before = captured.slowing
     assumed_share = distance if captured.is_measured else 1.0
-    after = before.blended(slowdown.assumed(target_bytes_per_s), assumed_share)
+    after = before.blended(assumed, assumed_share)
     within = _ratio_within(captured)
     within += distance * (slowdown.ASSUMED_WITHIN - within)
-    pairs = (
-        SlowingPair(before, after),
-        SlowingPair(most, NO_SLOWING.blended(after, 1 - within)),
-        SlowingPair(least, NO_SLOWING.blended(after, 1 + within)),
-    )
-    return Slowdowns(pairs, captured.is_measured and distance <= _MAX_LINK_DISTANCE)
+    least_after = NO_SLOWING.blended(after, 1 - within)
+    most_after = NO_SLOWING.blended(after, 1 + within)
+    likely = SlowingPair(before, after)
+    shortest = SlowingPair(bounds.most, least_after)
+    longest = SlowingPair(bounds.least, most_after)
+    return (likely, shortest, longest)
 
 
 def _ratio_within(captured: _CapturedSlowing) -> float:
@@ -147,18 +163,21 @@ def _slowing_bounds(
     ratio_within = _ratio_within(captured)
     has_delay = measured is not None and measured.delay_ns is not None
     delay_within = slowdown.MEASURED_WITHIN if has_delay else ratio_within
-    least = most = captured.slowing
-    if captured_bytes_per_s is None and captured.slowing == slowdown.assumed(None):
+    least = captured.slowing
+    most = captured.slowing
+    is_assumed_of_all = captured.slowing == slowdown.assumed(None)
+    if captured_bytes_per_s is None and is_assumed_of_all:
         links = (slowdown.NARROW, slowdown.WIDE)
         least, most = sorted(links, key=lambda slowing: slowing.total(operations_per_ns))
-    return _SlowingBounds(
-        least=_scaled_slowing(least, 1 - ratio_within, 1 - delay_within),
-        most=_scaled_slowing(most, 1 + ratio_within, 1 + delay_within),
-    )
+    scaled_least = _scaled_slowing(least, 1 - ratio_within, 1 - delay_within)
+    scaled_most = _scaled_slowing(most, 1 + ratio_within, 1 + delay_within)
+    return _SlowingBounds(scaled_least, scaled_most)
 
 
 def _scaled_slowing(slowing: Slowing, ratio_scale: float, delay_scale: float) -> Slowing:
-    return Slowing(ratio_scale * slowing.ratio, delay_scale * slowing.delay_ns)
+    ratio = ratio_scale * slowing.ratio
+    delay_ns = delay_scale * slowing.delay_ns
+    return Slowing(ratio, delay_ns)
 
 
 def _slowing_in_capture(measured: Contention | None, bytes_per_s: float | None) -> _CapturedSlowing:
@@ -171,25 +190,36 @@ def _slowing_in_capture(measured: Contention | None, bytes_per_s: float | None) 
     operation_ns = _free_operation_ns(measured, assumed)
     operation_ns = max(operation_ns, delay_in_operation_ns, 1.0)
     ratio = assumed.ratio + delay_in_operation_ns / operation_ns
-    kernel_ratio = compared.slowdown_ratio if compared.is_enough else None
-    if kernel_ratio is not None and kernel_ratio > _MAX_KERNEL_SLOWDOWN:
-        kernel_ratio = None
+    kernel_ratio = _kernel_ratio(compared)
     if kernel_ratio is not None:
-        ratio += compared.share * (max(kernel_ratio, 0.0) - ratio)
+        least_ratio = max(kernel_ratio, 0.0)
+        ratio += compared.share * (least_ratio - ratio)
     slowing = assumed
     if measured.delay_ns is not None:
         # The gap between two operations is no work that could take longer.
-        slowing = Slowing(ratio, measured.delay_ns - ratio * measured.free_gap_ns)
+        slowed_gap_ns = ratio * measured.free_gap_ns
+        slowing = Slowing(ratio, measured.delay_ns - slowed_gap_ns)
     elif kernel_ratio is not None:
-        slowing = Slowing(ratio, assumed.delay_ns - delay_in_operation_ns)
+        delay_ns = assumed.delay_ns - delay_in_operation_ns
+        slowing = Slowing(ratio, delay_ns)
     return _CapturedSlowing(slowing, is_measured=kernel_ratio is not None)
+
+
+def _kernel_ratio(compared: Compared) -> float | None:
+    """Return the slowdown ratio of the kernels. None if there are few, or if it is too large."""
+    ratio = compared.slowdown_ratio
+    if not compared.is_enough or ratio is None:
+        return None
+    return ratio if ratio <= _MAX_KERNEL_SLOWDOWN else None
 
 
 def _free_operation_ns(measured: Contention, assumed: Slowing) -> float:
     """Return how long an operation takes without communication, without the gap before it."""
-    covered_ns = measured.covered_ns / max(measured.n_covered, 1.0)
+    n_covered = max(measured.n_covered, 1.0)
+    covered_ns = measured.covered_ns / n_covered
     operation_ns = covered_ns - measured.free_gap_ns
-    return (operation_ns - assumed.delay_ns) / (1 + assumed.ratio)
+    free_ns = operation_ns - assumed.delay_ns
+    return free_ns / (1 + assumed.ratio)
 
 
 class _Gaps(NamedTuple):
@@ -206,18 +236,27 @@ def _measure_gaps(timeline: RankTimeline, markers: RankMarkers) -> _Gaps:
     active = union(comm.start, comm.end)
     gaps = gaps_before(timeline.start, timeline.end, timeline.launch, active)
     waits_for_none = ~np.isin(gaps.place, markers.join)
-    return _Gaps(
-        free=gaps.gap_ns[waits_for_none & gaps.is_free],
-        covered=gaps.gap_ns[waits_for_none & gaps.is_covered],
-    )
+    is_free = waits_for_none & gaps.is_free
+    is_covered = waits_for_none & gaps.is_covered
+    return _Gaps(free=gaps.gap_ns[is_free], covered=gaps.gap_ns[is_covered])
+
+
+def _join_gaps(gaps: Sequence[_Gaps]) -> _Gaps:
+    """Return the gaps of all ranks together."""
+    free = np.concatenate([rank_gaps.free for rank_gaps in gaps])
+    covered = np.concatenate([rank_gaps.covered for rank_gaps in gaps])
+    return _Gaps(free, covered)
 
 
 def _measure_progress(timeline: RankTimeline, markers: RankMarkers) -> Float64:
     """Return the rows of `StepProgram.progress` from the first operation of a rank to the last."""
     if not timeline.start.size:
         return np.zeros(4)
-    ends = np.array([timeline.start[0], timeline.end.max()])
-    return np.diff(markers.measure_progress(ends))[:, 0]
+    first_start = timeline.start[0]
+    last_end = timeline.end.max()
+    ends = np.array([first_start, last_end])
+    progress = markers.measure_progress(ends)
+    return progress[:, 1] - progress[:, 0]
 
 
 @dataclass(frozen=True)
@@ -265,47 +304,59 @@ class CapturedFacts:
         """
         comm = self.captured.timelines[0].collectives
         is_shard_collective = np.isin(comm.kind, [*SHARD_COLLECTIVES])
-        has_concurrent_ones = bool((is_shard_collective & ~comm.is_inline).any())
+        is_concurrent = is_shard_collective & ~comm.is_inline
+        has_concurrent_ones = bool(is_concurrent.any())
         return has_concurrent_ones or SHARDED in self.captured.uses.role
 
     @property
     def n_steps(self) -> int:
         """The number of simulated steps that are used; of several captures those of one."""
-        return int(np.count_nonzero(self.captured.windows.is_used))
+        is_used = self.captured.windows.is_used
+        return int(np.count_nonzero(is_used))
 
     @cached_property
     def has_gradients(self) -> bool:
         """Whether there are all-reduces of gradients."""
-        return bool(self.captured.program.is_gradient.any())
+        is_gradient = self.captured.program.is_gradient
+        return bool(is_gradient.any())
 
     @cached_property
     def roles(self) -> tuple[str, ...]:
         """The kinds of parallelism: that of the gradients, then by transfer time."""
         program = self.captured.program
         first_place = np.where(program.is_gradient, np.inf, 0.0)
-        weights = program.transfer_ns.mean(axis=1) + first_place
+        mean_transfer_ns = program.transfer_ns.mean(axis=1)
+        weights = mean_transfer_ns + first_place
         roles = sorted({*program.role.tolist()})
-        sums = {role: float(weights[program.role == role].sum()) for role in roles}
-        return tuple(sorted(roles, key=lambda role: -sums[role]))
+        weight_of_roles: dict[str, float] = {}
+        for role in roles:
+            role_weights = weights[program.role == role]
+            weight_of_roles[role] = float(role_weights.sum())
+        heaviest_first = sorted(roles, key=lambda role: -weight_of_roles[role])
+        return tuple(heaviest_first)
 
     @cached_property
     def contention(self) -> Contention | None:
         """What the capture shows about work during communication. None with FSDP."""
         if self.is_sharded:
             return None
-        ranks = list(zip(self.captured.timelines, self.captured.ranks, strict=True))
-        gaps = [_measure_gaps(timeline, markers) for timeline, markers in ranks]
-        free_ns = np.concatenate([rank_gaps.free for rank_gaps in gaps])
-        covered_gap_ns = np.concatenate([rank_gaps.covered for rank_gaps in gaps])
-        has_enough_gaps = min(free_ns.size, covered_gap_ns.size) >= ENOUGH_GAPS
-        delay_ns = float(covered_gap_ns.mean() - free_ns.mean()) if has_enough_gaps else None
+        captured = self.captured
+        ranks = list(zip(captured.timelines, captured.ranks, strict=True))
+        gaps = _join_gaps([_measure_gaps(timeline, markers) for timeline, markers in ranks])
+        n_gaps = min(gaps.free.size, gaps.covered.size)
+        delay_ns = None
+        if n_gaps >= ENOUGH_GAPS:
+            delay_ns = float(gaps.covered.mean() - gaps.free.mean())
+        free_gap_ns = float(gaps.free.mean()) if gaps.free.size else 0.0
         progress = [_measure_progress(timeline, markers) for timeline, markers in ranks]
-        work_ns, covered_ns, _, n_covered = np.sum(progress, axis=0).tolist()
+        total_progress = np.sum(progress, axis=0)
+        work_ns, covered_ns, _, n_covered = total_progress.tolist()
+        covered_share = covered_ns / max(work_ns, 1.0)
         return Contention(
             compared=self.compared,
             delay_ns=delay_ns,
-            free_gap_ns=float(free_ns.mean()) if free_ns.size else 0.0,
-            covered_share=covered_ns / max(work_ns, 1.0),
+            free_gap_ns=free_gap_ns,
+            covered_share=covered_share,
             covered_ns=covered_ns,
             n_covered=n_covered,
         )
@@ -322,18 +373,20 @@ class CapturedFacts:
 
     def gradients_with(self, skew: float | None) -> tuple[Gradients | None, ...]:
         """Return the gradients, with the skew of `gradients.gradients_of`."""
-        return tuple(
-            gradients_of(self.captured, step, self.given_bytes, skew)
-            for step in self.captured.steps
+        captured = self.captured
+        gradients = (
+            gradients_of(captured, step, self.given_bytes, skew) for step in captured.steps
         )
+        return tuple(gradients)
 
     @cached_property
     def gradient_bytes(self) -> float | None:
         """The size of the gradients per step, a median. None if a step lacks it."""
-        known = [gradients.n_bytes.sum() for gradients in self.gradients if gradients is not None]
+        known = [gradients for gradients in self.gradients if gradients is not None]
         if not known or len(known) != len(self.gradients):
             return None
-        return float(np.median(known))
+        step_bytes = [gradients.n_bytes.sum() for gradients in known]
+        return float(np.median(step_bytes))
 
     @cached_property
     def bus_bytes_per_s(self) -> float | None:
@@ -344,14 +397,18 @@ class CapturedFacts:
         program = self.captured.program
         if program.n_ranks <= 1:
             return None
-        if self.gradient_bytes is None or self.is_sharded:
+        gradient_bytes = self.gradient_bytes
+        if gradient_bytes is None or self.is_sharded:
             return self.recorded_bytes_per_s.get(self.roles[0])
         world_size = np.array([self.world_size], np.float64)
-        factor = float(bus_factor("all_reduce", world_size)[0])
-        mean_ns = program.transfer_ns[program.is_gradient].mean(axis=1)
-        step_ns = np.bincount(program.step[program.is_gradient], weights=mean_ns)
+        (factor,) = bus_factor("all_reduce", world_size).tolist()
+        is_gradient = program.is_gradient
+        transfer_ns = program.transfer_ns[is_gradient]
+        mean_ns = transfer_ns.mean(axis=1)
+        step_ns = np.bincount(program.step[is_gradient], weights=mean_ns)
         median_ns = max(float(np.median(step_ns)), 1.0)
-        return self.gradient_bytes * factor / median_ns * 1e9
+        bytes_per_s: float = gradient_bytes * factor / median_ns * 1e9
+        return bytes_per_s
 
     def bus_bandwidth_of(self, role: str) -> float | None:
         """Return the bus bandwidth of a kind of parallelism. None if not known."""
@@ -365,37 +422,37 @@ class CapturedFacts:
         Compute during communication may have taken so much longer.
         """
         windows = self.captured.windows
-        times = []
-        for timeline, edges in zip(self.captured.timelines, windows.edges.T, strict=True):
-            comm = timeline.collectives
-            active = union(comm.start, comm.end)
-            is_compute = timeline.is_compute
-            compute = union(timeline.start[is_compute], timeline.end[is_compute])
-            compute_ns = compute.lengths(edges[:-1], edges[1:])
-            covered_ns = compute.intersect(active).lengths(edges[:-1], edges[1:])
-            times.append(compute_ns - max_slowdown / (1 + max_slowdown) * covered_ns)
-        longest_ns = np.max(times, axis=0)[windows.is_used]
-        return float(np.median(longest_ns))
+        slowed_share = max_slowdown / (1 + max_slowdown)
+        ranks = zip(self.captured.timelines, windows.edges.T, strict=True)
+        times = [_least_compute_times(timeline, edges, slowed_share) for timeline, edges in ranks]
+        longest_ns = np.max(times, axis=0)
+        used_ns = longest_ns[windows.is_used]
+        return float(np.median(used_ns))
 
     def is_waited_for(self, role: str) -> bool:
         """Tell whether it is known what waits for the communication of a kind of parallelism.
 
         It is known for gradients, and for communication on the main stream.
         """
-        if role == OTHER or (role == self.roles[0] and self.has_gradients):
+        is_of_gradients = role == self.roles[0] and self.has_gradients
+        if role == OTHER or is_of_gradients:
             return True
-        uses = self.captured.uses
-        is_inline = self.captured.timelines[0].collectives.is_inline
+        captured = self.captured
+        uses = captured.uses
+        is_inline = captured.timelines[0].collectives.is_inline
         is_known = is_inline | uses.is_gradient
-        return bool(is_known[uses.role == role].all())
+        is_role_known = is_known[uses.role == role]
+        return bool(is_role_known.all())
 
     @cached_property
     def is_prefetched(self) -> Flags:
         """Which collectives could start earlier: the all-gathers of shards during compute."""
-        comm = self.captured.timelines[0].collectives
-        is_sharded = self.captured.uses.role == SHARDED
-        gathers: Flags = (comm.kind == "all_gather") & ~comm.is_inline & is_sharded
-        return gathers
+        captured = self.captured
+        comm = captured.timelines[0].collectives
+        is_sharded = captured.uses.role == SHARDED
+        is_gather = comm.kind == "all_gather"
+        is_prefetched: Flags = is_gather & ~comm.is_inline & is_sharded
+        return is_prefetched
 
     @cached_property
     def n_bursts(self) -> int:
@@ -403,11 +460,14 @@ class CapturedFacts:
 
         With gradient accumulation, they may be sent after each micro-batch.
         """
-        program = self.captured.program
+        captured = self.captured
+        program = captured.program
         step = program.step[program.is_gradient]
-        burst = self.captured.burst[program.is_gradient]
-        step_of_burst, _ = np.unique(np.stack((step, burst)), axis=1)
-        return int(np.bincount(step_of_burst).max(initial=0))
+        burst = captured.burst[program.is_gradient]
+        burst_of_step = np.stack((step, burst))
+        step_of_burst, _ = np.unique(burst_of_step, axis=1)
+        n_bursts = np.bincount(step_of_burst)
+        return int(n_bursts.max(initial=0))
 
     @cached_property
     def lag_share(self) -> float:
@@ -418,10 +478,12 @@ class CapturedFacts:
         program = self.captured.program
         if not self.has_gradients:
             return 0.0
-        mean_transfer_ns = program.transfer_ns[program.is_gradient].mean(axis=1)
-        rank_lag_ns = np.median(program.lag_ns[program.is_gradient], axis=0)
+        is_gradient = program.is_gradient
+        mean_transfer_ns = program.transfer_ns[is_gradient].mean(axis=1)
+        transfer_ns = max(np.median(mean_transfer_ns), 1.0)
+        rank_lag_ns = np.median(program.lag_ns[is_gradient], axis=0)
         lag_ns = max(rank_lag_ns.max(), 0.0)
-        return float(lag_ns / max(np.median(mean_transfer_ns), 1.0))
+        return float(lag_ns / transfer_ns)
 
     @cached_property
     def _copies(self) -> list[list[GradientCopies]]:
@@ -429,8 +491,9 @@ class CapturedFacts:
         return [self._copies_of_step(step) for step in self.captured.steps]
 
     def _copies_of_step(self, step: int) -> list[GradientCopies]:
-        ranks = range(self.captured.program.n_ranks)
-        return [gradient_copies(self.captured, step, rank) for rank in ranks]
+        captured = self.captured
+        ranks = range(captured.program.n_ranks)
+        return [gradient_copies(captured, step, rank) for rank in ranks]
 
     @cached_property
     def copies_ns(self) -> float:
@@ -438,13 +501,16 @@ class CapturedFacts:
         step_times = []
         for step_copies in self._copies:
             ranks = zip(self.captured.timelines, step_copies, strict=True)
-            step_times.append([durations_ns(rank, copies.rows).sum() for rank, copies in ranks])
-        return float(np.median(np.mean(step_times, axis=1)))
+            rank_times = [durations_ns(rank, copies.rows).sum() for rank, copies in ranks]
+            step_times.append(rank_times)
+        mean_times = np.mean(step_times, axis=1)
+        return float(np.median(mean_times))
 
     @cached_property
     def n_copies(self) -> int:
         """The number of copies of gradients per step: the fewest of any step and rank."""
-        return min(copies.rows.size for step_copies in self._copies for copies in step_copies)
+        copies_of_ranks = itertools.chain.from_iterable(self._copies)
+        return min(copies.rows.size for copies in copies_of_ranks)
 
     @cached_property
     def sent_share(self) -> float | None:
@@ -453,14 +519,17 @@ class CapturedFacts:
         Both are medians over steps.
         """
         program = self.captured.program
-        step = program.step[program.is_gradient]
-        n_bytes = program.n_bytes[program.is_gradient]
+        is_gradient = program.is_gradient
+        step = program.step[is_gradient]
+        n_bytes = program.n_bytes[is_gradient]
         sent = np.bincount(step, weights=n_bytes, minlength=len(self._copies))
-        copied = [copies.n_bytes.sum() for step_copies in self._copies for copies in step_copies]
+        median_sent = float(np.median(sent))
+        copies_of_ranks = itertools.chain.from_iterable(self._copies)
+        copied = [copies.n_bytes.sum() for copies in copies_of_ranks]
         median_copied = float(np.median(copied))
         if not median_copied:
             return None
-        share = float(np.median(sent)) / median_copied
+        share = median_sent / median_copied
         # It is NaN if a message size was not recorded.
         return share if share > 0 else None
 
@@ -470,12 +539,14 @@ class CapturedFacts:
 
         It is the 5th percentile of start - launch.
         """
-        leads = [
-            np.percentile(timeline.start - timeline.launch, _LEAD_PERCENTILE)
-            for timeline in self.captured.timelines
-            if timeline.start.size
-        ]
-        return float(max(min(leads, default=0.0), 0.0))
+        leads_ns = []
+        for timeline in self.captured.timelines:
+            if timeline.start.size:
+                ahead_ns = timeline.start - timeline.launch
+                lead_ns = np.percentile(ahead_ns, _LEAD_PERCENTILE)
+                leads_ns.append(lead_ns)
+        least_lead_ns = min(leads_ns, default=0.0)
+        return float(max(least_lead_ns, 0.0))
 
     @cached_property
     def launching_ns(self) -> float | None:
@@ -492,20 +563,25 @@ class CapturedFacts:
         ranks = zip(self.starved_shares, self.captured.timelines, strict=True)
         for starved_share, timeline in ranks:
             if starved_share <= MAX_STARVED_SHARE:
-                launch_times.append(_mean_launch_time(timeline, steps))
+                launch_ns = _mean_launch_time(timeline, steps)
+                launch_times.append(launch_ns)
         if not launch_times:
             return None
-        return float(np.sort(launch_times)[(len(launch_times) - 1) // 2])
+        median_rank = (len(launch_times) - 1) // 2
+        fastest_first = sorted(launch_times)
+        return fastest_first[median_rank]
 
     @cached_property
     def step_time_ns(self) -> float:
         """The captured step time."""
-        return float(np.median(self.captured.windows.step_times()))
+        step_times = self.captured.windows.step_times()
+        return float(np.median(step_times))
 
     def slowdowns(self, target: float | None) -> Slowdowns:
         """Return the slowdowns for a bus bandwidth. None keeps the captured one."""
         if self.is_sharded:
-            return Slowdowns((SlowingPair(NO_SLOWING, NO_SLOWING),), is_measured=False)
+            no_slowdown = SlowingPair(NO_SLOWING, NO_SLOWING)
+            return Slowdowns((no_slowdown,), is_measured=False)
         return slowdowns(self.contention, self.bus_bytes_per_s, target, self.operations_per_ns)
 
     def target(self, knobs: Knobs, role: str | None = None) -> float | None:
@@ -524,19 +600,23 @@ class CapturedFacts:
         if requested is None or captured is None or knobs.link is None:
             return requested
         max_difference = _MAX_SAME_LINK_DIFFERENCE * requested
-        is_same_link = abs(captured - requested) <= max_difference
-        return None if is_same_link or knobs.link == self.known_link else requested
+        is_as_fast = abs(captured - requested) <= max_difference
+        is_same_link = is_as_fast or knobs.link == self.known_link
+        return None if is_same_link else requested
 
     def bandwidth_ratio(self, knobs: Knobs, role: str) -> float:
         """Return the captured over the requested bandwidth of a kind of parallelism.
 
         It is 1 if the bandwidth does not change.
         """
-        if knobs.bandwidth_factor is not None and knobs.role in (None, role):
-            return 1 / knobs.bandwidth_factor
+        factor = knobs.bandwidth_factor
+        if factor is not None and knobs.role in (None, role):
+            return 1 / factor
         target = self.target(knobs, role)
         captured = self.bus_bandwidth_of(role)
-        return 1.0 if target is None or captured is None else captured / target
+        if target is None or captured is None:
+            return 1.0
+        return captured / target
 
     @cached_property
     def standard_error(self) -> float:
@@ -544,8 +624,26 @@ class CapturedFacts:
         times = self.captured.windows.step_times()
         if times.size < FEW_STEPS:
             return 0.0
-        deviation_ns = 2 * _MEDIAN_ERROR_FACTOR * times.std(ddof=1)
-        return float(deviation_ns / np.sqrt(times.size) / self.step_time_ns)
+        n_steps = times.size
+        deviation_ns = times.std(ddof=1)
+        median_error_ns = 2 * _MEDIAN_ERROR_FACTOR * deviation_ns
+        return float(median_error_ns / np.sqrt(n_steps) / self.step_time_ns)
+
+
+def _least_compute_times(timeline: RankTimeline, edges: Int64, slowed_share: float) -> Float64:
+    """Return the least compute time of a rank in each window, ns.
+
+    The slowdown is a share of the compute during communication.
+    """
+    starts = edges[:-1]
+    ends = edges[1:]
+    comm = timeline.collectives
+    active = union(comm.start, comm.end)
+    is_compute = timeline.is_compute
+    compute = union(timeline.start[is_compute], timeline.end[is_compute])
+    covered = compute.intersect(active)
+    slowed_ns = slowed_share * covered.lengths(starts, ends)
+    return compute.lengths(starts, ends) - slowed_ns
 
 
 def _mean_launch_time(timeline: RankTimeline, steps: Int64) -> float:
@@ -557,6 +655,9 @@ def _mean_launch_time(timeline: RankTimeline, steps: Int64) -> float:
     launch = np.concatenate((timeline.launch, comm.launch))
     order = np.argsort(launch, kind="stable")
     gaps_ns = np.diff(launch[order])
-    step = np.concatenate((timeline.step, comm.step))[order[:-1]]
-    is_launching = (gaps_ns < PAUSE_NS) & np.isin(step, steps)
-    return float(gaps_ns[is_launching].sum() / steps.size)
+    step_of_launch = np.concatenate((timeline.step, comm.step))
+    step_of_gap = step_of_launch[order[:-1]]
+    is_short = gaps_ns < PAUSE_NS
+    is_in_steps = np.isin(step_of_gap, steps)
+    launching_ns = gaps_ns[is_short & is_in_steps].sum()
+    return float(launching_ns / steps.size)

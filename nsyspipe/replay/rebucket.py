@@ -85,22 +85,32 @@ def with_buckets(
     """
     program = captured.program
     buckets_of_steps = list(_divide_gradients(captured, gradients, cap_mib))
-    n_unchanged = sum(_are_captured(program, buckets, cap_mib) for buckets in buckets_of_steps)
+    are_captured = [_are_captured(program, buckets, cap_mib) for buckets in buckets_of_steps]
+    n_unchanged = sum(are_captured)
     if 2 * n_unchanged >= len(buckets_of_steps):
         return program
     slot_wait_ns = _mean_slot_wait_ns(captured.timelines)
     is_removed = np.zeros(program.step.size, np.bool_)
     collectives = []
-    markers = []
+    markers: list[_NewMarkers] = []
     for buckets in buckets_of_steps:
         is_removed[buckets.captured] = True
-        collectives.append(_bucket_columns(program, buckets, slot_wait_ns))
-        ready = buckets.gradients.ready[buckets.last_gradient]
-        ready_progress = _progress_of_ranks(captured, ready)
-        markers.append(_NewMarkers(READY, buckets.captured, ready_progress))
-        join_progress = _progress_of_ranks(captured, _join_times(captured, buckets))
-        markers.append(_NewMarkers(JOIN, buckets.captured, join_progress))
+        columns = _bucket_columns(program, buckets, slot_wait_ns)
+        collectives.append(columns)
+        markers += _new_markers(captured, buckets)
     return _with_collectives(program, is_removed, collectives, markers)
+
+
+def _new_markers(captured: CapturedSteps, buckets: _NewBuckets) -> list[_NewMarkers]:
+    """Return the markers of the new buckets of a step."""
+    last_gradient = buckets.last_gradient
+    ready_times = buckets.gradients.ready[last_gradient]
+    ready_progress = _progress_of_ranks(captured, ready_times)
+    ready = _NewMarkers(READY, buckets.captured, ready_progress)
+    join_times = _join_times(captured, buckets)
+    join_progress = _progress_of_ranks(captured, join_times)
+    join = _NewMarkers(JOIN, buckets.captured, join_progress)
+    return [ready, join]
 
 
 def _divide_gradients(
@@ -111,9 +121,10 @@ def _divide_gradients(
     for step, (step_gradients, all_reduces) in enumerate(steps):
         if step_gradients is None or not all_reduces.size:
             continue
-        last_gradient = bucket_ends(step_gradients.n_bytes, cap_mib)
-        n_bytes_until = np.cumsum(step_gradients.n_bytes)[last_gradient]
-        n_bytes = np.diff(n_bytes_until, prepend=0.0)
+        n_bytes_of_gradients = step_gradients.n_bytes
+        last_gradient = bucket_ends(n_bytes_of_gradients, cap_mib)
+        n_bytes_until = np.cumsum(n_bytes_of_gradients)
+        n_bytes = np.diff(n_bytes_until[last_gradient], prepend=0.0)
         yield _NewBuckets(step, all_reduces, step_gradients, last_gradient, n_bytes)
 
 
@@ -127,22 +138,27 @@ def _are_captured(program: StepProgram, buckets: _NewBuckets, cap_mib: float) ->
     # A size that was not recorded is NaN, and so is the sum.
     if not weights.sum() > 0:
         weights = program.transfer_ns[captured].mean(axis=1)
-    n_bytes = buckets.gradients.n_bytes.sum()
-    captured_bytes = weights * (n_bytes / max(float(weights.sum()), 1.0))
+    total_bytes = buckets.gradients.n_bytes.sum()
+    total_weight = max(float(weights.sum()), 1.0)
+    captured_bytes = weights * (total_bytes / total_weight)
     if buckets.gradients.is_exact:
         return _are_sizes_equal(buckets.n_bytes, captured_bytes)
     # All buckets but the last are full.
     least_full_bytes = captured_bytes[:-1].min(initial=np.inf)
-    is_possible = cap_mib * MIB <= (1 + _MAX_NUMBER_DIFFERENCE) * least_full_bytes
+    max_cap_bytes = (1 + _MAX_NUMBER_DIFFERENCE) * least_full_bytes
+    is_possible = cap_mib * MIB <= max_cap_bytes
     max_difference = max(_MAX_NUMBER_DIFFERENCE * captured.size, 1.0)
-    return is_possible and abs(buckets.n_bytes.size - captured.size) <= max_difference
+    n_more = buckets.n_bytes.size - captured.size
+    return is_possible and abs(n_more) <= max_difference
 
 
 def _are_sizes_equal(n_bytes: Float64, captured_bytes: Float64) -> bool:
     if n_bytes.size != captured_bytes.size:
         return False
     max_difference = _MAX_SIZE_DIFFERENCE * captured_bytes.max()
-    return bool((np.abs(n_bytes - captured_bytes) <= max_difference).all())
+    differences = np.abs(n_bytes - captured_bytes)
+    is_equal = differences <= max_difference
+    return bool(is_equal.all())
 
 
 def _mean_slot_wait_ns(timelines: Sequence[RankTimeline]) -> float:
@@ -152,40 +168,63 @@ def _mean_slot_wait_ns(timelines: Sequence[RankTimeline]) -> float:
     """
     waits = []
     for timeline in timelines:
-        kernel_ns = durations_ns(timeline, np.flatnonzero(timeline.is_compute))
+        kernels = np.flatnonzero(timeline.is_compute)
+        kernel_ns = durations_ns(timeline, kernels)
         block_ns = np.minimum(kernel_ns, _MAX_BLOCK_NS)
-        waits.append((kernel_ns * block_ns).sum() / (2 * max(kernel_ns.sum(), 1.0)))
+        total_ns = max(kernel_ns.sum(), 1.0)
+        weighted_ns = (kernel_ns * block_ns).sum()
+        waits.append(weighted_ns / (2 * total_ns))
     return float(np.mean(waits))
 
 
 def _bucket_columns(
     program: StepProgram, buckets: _NewBuckets, slot_wait_ns: float
 ) -> _CollectiveColumns:
-    """Return the collectives of new buckets.
-
-    A transfer takes an overhead and a time per byte, which follows from the captured transfers.
-    """
+    """Return the collectives of new buckets."""
     captured = buckets.captured
-    captured_ns = program.transfer_ns[captured].mean(axis=1)
-    overhead_ns = np.minimum(LIKELY_OVERHEAD_NS, captured_ns / 2).sum()
-    bytes_ns = max(float(captured_ns.sum() - overhead_ns), 0.0)
-    ns_per_byte = bytes_ns / buckets.gradients.n_bytes.sum()
-    transfer_ns = LIKELY_OVERHEAD_NS + buckets.n_bytes * ns_per_byte
-    lag_ns = np.maximum(np.median(program.lag_ns[captured], axis=0), 0.0)
+    transfer_ns = _transfer_times(program, buckets)
+    lag_ns = _median_lag_ns(program, captured)
     n_buckets = buckets.n_bytes.size
     shape = (n_buckets, program.n_ranks)
     # Captured lags and transfers of several buckets include the effect of compute.
     is_single = captured.size == 1
     late_ns = slot_wait_ns if is_single else 0.0
     longer = _LONGER_DURING_WORK if is_single else 0.0
-    templates = _select_collectives(program, np.full(n_buckets, captured[0]))
+    first_captured = np.full(n_buckets, captured[0])
+    templates = _select_collectives(program, first_captured)
+    transfer_ns_of_ranks = np.broadcast_to(transfer_ns[:, np.newaxis], shape)
+    lag_ns_of_ranks = np.broadcast_to(lag_ns, shape)
+    late_during_work_ns = np.full(n_buckets, late_ns)
+    longer_during_work = np.full(n_buckets, longer)
     return templates._replace(
-        lag_ns=np.broadcast_to(lag_ns, shape),
-        transfer_ns=np.broadcast_to(transfer_ns[:, np.newaxis], shape),
+        lag_ns=lag_ns_of_ranks,
+        transfer_ns=transfer_ns_of_ranks,
         n_bytes=buckets.n_bytes,
-        late_during_work_ns=np.full(n_buckets, late_ns),
-        longer_during_work=np.full(n_buckets, longer),
+        late_during_work_ns=late_during_work_ns,
+        longer_during_work=longer_during_work,
     )
+
+
+def _median_lag_ns(program: StepProgram, collectives: Int64) -> Float64:
+    """Return the median lag of some collectives on each rank, ns. It is at least 0."""
+    lag_ns = program.lag_ns[collectives]
+    median_lag_ns = np.median(lag_ns, axis=0)
+    lag_above_0_ns: Float64 = np.maximum(median_lag_ns, 0.0)
+    return lag_above_0_ns
+
+
+def _transfer_times(program: StepProgram, buckets: _NewBuckets) -> Float64:
+    """Return the transfer time of each new bucket, ns.
+
+    A transfer takes an overhead and a time per byte, which follows from the captured transfers.
+    """
+    captured_ns = program.transfer_ns[buckets.captured].mean(axis=1)
+    overheads_ns = np.minimum(LIKELY_OVERHEAD_NS, captured_ns / 2)
+    without_overheads_ns = float(captured_ns.sum() - overheads_ns.sum())
+    bytes_ns = max(without_overheads_ns, 0.0)
+    ns_per_byte = bytes_ns / buckets.gradients.n_bytes.sum()
+    transfer_ns: Float64 = LIKELY_OVERHEAD_NS + buckets.n_bytes * ns_per_byte
+    return transfer_ns
 
 
 def _select_collectives(program: StepProgram, rows: Int64) -> _CollectiveColumns:
@@ -196,10 +235,11 @@ def _select_collectives(program: StepProgram, rows: Int64) -> _CollectiveColumns
 def _progress_of_ranks(captured: CapturedSteps, times: Float64) -> Float64:
     """Return the progress of each rank at times, which have a column per rank."""
     whole_ns = times.astype(np.int64)
-    progress = [
-        markers.measure_progress(rank_times)
-        for markers, rank_times in zip(captured.ranks, whole_ns.T, strict=True)
-    ]
+    progress = []
+    ranks = zip(captured.ranks, whole_ns.T, strict=True)
+    for markers, rank_times in ranks:
+        rank_progress = markers.measure_progress(rank_times)
+        progress.append(rank_progress)
     return np.stack(progress, axis=2)
 
 
@@ -212,9 +252,12 @@ def _join_times(captured: CapturedSteps, buckets: _NewBuckets) -> Float64:
     columns = []
     for rank, timeline in enumerate(captured.timelines):
         waiting = _waiting_operations(captured, buckets, rank)
+        end_before = timeline.end_before[waiting]
         first_edge = captured.windows.edges[0, rank]
-        columns.append(np.maximum(timeline.end_before[waiting], first_edge))
-    return np.stack(columns, axis=1).astype(np.float64)
+        wait_times = np.maximum(end_before, first_edge)
+        columns.append(wait_times)
+    times = np.stack(columns, axis=1)
+    return times.astype(np.float64)
 
 
 def _waiting_operations(captured: CapturedSteps, buckets: _NewBuckets, rank: int) -> Int64:
@@ -222,24 +265,32 @@ def _waiting_operations(captured: CapturedSteps, buckets: _NewBuckets, rank: int
     n_bytes = buckets.n_bytes
     copies = gradient_copies(captured, buckets.step, rank)
     if copies.rows.size:
-        copied = np.cumsum(copies.n_bytes)
-        share_before = (np.cumsum(n_bytes) - n_bytes) / n_bytes.sum()
-        first_copy = np.searchsorted(copied, share_before * copied[-1], side="right")
-        waiting: Int64 = copies.rows[np.minimum(first_copy, copies.rows.size - 1)]
+        copied_until = np.cumsum(copies.n_bytes)
+        bytes_before = np.cumsum(n_bytes) - n_bytes
+        share_before = bytes_before / n_bytes.sum()
+        copied_before = share_before * copied_until[-1]
+        first_copy = np.searchsorted(copied_until, copied_before, side="right")
+        last_copy = copies.rows.size - 1
+        copy = np.minimum(first_copy, last_copy)
+        waiting: Int64 = copies.rows[copy]
         return waiting
-    last_join = int(captured.ranks[rank].join[buckets.captured].max())
+    joins = captured.ranks[rank].join[buckets.captured]
     n_operations = captured.timelines[rank].start.size
-    return np.full(n_bytes.size, min(last_join, n_operations))
+    last_join = min(int(joins.max()), n_operations)
+    return np.full(n_bytes.size, last_join)
 
 
 def with_one_send(program: StepProgram, burst: Int64) -> StepProgram:
     """Return the program with one burst of gradients per step, the last, as with ``no_sync()``."""
     is_gradient = program.is_gradient
-    n_steps = int(program.step.max(initial=0)) + 1
-    last_burst = np.zeros(n_steps, np.int64)
-    np.maximum.at(last_burst, program.step[is_gradient], burst[is_gradient])
+    last_step = int(program.step.max(initial=0))
+    last_burst = np.zeros(last_step + 1, np.int64)
+    step_of_gradients = program.step[is_gradient]
+    burst_of_gradients = burst[is_gradient]
+    np.maximum.at(last_burst, step_of_gradients, burst_of_gradients)
     is_early = burst < last_burst[program.step]
-    return _with_collectives(program, is_gradient & is_early, [], [])
+    is_removed = is_gradient & is_early
+    return _with_collectives(program, is_removed, [], [])
 
 
 def with_prefetch(program: StepProgram, is_prefetched: Flags) -> StepProgram:
@@ -249,25 +300,27 @@ def with_prefetch(program: StepProgram, is_prefetched: Flags) -> StepProgram:
     """
     is_ready = program.kind == READY
     collective = np.where(is_ready, program.subject, 0)
-    gathers = np.flatnonzero(is_ready & is_prefetched[collective])
-    step = program.step[program.subject[gathers]]
-    has_predecessor = np.flatnonzero(np.diff(step) == 0) + 1
-    moved = gathers[has_predecessor]
-    predecessor = gathers[has_predecessor - 1]
+    is_gather = is_ready & is_prefetched[collective]
+    gathers = np.flatnonzero(is_gather)
+    collective_of_gathers = program.subject[gathers]
+    step = program.step[collective_of_gathers]
+    is_same_step = np.diff(step) == 0
+    followers = np.flatnonzero(is_same_step) + 1
+    moved = gathers[followers]
+    predecessor = gathers[followers - 1]
     position = np.arange(program.kind.size, dtype=np.float64)
     position[moved] = predecessor + 0.5
     progress = program.progress.copy()
-    progress[:, moved] = program.progress[:, predecessor]
-    return _with_markers(
-        program,
-        _MarkerColumns(
-            position=position,
-            kind=program.kind,
-            subject=program.subject,
-            is_passed=program.is_passed,
-            progress=progress,
-        ),
+    progress_before = program.progress[:, predecessor]
+    progress[:, moved] = progress_before
+    markers = _MarkerColumns(
+        position=position,
+        kind=program.kind,
+        subject=program.subject,
+        is_passed=program.is_passed,
+        progress=progress,
     )
+    return _with_markers(program, markers)
 
 
 def _with_collectives(
@@ -280,18 +333,22 @@ def _with_collectives(
 
     New markers stand where the last of the markers stood that they replace.
     """
-    remaining = _select_collectives(program, np.flatnonzero(~is_removed))
+    rows = np.flatnonzero(~is_removed)
+    remaining = _select_collectives(program, rows)
     collective_parts = zip(remaining, *collectives, strict=True)
     columns = _CollectiveColumns(*map(np.concatenate, collective_parts))
     n_remaining = remaining.step.size
     next_collective = {READY: n_remaining, JOIN: n_remaining}
-    marker_parts = [_remaining_markers(program, is_removed)]
+    remaining_markers = _remaining_markers(program, is_removed)
+    marker_parts = [remaining_markers]
     for new_markers in markers:
-        part = _marker_columns(program, new_markers, next_collective[new_markers.kind])
+        first_collective = next_collective[new_markers.kind]
+        part = _marker_columns(program, new_markers, first_collective)
         next_collective[new_markers.kind] += part.kind.size
         marker_parts.append(part)
     with_columns = replace(program, **columns._asdict())
-    return _with_markers(with_columns, _join_markers(marker_parts))
+    all_markers = _join_markers(marker_parts)
+    return _with_markers(with_columns, all_markers)
 
 
 def _join_markers(parts: Sequence[_MarkerColumns]) -> _MarkerColumns:
@@ -307,46 +364,40 @@ def _join_markers(parts: Sequence[_MarkerColumns]) -> _MarkerColumns:
 def _with_markers(program: StepProgram, markers: _MarkerColumns) -> StepProgram:
     """Return the program with these markers, ordered by position and by collective."""
     order = np.lexsort((markers.subject, markers.position))
-    return replace(
-        program,
-        kind=markers.kind[order],
-        subject=markers.subject[order],
-        is_passed=markers.is_passed[order],
-        progress=markers.progress[:, order],
-    )
+    kind = markers.kind[order]
+    subject = markers.subject[order]
+    is_passed = markers.is_passed[order]
+    progress = markers.progress[:, order]
+    return replace(program, kind=kind, subject=subject, is_passed=is_passed, progress=progress)
 
 
 def _remaining_markers(program: StepProgram, is_removed: Flags) -> _MarkerColumns:
     """Return the markers of the remaining collectives, which get new numbers."""
     is_of_collective = program.kind != WINDOW
     collective = np.where(is_of_collective, program.subject, 0)
-    rows = np.flatnonzero(~(is_of_collective & is_removed[collective]))
+    is_of_removed = is_of_collective & is_removed[collective]
+    rows = np.flatnonzero(~is_of_removed)
     new_number = np.cumsum(~is_removed) - 1
     subject = np.where(is_of_collective, new_number[collective], program.subject)
-    return _MarkerColumns(
-        position=rows,
-        kind=program.kind[rows],
-        subject=subject[rows],
-        is_passed=program.is_passed[rows],
-        progress=program.progress[:, rows],
-    )
+    kind = program.kind[rows]
+    is_passed = program.is_passed[rows]
+    progress = program.progress[:, rows]
+    return _MarkerColumns(rows, kind, subject[rows], is_passed, progress)
 
 
 def _marker_columns(
     program: StepProgram, markers: _NewMarkers, first_collective: int
 ) -> _MarkerColumns:
     """Return markers of one kind for new collectives, which are numbered from the first one."""
-    is_replaced = (program.kind == markers.kind) & np.isin(program.subject, markers.captured)
-    last_replaced = np.flatnonzero(is_replaced).max()
-    n_new = markers.progress.shape[1]
-    is_passed = np.ones(markers.progress.shape[1:], np.bool_)
-    return _MarkerColumns(
-        position=np.full(n_new, last_replaced),
-        kind=np.full(n_new, markers.kind),
-        subject=first_collective + np.arange(n_new),
-        is_passed=is_passed,
-        progress=markers.progress,
-    )
+    is_of_kind = program.kind == markers.kind
+    is_of_captured = np.isin(program.subject, markers.captured)
+    replaced = np.flatnonzero(is_of_kind & is_of_captured)
+    _, n_new, n_ranks = markers.progress.shape
+    is_passed = np.ones((n_new, n_ranks), np.bool_)
+    position = np.full(n_new, replaced.max())
+    kind = np.full(n_new, markers.kind)
+    subject = first_collective + np.arange(n_new)
+    return _MarkerColumns(position, kind, subject, is_passed, markers.progress)
 
 
 def with_balanced_ranks(program: StepProgram, is_trusted: Flags, slowing: Slowing) -> StepProgram:
@@ -354,22 +405,19 @@ def with_balanced_ranks(program: StepProgram, is_trusted: Flags, slowing: Slowin
 
     Of two ranks, it works as the faster one.
     """
-    window_markers = np.flatnonzero(program.kind == WINDOW)
-    trusted = np.flatnonzero(is_trusted)
-    work_until = program.free_work(slowing)[window_markers]
-    work_of_steps = np.diff(work_until, axis=0)[:, trusted]
-    order = np.argsort(work_of_steps, axis=1, kind="stable")
-    median_rank = trusted[order[:, (trusted.size - 1) // 2]]
-    # The work before a marker belongs to the step of the marker before it.
-    later_markers = np.arange(1, program.kind.size)
-    step = np.searchsorted(window_markers, later_markers) - 1
-    rank = median_rank[np.clip(step, 0, median_rank.size - 1)]
-    pieces = np.diff(program.progress, axis=1)[:, later_markers - 1, rank]
-    progress = np.pad(np.cumsum(pieces, axis=1), ((0, 0), (1, 0)))
-    is_passed = np.append(True, program.is_passed[later_markers, rank])
-    rank_of_collective = median_rank[program.step][:, np.newaxis]
-    lag_ns = np.take_along_axis(program.lag_ns, rank_of_collective, axis=1)
-    transfer_ns = np.take_along_axis(program.transfer_ns, rank_of_collective, axis=1)
+    median_rank = _median_ranks(program, is_trusted, slowing)
+    rank_of_collective = median_rank[program.step]
+    rank_column = rank_of_collective[:, np.newaxis]
+    lag_ns = np.take_along_axis(program.lag_ns, rank_column, axis=1)
+    transfer_ns = np.take_along_axis(program.transfer_ns, rank_column, axis=1)
+    rank = _rank_of_pieces(program, median_rank)
+    pieces = np.arange(rank.size)
+    pieces_of_ranks = np.diff(program.progress, axis=1)
+    progress_until = np.cumsum(pieces_of_ranks[:, pieces, rank], axis=1)
+    progress = np.insert(progress_until, 0, 0.0, axis=1)
+    is_later_passed = program.is_passed[pieces + 1, rank]
+    is_passed = np.append(True, is_later_passed)
+    group = program.group[:, :1]
     return replace(
         program,
         begin_ns=program.begin_ns[:1],
@@ -377,8 +425,34 @@ def with_balanced_ranks(program: StepProgram, is_trusted: Flags, slowing: Slowin
         progress=progress[..., np.newaxis],
         lag_ns=lag_ns,
         transfer_ns=transfer_ns,
-        group=program.group[:, :1],
+        group=group,
     )
+
+
+def _rank_of_pieces(program: StepProgram, rank_of_step: Int64) -> Int64:
+    """Return the rank that does the work between each marker and the next one.
+
+    The work before a marker belongs to the step of the marker before it.
+    """
+    window_markers = np.flatnonzero(program.kind == WINDOW)
+    later_markers = np.arange(1, program.kind.size)
+    step = np.searchsorted(window_markers, later_markers) - 1
+    last_step = rank_of_step.size - 1
+    known_step = np.clip(step, 0, last_step)
+    return rank_of_step[known_step]
+
+
+def _median_ranks(program: StepProgram, is_trusted: Flags, slowing: Slowing) -> Int64:
+    """Return the trusted rank with the median work, by step. Of two ranks, it is the faster one."""
+    window_markers = np.flatnonzero(program.kind == WINDOW)
+    trusted = np.flatnonzero(is_trusted)
+    free_work = program.free_work(slowing)
+    work_until = free_work[window_markers]
+    work_of_steps = np.diff(work_until, axis=0)
+    trusted_work = work_of_steps[:, trusted]
+    order = np.argsort(trusted_work, axis=1, kind="stable")
+    median_place = (trusted.size - 1) // 2
+    return trusted[order[:, median_place]]
 
 
 def with_casts(program: StepProgram, copies_ns: float) -> tuple[StepProgram, Float64]:
@@ -387,16 +461,21 @@ def with_casts(program: StepProgram, copies_ns: float) -> tuple[StepProgram, Flo
     Copying the gradients of a step takes `copies_ns`. Casting, scaling and casting back reads and
     writes 16 bytes per element, and copying 8 bytes. Half of this is before the collective.
     """
-    transfer_ns = program.transfer_ns.mean(axis=1) * program.is_gradient
-    step_transfer_ns = np.maximum(np.bincount(program.step, weights=transfer_ns), 1.0)
-    cast_ns = transfer_ns / step_transfer_ns[program.step] * copies_ns
+    mean_transfer_ns = program.transfer_ns.mean(axis=1)
+    transfer_ns = mean_transfer_ns * program.is_gradient
+    transfer_ns_of_steps = np.bincount(program.step, weights=transfer_ns)
+    step_transfer_ns = np.maximum(transfer_ns_of_steps, 1.0)
+    share_of_step = transfer_ns / step_transfer_ns[program.step]
+    cast_ns = share_of_step * copies_ns
     # The cast is before its own collective, and so before everything that follows.
     is_ready = program.kind == READY
     collective = np.where(is_ready, program.subject, 0)
     added_ns = np.where(is_ready, cast_ns[collective], 0.0)
+    added_until = np.cumsum(added_ns)
     progress = program.progress.copy()
-    progress[WORK_NS] += np.cumsum(added_ns)[:, np.newaxis]
-    return replace(program, progress=progress), cast_ns
+    progress[WORK_NS] += added_until[:, np.newaxis]
+    with_casts_before = replace(program, progress=progress)
+    return with_casts_before, cast_ns
 
 
 def without_copies(captured: CapturedSteps, *, is_last_pass_kept: bool) -> CapturedSteps:
@@ -407,15 +486,20 @@ def without_copies(captured: CapturedSteps, *, is_last_pass_kept: bool) -> Captu
     removed = []
     for rank, timeline in enumerate(captured.timelines):
         rows = _copy_rows(captured, rank, is_last_pass_kept=is_last_pass_kept)
+        row_after_last = rows[-1:] + 2
         is_first = np.diff(rows, prepend=-2) > 1
-        is_last = np.diff(rows, append=rows[-1:] + 2) > 1
-        removed.append(RemovedWork(timeline.start[rows[is_first]], timeline.end[rows[is_last]]))
+        is_last = np.diff(rows, append=row_after_last) > 1
+        starts = timeline.start[rows[is_first]]
+        ends = timeline.end[rows[is_last]]
+        removed.append(RemovedWork(starts, ends))
     return captured_program(captured.timelines, captured.windows, captured.uses, removed)
 
 
 def _copy_rows(captured: CapturedSteps, rank: int, *, is_last_pass_kept: bool) -> Int64:
     """Return the operations of a rank that `without_copies` leaves out, in all steps."""
+    steps = captured.steps
     if is_last_pass_kept:
-        return np.concatenate([bucket_rows(captured, step, rank) for step in captured.steps])
-    copies = [gradient_copies(captured, step, rank) for step in captured.steps]
+        rows_of_steps = [bucket_rows(captured, step, rank) for step in steps]
+        return np.concatenate(rows_of_steps)
+    copies = [gradient_copies(captured, step, rank) for step in steps]
     return np.concatenate([step_copies.rows for step_copies in copies])

@@ -180,7 +180,8 @@ def why_not(run: Run) -> Iterator[str]:
         yield "the run is a capture as a whole, without steps (name the steps with --step REGEX)"
     problems = {row["code"]: f"{row['message']} ({row['fix']})" for row in run.problem_rows}
     yield from _why_no_communication(run, problems)
-    idle_share = run.summary()["idle_share"][0].as_py() or 0.0
+    (summary,) = run.summary().to_pylist()
+    idle_share = summary["idle_share"] or 0.0
     # All of the idle time may be for lack of launches.
     if idle_share > MAX_STARVED_SHARE and "device-clock-unknown" in problems:
         yield problems["device-clock-unknown"]
@@ -204,9 +205,12 @@ def _why_no_communication(run: Run, problems: Mapping[str, str]) -> Iterator[str
 
 def _why_no_steps(run: Run) -> Iterator[str]:
     steps = run.steps()
-    complete = np.unique(steps.filter(steps["is_complete"])["step"].to_numpy())
-    used = np.unique(steps.filter(steps["in_summary"])["step"].to_numpy())
-    if not np.isin(used, complete).all() or not used.size:
+    complete_rows = steps.filter(steps["is_complete"])
+    used_rows = steps.filter(steps["in_summary"])
+    complete = np.unique(complete_rows["step"].to_numpy())
+    used = np.unique(used_rows["step"].to_numpy())
+    is_used_complete = np.isin(used, complete)
+    if not is_used_complete.all() or not used.size:
         yield "no step is complete on every rank"
     if complete.size == 1 and not run.skipped_steps:
         yield (
@@ -221,7 +225,8 @@ def why_not_replayable(
 ) -> Iterator[str]:
     """Yield why the operations of a run cannot be simulated."""
     collectives = run.collectives()
-    is_in_windows = pc.is_in(collectives["step"], value_set=pc.cast(windows.steps, "int64"))
+    steps_of_windows = pc.cast(windows.steps, "int64")
+    is_in_windows = pc.is_in(collectives["step"], value_set=steps_of_windows)
     in_windows = collectives.filter(is_in_windows)
     if any(timeline.n_comm_outside_steps for timeline in timelines):
         yield (
@@ -243,11 +248,16 @@ def _why_not_matched(in_windows: pa.Table, timelines: Sequence[RankTimeline]) ->
     first_steps = collectives[0].step
     has_same_steps = all(np.array_equal(comm.step, first_steps) for comm in collectives)
     is_several_ranks = len(timelines) > 1
-    if not has_same_steps or (is_several_ranks and not pc.all(in_windows["is_matched"]).as_py()):
+    is_any_unmatched = is_several_ranks and not pc.all(in_windows["is_matched"]).as_py()
+    if not has_same_steps or is_any_unmatched:
         yield "collectives could not be matched across ranks"
     # Ranks of other groups take part in other collectives, in the same places.
-    numbers = [np.stack((comm.step, comm.seq, np.arange(comm.seq.size))) for comm in collectives]
-    places = np.unique(np.concatenate(numbers, axis=1), axis=1)
+    numbers = []
+    for comm in collectives:
+        place = np.arange(comm.seq.size)
+        numbers.append(np.stack((comm.step, comm.seq, place)))
+    all_numbers = np.concatenate(numbers, axis=1)
+    places = np.unique(all_numbers, axis=1)
     distinct_collectives = np.unique(places[:2], axis=1)
     if distinct_collectives.shape[1] != places.shape[1]:
         yield (
@@ -266,7 +276,8 @@ def _why_kernels_on_comm_stream(
     """
     n_steps = windows.steps.size
     most = max(timelines, key=lambda timeline: timeline.comm_stream_kernels_ns)
-    window_ns = (windows.edges[-1] - windows.edges[0]).mean()
+    windows_ns = windows.edges[-1] - windows.edges[0]
+    window_ns = windows_ns.mean()
     share = most.comm_stream_kernels_ns / window_ns
     if share > MAX_IDENTITY_ERROR:
         n_kernels = most.n_comm_stream_kernels / n_steps
@@ -302,7 +313,8 @@ def _has_several_streams(comm: Collectives) -> bool:
     groups = [is_outside]
     if kinds <= SHARD_COLLECTIVES:
         groups = [is_outside & (comm.kind == kind) for kind in kinds]
-    return any(np.unique(comm.stream[is_member]).size > 1 for is_member in groups)
+    streams_of_groups = [np.unique(comm.stream[is_member]) for is_member in groups]
+    return any(streams.size > 1 for streams in streams_of_groups)
 
 
 def _why_no_dependencies(timelines: Sequence[RankTimeline]) -> Iterator[str]:
@@ -435,7 +447,8 @@ def _why_starved(replay: CheckedReplay, knobs: Knobs) -> Iterator[str]:
     if not n_starved:
         return
     place = int(np.argmax(shares))
-    rank = replay.rank_names.name(int(replay.captured.windows.ranks[place]))
+    number = replay.captured.windows.ranks[place]
+    rank = replay.rank_names.name(number)
     causes = " or ".join(replay.starved_causes[place])
     sentence = (
         f"rank {rank} is {causes}, because its GPU waits for the CPU for "
@@ -464,7 +477,8 @@ def _how_to_launch_earlier(replay: CheckedReplay, place: int) -> str:
     starving = replay.starving
     rank = replay.captured.windows.ranks[place]
     fix = "First make its CPU launch kernels earlier"
-    is_launch_bound = replay.starved_causes[place][:1] == (LAUNCH_BOUND,)
+    causes = replay.starved_causes[place]
+    is_launch_bound = causes[:1] == (LAUNCH_BOUND,)
     if is_launch_bound and starving.slower is not None and rank not in starving.slower:
         fix = (
             "All CPUs launch equally fast on average, so first make all of them launch kernels "
@@ -486,14 +500,16 @@ def _why_not_bandwidth(replay: CheckedReplay, knobs: Knobs) -> Iterator[str]:
     if knobs.role is not None and knobs.role not in replay.roles:
         yield f"the run has no {knobs.role} communication, only {', '.join(replay.roles)}"
         return
-    peak, fastest = max((link.nominal_bytes_per_s or 0.0, link.name) for link in NAMED_LINKS)
+    peaks = [(link.nominal_bytes_per_s or 0.0, link.name) for link in NAMED_LINKS]
+    peak, fastest = max(peaks)
     if target > peak * _MAX_TO_PEAK_IN_SWITCH:
         yield (
             f"no interconnect reaches {target / GB:,.0f} GB/s. The fastest that nsyspipe knows "
             f"is {fastest} with {peak / GB:,.0f} GB/s. "
             "For a limit, use nsyspipe whatif --perfect-overlap"
         )
-    for role in replay.roles if knobs.role is None else (knobs.role,):
+    roles = replay.roles if knobs.role is None else (knobs.role,)
+    for role in roles:
         yield from _why_not_bandwidth_of(replay, knobs, role)
 
 
@@ -546,7 +562,8 @@ def _why_too_many_buckets(replay: CheckedReplay, cap_mib: float) -> Iterator[str
     n_buckets = max(numbers, default=0)
     if n_buckets > _MAX_BUCKETS:
         program = replay.captured.program
-        n_captured = np.bincount(program.step[program.is_gradient]).max(initial=0)
+        step_of_gradients = program.step[program.is_gradient]
+        n_captured = np.bincount(step_of_gradients).max(initial=0)
         yield (
             f"{n_buckets:,} buckets per step are too many: nsyspipe predicts up to {_MAX_BUCKETS}, "
             f"and the run has {n_captured}"
@@ -586,7 +603,8 @@ def _why_not_prefetch(replay: CheckedReplay, _: Knobs) -> Iterator[str]:
 
 
 def _why_not_overlapped(replay: CheckedReplay, _: Knobs) -> Iterator[str]:
-    if any(timeline.collectives.is_inline.any() for timeline in replay.captured.timelines):
+    collectives = [timeline.collectives for timeline in replay.captured.timelines]
+    if any(comm.is_inline.any() for comm in collectives):
         yield (
             "communication runs on the compute stream, so communication cannot overlap with compute"
         )

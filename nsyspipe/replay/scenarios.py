@@ -79,19 +79,23 @@ class Replay(CapturedFacts):
     def identity_error(self) -> float:
         """The largest relative error of the simulation of any step if nothing changes."""
         captured = self.captured.windows.step_times()
-        errors = np.abs(self._identity - captured) / np.maximum(captured, 1.0)
+        differences = np.abs(self._identity - captured)
+        errors = differences / np.maximum(captured, 1.0)
         return float(errors.max(initial=0.0))
 
     @cached_property
     def _slowing_before(self) -> Slowing:
-        return self.slowdowns(None).pairs[0].before
+        likely = self.slowdowns(None).pairs[0]
+        return likely.before
 
     @cached_property
     def _identity(self) -> Float64:
         """The simulated step times if nothing changes."""
+        captured = self.captured
         setting = SimulationSetting(self._slowing_before, self._slowing_before)
-        edges = simulate(self.captured.program, [setting])
-        return cast("Float64", self.captured.windows.step_times(edges)[0])
+        edges = simulate(captured.program, [setting])
+        step_times = captured.windows.step_times(edges)
+        return cast("Float64", step_times[0])
 
     @cached_property
     def limits(self) -> Float64 | None:
@@ -99,17 +103,23 @@ class Replay(CapturedFacts):
 
         None with FSDP, and if ranks are missing.
         """
-        if self.is_sharded or self.captured.program.n_ranks < max(self.world_size, 2):
+        program = self.captured.program
+        n_ranks = max(self.world_size, 2)
+        if self.is_sharded or program.n_ranks < n_ranks:
             return None
         likely, *_, longest = self.slowdowns(None).pairs
         slowings = [likely.before, longest.before]
-        step_times = self._without_transfer(self.captured.program, slowings)
-        return np.stack((step_times[0], step_times.min(axis=0)))
+        step_times = self._without_transfer(program, slowings)
+        least_times = step_times.min(axis=0)
+        return np.stack((step_times[0], least_times))
 
     @property
     def limit_ns(self) -> float | None:
         """The least step time with zero communication time. None as for `limits`."""
-        return None if self.limits is None else float(np.median(self.limits[1]))
+        if self.limits is None:
+            return None
+        _, least_times = self.limits
+        return float(np.median(least_times))
 
     @property
     def limit_gain_ns(self) -> float | None:
@@ -119,8 +129,10 @@ class Replay(CapturedFacts):
         """
         if self.limits is None:
             return None
+        _, least_times = self.limits
         captured = self.captured.windows.step_times()
-        gain_ns: float = max((captured - self.limits[1]).mean(), 0.0)
+        saved_ns = captured - least_times
+        gain_ns: float = max(saved_ns.mean(), 0.0)
         return gain_ns
 
     def predict(self, knobs: Knobs, *, is_launch_free: bool = False) -> Prediction:
@@ -133,17 +145,16 @@ class Replay(CapturedFacts):
         simulated = self._simulate_steps(program, knobs, is_launch_free=is_launch_free)
         medians = np.median(simulated.step_times, axis=-1).tolist()
         likely = medians[0]
-        skewed_medians = [self._likely_median(skewed, knobs) for skewed in skewed_programs]
-        unknowns = (
-            medians[: simulated.n_slowdowns],
-            [likely, *medians[simulated.n_slowdowns :]],
-            [likely, *skewed_medians],
-        )
+        of_slowdowns = medians[: simulated.n_slowdowns]
+        of_transfers = medians[simulated.n_slowdowns :]
+        of_skews = [self._likely_median(skewed, knobs) for skewed in skewed_programs]
+        unknowns = (of_slowdowns, [likely, *of_transfers], [likely, *of_skews])
         low, high = self._range_of(likely, unknowns)
-        low = max(low, self._shortest_step(likely, program, knobs))
+        shortest = self._shortest_step(likely, program, knobs)
+        low = max(low, shortest)
         captured = self.captured.windows.step_times()
-        gain = float((captured - simulated.step_times[0]).mean())
-        return Prediction(likely, min(low, likely), high, gain)
+        saved_ns = captured - simulated.step_times[0]
+        return Prediction(likely, min(low, likely), high, float(saved_ns.mean()))
 
     def _changed_programs(self, knobs: Knobs) -> list[StepProgram]:
         """Return the changed program, also with other skews if gradients are estimated."""
@@ -169,9 +180,11 @@ class Replay(CapturedFacts):
         """Return the range of a step time. Each unknown has the step times that are possible."""
         noise = (_NOISE_SHARE + self.standard_error) * likely
         model_error = (_MODEL_ERROR_SHARE + self.standard_error) * likely
-        below = math.hypot(noise, *(likely - min(step_times) for step_times in unknowns))
-        above = math.hypot(noise, *(max(step_times) - likely for step_times in unknowns))
-        return _Range(likely - max(below, model_error), likely + max(above, model_error))
+        shorter_by = [likely - min(step_times) for step_times in unknowns]
+        longer_by = [max(step_times) - likely for step_times in unknowns]
+        below = max(math.hypot(noise, *shorter_by), model_error)
+        above = max(math.hypot(noise, *longer_by), model_error)
+        return _Range(likely - below, likely + above)
 
     def _shortest_step(self, likely: float, program: StepProgram, knobs: Knobs) -> float:
         """Return the step time with zero communication time.
@@ -183,8 +196,9 @@ class Replay(CapturedFacts):
         if likely >= limit:
             return limit
         changed = self._balance_if_asked(program, knobs)
-        step_times = self._without_transfer(changed, [self._slowing_before])[0]
-        return float(np.median(step_times)) * (1 - _NOISE_SHARE)
+        (step_times,) = self._without_transfer(changed, [self._slowing_before])
+        median_ns = float(np.median(step_times))
+        return median_ns * (1 - _NOISE_SHARE)
 
     @property
     def _is_trusted(self) -> Flags:
@@ -196,17 +210,21 @@ class Replay(CapturedFacts):
 
         It is 0 if it is far from the share that is refused.
         """
-        share = self.starved_shares[self._is_trusted].max(initial=0.0)
+        trusted_shares = self.starved_shares[self._is_trusted]
+        share = trusted_shares.max(initial=0.0)
         if share <= _MIN_DOUBTFUL_STARVED_SHARE:
             return 0.0
         predicted = self.predict(knobs, is_launch_free=True)
-        return float(share * self.step_time_ns / predicted.step_time_ns)
+        starved_ns = share * self.step_time_ns
+        return float(starved_ns / predicted.step_time_ns)
 
     @property
     def launch_bound_by(self) -> str:
         """Why GPUs wait for launches in `launch_bound_share`, in words."""
         trusted_shares = np.where(self._is_trusted, self.starved_shares, -1.0)
-        return " or ".join(self.starved_causes[int(np.argmax(trusted_shares))])
+        most_starved = int(np.argmax(trusted_shares))
+        causes = self.starved_causes[most_starved]
+        return " or ".join(causes)
 
     @cached_property
     def is_answered_balanced(self) -> bool:
@@ -218,7 +236,8 @@ class Replay(CapturedFacts):
 
         Return None if it has one then.
         """
-        return why_refused(self, replace(knobs, no_wait=True))
+        balanced = replace(knobs, no_wait=True)
+        return why_refused(self, balanced)
 
     def _balance_if_asked(self, program: StepProgram, knobs: Knobs) -> StepProgram:
         if not knobs.no_wait:
@@ -239,7 +258,8 @@ class Replay(CapturedFacts):
     ) -> _SimulatedSteps:
         """Simulate a program with the slowdowns and transfer times that are possible."""
         changed = self._balance_if_asked(program, knobs)
-        pairs = self.slowdowns(self.target(knobs)).pairs
+        target = self.target(knobs)
+        pairs = self.slowdowns(target).pairs
         unpack_ns = None
         if knobs.gradient_dtype is not None and self.n_copies:
             changed, unpack_ns = with_casts(changed, self.copies_ns)
@@ -252,7 +272,8 @@ class Replay(CapturedFacts):
         if knobs.perfect_overlap:
             step_times = self._overlapped_step_times(changed, settings, unpack_ns)
         else:
-            step_times = self._step_times(simulate(changed, settings, unpack_ns))
+            edges = simulate(changed, settings, unpack_ns)
+            step_times = self._step_times(edges)
         if knobs.no_wait and not is_launch_free:
             step_times = np.maximum(step_times, self.fastest_launch_ns)
         return _SimulatedSteps(step_times, len(pairs))
@@ -260,7 +281,8 @@ class Replay(CapturedFacts):
     def _step_times(self, edges: Float64) -> Float64:
         """Return the simulated step times, without the error of the simulation of no change."""
         windows = self.captured.windows
-        return windows.step_times(edges) + (windows.step_times() - self._identity)
+        error_ns = windows.step_times() - self._identity
+        return windows.step_times(edges) + error_ns
 
     def _transfers(self, program: StepProgram, knobs: Knobs) -> list[Float64]:
         """Return the possible transfer times: the most likely, the shortest, the longest.
@@ -271,34 +293,25 @@ class Replay(CapturedFacts):
         is_rebucketed = knobs.bucket_mb is not None and program.step.size != n_captured
         is_resized = is_rebucketed or knobs.gradient_dtype is not None
         ratio = self._bandwidth_ratios(program, knobs)
-        is_link_changed = bool((ratio != 1.0).any())
+        is_changed = ratio != 1.0
+        is_link_changed = bool(is_changed.any())
         if not is_resized and not is_link_changed:
             return [program.transfer_ns]
-        within = _bandwidth_within(knobs) if is_link_changed else _MOVED_BANDWIDTH_WITHIN
         overhead_ns = np.minimum(LIKELY_OVERHEAD_NS, program.transfer_ns / 2)
         bytes_ns = program.transfer_ns - overhead_ns
         if not is_rebucketed:
             # The captured bandwidth includes the overhead of a collective.
-            bytes_ns = bytes_ns + overhead_ns * np.maximum(1 - 1 / ratio, 0.0)
-        size_ratio = np.ones(1)
-        if knobs.gradient_dtype:
-            size_ratio = np.where(program.is_gradient, 0.5, 1.0)
-        bytes_ns = bytes_ns * ratio * size_ratio[:, np.newaxis]
-        scales = (
-            (1.0, LIKELY_OVERHEAD_NS),
-            (1 / (1 + within), MIN_OVERHEAD_NS),
-            (1 / (1 - within), MAX_OVERHEAD_NS),
-        )
-        return [
-            bytes_ns * scale + overhead_ns * overhead / LIKELY_OVERHEAD_NS
-            for scale, overhead in scales
-        ]
+            overhead_share = np.maximum(1 - 1 / ratio, 0.0)
+            bytes_ns = bytes_ns + overhead_ns * overhead_share
+        bytes_ns = bytes_ns * ratio * _size_ratios(program, knobs)
+        within = _bandwidth_within(knobs) if is_link_changed else _MOVED_BANDWIDTH_WITHIN
+        return _possible_transfers(bytes_ns, overhead_ns, within)
 
     def _bandwidth_ratios(self, program: StepProgram, knobs: Knobs) -> Float64:
         """Return the captured over the requested bandwidth of each collective, as a column."""
         by_role = {role: self.bandwidth_ratio(knobs, role) for role in self.roles}
-        ratios = [by_role[role] for role in program.role.tolist()]
-        return np.array(ratios)[:, np.newaxis]
+        ratios = np.array([by_role[role] for role in program.role.tolist()])
+        return ratios[:, np.newaxis]
 
     def _overlapped_step_times(
         self,
@@ -307,28 +320,68 @@ class Replay(CapturedFacts):
         unpack_ns: Float64 | None,
     ) -> Float64:
         """Return step times with all transfers during compute, which they still slow down."""
-        transfers = [setting.transfer(program).mean(axis=1) for setting in settings]
-        comm_ns = np.stack([self._sum_by_step(program, transfer) for transfer in transfers])
-        without_lag = replace(program, lag_ns=np.zeros_like(program.lag_ns))
-        work_ns = self._without_transfer(without_lag, [setting.before for setting in settings])
+        slowings_before = [setting.before for setting in settings]
+        comm_ns = self._comm_times(program, settings)
+        no_lag = np.zeros_like(program.lag_ns)
+        without_lag = replace(program, lag_ns=no_lag)
+        work_ns = self._without_transfer(without_lag, slowings_before)
         if unpack_ns is not None:
-            work_ns = work_ns + self._sum_by_step(program, unpack_ns)
+            unpack_ns_of_steps = self._sum_by_step(program, unpack_ns)
+            work_ns = work_ns + unpack_ns_of_steps
         slowdowns = [setting.after.total(self.operations_per_ns) for setting in settings]
         slowdown = np.array(slowdowns)[:, np.newaxis]
-        slowed_work_ns = work_ns + slowdown / (1 + slowdown) * comm_ns
+        slowed_share = slowdown / (1 + slowdown)
+        slowed_work_ns = work_ns + slowed_share * comm_ns
         return cast("Float64", np.maximum(slowed_work_ns, comm_ns))
+
+    def _comm_times(self, program: StepProgram, settings: Sequence[SimulationSetting]) -> Float64:
+        """Return the transfer time of each step used: a row per setting, a mean over ranks."""
+        rows = []
+        for setting in settings:
+            transfer_ns = setting.transfer(program)
+            mean_ns = transfer_ns.mean(axis=1)
+            step_ns = self._sum_by_step(program, mean_ns)
+            rows.append(step_ns)
+        return np.stack(rows)
 
     def _sum_by_step(self, program: StepProgram, values: Float64) -> Float64:
         """Return the sum over the collectives of each step used."""
         windows = self.captured.windows
-        sums = np.bincount(program.step, weights=values, minlength=windows.steps.size)
+        n_steps = windows.steps.size
+        sums = np.bincount(program.step, weights=values, minlength=n_steps)
         return sums.astype(np.float64)[windows.is_used]
 
     def _without_transfer(self, program: StepProgram, before: Sequence[Slowing]) -> Float64:
         """Return step times with zero communication time, for slowdowns in the capture."""
-        without_transfer = replace(program, transfer_ns=np.zeros_like(program.transfer_ns))
+        no_transfer = np.zeros_like(program.transfer_ns)
+        without_transfer = replace(program, transfer_ns=no_transfer)
         settings = [SimulationSetting(slowing, NO_SLOWING) for slowing in before]
-        return self._step_times(simulate(without_transfer, settings))
+        edges = simulate(without_transfer, settings)
+        return self._step_times(edges)
+
+
+def _possible_transfers(bytes_ns: Float64, overhead_ns: Float64, within: float) -> list[Float64]:
+    """Return the transfer times: the most likely, the shortest, the longest.
+
+    The bandwidth may be wrong by the share `within`, and the overhead by what is usual.
+    """
+    likely = (1.0, LIKELY_OVERHEAD_NS)
+    shortest = (1 / (1 + within), MIN_OVERHEAD_NS)
+    longest = (1 / (1 - within), MAX_OVERHEAD_NS)
+    transfers = []
+    for scale, usual_overhead_ns in (likely, shortest, longest):
+        scaled_overhead_ns = overhead_ns * usual_overhead_ns / LIKELY_OVERHEAD_NS
+        transfer_ns = bytes_ns * scale + scaled_overhead_ns
+        transfers.append(transfer_ns)
+    return transfers
+
+
+def _size_ratios(program: StepProgram, knobs: Knobs) -> Float64:
+    """Return the requested over the captured size of each collective, as a column."""
+    ratios = np.ones(1)
+    if knobs.gradient_dtype:
+        ratios = np.where(program.is_gradient, 0.5, 1.0)
+    return ratios[:, np.newaxis]
 
 
 def _bandwidth_within(knobs: Knobs) -> float:

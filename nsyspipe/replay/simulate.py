@@ -70,8 +70,11 @@ class StepProgram(Struct, frozen=True):
     def free_work(self, slowing: Slowing) -> Float64:
         """Return the work until each marker, without its slowdown by communication, ns."""
         work, concurrent_work, _, n_started_concurrently = self.progress
-        slowed_ns = slowing.ratio * concurrent_work + slowing.delay_ns * n_started_concurrently
-        free_work = work - slowed_ns / (1 + slowing.ratio)
+        ratio_ns = slowing.ratio * concurrent_work
+        delays_ns = slowing.delay_ns * n_started_concurrently
+        slowed_ns = ratio_ns + delays_ns
+        free_slowed_ns = slowed_ns / (1 + slowing.ratio)
+        free_work = work - free_slowed_ns
         return np.maximum.accumulate(free_work, axis=0)
 
     @property
@@ -90,7 +93,8 @@ def last_start(group: Int64, start: Float64) -> Float64:
     last = np.empty_like(start)
     for number in np.unique(group).tolist():
         is_member = group == number
-        last[..., is_member] = start[..., is_member].max(axis=-1, keepdims=True)
+        member_starts = start[..., is_member]
+        last[..., is_member] = member_starts.max(axis=-1, keepdims=True)
     return last
 
 
@@ -124,7 +128,9 @@ def simulate(
       for other ranks. The operations between two markers are spread evenly over the work.
     """
     simulation = _Simulation(program, settings, unpack_ns)
-    markers = zip(program.kind.tolist(), program.subject.tolist(), strict=True)
+    kinds = program.kind.tolist()
+    subjects = program.subject.tolist()
+    markers = zip(kinds, subjects, strict=True)
     for marker, (kind, subject) in enumerate(markers):
         simulation.work_until(marker)
         if kind == READY:
@@ -149,22 +155,27 @@ class _Simulation:
         unpack_ns: Float64 | None,
     ) -> None:
         n_collectives = program.step.size
-        n_chains = int(program.chain.max(initial=0)) + 1
+        last_chain = int(program.chain.max(initial=0))
         n_edges = np.count_nonzero(program.kind == WINDOW)
         shape = (len(settings), program.n_ranks)
         self._program = program
         self._pieces = _work_between(program, settings)
-        self._has_work = [bool(work.any()) for work in self._pieces.work_ns.swapaxes(0, 1)]
-        self._work_until_join = _work_until_join(program, self._pieces.work_ns)
-        self._transfer_ns = np.stack([setting.transfer(program) for setting in settings])
+        work_ns = self._pieces.work_ns
+        work_of_markers = work_ns.swapaxes(0, 1)
+        self._has_work = [bool(work.any()) for work in work_of_markers]
+        self._work_until_join = _work_until_join(program, work_ns)
+        transfers = [setting.transfer(program) for setting in settings]
+        self._transfer_ns = np.stack(transfers)
         self._unpack_ns = np.zeros(n_collectives) if unpack_ns is None else unpack_ns
         is_late_during_work = program.late_during_work_ns > 0
-        self._depends_on_work = is_late_during_work | (program.longer_during_work > 0)
-        is_slowed = bool((self._pieces.slowdown > 1).any())
-        self._active = _ActiveCollectives(n_collectives, shape, is_slowing=is_slowed)
-        self._now = np.broadcast_to(program.begin_ns, shape).copy()
+        is_longer_during_work = program.longer_during_work > 0
+        self._depends_on_work = is_late_during_work | is_longer_during_work
+        is_slowed = self._pieces.slowdown > 1
+        self._active = _ActiveCollectives(n_collectives, shape, is_slowing=bool(is_slowed.any()))
+        begin_ns = np.broadcast_to(program.begin_ns, shape)
+        self._now = begin_ns.copy()
         self._ends = np.empty((n_collectives, *shape))
-        self._chain_ends = np.full((n_chains, *shape), -np.inf)
+        self._chain_ends = np.full((last_chain + 1, *shape), -np.inf)
         self.edges = np.empty((len(settings), n_edges, program.n_ranks))
 
     def work_until(self, marker: int) -> None:
@@ -183,18 +194,22 @@ class _Simulation:
         program = self._program
         chain = program.chain[collective]
         group = program.group[collective]
-        could_start = np.maximum(self._chain_ends[chain], self._now)
+        chain_end = self._chain_ends[chain]
+        could_start = np.maximum(chain_end, self._now)
         start = could_start + program.lag_ns[collective]
         transfer_ns = self._transfer_ns[:, collective]
         if self._depends_on_work[collective]:
-            is_working = start < self._now + self._work_until_join[:, marker]
+            work_until_join = self._work_until_join[:, marker]
+            is_working = start < self._now + work_until_join
             late_ns = program.late_during_work_ns[collective]
-            start = start + np.where(is_working, late_ns, 0.0)
+            late_if_working_ns = np.where(is_working, late_ns, 0.0)
+            start = start + late_if_working_ns
             is_any_working = last_start(group, is_working.astype(np.float64))
             longer = program.longer_during_work[collective] * is_any_working
             transfer_ns = transfer_ns * (1 + longer)
         # A rank cannot end before it has started, even if the clocks are not aligned exactly.
-        end = np.maximum(last_start(group, start) + transfer_ns, start)
+        last_start_ns = last_start(group, start)
+        end = np.maximum(last_start_ns + transfer_ns, start)
         self._chain_ends[chain] = end
         self._ends[collective] = end
         self._active.add(start, end)
@@ -203,7 +218,8 @@ class _Simulation:
         """Let the work of the ranks that pass this marker wait for the end of a collective."""
         end = self._ends[collective] + self._unpack_ns[collective]
         is_waiting = self._program.is_passed[marker]
-        self._now = np.where(is_waiting, np.maximum(self._now, end), self._now)
+        goes_on = np.maximum(self._now, end)
+        self._now = np.where(is_waiting, goes_on, self._now)
 
 
 class _WorkPieces(NamedTuple):
@@ -217,7 +233,8 @@ class _WorkPieces(NamedTuple):
 
 def _work_between(program: StepProgram, settings: list[SimulationSetting]) -> _WorkPieces:
     """Return the work between the markers. Work before the first window is not simulated."""
-    first = int(np.flatnonzero(program.kind == WINDOW)[0])
+    window_markers = np.flatnonzero(program.kind == WINDOW)
+    first = window_markers[0]
     n_started_until = program.progress[N_STARTED]
     n_started = np.diff(n_started_until, axis=0, prepend=n_started_until[:1])
     min_work_ns = _MIN_OPERATION_NS * np.maximum(n_started, 1.0)
@@ -225,10 +242,12 @@ def _work_between(program: StepProgram, settings: list[SimulationSetting]) -> _W
     slowdowns = []
     for setting in settings:
         free_work = program.free_work(setting.before)
-        work_until = np.maximum(free_work - free_work[first], 0.0)
+        free_work_in_windows = free_work - free_work[first]
+        work_until = np.maximum(free_work_in_windows, 0.0)
         work = np.diff(work_until, axis=0, prepend=0.0)
         operations_per_ns = n_started / np.maximum(work, min_work_ns)
-        slowdown = 1 + setting.after.ratio + setting.after.delay_ns * operations_per_ns
+        delay_ratio = setting.after.delay_ns * operations_per_ns
+        slowdown = 1 + setting.after.ratio + delay_ratio
         works.append(work)
         slowdowns.append(np.maximum(slowdown, 1.0))
     return _WorkPieces(np.stack(works), np.stack(slowdowns))
@@ -236,12 +255,16 @@ def _work_between(program: StepProgram, settings: list[SimulationSetting]) -> _W
 
 def _work_until_join(program: StepProgram, work_ns: Float64) -> Float64:
     """Return the work from each marker to the rank's next `JOIN`, or to the last marker, ns."""
-    markers = np.arange(program.kind.size)[:, np.newaxis]
-    is_join = (program.kind == JOIN)[:, np.newaxis] & program.is_passed
+    n_markers = program.kind.size
+    markers = np.arange(n_markers)[:, np.newaxis]
+    is_join_marker = program.kind == JOIN
+    is_join = is_join_marker[:, np.newaxis] & program.is_passed
     join = np.where(is_join, markers, markers[-1])
-    next_join = np.minimum.accumulate(join[::-1])[::-1]
+    next_join_backwards = np.minimum.accumulate(join[::-1])
+    next_join = next_join_backwards[::-1]
     work_until = np.cumsum(work_ns, axis=1)
-    work_until_join = np.take_along_axis(work_until, next_join[np.newaxis], axis=1)
+    next_join_of_settings = next_join[np.newaxis]
+    work_until_join = np.take_along_axis(work_until, next_join_of_settings, axis=1)
     return work_until_join - work_until
 
 
@@ -253,8 +276,11 @@ class _ActiveCollectives:
         self._n_collectives = 0
         # A row per collective, and a last row of a collective that never starts. Settings and
         # ranks stand side by side in a row.
-        self._starts, self._ends = np.full((2, n_collectives + 1, *shape), np.inf)
-        self._row_size = shape[0] * shape[1]
+        row_shape = (n_collectives + 1, *shape)
+        self._starts = np.full(row_shape, np.inf)
+        self._ends = np.full(row_shape, np.inf)
+        n_settings, n_ranks = shape
+        self._row_size = n_settings * n_ranks
         # The place of the first collective that may still be active.
         self._next = np.arange(self._row_size).reshape(shape)
 
@@ -272,10 +298,12 @@ class _ActiveCollectives:
         while True:
             start = self._starts.take(self._next)
             end = self._ends.take(self._next)
-            free_work = np.minimum(np.maximum(start - now, 0.0), remaining)
+            before_start = np.maximum(start - now, 0.0)
+            free_work = np.minimum(before_start, remaining)
             now = now + free_work
             remaining = remaining - free_work
-            slowed_work = np.minimum(np.maximum(end - now, 0.0) / slowdown, remaining)
+            before_end = np.maximum(end - now, 0.0)
+            slowed_work = np.minimum(before_end / slowdown, remaining)
             # If the collective has not started yet, all of the work is done.
             slowed_work *= now >= start
             now = now + slowed_work * slowdown

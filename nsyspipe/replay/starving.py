@@ -46,8 +46,13 @@ def starved_shares(run: Run) -> Float64:
     steps = run.breakdown()
     rank = steps["rank"].to_numpy()
     waits_ns = [pc.fill_null(steps[column], 0).to_numpy() for column in _CAUSES]
-    shares = np.sum(waits_ns, axis=0) / steps["wall_ns"].to_numpy()
-    medians = [np.median(shares[rank == number]) for number in np.unique(rank)]
+    wait_ns = np.sum(waits_ns, axis=0)
+    wall_ns = steps["wall_ns"].to_numpy()
+    shares = wait_ns / wall_ns
+    medians = []
+    for number in np.unique(rank):
+        rank_shares = shares[rank == number]
+        medians.append(np.median(rank_shares))
     return np.array(medians)
 
 
@@ -55,11 +60,18 @@ def starved_causes(run: Run) -> list[tuple[str, ...]]:
     """Return for each rank why its GPU waits for launches, in words, the largest cause first."""
     by_rank = run.breakdown().group_by("rank", use_threads=False)
     sums = by_rank.aggregate([(column, "sum") for column in _CAUSES])
-    return [_causes_of_rank(row) for row in sums.sort_by("rank").to_pylist()]
+    rows = sums.sort_by("rank").to_pylist()
+    return [_causes_of_rank(row) for row in rows]
 
 
 def _causes_of_rank(sums: Mapping[str, int | None]) -> tuple[str, ...]:
-    waits_ns = {words: sums[f"{column}_sum"] or 0 for column, words in _CAUSES.items()}
-    min_wait_ns = _MIN_CAUSE_SHARE * sum(waits_ns.values())
-    named = [words for words, wait_ns in waits_ns.items() if wait_ns and wait_ns >= min_wait_ns]
-    return tuple(sorted(named, key=lambda words: -waits_ns[words]))
+    waits_ns: dict[str, int] = {}
+    for column, words in _CAUSES.items():
+        wait_ns = sums[f"{column}_sum"] or 0
+        if wait_ns:
+            waits_ns[words] = wait_ns
+    total_ns = sum(waits_ns.values())
+    min_wait_ns = _MIN_CAUSE_SHARE * total_ns
+    named = [words for words, wait_ns in waits_ns.items() if wait_ns >= min_wait_ns]
+    longest_first = sorted(named, key=lambda words: -waits_ns[words])
+    return tuple(longest_first)

@@ -1,6 +1,5 @@
 """The captured steps on each rank: windows, operations and collectives, in aligned ns."""
 
-import itertools
 from collections.abc import Sequence
 from functools import cached_property
 from typing import NamedTuple
@@ -46,7 +45,8 @@ class ReplayWindows(Struct, frozen=True):
         By default, the windows are the captured ones.
         """
         window_edges = self.edges if edges is None else edges
-        largest_windows = np.diff(window_edges, axis=-2).max(axis=-1)
+        windows_ns = np.diff(window_edges, axis=-2)
+        largest_windows = windows_ns.max(axis=-1)
         step_times: Float64 = largest_windows[..., self.is_used]
         return step_times
 
@@ -108,7 +108,8 @@ class RankTimeline(Struct, frozen=True, dict=True):
     @cached_property
     def end_before(self) -> Int64:
         """The latest end of the operations before each operation, and of all operations."""
-        return np.append(BEFORE_ALL_NS, np.maximum.accumulate(self.end))
+        latest_end = np.maximum.accumulate(self.end)
+        return np.append(BEFORE_ALL_NS, latest_end)
 
     @cached_property
     def end_of_copies(self) -> Int64:
@@ -116,16 +117,20 @@ class RankTimeline(Struct, frozen=True, dict=True):
 
         The place of an operation that is no copy is its own.
         """
-        is_copy_name = np.array(["copy" in name.lower() for name in self.names], np.bool_)
+        small_names = map(str.lower, self.names)
+        has_copy = ["copy" in name for name in small_names]
+        is_copy_name = np.array(has_copy, np.bool_)
         is_copy = self.is_copy | is_copy_name[self.name]
         place = np.arange(is_copy.size)
         place_of_others = np.where(is_copy, is_copy.size, place)
-        return np.minimum.accumulate(place_of_others[::-1])[::-1]
+        next_of_others = np.minimum.accumulate(place_of_others[::-1])
+        return next_of_others[::-1]
 
 
 def durations_ns(timeline: RankTimeline, rows: Int64) -> Float64:
     """Return the durations of some operations of a rank."""
-    return (timeline.end - timeline.start)[rows].astype(np.float64)
+    durations = timeline.end - timeline.start
+    return durations[rows].astype(np.float64)
 
 
 class _StepGrid(NamedTuple):
@@ -145,27 +150,33 @@ def summary_windows(run: Run) -> ReplayWindows | None:
     """
     steps = run.steps()
     used_rows = steps.filter(steps["in_summary"])
-    if not used_rows.num_rows or not pc.all(used_rows["is_complete"]).as_py():
+    are_complete = pc.all(used_rows["is_complete"]).as_py()
+    if not used_rows.num_rows or not are_complete:
         return None
     used_steps = np.unique(used_rows["step"].to_numpy())
     step = steps["step"].to_numpy()
-    is_between = (step >= used_steps[0]) & (step <= used_steps[-1])
+    is_from_first = step >= used_steps[0]
+    is_to_last = step <= used_steps[-1]
+    between = steps.filter(is_from_first & is_to_last)
     ranks = tuple(run.ranks["rank"].to_pylist())
-    grid = _step_grid(steps.filter(is_between), ranks)
+    grid = _step_grid(between, ranks)
     if grid is None:
         return None
     is_used = np.isin(grid.steps, used_steps)
     stretch = _longest_stretch(grid, is_used)
     if stretch is None:
         return None
+    edges = _edges_of_stretch(grid, stretch)
+    return ReplayWindows(ranks, grid.steps[stretch], edges, is_used[stretch])
+
+
+def _edges_of_stretch(grid: _StepGrid, stretch: slice) -> Int64:
+    """Return `ReplayWindows.edges` of consecutive steps."""
     starts = grid.starts[:, stretch]
-    last_end = grid.ends[:, stretch][:, -1:]
-    return ReplayWindows(
-        ranks=ranks,
-        steps=grid.steps[stretch],
-        edges=np.concatenate((starts, last_end), axis=1).T,
-        is_used=is_used[stretch],
-    )
+    ends = grid.ends[:, stretch]
+    last_end = ends[:, -1:]
+    edges_of_ranks = np.concatenate((starts, last_end), axis=1)
+    return edges_of_ranks.T
 
 
 def _step_grid(steps: pa.Table, ranks: Sequence[int]) -> _StepGrid | None:
@@ -173,12 +184,16 @@ def _step_grid(steps: pa.Table, ranks: Sequence[int]) -> _StepGrid | None:
     rank = steps["rank"].to_numpy()
     step = steps["step"].to_numpy()
     distinct_steps = np.unique(step)
+    n_steps = distinct_steps.size
     order = np.lexsort((step, rank))
-    if not np.array_equal(rank[order], np.repeat(ranks, distinct_steps.size)):
+    rank_of_cells = np.repeat(ranks, n_steps)
+    if not np.array_equal(rank[order], rank_of_cells):
         return None
-    shape = (len(ranks), distinct_steps.size)
-    starts = steps["start_ns"].to_numpy()[order].reshape(shape)
-    ends = steps["end_ns"].to_numpy()[order].reshape(shape)
+    shape = (len(ranks), n_steps)
+    start = steps["start_ns"].to_numpy()
+    end = steps["end_ns"].to_numpy()
+    starts = start[order].reshape(shape)
+    ends = end[order].reshape(shape)
     return _StepGrid(distinct_steps, starts, ends)
 
 
@@ -187,15 +202,29 @@ def _longest_stretch(grid: _StepGrid, is_used: Flags) -> slice | None:
 
     Return None if two steps are consecutive on some ranks only.
     """
-    is_consecutive = grid.ends[:, :-1] == grid.starts[:, 1:]
-    if (is_consecutive.any(axis=0) != is_consecutive.all(axis=0)).any():
+    next_starts = grid.starts[:, 1:]
+    is_consecutive = grid.ends[:, :-1] == next_starts
+    is_on_any_rank = is_consecutive.any(axis=0)
+    is_on_all_ranks = is_consecutive.all(axis=0)
+    if not np.array_equal(is_on_any_rank, is_on_all_ranks):
         return None
-    breaks = np.flatnonzero(~is_consecutive.all(axis=0)) + 1
-    edges = [0, *breaks.tolist(), is_used.size]
-    stretches = [slice(first, end) for first, end in itertools.pairwise(edges)]
-    longest = max(stretches, key=lambda stretch: int(np.count_nonzero(is_used[stretch])))
-    used = np.flatnonzero(is_used[longest]) + longest.start
-    return slice(int(used[0]), int(used[-1]) + 1)
+    breaks = np.flatnonzero(~is_on_all_ranks) + 1
+    stretches = _stretches(breaks.tolist(), is_used.size)
+    n_used = [np.count_nonzero(is_used[stretch]) for stretch in stretches]
+    most_used = int(np.argmax(n_used))
+    longest = stretches[most_used]
+    used_in_longest = np.flatnonzero(is_used[longest])
+    used = used_in_longest + longest.start
+    first_used = int(used[0])
+    last_used = int(used[-1])
+    return slice(first_used, last_used + 1)
+
+
+def _stretches(breaks: list[int], n_steps: int) -> list[slice]:
+    """Return the consecutive steps before, between and after breaks."""
+    firsts = [0, *breaks]
+    ends = [*breaks, n_steps]
+    return list(map(slice, firsts, ends))
 
 
 def rank_timelines(run: Run, windows: ReplayWindows) -> list[RankTimeline]:
@@ -208,7 +237,8 @@ def rank_timelines(run: Run, windows: ReplayWindows) -> list[RankTimeline]:
     last_step = int(windows.steps[-1])
     # Also read the step after the last. Its copies before its first kernel are in the last window.
     later_steps = known_steps[known_steps > last_step]
-    end_step = int(later_steps.min(initial=known_steps.max(initial=last_step)))
+    last_known_step = known_steps.max(initial=last_step)
+    end_step = int(later_steps.min(initial=last_known_step))
     operations = run.operations((first_step, end_step))
     events_of_ranks = {rank: events for rank, events, _ in operations}
     timelines = []
@@ -229,28 +259,32 @@ class _Events:
         self.duration: Int64 = table["dur_ns"].to_numpy()
         self.step = filled(table["step"], _NO_STEP)
         phase = pc.index_in(table["phase"], _PHASES)
-        self.phase: Int64 = filled(phase, _NO_PHASE).astype(np.int64)
+        known_phase = filled(phase, _NO_PHASE)
+        self.phase: Int64 = known_phase.astype(np.int64)
         self.stream = self._number_streams()
-        self.is_inside: Flags = (self.start >= first_edge) & (self.start < last_edge)
+        is_from_first_edge = self.start >= first_edge
+        is_before_last_edge = self.start < last_edge
+        self.is_inside: Flags = is_from_first_edge & is_before_last_edge
         self.is_comm = self._has_category("comm")
-        self.is_inside_compute = self._has_category("compute") & self.is_inside
+        is_compute = self._has_category("compute")
+        self.is_inside_compute = is_compute & self.is_inside
         self.main_stream = self._find_main_stream()
         self.launch = self._order_launches()
 
     def columns(self, rows: Int64) -> dict[str, Int64]:
         """Return the columns that `RankTimeline` and `Collectives` have in common."""
-        return {
-            "start": self.start[rows],
-            "end": self.end[rows],
-            "launch": self.launch[rows],
-            "step": self.step[rows],
-            "phase": self.phase[rows],
-        }
+        start = self.start[rows]
+        end = self.end[rows]
+        launch = self.launch[rows]
+        step = self.step[rows]
+        phase = self.phase[rows]
+        return {"start": start, "end": end, "launch": launch, "step": step, "phase": phase}
 
     def _number_streams(self) -> Int64:
         device = filled(self.table["device_id"], -1)
         stream = filled(self.table["stream_id"], -1)
-        numbers = np.unique(np.stack((device, stream)), axis=1, return_inverse=True)[1]
+        stream_of_device = np.stack((device, stream))
+        _, numbers = np.unique(stream_of_device, axis=1, return_inverse=True)
         return numbers.reshape(-1)
 
     def _has_category(self, category: str) -> Flags:
@@ -260,8 +294,10 @@ class _Events:
 
     def _find_main_stream(self) -> int:
         """Return the stream with the most compute time; -1 without compute kernels."""
-        streams = self.stream[self.is_inside_compute]
-        compute_ns = np.bincount(streams, weights=self.duration[self.is_inside_compute])
+        is_compute = self.is_inside_compute
+        streams = self.stream[is_compute]
+        durations_ns = self.duration[is_compute]
+        compute_ns = np.bincount(streams, weights=durations_ns)
         return int(np.argmax(compute_ns)) if compute_ns.size else -1
 
     def _order_launches(self) -> Int64:
@@ -269,11 +305,14 @@ class _Events:
 
         The nodes of a graph on one stream have one launch. They are in order of start here.
         """
-        launch = filled(self.table["launch_ns"], BEFORE_ALL_NS).copy()
-        on_main_stream = np.flatnonzero(self.is_inside & (self.stream == self.main_stream))
+        known_launch = filled(self.table["launch_ns"], BEFORE_ALL_NS)
+        launch = known_launch.copy()
+        is_on_main_stream = self.stream == self.main_stream
+        on_main_stream = np.flatnonzero(self.is_inside & is_on_main_stream)
         main_launch = launch[on_main_stream]
         is_recorded = main_launch != BEFORE_ALL_NS
-        launch[on_main_stream] += np.where(is_recorded, places_in_runs(main_launch), 0)
+        place_in_graph = places_in_runs(main_launch)
+        launch[on_main_stream] += np.where(is_recorded, place_in_graph, 0)
         return launch
 
 
@@ -281,51 +320,70 @@ def _rank_timeline(events: _Events, steps: Int64) -> RankTimeline:
     """Return the timeline of a rank. A stream runs its operations in order of launch."""
     is_on_main_stream = events.stream == events.main_stream
     rows = np.flatnonzero(events.is_inside & ~events.is_comm & is_on_main_stream)
-    columns = events.columns(rows)
-    is_without_launch = columns["launch"] == BEFORE_ALL_NS
-    n_without_launch = int(np.count_nonzero(is_without_launch))
-    latest_launch = np.maximum.accumulate(columns["launch"])
-    columns["launch"] = np.where(is_without_launch, latest_launch, columns["launch"])
+    columns = _operation_columns(events, rows)
+    launch = events.launch[rows]
+    n_without_launch = int(np.count_nonzero(launch == BEFORE_ALL_NS))
     name_codes = events.table["name"].combine_chunks().dictionary_encode()
     names = tuple(name_codes.dictionary.to_pylist())
-    is_copy_name = np.array([name == "memcpy DtoD" for name in names], np.bool_)
-    columns["name"] = name_codes.indices.to_numpy()[rows].astype(np.int64)
-    columns["n_bytes"] = filled(events.table["bytes"], 0)[rows]
+    is_copy_name = np.array(names, object) == "memcpy DtoD"
+    name = name_codes.indices.to_numpy()[rows].astype(np.int64)
     comm_rows = np.flatnonzero(events.is_inside & events.is_comm)
-    comm_in_steps = comm_rows[np.isin(events.step[comm_rows], steps)]
+    is_in_steps = np.isin(events.step[comm_rows], steps)
+    comm_in_steps = comm_rows[is_in_steps]
     n_comm_outside_steps = comm_rows.size - comm_in_steps.size
     comm_stream_kernel_ns = _comm_stream_kernel_times(events, comm_rows)
+    collectives = _collectives(events, comm_in_steps)
     return RankTimeline(
         **columns,
+        name=name,
         names=names,
-        is_copy=is_copy_name[columns["name"]],
+        is_copy=is_copy_name[name],
         is_compute=events.is_inside_compute[rows],
         n_without_launch=n_without_launch,
         n_comm_stream_kernels=comm_stream_kernel_ns.size,
         comm_stream_kernels_ns=int(comm_stream_kernel_ns.sum()),
         n_comm_outside_steps=n_comm_outside_steps,
-        collectives=_collectives(events, comm_in_steps),
+        collectives=collectives,
     )
+
+
+def _operation_columns(events: _Events, rows: Int64) -> dict[str, Int64]:
+    """Return the columns of operations. A launch that was not recorded is the latest one before."""
+    columns = events.columns(rows)
+    launch = columns["launch"]
+    latest_launch = np.maximum.accumulate(launch)
+    is_without_launch = launch == BEFORE_ALL_NS
+    columns["launch"] = np.where(is_without_launch, latest_launch, launch)
+    n_bytes = filled(events.table["bytes"], 0)
+    columns["n_bytes"] = n_bytes[rows]
+    return columns
 
 
 def _comm_stream_kernel_times(events: _Events, comm_rows: Int64) -> Int64:
     """Return the durations of the compute kernels on communication streams, ns."""
-    is_comm_stream = np.isin(events.stream, events.stream[comm_rows])
-    is_side_stream = is_comm_stream & (events.stream != events.main_stream)
-    times: Int64 = events.duration[events.is_inside_compute & is_side_stream]
+    comm_streams = events.stream[comm_rows]
+    is_comm_stream = np.isin(events.stream, comm_streams)
+    is_beside_main = events.stream != events.main_stream
+    is_side_kernel = events.is_inside_compute & is_comm_stream & is_beside_main
+    times: Int64 = events.duration[is_side_kernel]
     return times
 
 
 def _collectives(events: _Events, rows: Int64) -> Collectives:
     """Return some communication operations, in order of launch."""
-    order = np.lexsort((events.start[rows], events.launch[rows]))
+    start = events.start[rows]
+    launch = events.launch[rows]
+    order = np.lexsort((start, launch))
     by_launch = rows[order]
-    kinds = events.table["collective"].take(pa.array(by_launch)).to_pylist()
+    kinds = events.table["collective"].take(pa.array(by_launch))
+    kind = np.asarray(kinds.to_pylist(), object)
     stream = events.stream[by_launch]
+    seq = filled(events.table["seq"], _NO_SEQ)
+    is_inline = stream == events.main_stream
     return Collectives(
         **events.columns(by_launch),
-        seq=filled(events.table["seq"], _NO_SEQ)[by_launch],
+        seq=seq[by_launch],
         stream=stream,
-        kind=np.asarray(kinds, object),
-        is_inline=stream == events.main_stream,
+        kind=kind,
+        is_inline=is_inline,
     )

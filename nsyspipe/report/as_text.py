@@ -87,7 +87,8 @@ def as_text(parts: Iterable[blocks.Block], console: Console) -> str:
     # COLUMNS is 0 if a terminal does not know its width. Then rich would print nothing.
     if console.width < 1:
         console.width = _WIDTH_IF_UNKNOWN
-    page = Group(*(_drawn(block, console.width) for block in parts))
+    drawn_blocks = [_drawn(block, console.width) for block in parts]
+    page = Group(*drawn_blocks)
     try:
         # A capture of rich would write to the stream too, which may be closed.
         console.file = file
@@ -95,20 +96,24 @@ def as_text(parts: Iterable[blocks.Block], console: Console) -> str:
     finally:
         console.file = stream
     text = file.getvalue().replace(_NO_BREAK, " ")
-    return "".join(f"{line.rstrip()}\n" for line in text.splitlines())
+    lines = [line.rstrip() for line in text.splitlines()]
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _apart(content: RenderableType, *, is_close: bool = False) -> RenderableType:
-    return content if is_close else Padding(content, (1, 0, 0, 0))
+    if is_close:
+        return content
+    return Padding(content, (1, 0, 0, 0))
 
 
 def _grid(*columns: Column, has_headings: bool = False) -> Grid:
+    padding = (0, 2, 0, 0)
     return Grid(
         *columns,
         box=None,
         show_header=has_headings,
         pad_edge=False,
-        padding=(0, 2, 0, 0),
+        padding=padding,
         header_style="dim",
     )
 
@@ -123,17 +128,20 @@ def _sentence(text: RenderableType) -> RenderableType:
 
 
 def _dim(lines: Iterable[str]) -> RenderableType:
-    return _sentence(Text("\n".join(map(_unbroken, lines)), style="dim"))
+    text = "\n".join(map(_unbroken, lines))
+    return _sentence(Text(text, style="dim"))
 
 
 def _marked(rows: Iterable[tuple[str, str, str, str | None]]) -> Grid:
-    table = _grid(Column(), Column(overflow="fold", ratio=1))
+    message_column = Column(overflow="fold", ratio=1)
+    table = _grid(Column(), message_column)
     for word, message, place, fix in rows:
         where = f" ({printable(place)})" if place else ""
         how = f"\nfix: {printable(fix)}" if fix else ""
-        severity = Text(word, style=SEVERITIES.get(word, SEVERITIES["error"]))
-        text = Text(printable(message)).append(f"{where}{how}", style="dim")
-        table.add_row(severity, text)
+        style = SEVERITIES.get(word, SEVERITIES["error"])
+        text = Text(printable(message))
+        text.append(f"{where}{how}", style="dim")
+        table.add_row(Text(word, style=style), text)
     return table
 
 
@@ -142,26 +150,32 @@ def _drawn(block: blocks.Block, width: int) -> RenderableType:
 
 
 def _sentence_block(block: blocks.Sentence, _width: int) -> RenderableType:
-    style = f"{block.style} {VERDICTS.get(block.verdict, '')}".strip()
-    return _apart(_sentence(Text(_unbroken(block.text), style=style)), is_close=block.is_close)
+    color = VERDICTS.get(block.verdict, "")
+    style = f"{block.style} {color}".strip()
+    text = Text(_unbroken(block.text), style=style)
+    return _apart(_sentence(text), is_close=block.is_close)
 
 
 def _facts(block: blocks.Facts, _width: int) -> RenderableType:
     about = f"{block.about}: " if block.is_of_several else ""
-    return _dim([about + " | ".join(block.parts)])
+    facts = " | ".join(block.parts)
+    return _dim([f"{about}{facts}"])
 
 
 def _heading(block: blocks.Heading, _width: int) -> RenderableType:
-    return _apart(Text(printable(block.text), style=block.style))
+    text = Text(printable(block.text), style=block.style)
+    return _apart(text)
 
 
 def _items(block: blocks.Items, _width: int) -> RenderableType:
-    items = [Text(f"- {_unbroken(text)}") for text in block.texts]
+    texts = map(_unbroken, block.texts)
+    items = [Text(f"- {text}") for text in texts]
     return Group(*map(_sentence, items))
 
 
 def _troubles(block: blocks.Troubles, _width: int) -> RenderableType:
-    parts = [_sentence(_marked(block.rows[: block.n_shown]))]
+    rows = block.rows[: block.n_shown]
+    parts = [_sentence(_marked(rows))]
     left_out = blocks.left_out(block.rows, block.n_shown)
     if left_out:
         parts.append(_dim([left_out]))
@@ -185,17 +199,23 @@ def _bars(block: blocks.Bars, width: int) -> RenderableType:
     bar_width = min(width - text_width, _MAX_BAR_WIDTH)
     lines = [Text(printable(block.caption))]
     for row in block.rows:
-        label = f"{row.label:<{label_width}}"
-        time = f"{row.time:>{time_width}}"
-        percent = f"{row.percent:>{percent_width}}"
+        label = row.label.ljust(label_width)
+        time = row.time.rjust(time_width)
+        percent = row.percent.rjust(percent_width)
         line = Text(f"{_INDENT}{label}  {time}  {percent}  ")
         if bar_width >= _MIN_BAR_WIDTH:
-            bar = _BAR * round(row.share * bar_width)
-            line.append(bar, style=CATEGORIES.get(row.category, ""))
+            _append_bar(line, row, bar_width)
         lines.append(line)
     indent = (0, 0, 0, len(_INDENT))
     notes = [Padding(Text(printable(note)), indent) for note in block.notes]
     return Group(*lines, *notes)
+
+
+def _append_bar(line: Text, row: blocks.BarRow, width: int) -> None:
+    """Append a bar to a line. The bar of 100 % has the full width."""
+    bar_length = round(row.share * width)
+    color = CATEGORIES.get(row.category, "")
+    line.append(_BAR * bar_length, style=color)
 
 
 def _widest(texts: Iterable[str]) -> int:
@@ -205,17 +225,12 @@ def _widest(texts: Iterable[str]) -> int:
 
 def _lines(block: blocks.Lines, width: int) -> RenderableType:
     """Write lines below a heading, indented; a line that is broken goes on below its text."""
-    drawn: list[RenderableType] = [Text(printable(block.heading), style="bold")]
+    heading = Text(printable(block.heading), style="bold")
+    drawn: list[RenderableType] = [heading]
+    room = width - len(_INDENT)
     for line in block.lines:
         label = f"{line.label} " if line.label else ""
-        text = printable(line.text)
-        room = width - len(_INDENT)
-        tag = f"[{line.tag}]" if line.tag else ""
-        fits = tag and cell_len(f"{text} {tag}") <= room
-        if fits:
-            text += f"{tag:>{room - cell_len(text)}}"
-        elif tag:
-            text += f" {tag}"
+        text = _text_with_tag(line, room)
         grid = Grid(
             Column(no_wrap=True),
             Column(overflow="fold"),
@@ -224,24 +239,43 @@ def _lines(block: blocks.Lines, width: int) -> RenderableType:
             pad_edge=False,
             padding=0,
         )
-        grid.add_row(f"{_INDENT}{label}", Text(text, style=line.style))
+        styled_text = Text(text, style=line.style)
+        grid.add_row(f"{_INDENT}{label}", styled_text)
         drawn.append(grid)
     return Constrain(Group(*drawn), width)
+
+
+def _text_with_tag(line: blocks.Line, room: int) -> str:
+    """Return the text of a line and its tag, at the right edge if there is room for both."""
+    text = printable(line.text)
+    if not line.tag:
+        return text
+    tag = f"[{line.tag}]"
+    if cell_len(f"{text} {tag}") > room:
+        return f"{text} {tag}"
+    tag_width = room - cell_len(text)
+    return f"{text}{tag:>{tag_width}}"
 
 
 def _commands(block: blocks.Commands, width: int) -> RenderableType:
     head = f"{block.label}: "
     # All commands stand below the first.
     separator = "\n" + " " * len(head)
-    commands = [_pasteable(command, width - len(head), separator) for command in block.commands]
+    room = width - len(head)
+    commands = [_pasteable(command, room, separator) for command in block.commands]
     # A shell would take a line that is wrapped for two commands.
-    return _apart(Text(head + separator.join(commands), no_wrap=True, overflow="ignore"))
+    text = head + separator.join(commands)
+    return _apart(Text(text, no_wrap=True, overflow="ignore"))
 
 
 def _pasteable(command: str, width: int, separator: str) -> str:
-    """Return a command that a shell takes as one: if it is too long, its last option has its own line."""
+    """Return a command that a shell takes as one.
+
+    If the command is too long, its last option has its own line.
+    """
     start, dashes, last_option = command.rpartition(" --")
-    if len(command) <= width or not dashes:
+    fits = len(command) <= width
+    if fits or not dashes:
         return command
     return f"{start} \\{separator}    --{last_option}"
 
@@ -252,47 +286,52 @@ def _tiles(tiles: Sequence[blocks.Tile], n_in_row: int) -> Grid:
         table.add_column(style="dim")
         table.add_column(justify="right")
     for first in range(0, len(tiles), n_in_row):
-        row = tiles[first : first + n_in_row]
-        cells = [(tile.name, tile.text) for tile in row]
-        table.add_row(*chain.from_iterable(cells))
+        cells: list[str] = []
+        for tile in tiles[first : first + n_in_row]:
+            cells += [tile.name, tile.text]
+        table.add_row(*cells)
     return table
 
 
 def _table(block: blocks.Table, width: int) -> RenderableType:
     if not block.rows and block.note:
         return _dim([f"{block.caption}: {block.note}"])
-    rows = [list(map(_cell, row)) for row in block.rows[: block.n_shown]]
+    shown_rows = block.rows[: block.n_shown]
+    rows = [list(map(_cell, row)) for row in shown_rows]
     numbers = range(len(block.columns))
     widths = [_column_width(block, rows, number) for number in numbers]
     layout = _fitting(block.columns, widths, width)
-    notes = [
-        blocks.left_out(block.rows, block.n_shown),
-        block.note,
-        _hidden_columns_note(block, widths, layout),
-    ]
-    lines = [note for note in notes if note]
+    rows_note = blocks.left_out(block.rows, block.n_shown)
+    columns_note = _hidden_columns_note(block, widths, layout)
+    lines = filter(None, [rows_note, block.note, columns_note])
+    notes = list(lines)
     grid = _table_grid(block, rows, layout)
-    return Group(grid, _dim(lines)) if lines else grid
+    return Group(grid, _dim(notes)) if notes else grid
 
 
 def _table_grid(block: blocks.Table, rows: Sequence[Sequence[Text]], layout: ColumnLayout) -> Grid:
     """Return the columns that are shown, with names cut to their widths."""
     grid = _grid(has_headings=block.has_headings)
-    has_two_lines = any("\n" in column.heading for column in block.columns)
+    headings = [column.heading for column in block.columns]
+    has_two_lines = any("\n" in heading for heading in headings)
     vertical: VerticalAlignMethod = "bottom" if has_two_lines else "top"
     for number in layout.shown:
         column = block.columns[number]
-        grid.add_column(column.heading, vertical=vertical, **_style_of(column))
+        style = _style_of(column)
+        grid.add_column(column.heading, vertical=vertical, **style)
     for number, name_width in layout.name_widths.items():
-        _cut_names([row[number] for row in rows], name_width)
+        names = [row[number] for row in rows]
+        _cut_names(names, name_width)
     for row in rows:
-        grid.add_row(*(row[number] for number in layout.shown))
+        shown_cells = [row[number] for number in layout.shown]
+        grid.add_row(*shown_cells)
     return grid
 
 
 def _column_width(block: blocks.Table, rows: Sequence[Sequence[Text]], number: int) -> int:
     """Return the width of a column in which no line is broken."""
-    texts = [block.columns[number].heading, *(row[number].plain for row in rows)]
+    texts = [row[number].plain for row in rows]
+    texts.append(block.columns[number].heading)
     lines = chain.from_iterable(text.split("\n") for text in texts)
     return _widest(lines)
 
@@ -300,12 +339,14 @@ def _column_width(block: blocks.Table, rows: Sequence[Sequence[Text]], number: i
 def _style_of(column: blocks.Field) -> dict[str, Any]:
     # Sentences of a limited width are dim, because they explain the other columns.
     is_remark = column.kind == "prose" and column.most
-    style = {"overflow": "fold", "style": "dim"} if is_remark else _KINDS[column.kind]
+    remark_style = {"overflow": "fold", "style": "dim"}
+    style = remark_style if is_remark else _KINDS[column.kind]
     return style | {"min_width": column.least, "max_width": column.most}
 
 
 def _cut_names(cells: Sequence[Text], width: int) -> None:
-    names = _cut([cell.plain for cell in cells], width)
+    texts = [cell.plain for cell in cells]
+    names = _cut(texts, width)
     for cell, name in zip(cells, names, strict=True):
         cell.plain = name
 
@@ -314,15 +355,17 @@ def _hidden_columns_note(
     block: blocks.Table, widths: Sequence[int], layout: ColumnLayout
 ) -> str | None:
     """Return which columns are not shown, and what shows them. None if all are shown."""
-    hidden = {*range(len(block.columns))} - {*layout.shown}
+    numbers = range(len(block.columns))
+    hidden = [number for number in numbers if number not in layout.shown]
     if not hidden:
         return None
     widest_layout = _fitting(block.columns, widths, MAX_WIDTH)
-    is_width_enough = len(widest_layout.shown) == len(block.columns)
+    is_width_enough = len(widest_layout.shown) == len(numbers)
     how = "A wider terminal shows" if is_width_enough else "--markdown - shows"
-    headings = [block.columns[number].heading.replace("\n", " ") for number in sorted(hidden)]
-    names = [heading for heading in dict.fromkeys(headings) if heading]
-    return f"{how} more columns: {', '.join(names)}."
+    headings = [block.columns[number].heading for number in hidden]
+    lines = dict.fromkeys(heading.replace("\n", " ") for heading in headings)
+    names = ", ".join(filter(None, lines))
+    return f"{how} more columns: {names}."
 
 
 def _fitting(columns: Sequence[blocks.Field], widths: Sequence[int], width: int) -> ColumnLayout:
@@ -336,13 +379,16 @@ def _fitting(columns: Sequence[blocks.Field], widths: Sequence[int], width: int)
     for number in shown:
         column = columns[number]
         if column.kind == "name":
-            wanted[number] = min(widths[number], column.most or widths[number])
-    total = _total_width([wanted.get(number, min_widths[number]) for number in shown])
+            cell_width = widths[number]
+            wanted[number] = min(cell_width, column.most or cell_width)
+    shown_widths = [wanted.get(number, min_widths[number]) for number in shown]
+    total = _total_width(shown_widths)
     # Negative if there is not enough room.
     spare = width - total
     name_widths = {}
     for number, wanted_width in wanted.items():
-        name_widths[number] = max(wanted_width + min(spare, 0), min_widths[number])
+        narrowed_width = wanted_width + min(spare, 0)
+        name_widths[number] = max(narrowed_width, min_widths[number])
         n_cut = wanted_width - name_widths[number]
         spare += n_cut
     return ColumnLayout(shown, name_widths)
@@ -353,12 +399,14 @@ def _min_width(column: blocks.Field, cell_width: int) -> int:
     if column.kind in _UNCUT_KINDS:
         return cell_width
     heading_widths = map(len, column.heading.split("\n"))
-    return min(cell_width, max(_MIN_CELL_WIDTH, *heading_widths))
+    least = max(_MIN_CELL_WIDTH, *heading_widths)
+    return min(cell_width, least)
 
 
 def _total_width(widths: Sequence[int]) -> int:
     """Return the width of columns with the gaps between them."""
-    return sum(size + _GAP for size in widths) - _GAP
+    n_gaps = len(widths) - 1
+    return sum(widths) + _GAP * n_gaps
 
 
 def _shown_columns(
@@ -371,15 +419,17 @@ def _shown_columns(
     """
 
     def is_too_wide(numbers: Sequence[int]) -> bool:
-        return _total_width([min_widths[number] for number in numbers]) > width
+        widths = [min_widths[number] for number in numbers]
+        return _total_width(widths) > width
 
-    shown = [number for number, column in enumerate(columns) if column.from_width <= width]
+    from_widths = [column.from_width for column in columns]
+    shown = [number for number, least in enumerate(from_widths) if least <= width]
     while is_too_wide(shown):
-        widest = max(columns[number].from_width for number in shown)
+        widest = max(from_widths[number] for number in shown)
         # Columns without a limit stay.
         if not widest:
             break
-        shown = [number for number in shown if columns[number].from_width < widest]
+        shown = [number for number in shown if from_widths[number] < widest]
     while is_too_wide(shown) and len(shown) > 1:
         shown.remove(_rightmost_uncut(columns, shown))
     return shown
@@ -388,7 +438,8 @@ def _shown_columns(
 def _rightmost_uncut(columns: Sequence[blocks.Field], shown: Sequence[int]) -> int:
     """Return the rightmost column that cannot be cut, or the rightmost if all others can be."""
     uncut = [number for number in shown[1:] if columns[number].kind in _UNCUT_KINDS]
-    return uncut[-1] if uncut else shown[-1]
+    candidates = uncut or shown
+    return candidates[-1]
 
 
 def _cut(names: Sequence[str], width: int) -> list[str]:
@@ -402,7 +453,8 @@ def _cut(names: Sequence[str], width: int) -> list[str]:
     def cut(name: str, end: int) -> str:
         if len(name) <= width:
             return name
-        tail = name[:end][-n_tail:]
+        end_part = name[:end]
+        tail = end_part[-n_tail:]
         return f"{name[:n_head]}..{tail}"
 
     names_of_text = grouped((cut(name, len(name)), name) for name in {*names})
@@ -424,8 +476,8 @@ def _end_of_difference(name: str, names: Iterable[str]) -> int:
 
 def _cell(cell: blocks.Cell) -> Text:
     text = blocks.words_of(cell)
-    has_colour = isinstance(cell, blocks.Word) and not cell.is_plain
-    style = VERDICTS.get(text, "") if has_colour else ""
+    has_color = isinstance(cell, blocks.Word) and not cell.is_plain
+    style = VERDICTS.get(text, "") if has_color else ""
     return Text(printable(text), style=style)
 
 
@@ -439,15 +491,18 @@ def _tiles_block(block: blocks.Tiles, width: int) -> RenderableType:
 
 
 def _bars_block(block: blocks.Bars, width: int) -> RenderableType:
-    return _apart(_bars(block, min(width, MAX_WIDTH)))
+    bars_width = min(width, MAX_WIDTH)
+    return _apart(_bars(block, bars_width))
 
 
 def _lines_block(block: blocks.Lines, width: int) -> RenderableType:
-    return _apart(_lines(block, min(width, _MAX_SENTENCE_WIDTH)))
+    lines_width = min(width, _MAX_SENTENCE_WIDTH)
+    return _apart(_lines(block, lines_width))
 
 
 def _table_block(block: blocks.Table, width: int) -> RenderableType:
-    return _apart(_table(block, min(width, MAX_WIDTH)), is_close=block.is_close)
+    table = _table(block, min(width, MAX_WIDTH))
+    return _apart(table, is_close=block.is_close)
 
 
 _DRAWN: dict[type, Callable[[Any, int], RenderableType]] = {

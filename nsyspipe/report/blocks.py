@@ -3,7 +3,7 @@
 Each format draws the same blocks in its own way.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby, islice
 from typing import Any, TypeAlias
 
@@ -213,7 +213,8 @@ class Tile(Struct, frozen=True):
     def text(self) -> str:
         """The figure with its unit. The time of a share comes first."""
         figure = f"{self.value} {self.unit}".strip()
-        return ", ".join(filter(None, [self.time, figure]))
+        texts = filter(None, [self.time, figure])
+        return ", ".join(texts)
 
 
 class Tiles(Struct, frozen=True):
@@ -224,7 +225,9 @@ class Tiles(Struct, frozen=True):
 
 def left_out(rows: Sequence[object], n_shown: int | None) -> str | None:
     """Return how many rows are not shown, and where they are. None if all are shown."""
-    n_more = 0 if n_shown is None else len(rows) - n_shown
+    if n_shown is None:
+        return None
+    n_more = len(rows) - n_shown
     return f"and {n_more} more (--json has all)" if n_more > 0 else None
 
 
@@ -233,7 +236,8 @@ def of(name: str, write: Callable[[Any], str] = str) -> Callable[[Mapping[str, A
 
     def value_text(row: Mapping[str, Any]) -> str:
         value = row[name]
-        return absent if value in (None, "") else write(value)
+        is_missing = value in (None, "")
+        return absent if is_missing else write(value)
 
     return value_text
 
@@ -254,13 +258,15 @@ def barred(
     """
     largest = 1.0
     if write is not percent_text:
-        largest = max((value(row) or 0.0 for row in rows), default=0.0)
+        figures = [value(row) or 0.0 for row in rows]
+        largest = max(figures, default=0.0)
 
     def cell(row: Any) -> Cell:  # noqa: ANN401 - any row
         figure = value(row)
         if not figure:
             return write(figure)
-        return Bar(write(figure), max(figure / largest, 0.0), category)
+        share = max(figure / largest, 0.0)
+        return Bar(write(figure), share, category)
 
     return Field(heading, cell, hint=hint, unit=unit)
 
@@ -278,15 +284,21 @@ def table_of(
     `decimals_of`.
     """
     columns: list[list[Cell]] = []
-    numbered_fields = list(enumerate(fields))
-    for _, group in groupby(numbered_fields, lambda pair: pair[1].decimals_of or pair[0]):
-        group_fields = [field for _, field in group]
+    n_rows = len(rows)
+    for group_fields in _groups_with_one_unit(fields):
         cells = [field.cell(row) for field in group_fields for row in rows]
         texts = in_one_unit(list(map(words_of, cells)), group_fields[0].unit)
         worded_cells = map(_with_text, cells, texts)
-        columns += [list(islice(worded_cells, len(rows))) for _ in group_fields]
+        columns += [list(islice(worded_cells, n_rows)) for _ in group_fields]
     cell_rows = list(map(list, zip(*columns, strict=True)))
     return Table(caption, fields, cell_rows, note, **layout)
+
+
+def _groups_with_one_unit(fields: Sequence[Field]) -> Iterator[list[Field]]:
+    """Yield neighboring columns with the same `decimals_of` together, and others one by one."""
+    numbered_fields = list(enumerate(fields))
+    for _, group in groupby(numbered_fields, lambda pair: pair[1].decimals_of or pair[0]):
+        yield [field for _, field in group]
 
 
 def _with_text(cell: Cell, text: str) -> Cell:

@@ -75,38 +75,46 @@ def cost_tables(run: Run, n_shown: int, *names: str) -> dict[str, Table]:
     for name in names or TABLES:
         rows = [row for row in costs if row["table"] == name]
         if rows:
-            tables[name] = _cost_table(name, rows, n_shown, is_capture=run.is_capture)
+            table = _cost_table(name, rows, n_shown, is_capture=run.is_capture)
+            tables[name] = table
     return tables
 
 
 def _cost_table(name: str, rows: Sequence[Row], n_shown: int, *, is_capture: bool) -> Table:
     shown = rows[:n_shown]
-    fields = {KERNELS: _kernels, COLLECTIVES: _collectives, TRAFFIC: _traffic}[name](
-        shown, is_capture=is_capture
-    )
+    fields_of_table = {KERNELS: _kernels, COLLECTIVES: _collectives, TRAFFIC: _traffic}
+    fields = fields_of_table[name](shown, is_capture=is_capture)
     if is_capture and name != KERNELS:
         # A capture has nothing per step, which does not mean that it was not recorded.
         fields = [field for field in fields if _has_values(field, shown)]
     notes = []
     if name == TRAFFIC and not is_capture:
         notes.append(_OF_TRAFFIC)
-    if any(row["bubble_ns_per_step"] is not None for row in shown):
+    bubbles_ns = [row["bubble_ns_per_step"] for row in shown]
+    if any(bubble_ns is not None for bubble_ns in bubbles_ns):
         notes.append(f"Wait time of a pipeline is for other stages, {_OF_STAGES}.")
     if len(rows) > n_shown:
-        notes.append(_left_out_note(rows[n_shown:], is_capture=is_capture))
-    return table_of(_CAPTIONS[name], shown, fields, " ".join(notes) or None)
+        left_out = rows[n_shown:]
+        notes.append(_left_out_note(left_out, is_capture=is_capture))
+    note = " ".join(notes)
+    return table_of(_CAPTIONS[name], shown, fields, note or None)
 
 
 def _has_values(field: Field, rows: Sequence[Row]) -> bool:
-    return any(field.cell(row) != absent for row in rows)
+    cells = [field.cell(row) for row in rows]
+    return any(cell != absent for cell in cells)
 
 
 def _left_out_note(rows: Sequence[Row], *, is_capture: bool) -> str:
     """Return how many rows are not shown, what they take of a step, and where they are."""
     whole = "the capture" if is_capture else "step time"
     shares = [row["step_share"] for row in rows]
-    share = "" if None in shares else f", {percent_text(sum(shares))} of {whole}"
-    return f"{len(rows)} more{share}. --csv has all rows."
+    share = ""
+    if None not in shares:
+        percent = percent_text(sum(shares))
+        share = f", {percent} of {whole}"
+    n_rows = len(rows)
+    return f"{n_rows} more{share}. --csv has all rows."
 
 
 def _ms(name: str, hint: str, from_width: int = 0) -> Field:
@@ -127,10 +135,10 @@ def _amount(rows: Sequence[Row], *, is_capture: bool) -> list[Field]:
         time_column = "time_ns_per_step"
         hint = "sum of durations, mean over ranks and steps"
     calls = of(calls_column, count_text)
-    time = barred(
-        rows, f"ms\n{whole}", itemgetter(time_column), category="accent", hint=hint, unit="ms"
-    )
-    return [Field(f"calls\n{whole}", calls, from_width=_NARROWEST_WIDTH), time]
+    value = itemgetter(time_column)
+    time = barred(rows, f"ms\n{whole}", value, category="accent", hint=hint, unit="ms")
+    calls_field = Field(f"calls\n{whole}", calls, from_width=_NARROWEST_WIDTH)
+    return [calls_field, time]
 
 
 def _rates(*from_widths: int) -> list[Field]:
@@ -138,29 +146,27 @@ def _rates(*from_widths: int) -> list[Field]:
         "message / transfer",
         "algbw x 2(n-1)/n for all_reduce, (n-1)/n for gather, scatter, all_to_all",
     )
-    return [
-        Field(
-            f"{name.partition('_')[0]}\nGB/s",
-            of(name, bandwidth_text),
-            hint=hint,
-            from_width=width,
-            unit="GB/s",
-        )
-        for name, hint, width in zip(RATES, hints, from_widths, strict=True)
-    ]
+    fields = []
+    for name, hint, width in zip(RATES, hints, from_widths, strict=True):
+        rate, _, _ = name.partition("_")
+        cell = of(name, bandwidth_text)
+        field = Field(f"{rate}\nGB/s", cell, hint=hint, from_width=width, unit="GB/s")
+        fields.append(field)
+    return fields
 
 
 def _kernels(rows: Sequence[Row], *, is_capture: bool) -> list[Field]:
     calls, time = _amount(rows, is_capture=is_capture)
-    share = Field(
-        "of time" if is_capture else "of\nstep",
-        of("step_share", percent_text),
-        hint="sum of durations / sum of step times, over ranks and steps. Kernels may run at the "
-        "same time",
+    share_heading = "of time" if is_capture else "of\nstep"
+    share_hint = (
+        "sum of durations / sum of step times, over ranks and steps. Kernels may run at the same "
+        "time"
     )
+    share = Field(share_heading, of("step_share", percent_text), hint=share_hint)
     fields = [Field("kernel", _kernel_name_cell, "name"), time, share]
     if any(row["phase"] for row in rows):
-        fields.append(Field("phase", of("phase"), "word", from_width=_STANDARD_WIDTH))
+        phase = Field("phase", of("phase"), "word", from_width=_STANDARD_WIDTH)
+        fields.append(phase)
     concurrent = barred(
         rows,
         "concurrent\nwith comm",
@@ -183,79 +189,70 @@ def _slowdown_cell(row: Row) -> str:
     """Return the slowdown, and how many kernels were compared."""
     if row["slowdown_ratio"] is None:
         return absent
-    return f"{percent_text(row['slowdown_ratio'])} ({row['n_slowed']})"
+    slowdown = percent_text(row["slowdown_ratio"])
+    n_kernels = row["n_slowed"]
+    return f"{slowdown} ({n_kernels})"
 
 
 def _collectives(rows: Sequence[Row], *, is_capture: bool) -> list[Field]:
     sizes = {row["message_bytes"] for row in rows}
     # A third digit if two sizes look the same with two.
-    are_distinct = len({*map(bytes_text, sizes)}) == len(sizes)
-    size_text = partial(bytes_text, digits=2 if are_distinct else 3)
-    names = [
-        Field("collective", of("name"), "word"),
-        Field("message", of("message_bytes", size_text), hint=_WHOLE),
-    ]
+    size_texts = {*map(bytes_text, sizes)}
+    digits = 2 if len(size_texts) == len(sizes) else 3
+    message = of("message_bytes", partial(bytes_text, digits=digits))
+    names = [Field("collective", of("name"), "word"), Field("message", message, hint=_WHOLE)]
+    amounts = _amount(rows, is_capture=is_capture)
     times = [
         _ms("exposed", "while no compute runs", _NARROW_WIDTH),
         _ms("wait", "until the last rank has arrived", _STANDARD_WIDTH),
         _ms("transfer", "after all ranks have arrived", _STANDARD_WIDTH),
     ]
-    amounts = _amount(rows, is_capture=is_capture)
-    return [*names, *amounts, *times, *_rates(_WIDE_WIDTH, _NARROWEST_WIDTH)]
+    rates = _rates(_WIDE_WIDTH, _NARROWEST_WIDTH)
+    return [*names, *amounts, *times, *rates]
 
 
 # All functions of tables have the same parameters.
 def _traffic(rows: Sequence[Row], *, is_capture: bool) -> list[Field]:  # noqa: ARG001
-    size = Field(
-        "size",
-        of("bytes_per_step", bytes_text),
-        hint="whole messages, as nccl-tests counts them",
-        from_width=_STANDARD_WIDTH,
-    )
-    time = barred(
-        rows,
-        "ms",
-        itemgetter("time_ns_per_step"),
-        category="accent",
-        hint="union of its operations",
-        unit="ms",
-    )
-    wait = Field(
-        "wait\nms",
-        _wait_cell,
-        hint="for other ranks, or for other stages of a pipeline",
-        from_width=_NARROW_WIDTH,
-        unit="ms",
-    )
-    overlapped = replace(
-        _ms("hidden", "while compute runs", _WIDEST_WIDTH), heading="overlapped\nms"
-    )
-    ranks = Field("ranks", of("ranks", _ranks_text), "name", from_width=_NARROW_WIDTH, most=24)
+    size_text = of("bytes_per_step", bytes_text)
+    size_hint = "whole messages, as nccl-tests counts them"
+    size = Field("size", size_text, hint=size_hint, from_width=_STANDARD_WIDTH)
+    time_ns = itemgetter("time_ns_per_step")
+    time_hint = "union of its operations"
+    time = barred(rows, "ms", time_ns, category="accent", hint=time_hint, unit="ms")
+    wait_hint = "for other ranks, or for other stages of a pipeline"
+    wait = Field("wait\nms", _wait_cell, hint=wait_hint, from_width=_NARROW_WIDTH, unit="ms")
+    hidden = _ms("hidden", "while compute runs", _WIDEST_WIDTH)
+    overlapped = replace(hidden, heading="overlapped\nms")
+    exposed = _ms("exposed", "while no compute runs")
+    calls = of("calls_per_step", count_text)
     names = [
         Field("parallelism", of("role"), "word", "what the communicator is for"),
         Field("collective", of("name"), "word"),
-        ranks,
+        Field("ranks", of("ranks", _ranks_text), "name", from_width=_NARROW_WIDTH, most=24),
+        Field("calls", calls, from_width=_NARROW_WIDTH),
     ]
-    calls = Field("calls", of("calls_per_step", count_text), from_width=_NARROW_WIDTH)
-    times = [time, _ms("exposed", "while no compute runs"), overlapped, wait]
     rates = _rates(_WIDEST_WIDTH, _NARROW_WIDTH)
     communicator = Field("communicator", of("communicator"), "name", from_width=_WIDEST_WIDTH)
-    return [*names, calls, size, *times, *rates, communicator]
+    return [*names, size, time, exposed, overlapped, wait, *rates, communicator]
 
 
 def _ranks_text(ranks: str) -> str:
-    return ",".join(ranges(map(int, ranks.split(","))))
+    numbers = map(int, ranks.split(","))
+    return ",".join(ranges(numbers))
 
 
 def _wait_cell(row: Row) -> str:
     """Return the wait time; of a pipeline, its bubble."""
     bubble_ns = row["bubble_ns_per_step"]
-    return ms_text(row["wait_ns_per_step"] if bubble_ns is None else bubble_ns)
+    if bubble_ns is not None:
+        return ms_text(bubble_ns)
+    return ms_text(row["wait_ns_per_step"])
 
 
 def is_more_than_data(traffic: pa.Table) -> bool:
     """Tell whether communication serves anything but the gradients of whole models."""
-    return bool({*parallelism(traffic)} - {DATA, OTHER})
+    roles = {*parallelism(traffic)}
+    return not roles <= {DATA, OTHER}
 
 
 def traffic_text(
@@ -271,33 +268,39 @@ def traffic_text(
         return None
     degrees = list(map(_degree_text, groups))
     is_part = world_size not in (None, n_ranks)
-    is_plain = degrees[0] in {DATA, f"{DATA} 1"} and not is_more_than_data(traffic)
+    is_data_only = degrees[0] in {DATA, f"{DATA} 1"}
+    is_plain = is_data_only and not is_more_than_data(traffic)
     if is_plain and not is_part:
         return None
     sizes = [group.size for group in groups]
-    text = f"Parallelism: {_separator(sizes, world_size).join(degrees)}"
+    separator = _separator(sizes, world_size)
+    text = f"Parallelism: {separator.join(degrees)}"
     if is_part and None in sizes:
         text += f" (of how many ranks is not known from {n_ranks} of {world_size})"
     if exposed_ns and is_more_than_data(traffic):
         text += _most_exposed_text(traffic, n_ranks, exposed_ns)
     bubble_ns = bubble_ns_per_step(traffic, n_ranks)
     if bubble_ns:
-        text += f". Ranks wait {ms_text(bubble_ns)} of each step for other stages, {_OF_STAGES}"
+        wait = ms_text(bubble_ns)
+        text += f". Ranks wait {wait} of each step for other stages, {_OF_STAGES}"
     return text
 
 
 def _separator(sizes: Sequence[int | None], world_size: int | None) -> str:
     """Return what stands between kinds of parallelism: a times sign if they are a grid of ranks."""
-    is_grid = math.prod(size or 0 for size in sizes) == world_size
+    n_ranks_of_grid = math.prod(size or 0 for size in sizes)
+    is_grid = n_ranks_of_grid == world_size
     return " \N{MULTIPLICATION SIGN} " if is_grid else ", "
 
 
 def _degree_text(group: Dimension) -> str:
     """Return a kind of parallelism with its size, and its groups of ranks if it has several."""
-    ranks = [few(ranges(members), _MAX_SHOWN_GROUPS, ",") for members in group.groups]
+    members_of_groups = [ranges(members) for members in group.groups]
+    ranks = [few(members, _MAX_SHOWN_GROUPS, ",") for members in members_of_groups]
     if not group.size or len(ranks) <= 1:
         return str(group)
-    return f"{group} (ranks {few(ranks, _MAX_SHOWN_GROUPS, ' / ')})"
+    groups_text = few(ranks, _MAX_SHOWN_GROUPS, " / ")
+    return f"{group} (ranks {groups_text})"
 
 
 def _most_exposed_text(traffic: pa.Table, n_ranks: int, exposed_ns: float) -> str:
@@ -305,7 +308,8 @@ def _most_exposed_text(traffic: pa.Table, n_ranks: int, exposed_ns: float) -> st
 
     Empty if there is only one.
     """
-    key = "role" if len(parallelism(traffic)) > 1 else "collective"
+    n_roles = len(parallelism(traffic))
+    key = "role" if n_roles > 1 else "collective"
     exposed = _exposed_parts(traffic, key, n_ranks, exposed_ns)
     if len(exposed) <= 1:
         return ""
@@ -319,7 +323,9 @@ def _most_exposed_text(traffic: pa.Table, n_ranks: int, exposed_ns: float) -> st
     share = percent_text(exposed[most] / exposed_ns, 0)
     text = f". {share} of exposed communication is {whose}"
     whole = mean_over_ranks(traffic, "exposed_ns_per_step", key, n_ranks) or {}
-    if sum(whole.values()) > (1 + SEEN) * sum(exposed.values()):
+    whole_ns = sum(whole.values())
+    parts_ns = sum(exposed.values())
+    if whole_ns > (1 + SEEN) * parts_ns:
         text += " (time with several exposed at once is split evenly)"
     return text
 
@@ -336,14 +342,17 @@ def _exposed_parts(
     if parts is not None:
         return parts
     whole = mean_over_ranks(traffic, "exposed_ns_per_step", key, n_ranks) or {}
-    return whole if sum(whole.values()) <= (1 + SEEN) * (exposed_ns or 0.0) else {}
+    max_ns = (1 + SEEN) * (exposed_ns or 0.0)
+    is_divided = sum(whole.values()) <= max_ns
+    return whole if is_divided else {}
 
 
 def csv_cell(value: object) -> str:
     """Write one value: empty for null, and a text that looks like a formula with an apostrophe."""
     if isinstance(value, str):
         text = printable(value)
-        return f"'{text}" if text.startswith(_STARTS_OF_FORMULAS) else text
+        is_like_formula = text.startswith(_STARTS_OF_FORMULAS)
+        return f"'{text}" if is_like_formula else text
     return "" if value is None else str(value)
 
 
@@ -370,7 +379,10 @@ def run_id_of_csv(path: Path) -> str | None:
     Only the head of the file is read.
     """
     try:
-        row = next(csv.DictReader(io.StringIO(head_of(path))), {})
+        rows = csv.DictReader(io.StringIO(head_of(path)))
+        row = next(rows, {})
     except csv.Error:
         return None
-    return str(row["run_id"]).removeprefix("'") if {"run_id", "table"} <= row.keys() else None
+    if not {"run_id", "table"} <= row.keys():
+        return None
+    return str(row["run_id"]).removeprefix("'")

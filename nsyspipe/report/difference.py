@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from msgspec import Struct
 
@@ -155,13 +155,15 @@ def side_problems(rows: Sequence[Mapping[str, Any]]) -> list[Trouble]:
 
 
 def _sides_of(rows: Sequence[Mapping[str, Any]]) -> str:
-    return listed(dict.fromkeys(row["side"] for row in rows))
+    sides = dict.fromkeys(row["side"] for row in rows)
+    return listed(sides)
 
 
 def answer_blocks(difference: RunDifference) -> Iterator[Block]:
     """Yield the verdict, what the change comes from, and what speaks against the verdict."""
-    yield Sentence(verdict_text(difference), "bold", verdict=difference.verdict)
-    if difference.verdict != INCONCLUSIVE and is_of_one_capture_each(difference):
+    verdict = difference.verdict
+    yield Sentence(verdict_text(difference), "bold", verdict=verdict)
+    if verdict != INCONCLUSIVE and is_of_one_capture_each(difference):
         yield Sentence(SCOPE)
     if difference.cause is not None:
         yield Sentence(cause_text(difference.cause))
@@ -169,18 +171,24 @@ def answer_blocks(difference: RunDifference) -> Iterator[Block]:
         yield Sentence(opposed_text(difference.opposed_parts))
     outlier = difference.outlier
     if outlier is not None:
-        times = f"takes {ms_text(outlier.ns)}, but the median is {ms_text(outlier.median_ns)}"
-        without = f"Without this step the verdict would be {outlier.verdict}."
-        yield Sentence(f"Step {outlier.step} of the {outlier.side} {times}. {without}")
+        time = ms_text(outlier.ns)
+        median = ms_text(outlier.median_ns)
+        step = (
+            f"Step {outlier.step} of the {outlier.side} takes {time}, but the median is {median}."
+        )
+        yield Sentence(f"{step} Without this step the verdict would be {outlier.verdict}.")
 
 
 def side_blocks(difference: RunDifference) -> Iterator[Block]:
     """Yield what both sides are, and what makes the comparison doubtful or impossible."""
-    for name, side in zip(SIDES, (difference.baseline, difference.candidate), strict=True):
+    sides = (difference.baseline, difference.candidate)
+    for name, side in zip(SIDES, sides, strict=True):
+        n_captures = len(side.runs)
         run = side.runs[0]
-        facts = [side.name, *subject_facts(run), *backward_source(run)]
-        if len(side.runs) > 1:
-            facts.append(f"the first of {len(side.runs)} captures")
+        facts = [side.name, *subject_facts(run)]
+        facts += backward_source(run)
+        if n_captures > 1:
+            facts.append(f"the first of {n_captures} captures")
         yield Facts(facts, name, is_of_several=True)
     yield from doubt_blocks(difference)
 
@@ -190,14 +198,16 @@ def doubt_blocks(difference: RunDifference) -> Iterator[Block]:
     checks = difference.comparability.to_pylist()
     is_forced = difference.rules.is_forced
     if checks:
-        yield Troubles([_doubt(row, is_forced=is_forced) for row in checks], is_close=True)
+        warnings = [_doubt(row, is_forced=is_forced) for row in checks]
+        yield Troubles(warnings, is_close=True)
 
 
 def _doubt(row: Mapping[str, Any], *, is_forced: bool) -> Trouble:
     """Return a check of the comparison as a warning, with the option that overrides the check."""
     severity = "not comparable" if row["blocks"] else "warning"
     message = row["message"]
-    if row["check"] == OTHER_WORK and not is_forced:
+    is_blocked = row["check"] == OTHER_WORK and not is_forced
+    if is_blocked:
         message += (
             ". Use --force if you know that the runs are comparable, for example eager and "
             "torch.compile."
@@ -215,27 +225,29 @@ def gate_blocks(difference: RunDifference) -> Iterator[Sentence]:
 
 def gate_line(gate: Gate) -> str:
     """Return the decision of a gate in one line: ``GATE UNDECIDED (exit 4): ...``."""
-    return f"GATE {gate.outcome.upper()} (exit {gate.exit_code}): {gate_text(gate)}"
+    outcome = gate.outcome.upper()
+    return f"GATE {outcome} (exit {gate.exit_code}): {gate_text(gate)}"
 
 
 def part_rows(difference: RunDifference) -> list[dict[str, Any]]:
     """Return the parts of the mean step time, the causes of its idle time, and the sum of parts."""
-    parts = [
-        {"name": metric_label(part["part"]), **part}
-        for part in difference.step_time_parts.to_pylist()
-    ]
+    rows = []
+    for part in difference.step_time_parts.to_pylist():
+        label = metric_label(part["part"])
+        rows.append({"name": label, **part})
     # Idle is the last part, so its causes follow it.
-    idle_causes = [
-        {"name": f"  {_cause_label(cause['cause'])}", **cause}
-        for cause in difference.idle_causes.to_pylist()
-        if cause["baseline_ns"] or cause["candidate_ns"]
-    ]
-    return [*parts, *idle_causes, {"name": "mean step time", **_mean_step_time(difference)}]
+    for cause in difference.idle_causes.to_pylist():
+        if cause["baseline_ns"] or cause["candidate_ns"]:
+            label = _cause_label(cause["cause"])
+            rows.append({"name": f"  {label}", **cause})
+    total = {"name": "mean step time", **_mean_step_time(difference)}
+    return [*rows, total]
 
 
 def _cause_label(cause: str) -> str:
     """Return what a cause of idle time is called, without the word idle."""
-    return METRIC_FIGURES[f"idle_{cause}"].short.removeprefix("idle: ")
+    figure = METRIC_FIGURES[f"idle_{cause}"]
+    return figure.short.removeprefix("idle: ")
 
 
 def _mean_step_time(difference: RunDifference) -> dict[str, float | None]:
@@ -245,8 +257,10 @@ def _mean_step_time(difference: RunDifference) -> dict[str, float | None]:
 
 def parts_table(difference: RunDifference) -> Table:
     """Return the parts of the mean step time on both sides."""
-    fields = [Field("of the\nslowest rank", of("name"), "word"), *_times("_ns")]
-    if difference.mean_step_time[2] is None:
+    name_field = Field("of the\nslowest rank", of("name"), "word")
+    fields = [name_field, *_times("_ns")]
+    delta_ns = difference.mean_step_time[2]
+    if delta_ns is None:
         note = "not available, because a side has no step that was recorded on every rank"
         return table_of(PARTS, [], fields, note)
     return table_of(PARTS, part_rows(difference), fields)
@@ -255,12 +269,15 @@ def parts_table(difference: RunDifference) -> Table:
 def _times(suffix: str) -> list[Field]:
     """Return columns of the mean times of both sides and their change, with equal decimals."""
     fields = []
+    write_ns = partial(value_text, "ns")
     for side in SIDES:
-        cell = of(side + suffix, partial(value_text, "ns"))
-        field = Field(f"{side}\nmean", cell, from_width=_MIN_WIDTH_FOR_SIDES, decimals_of="mean")
+        cell = of(f"{side}{suffix}", write_ns)
+        heading = f"{side}\nmean"
+        field = Field(heading, cell, from_width=_MIN_WIDTH_FOR_SIDES, decimals_of="mean")
         fields.append(field)
     change = of(f"delta{suffix}", partial(delta_text, "ns"))
-    return [*fields, Field("change\nof mean", change, decimals_of="mean")]
+    fields.append(Field("change\nof mean", change, decimals_of="mean"))
+    return fields
 
 
 # Places of metrics in their table.
@@ -276,31 +293,36 @@ def metric_rows(difference: RunDifference) -> tuple[list[dict[str, Any]], int]:
     changed much.
     """
     rows = difference.metrics.to_pylist()
-    step_ns = next((row["baseline"] for row in rows if row["metric"] == DEFAULT_METRIC), None)
-    much_ns = _MIN_SHARE_SHOWN_ALWAYS * (step_ns or 0)
+    values = (row["baseline"] for row in rows if row["metric"] == DEFAULT_METRIC)
+    step_ns = next(values, None) or 0
+    much_ns = _MIN_SHARE_SHOWN_ALWAYS * step_ns
     # All metrics of a capture without steps are main ones: shares and bandwidths.
     is_capture = difference.has_capture_without_steps
 
     def place(row: Mapping[str, Any]) -> int:
         if row["metric"] in difference.judged:
             return _JUDGED
-        is_shown = _is_main(row, is_capture=is_capture) or _is_large_change(row, much_ns)
-        return _SHOWN if is_shown else _HIDDEN
+        if _is_main(row, is_capture=is_capture) or _is_large_change(row, much_ns):
+            return _SHOWN
+        return _HIDDEN
 
     # The sort is stable.
     rows.sort(key=place)
-    return rows, sum(place(row) != _HIDDEN for row in rows)
+    n_hidden = [*map(place, rows)].count(_HIDDEN)
+    return rows, len(rows) - n_hidden
 
 
 def _is_main(row: Mapping[str, Any], *, is_capture: bool) -> bool:
-    is_main = is_capture or units.metric_figure(row["metric"]) is not None
+    figure = units.metric_figure(row["metric"])
+    is_main = is_capture or figure is not None
     return is_main and row["baseline"] is not None
 
 
 def _is_large_change(row: Mapping[str, Any], much_ns: float) -> bool:
     """Tell whether a time certainly changed by this much."""
+    is_time = row["unit"] == "ns"
     is_sure = row["verdict"] not in (INCONCLUSIVE, NO_CHANGE)
-    return row["unit"] == "ns" and is_sure and abs(row["delta"]) >= much_ns
+    return is_time and is_sure and abs(row["delta"]) >= much_ns
 
 
 def metrics_table(difference: RunDifference) -> Table:
@@ -308,27 +330,27 @@ def metrics_table(difference: RunDifference) -> Table:
     rows, n_shown = metric_rows(difference)
     shown = rows[:n_shown]
     statistics = {row["statistic"] for row in shown}
-    fields = [_metric_name_field(difference, statistics), *_metric_side_fields(statistics)]
+    fields = [_metric_name_field(difference, statistics)]
+    fields += _metric_side_fields(statistics)
     change_cell = partial(_metric, name="delta", write=delta_text)
     fields.append(Field("change", change_cell, from_width=_MIN_WIDTH_FOR_CHANGE))
-    if any(row["ci_low"] is not None for row in shown):
+    has_interval = any(row["ci_low"] is not None for row in shown)
+    if has_interval:
         fields.append(_interval_field(difference.rules.confidence))
-    percent_field = Field(
-        "%",
-        _percent_cell,
-        hint="percent of the baseline (ratios have percentage points)",
-        from_width=_MIN_WIDTH_FOR_PERCENT,
-    )
-    verdict_field = Field(
-        "verdict",
-        lambda row: Word(verdict_word(row["verdict"]), is_plain=is_outweighed(difference, row)),
-        "word",
-        from_width=_MIN_WIDTH_FOR_VERDICT,
-    )
-    fields += [percent_field, verdict_field]
+    hint = "percent of the baseline (ratios have percentage points)"
+    percent = Field("%", _percent_cell, hint=hint, from_width=_MIN_WIDTH_FOR_PERCENT)
+    verdict_cell = partial(_verdict_cell, difference)
+    verdict = Field("verdict", verdict_cell, "word", from_width=_MIN_WIDTH_FOR_VERDICT)
+    fields += [percent, verdict]
     note = None if difference.has_capture_without_steps else OF_RANKS
-    strong = frozenset(range(len(difference.judged)))
+    n_judged = len(difference.judged)
+    strong = frozenset(range(n_judged))
     return table_of(METRICS, rows, fields, note, n_shown=n_shown, strong=strong)
+
+
+def _verdict_cell(difference: RunDifference, row: Mapping[str, Any]) -> Word:
+    word = verdict_word(row["verdict"])
+    return Word(word, is_plain=is_outweighed(difference, row))
 
 
 def _metric_name_field(difference: RunDifference, statistics: set[str | None]) -> Field:
@@ -339,8 +361,10 @@ def _metric_name_field(difference: RunDifference, statistics: set[str | None]) -
     contradictions = _contradictions(difference)
 
     def cell(row: Mapping[str, Any]) -> str:
+        metric = row["metric"]
         suffix = suffixes.get(row["statistic"], "")
-        return f"{metric_label(row['metric'])}{suffix}{contradictions.get(row['metric'], '')}"
+        contradiction = contradictions.get(metric, "")
+        return f"{metric_label(metric)}{suffix}{contradiction}"
 
     heading = "of the capture" if statistics == {None} else "of the rank with\nmost of it"
     return Field(heading, cell, "word")
@@ -356,28 +380,25 @@ def _metric_side_fields(statistics: set[str | None]) -> list[Field]:
         second_line = "\nmean"
     else:
         second_line = "\nmean or median"
-    return [
-        Field(
-            f"{side}{second_line}",
-            partial(_metric, name=side, write=value_text),
-            from_width=_MIN_WIDTH_FOR_SIDES,
-        )
-        for side in SIDES
-    ]
+    fields = []
+    for side in SIDES:
+        heading = f"{side}{second_line}"
+        cell = partial(_metric, name=side, write=value_text)
+        fields.append(Field(heading, cell, from_width=_MIN_WIDTH_FOR_SIDES))
+    return fields
 
 
 def _interval_field(confidence: float) -> Field:
-    return Field(
-        f"{sure_text(confidence)} CI\nof the change",
-        interval_cell,
-        hint="confidence interval of the change",
-        from_width=_MIN_WIDTH_FOR_INTERVAL,
-    )
+    heading = f"{sure_text(confidence)} CI\nof the change"
+    hint = "confidence interval of the change"
+    return Field(heading, interval_cell, hint=hint, from_width=_MIN_WIDTH_FOR_INTERVAL)
 
 
 def _percent_cell(row: Mapping[str, Any]) -> str:
-    is_huge = row["unit"] != "ratio" and (row["delta_pct"] or 0) >= _MAX_SHOWN_PERCENT
-    return f">{_MAX_SHOWN_PERCENT}" if is_huge else percent_change(row).removesuffix("%")
+    change_pct = row["delta_pct"] or 0
+    if row["unit"] != "ratio" and change_pct >= _MAX_SHOWN_PERCENT:
+        return f">{_MAX_SHOWN_PERCENT}"
+    return percent_change(row).removesuffix("%")
 
 
 def verdict_word(verdict: str) -> str:
@@ -390,25 +411,26 @@ def is_outweighed(difference: RunDifference, row: Mapping[str, Any]) -> bool:
 
     That is no reason for an alarm.
     """
-    is_judged = row["metric"] in difference.judged
-    return not is_judged and row["verdict"] == REGRESSION and difference.verdict != REGRESSION
+    if difference.verdict == REGRESSION or row["metric"] in difference.judged:
+        return False
+    return bool(row["verdict"] == REGRESSION)
 
 
 def _metric(row: Mapping[str, Any], name: str, write: Callable[[str, float | None], str]) -> str:
     """Return a value of a metric in the unit of both sides."""
-    text = in_unit_of_row(write(row["unit"], row[name]), (row.get(side) for side in SIDES))
+    values = [row.get(side) for side in SIDES]
+    text = in_unit_of_row(write(row["unit"], row[name]), values)
     return text.replace(" steps/s", " /s")
 
 
 def kernels_table(difference: RunDifference, rows: Sequence[Mapping[str, Any]]) -> Table:
     """Return the kernels that changed most."""
-    fields = [
-        Field("kernels, per\nrank and step", of("name"), "name"),
-        *_times("_ns_per_step"),
-        Field("phase", of("phase"), "word", from_width=_MIN_WIDTH_FOR_WORDS),
-        Field("status", of("status"), "word", from_width=_MIN_WIDTH_FOR_WORDS),
-    ]
-    note = _kernels_note(difference.kernels.num_rows, len(rows))
+    name = Field("kernels, per\nrank and step", of("name"), "name")
+    phase = Field("phase", of("phase"), "word", from_width=_MIN_WIDTH_FOR_WORDS)
+    status = Field("status", of("status"), "word", from_width=_MIN_WIDTH_FOR_WORDS)
+    fields = [name, *_times("_ns_per_step"), phase, status]
+    n_kernels = difference.kernels.num_rows
+    note = _kernels_note(n_kernels, len(rows))
     return table_of(KERNELS, rows, fields, note)
 
 
@@ -434,37 +456,39 @@ def _side_text(unit: str | None, value: float | str | None) -> str:
 
 
 def _fact_text(row: Mapping[str, Any], side: str) -> str:
-    has_numbers = row["delta"] is not None
-    value = row[f"{side}_value"] if has_numbers else row[side]
-    return _side_text(row["unit"], value)
+    is_text = row["delta"] is None
+    column = side if is_text else f"{side}_value"
+    return _side_text(row["unit"], row[column])
 
 
 def change_text_of_fact(row: Mapping[str, Any]) -> str:
     """Return a fact that changed in a line: ``collectives per step: 1 -> 37``."""
-    before, after = (shortened(_fact_text(row, side), _MAX_FACT_CHARS) for side in SIDES)
-    return f"{shown_name(row['what'])}: {before} -> {after}"
+    texts = [_fact_text(row, side) for side in SIDES]
+    before, after = (shortened(text, _MAX_FACT_CHARS) for text in texts)
+    name = shown_name(row["what"])
+    return f"{name}: {before} -> {after}"
 
 
 def changes_table(difference: RunDifference) -> Table:
     """Return the facts that changed."""
     rows = shown_changes(difference)
-    fields = [
-        Field(
-            "what else changed",
-            lambda row: shown_name(row["what"]),
-            "name",
-            most=_MAX_FACT_CHARS,
-        )
-    ]
-    fields += [
-        Field(side, partial(_fact_text, side=side), "name", most=_MAX_VALUE_CHARS) for side in SIDES
-    ]
+    fields = [Field("what else changed", _fact_name_cell, "name", most=_MAX_FACT_CHARS)]
+    for side in SIDES:
+        cell = partial(_fact_text, side=side)
+        fields.append(Field(side, cell, "name", most=_MAX_VALUE_CHARS))
     fields.append(Field("change", _fact_delta_cell, from_width=_MIN_WIDTH_FOR_WORDS))
-    return table_of(CHANGES, rows, fields, facts_text(difference), n_shown=_MAX_SHOWN_CHANGES)
+    note = facts_text(difference)
+    return table_of(CHANGES, rows, fields, note, n_shown=_MAX_SHOWN_CHANGES)
+
+
+def _fact_name_cell(row: Mapping[str, Any]) -> str:
+    return shown_name(row["what"])
 
 
 def _fact_delta_cell(row: Mapping[str, Any]) -> str:
-    return "" if row["delta"] is None else _metric(row, "delta", delta_text)
+    if row["delta"] is None:
+        return ""
+    return _metric(row, "delta", delta_text)
 
 
 def shown_changes(difference: RunDifference) -> list[dict[str, Any]]:
@@ -472,26 +496,32 @@ def shown_changes(difference: RunDifference) -> list[dict[str, Any]]:
 
     What both sides hide has no row, because nothing is known of it.
     """
-    changes = difference.changes.to_pylist()
-    known = (change for change in changes if not change["what"].endswith(MAY_HAVE))
-    return [row for change in known for row in _rows_of_change(change)]
+    rows = []
+    for change in difference.changes.to_pylist():
+        is_hidden = change["what"].endswith(MAY_HAVE)
+        if not is_hidden:
+            rows += _rows_of_change(change)
+    return rows
 
 
 def _rows_of_change(row: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the rows that a change is shown as: for commands, each argument that differs."""
-    if row["what"] not in COMMANDS or None in (row["baseline"], row["candidate"]):
+    baseline = row["baseline"]
+    candidate = row["candidate"]
+    is_recorded = baseline is not None and candidate is not None
+    if row["what"] not in COMMANDS or not is_recorded:
         return [row]
-    arguments = changed_arguments(row["baseline"], row["candidate"])
-    return [_argument_row(row, argument) for argument in arguments] or [row]
+    arguments = changed_arguments(baseline, candidate)
+    rows = [_argument_row(row, argument) for argument in arguments]
+    return rows or [row]
 
 
 def _argument_row(row: dict[str, Any], argument: ChangedArgument) -> dict[str, Any]:
-    return {
-        **row,
+    sides = {
         "baseline": _argument_value(argument.before),
         "candidate": _argument_value(argument.after),
-        "what": _argument_text(argument.name),
     }
+    return row | sides | {"what": _argument_text(argument.name)}
 
 
 def _argument_value(value: str | None) -> str:
@@ -511,19 +541,17 @@ def hidden_facts(difference: RunDifference) -> list[str]:
 
     Of commands, these are arguments.
     """
-    return [
-        _hidden_fact(row)
-        for row in difference.changes.to_pylist()
-        if row["what"].endswith(MAY_HAVE)
-    ]
+    rows = difference.changes.to_pylist()
+    return [_hidden_fact(row) for row in rows if row["what"].endswith(MAY_HAVE)]
 
 
 def _hidden_fact(row: Mapping[str, Any]) -> str:
-    what = str(row["what"].removesuffix(MAY_HAVE))
+    what = cast("str", row["what"].removesuffix(MAY_HAVE))
     if what not in COMMANDS:
         return what
-    arguments = map(_argument_text, hidden_arguments(row["baseline"], HIDDEN))
-    return f"{listed([*arguments])} of the {what}"
+    arguments = hidden_arguments(row["baseline"], HIDDEN)
+    names = [*map(_argument_text, arguments)]
+    return f"{listed(names)} of the {what}"
 
 
 def facts_text(difference: RunDifference) -> str:
@@ -535,16 +563,14 @@ def facts_text(difference: RunDifference) -> str:
     same = same_facts(difference)
     if same:
         sentences.append(f"Same on both sides: {listed(same)}.")
-    return " ".join([*sentences, *not_compared_texts(difference)])
+    sentences += not_compared_texts(difference)
+    return " ".join(sentences)
 
 
 def same_facts(difference: RunDifference) -> list[str]:
     """Return the names of the facts that both sides recorded and that are the same."""
-    return [
-        _same_fact(row)
-        for row in difference.facts.to_pylist()
-        if row["is_same"] and row["what"] not in MEASURED
-    ]
+    rows = [row for row in difference.facts.to_pylist() if row["is_same"]]
+    return [_same_fact(row) for row in rows if row["what"] not in MEASURED]
 
 
 class NotCompared(Struct, frozen=True):
@@ -562,34 +588,36 @@ _OTHER_DEFINITIONS = NotCompared(
 
 def not_compared_texts(difference: RunDifference) -> list[str]:
     """Return a sentence for each reason why facts are not compared, with what records them."""
-    return [f"Not compared: {row.facts} ({row.reason})." for row in not_compared(difference)]
+    missing = not_compared(difference)
+    return [f"Not compared: {row.facts} ({row.reason})." for row in missing]
 
 
 def not_compared_block(difference: RunDifference) -> Iterator[Lines]:
     """Yield a line for each reason why facts are not compared; nothing if there is none."""
     missing = not_compared(difference)
     if missing:
-        yield Lines("Not compared", [Line(f"{row.facts}: {row.reason}") for row in missing])
+        lines = [Line(f"{row.facts}: {row.reason}") for row in missing]
+        yield Lines("Not compared", lines)
 
 
 def not_compared(difference: RunDifference) -> list[NotCompared]:
     """Return which facts are not compared, and why: not recorded, known for one side, or hidden."""
     rows = difference.facts.to_pylist()
     explained = [_explained_fact(row) for row in rows if _is_explained(row)]
-    return [
-        *_not_recorded([row for row in rows if not _is_explained(row)]),
-        *_hidden(difference),
-        *explained,
-        *_one_sided_figures(difference),
-    ]
+    unexplained = [row for row in rows if not _is_explained(row)]
+    missing = [*_not_recorded(unexplained), *_hidden(difference), *explained]
+    missing += _one_sided_figures(difference)
+    return missing
 
 
 def _not_recorded(rows: Sequence[Mapping[str, Any]]) -> Iterator[NotCompared]:
     """Yield facts that a side did not record, by what would record them."""
     for side in (NEITHER_SIDE, *SIDES):
-        reason = "not recorded" if side == NEITHER_SIDE else f"only recorded for the {side}"
+        is_on_neither = side == NEITHER_SIDE
+        reason = "not recorded" if is_on_neither else f"only recorded for the {side}"
         recorded = [row for row in rows if row["recorded_on"] == side]
-        for fix, rows_of_fix in grouped((row["recorded_by"], row) for row in recorded).items():
+        rows_by_fix = grouped((row["recorded_by"], row) for row in recorded)
+        for fix, rows_of_fix in rows_by_fix.items():
             facts = listed(_facts_of_one_fix(rows_of_fix))
             yield NotCompared(facts, f"{reason}, needs {fix}")
 
@@ -607,7 +635,8 @@ def _one_sided_figures(difference: RunDifference) -> Iterator[NotCompared]:
         return
     for figures in figures_of_one_side(difference):
         names = listed(_PARTS_OF_COMM[metric] for metric in figures.metrics)
-        yield NotCompared(names, f"only the {figures.side} has data: {figures.why}")
+        reason = f"only the {figures.side} has data: {figures.why}"
+        yield NotCompared(names, reason)
 
 
 def shown_name(what: str) -> str:
@@ -627,15 +656,24 @@ def figures_of_one_side(difference: RunDifference) -> list[FiguresOfOneSide]:
     """Return which of waiting and transfer only one side has, and why the other does not."""
     metrics_by_reason: dict[tuple[str, str], list[str]] = {}
     for row in difference.metrics.to_pylist():
-        sides_with_data = [side for side in SIDES if row[f"n_{side}"]]
-        is_compared = row["baseline"] is not None or row["candidate"] is not None
-        if row["metric"] in _PARTS_OF_COMM and len(sides_with_data) == 1 and not is_compared:
-            reason = (sides_with_data[0], row["why"])
-            metrics_by_reason.setdefault(reason, []).append(row["metric"])
-    return [
-        FiguresOfOneSide(side, why, tuple(metrics))
-        for (side, why), metrics in metrics_by_reason.items()
-    ]
+        metric = row["metric"]
+        side = _only_side_with_data(row)
+        if metric in _PARTS_OF_COMM and side is not None:
+            reason = (side, row["why"])
+            metrics_of_reason = metrics_by_reason.setdefault(reason, [])
+            metrics_of_reason.append(metric)
+    figures = []
+    for (side_with_data, why), metrics in metrics_by_reason.items():
+        figures.append(FiguresOfOneSide(side_with_data, why, tuple(metrics)))
+    return figures
+
+
+def _only_side_with_data(row: Mapping[str, Any]) -> str | None:
+    """Return the side that has data of a metric without values; None for both or neither side."""
+    if row["baseline"] is not None or row["candidate"] is not None:
+        return None
+    sides = [side for side in SIDES if row[f"n_{side}"]]
+    return sides[0] if len(sides) == 1 else None
 
 
 # What only the log of NCCL records. NCCL settings can be known from the environment too.
@@ -647,8 +685,9 @@ def _facts_of_one_fix(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     facts = []
     facts_of_log = []
     for row in rows:
-        if row["recorded_on"] == NEITHER_SIDE and row["what"] in _OF_LOG:
-            facts_of_log.append(_OF_LOG[row["what"]])
+        what = row["what"]
+        if row["recorded_on"] == NEITHER_SIDE and what in _OF_LOG:
+            facts_of_log.append(_OF_LOG[what])
         else:
             facts.append(_fact_of_one_side(row))
     if facts_of_log:
@@ -658,30 +697,40 @@ def _facts_of_one_fix(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _is_explained(row: Mapping[str, Any]) -> bool:
     """Tell whether more is known of why a fact is not compared than what records it."""
-    return any(row[f"{side}_why"] is not None for side in SIDES)
+    reasons = [row[f"{side}_why"] for side in SIDES]
+    return any(reason is not None for reason in reasons)
 
 
 def _explained_fact(row: Mapping[str, Any]) -> NotCompared:
     """Return a fact with the reason of each side that lacks it, or with what would record it."""
     recorded_on = row["recorded_on"]
     needs = f"not recorded, needs {row['recorded_by']}"
-    reasons = {side: row[f"{side}_why"] or needs for side in SIDES if side != recorded_on}
-    joined = ", ".join(f"{side}: {reason}" for side, reason in reasons.items())
+    reasons = []
+    texts = []
+    for side in SIDES:
+        if side != recorded_on:
+            reason = row[f"{side}_why"] or needs
+            reasons.append(reason)
+            texts.append(f"{side}: {reason}")
+    joined = ", ".join(texts)
     if recorded_on != NEITHER_SIDE:
-        reason = f"only known for the {recorded_on}. Not known for the {joined}"
-    elif len(set(reasons.values())) == 1:
-        reason = f"both sides: {reasons[SIDES[0]]}"
+        explanation = f"only known for the {recorded_on}. Not known for the {joined}"
+    elif len(set(reasons)) == 1:
+        explanation = f"both sides: {reasons[0]}"
     else:
-        reason = joined
-    return NotCompared(_fact_of_one_side(row), reason)
+        explanation = joined
+    return NotCompared(_fact_of_one_side(row), explanation)
 
 
 def _is_no_straggler(row: Mapping[str, Any]) -> bool:
-    return bool(row["what"] == STRAGGLER and row["words"] == NONE)
+    is_straggler = row["what"] == STRAGGLER
+    return bool(is_straggler and row["words"] == NONE)
 
 
 def _same_fact(row: Mapping[str, Any]) -> str:
-    return f"no {STRAGGLER}" if _is_no_straggler(row) else shown_name(row["what"])
+    if _is_no_straggler(row):
+        return f"no {STRAGGLER}"
+    return shown_name(row["what"])
 
 
 def _fact_of_one_side(row: Mapping[str, Any]) -> str:
@@ -689,12 +738,14 @@ def _fact_of_one_side(row: Mapping[str, Any]) -> str:
     if _is_no_straggler(row):
         return f"no {STRAGGLER}"
     if row["value"] is not None:
-        return f"{row['words']} {value_text(row['unit'], row['value'])}"
+        value = value_text(row["unit"], row["value"])
+        return f"{row['words']} {value}"
     name = shown_name(row["what"])
     if row["words"] is None:
         return name
     words = shortened(row["words"], _MAX_ONE_SIDED_FACT_CHARS)
-    return f"{name} [{words}]" if " " in words else f"{name} {words}"
+    has_several_words = " " in words
+    return f"{name} [{words}]" if has_several_words else f"{name} {words}"
 
 
 def percent_change(row: Mapping[str, Any]) -> str:
@@ -703,9 +754,11 @@ def percent_change(row: Mapping[str, Any]) -> str:
     Ratios have percentage points instead, and a baseline near zero has no percentage.
     """
     percent = row["delta_pct"]
-    if percent is None or row["unit"] == "ratio" or abs(percent) >= _MAX_SHOWN_PERCENT:
+    is_ratio = row["unit"] == "ratio"
+    if percent is None or is_ratio or abs(percent) >= _MAX_SHOWN_PERCENT:
         return absent
-    return f"{units.signed(percent, row.get('min_effect_pct'))}%"
+    signed_percent = units.signed(percent, row.get("min_effect_pct"))
+    return f"{signed_percent}%"
 
 
 def change_text(row: Mapping[str, Any]) -> str:
@@ -713,14 +766,16 @@ def change_text(row: Mapping[str, Any]) -> str:
     change = _metric(row, "delta", delta_text)
     relative = percent_change(row)
     if relative != absent:
-        change = relative if row["delta"] == 0 else f"{change}, {relative}"
+        is_zero = row["delta"] == 0
+        change = relative if is_zero else f"{change}, {relative}"
     before, after = (_metric(row, side, value_text) for side in SIDES)
-    return f"{_without_unit_of(before, after)} -> {after} ({change})"
+    before_text = _without_unit_of(before, after)
+    return f"{before_text} -> {after} ({change})"
 
 
 def _without_unit_of(text: str, following: str) -> str:
     """Return a quantity without its unit, if the quantity that follows has the same unit."""
-    unit = following.partition(" ")[2]
+    _, _, unit = following.partition(" ")
     return text.removesuffix(f" {unit}") if unit else text
 
 
@@ -731,33 +786,38 @@ def interval_text(row: Mapping[str, Any]) -> str:
     """
     if row["ci_low"] is None:
         return absent
-    low, high = (_metric(row, name, delta_text) for name in ("ci_low", "ci_high"))
+    low = _metric(row, "ci_low", delta_text)
+    high = _metric(row, "ci_high", delta_text)
     return f"{_without_unit_of(low, high)} to {high}"
 
 
 def interval_cell(row: Mapping[str, Any]) -> str:
     """Return the interval; without the unit if the cell of the difference has the same unit."""
-    names = ("delta", "ci_low", "ci_high")
-    ends = {_metric(row, name, delta_text).partition(" ")[2] for name in names}
+    units_of_cells = set()
+    for name in ("delta", "ci_low", "ci_high"):
+        _, _, unit = _metric(row, name, delta_text).partition(" ")
+        units_of_cells.add(unit)
     text = interval_text(row)
-    return text.removesuffix(f" {ends.pop()}") if len(ends) == 1 else text
+    if len(units_of_cells) > 1:
+        return text
+    return text.removesuffix(f" {unit}")
 
 
 def verdict_text(difference: RunDifference) -> str:
     """Return what became of the metric that decides, by how much and how sure, then the rest."""
     deciding = _deciding_row(difference)
-    rest = [
-        f"{metric_label(row['metric'])}: {verdict_word(row['verdict'])}"
-        for row in difference.judged_rows
-        if row["metric"] != deciding["metric"]
-    ]
+    other_rows = [row for row in difference.judged_rows if row["metric"] != deciding["metric"]]
+    rest = [f"{metric_label(row['metric'])}: {verdict_word(row['verdict'])}" for row in other_rows]
+    host = _host_text(difference)
     verdict = verdict_word(difference.verdict).capitalize()
-    sentences = [f"{_host_text(difference)}{verdict}: {_decided(deciding, difference.fail_on)}"]
+    decision = _decided(deciding, difference.fail_on)
+    sentences = [f"{host}{verdict}: {decision}"]
     if rest:
         sentences.append(f"Other judged metrics: {', '.join(rest)}")
     if difference.rules.is_forced and not difference.is_comparable:
         sentences.append("The runs are not comparable, but you used --force")
-    return ". ".join(sentences) + "."
+    text = ". ".join(sentences)
+    return f"{text}."
 
 
 def _deciding_row(difference: RunDifference) -> Mapping[str, Any]:
@@ -770,7 +830,8 @@ def _deciding_row(difference: RunDifference) -> Mapping[str, Any]:
     for row in with_direction or rows:
         if row["verdict"] == difference.verdict:
             return row
-    return next((row for row in rows if row["verdict"] != NO_CHANGE), rows[0])
+    changed = [row for row in rows if row["verdict"] != NO_CHANGE]
+    return changed[0] if changed else rows[0]
 
 
 def _host_text(difference: RunDifference) -> str:
@@ -779,8 +840,10 @@ def _host_text(difference: RunDifference) -> str:
     after_ns = _host_step_ns(difference.candidate)
     if before_ns is None or after_ns is None:
         return ""
+    before = ms_text(before_ns)
+    after = ms_text(after_ns)
     return (
-        f"CPU time per step: {ms_text(before_ns)} before, {ms_text(after_ns)} after "
+        f"CPU time per step: {before} before, {after} after "
         "(from NVTX ranges, median of the slowest process). This change may be noise. "
     )
 
@@ -789,9 +852,11 @@ def _host_step_ns(side: Side) -> float | None:
     """Return the median CPU time of the steps of the slowest process, the median over captures."""
     slowest_ns = []
     for run in side.runs:
-        medians_ns = [process.median_ns or 0 for process in host_figures(run.host_steps())]
+        processes = host_figures(run.host_steps())
+        medians_ns = [process.median_ns or 0 for process in processes]
         slowest_ns.append(max(medians_ns, default=0))
-    return statistics.median(slowest_ns) if all(slowest_ns) else None
+    is_known = all(slowest_ns)
+    return statistics.median(slowest_ns) if is_known else None
 
 
 def _decided(row: Mapping[str, Any], fail_on: str | None) -> str:
@@ -800,14 +865,16 @@ def _decided(row: Mapping[str, Any], fail_on: str | None) -> str:
     if row["baseline"] is None or row["candidate"] is None:
         return f"{name} is not available. Reason: {_reason(row)}"
     parts = [row["statistic"], name, change_text(row)]
-    text = " ".join(part for part in parts if part)
+    text = " ".join(filter(None, parts))
     if row["ci_low"] is None:
         return f"{text}. Reason: {_reason(row)}"
-    text = f"{text}, {sure_text(row['confidence'])} CI"
+    level = sure_text(row["confidence"])
+    text = f"{text}, {level} CI"
     if row["verdict"] == INCONCLUSIVE:
         return f"{text} {_inconclusive_text(row, fail_on)}"
     text = f"{text} {interval_text(row)}"
-    if row["better"] == NEITHER and row["verdict"] != NO_CHANGE:
+    has_change = row["verdict"] != NO_CHANGE
+    if has_change and row["better"] == NEITHER:
         return f"{text}. Neither direction of {name} is better"
     return text
 
@@ -816,9 +883,11 @@ def _inconclusive_text(row: Mapping[str, Any], fail_on: str | None) -> str:
     """Return the interval of an inconclusive metric, why it decides nothing, and what would."""
     relative = _relative_interval(row)
     if relative is None:
-        sentences = [interval_text(row), f"Reason: {_reason(row)}"]
+        reason = _reason(row)
+        sentences = [interval_text(row), f"Reason: {reason}"]
     else:
-        sentences = [f"{relative.interval} (minimum effect {relative.min_effect})"]
+        min_effect = relative.min_effect
+        sentences = [f"{relative.interval} (minimum effect {min_effect})"]
     is_gated = fail_on == REGRESSION
     if is_gated and row["no_regression"]:
         hint = "A regression above the minimum effect is excluded, so the gate passes"
@@ -840,7 +909,8 @@ def _reason(row: Mapping[str, Any]) -> str:
         return f"{why} ({fix})"
     if row["ci_low"] is None:
         return why
-    if row["baseline_mean"] is not None and _OPPOSED in why:
+    has_means = row["baseline_mean"] is not None
+    if has_means and _OPPOSED in why:
         return _opposed_reason(row)
     relative = _relative_interval(row)
     if relative is None:
@@ -855,18 +925,20 @@ def _fix_of(row: Mapping[str, Any], why: str) -> str | None:
     if LEFT_OUT in why:
         return WHOLE_STEP
     is_known = row["baseline"] is not None and row["candidate"] is not None
-    if row["ci_low"] is None and is_known and "step" in why:
+    has_interval = row["ci_low"] is not None
+    if is_known and not has_interval and "step" in why:
         return "capture more steps"
     return None
 
 
 def _opposed_reason(row: Mapping[str, Any]) -> str:
     """Return by how much the mean and the median changed, in opposite directions."""
-    mean_delta, median_delta = (
-        delta_text(row["unit"], row[f"candidate_{name}"] - row[f"baseline_{name}"])
-        for name in (MEAN, MEDIAN)
-    )
-    return f"mean and median differ in sign ({mean_delta}, {median_delta})"
+    texts = []
+    for statistic in (MEAN, MEDIAN):
+        delta = row[f"candidate_{statistic}"] - row[f"baseline_{statistic}"]
+        texts.append(delta_text(row["unit"], delta))
+    deltas = ", ".join(texts)
+    return f"mean and median differ in sign ({deltas})"
 
 
 class RelativeInterval(NamedTuple):
@@ -885,23 +957,30 @@ def _relative_interval(row: Mapping[str, Any]) -> RelativeInterval | None:
     if not _is_explained_by_interval(row):
         return None
     base = row["baseline"]
+    low = row["ci_low"]
+    high = row["ci_high"]
     min_effect = row["min_effect"]
     is_ratio = row["unit"] == "ratio"
-    largest = max(abs(row["ci_low"]), abs(row["ci_high"]))
-    if not is_ratio and 100 * largest >= _MAX_SHOWN_PERCENT * abs(base):
-        return RelativeInterval(interval_text(row), value_text(row["unit"], min_effect))
+    largest_change = max(abs(low), abs(high))
+    if not is_ratio and 100 * largest_change >= _MAX_SHOWN_PERCENT * abs(base):
+        effect_text = value_text(row["unit"], min_effect)
+        return RelativeInterval(interval_text(row), effect_text)
     scale = 1 if is_ratio else abs(base)
     unit = units.POINTS if is_ratio else "%"
     limit = 100 * min_effect / scale
-    low, high = (units.signed(100 * row[name] / scale, limit) for name in ("ci_low", "ci_high"))
-    return RelativeInterval(f"{low} to {high} {unit}", f"{units.decimals(limit)} {unit}")
+    low_text = units.signed(100 * low / scale, limit)
+    high_text = units.signed(100 * high / scale, limit)
+    limit_text = units.decimals(limit)
+    return RelativeInterval(f"{low_text} to {high_text} {unit}", f"{limit_text} {unit}")
 
 
 def _is_explained_by_interval(row: Mapping[str, Any]) -> bool:
     why = row["why"] or ""
-    if row["min_effect"] is None or _OPPOSED in why or "not comparable" in why:
+    is_opposed = _OPPOSED in why
+    if is_opposed or row["min_effect"] is None or "not comparable" in why:
         return False
-    return bool(row["baseline"]) or row["unit"] == "ratio"
+    has_baseline = bool(row["baseline"])
+    return has_baseline or row["unit"] == "ratio"
 
 
 def settle_text(row: Mapping[str, Any], what: str = "settle") -> str:
@@ -911,10 +990,13 @@ def settle_text(row: Mapping[str, Any], what: str = "settle") -> str:
     """
     counts = [row[f"n_{side}"] or 0 for side in SIDES]
     aim = "settle it" if what == "settle" else "settle the gate"
-    hint = settling_text(row[f"{what}_steps"], row[f"{what}_captures"], counts, aim)
+    n_steps = row[f"{what}_steps"]
+    n_captures = row[f"{what}_captures"]
+    hint = settling_text(n_steps, n_captures, counts, aim)
     if hint:
         return hint
-    is_close = row["ci_low"] is not None and "interval" in (row["why"] or "")
+    why = row["why"] or ""
+    is_close = row["ci_low"] is not None and "interval" in why
     if what == "settle" and is_close:
         return "the change is so close to the minimum effect that more steps would not settle it"
     return ""
@@ -924,7 +1006,8 @@ def notes(difference: RunDifference) -> list[str]:
     """Return how to read the metrics: the method, what intervals leave out, and the thresholds."""
     texts = _notes_about_steps(difference)
     rows = difference.metrics.to_pylist()
-    method = next((row["method"] for row in rows if row["ci_low"] is not None), None)
+    methods = (row["method"] for row in rows if row["ci_low"] is not None)
+    method = next(methods, None)
     if method:
         min_effect = percent_text(difference.rules.min_effect)
         texts.append(f"Confidence intervals of the difference: {method}.")
@@ -933,8 +1016,9 @@ def notes(difference: RunDifference) -> list[str]:
     overlap = _overlap_note(difference)
     if overlap is not None:
         texts.append(overlap)
-    if difference.settings.file:
-        texts.append(f"Thresholds from {difference.settings.file}.")
+    file = difference.settings.file
+    if file:
+        texts.append(f"Thresholds from {file}.")
     return texts
 
 
@@ -944,12 +1028,15 @@ def _notes_about_steps(difference: RunDifference) -> list[str]:
         return [_WITHOUT_STEPS]
     sides = map(str.capitalize, SIDES)
     uneven = uneven_notes(zip(sides, difference.evenness, strict=True))
-    return [*uneven, "Steps are uneven, so nsyspipe judges means."] if uneven else []
+    if not uneven:
+        return []
+    return [*uneven, "Steps are uneven, so nsyspipe judges means."]
 
 
 def is_of_one_capture_each(difference: RunDifference) -> bool:
     """Tell whether the intervals leave out the spread between captures."""
-    has_intervals = any(row["ci_low"] is not None for row in difference.metrics.to_pylist())
+    rows = difference.metrics.to_pylist()
+    has_intervals = any(row["ci_low"] is not None for row in rows)
     return has_intervals and not difference.has_spread_between_captures
 
 
@@ -967,15 +1054,19 @@ def _overlap_note(difference: RunDifference) -> str | None:
     """Return that compute got slower as communication overlaps it more; None if it did not."""
     metrics = {row["metric"]: row for row in difference.metrics.to_pylist()}
     compute = metrics["compute"]
-    if compute["verdict"] != REGRESSION or difference.hidden_comm_ns is None:
+    is_slower = compute["verdict"] == REGRESSION
+    if not is_slower or difference.hidden_comm_ns is None:
         return None
     before_ns, after_ns = difference.hidden_comm_ns
-    if after_ns - before_ns < max(compute["min_effect"], compute["delta"]):
+    least_increase_ns = max(compute["min_effect"], compute["delta"])
+    if after_ns - before_ns < least_increase_ns:
         return None
+    change = delta_text("ns", compute["delta"])
+    before = ms_text(before_ns)
+    after = ms_text(after_ns)
     text = (
-        f"Compute changed by {delta_text('ns', compute['delta'])} per step, and overlapped "
-        f"communication from {ms_text(before_ns)} to {ms_text(after_ns)}. Both share the GPU, and "
-        "the step time includes both."
+        f"Compute changed by {change} per step, and overlapped communication from {before} to "
+        f"{after}. Both share the GPU, and the step time includes both."
     )
     if not _has_slowdown_finding(difference.candidate):
         return text
@@ -983,8 +1074,11 @@ def _overlap_note(difference: RunDifference) -> str | None:
 
 
 def _has_slowdown_finding(side: Side) -> bool:
-    findings = (row for run in side.runs for row in run.judged_findings().to_pylist())
-    return any(finding["id"] == _SLOWED_COMPUTE for finding in findings)
+    for run in side.runs:
+        findings = run.judged_findings()["id"].to_pylist()
+        if _SLOWED_COMPUTE in findings:
+            return True
+    return False
 
 
 def _contradictions(difference: RunDifference) -> dict[str, str]:
@@ -992,45 +1086,59 @@ def _contradictions(difference: RunDifference) -> dict[str, str]:
 
     A metric uses the rank with most of it, and the part of the step the slowest rank.
     """
-    deltas_ns = {row["metric"]: row["delta"] or 0 for row in difference.metrics.to_pylist()}
-    min_delta_ns = _MIN_EXPLAINED_SHARE * (difference.mean_step_time[0] or 0)
+    metrics = difference.metrics.to_pylist()
+    deltas_ns = {row["metric"]: row["delta"] or 0 for row in metrics}
+    step_ns = difference.mean_step_time[0] or 0
+    min_delta_ns = _MIN_EXPLAINED_SHARE * step_ns
     remarks = {}
     for row in difference.step_time_parts.to_pylist():
+        part = row["part"]
         part_delta_ns = row["delta_ns"] or 0
-        low_ns, high_ns = sorted((part_delta_ns, deltas_ns[row["part"]]))
+        low_ns, high_ns = sorted((part_delta_ns, deltas_ns[part]))
         if low_ns < -min_delta_ns and high_ns > min_delta_ns:
-            remarks[row["part"]] = f" (on the slowest rank {delta_text('ns', part_delta_ns)})"
+            change = delta_text("ns", part_delta_ns)
+            remarks[part] = f" (on the slowest rank {change})"
     return remarks
 
 
 def gate_text(gate: Gate) -> str:
     """Return in one line what a gate found."""
     if gate.failed:
-        return ", ".join(_failed_text(row) for row in gate.failed)
+        return ", ".join(map(_failed_text, gate.failed))
     if gate.undecided:
         return _undecided_text(gate)
     names = listed(map(_judged, gate.judged))
-    effect = units.decimals(gate.judged[0]["min_effect_pct"])
-    return f"no {gate.fail_on.removeprefix('any-')} of {names} by {effect}% or more"
+    first = gate.judged[0]
+    effect = units.decimals(first["min_effect_pct"])
+    verdict = gate.fail_on.removeprefix("any-")
+    return f"no {verdict} of {names} by {effect}% or more"
 
 
 def _failed_text(row: Mapping[str, Any]) -> str:
-    return f"{row['verdict']} of {_judged(row)}, {change_text(row)}"
+    change = change_text(row)
+    return f"{row['verdict']} of {_judged(row)}, {change}"
 
 
 def _undecided_text(gate: Gate) -> str:
     """Return why each undecided metric is so, and what would decide it."""
     aim = "gate" if gate.fail_on == REGRESSION else "settle"
-    texts = [
-        f"{_judged(row)} is {row['verdict']}, because {_reason(row)}" for row in gate.undecided
-    ]
-    hints = dict.fromkeys(settle_text(row, aim) for row in gate.undecided)
-    return ". ".join([", ".join(texts), *(upper_first(hint) for hint in hints if hint)])
+    texts = []
+    hints: dict[str, None] = {}
+    for row in gate.undecided:
+        reason = _reason(row)
+        texts.append(f"{_judged(row)} is {row['verdict']}, because {reason}")
+        hint = settle_text(row, aim)
+        if hint:
+            hints[hint] = None
+    reasons = ", ".join(texts)
+    return ". ".join([reasons, *map(upper_first, hints)])
 
 
 def _judged(row: Mapping[str, Any]) -> str:
     """Return a judged metric, with the statistic that is compared."""
-    return f"{row['statistic']} {row['metric']}" if row["statistic"] else str(row["metric"])
+    metric = str(row["metric"])
+    statistic = row["statistic"]
+    return f"{statistic} {metric}" if statistic else metric
 
 
 def rule_text(gate: Gate, settings: GateSettings) -> str:
@@ -1040,45 +1148,52 @@ def rule_text(gate: Gate, settings: GateSettings) -> str:
     """
     first = gate.judged[0]
     names = ",".join(row["metric"] for row in gate.judged)
+    effect = units.decimals(first["min_effect_pct"])
     options = {
         "fail_on": f"--fail-on {gate.fail_on}",
         "metrics": f"--metric {names}",
-        "min_effect": f"--min-effect {units.decimals(first['min_effect_pct'])}%",
+        "min_effect": f"--min-effect {effect}%",
         "confidence": f"--confidence {first['confidence']:g}",
     }
-    texts = [
-        f"{option} ({settings.source(name)})" if settings.fail_on else option
-        for name, option in options.items()
-    ]
-    return f"Rule of the gate: {', '.join(texts)}."
+    texts = []
+    for name, option in options.items():
+        source = f" ({settings.source(name)})" if settings.fail_on else ""
+        texts.append(f"{option}{source}")
+    rule = ", ".join(texts)
+    return f"Rule of the gate: {rule}."
 
 
 def cause_text(cause: Cause) -> str:
     """Return which part of the step time changed, and which changed facts may be the cause."""
-    sentences = [
-        f"Most of the change is {metric_label(cause.part)}: {_short_delta(cause.delta_ns)}."
-    ]
+    label = metric_label(cause.part)
+    change = _short_delta(cause.delta_ns)
+    sentences = [f"Most of the change is {label}: {change}."]
     if cause.facts:
         sentences.append(_possible_causes_text(cause))
     if cause.bandwidth is not None:
-        what, *_ = cause.bandwidth
-        sentences.append(f"Also changed: {what} {' -> '.join(_sides_texts(cause.bandwidth))}.")
+        bandwidth = _values_text(cause.bandwidth)
+        sentences.append(f"Also changed: {bandwidth}.")
         if not cause.is_link_compared:
-            sentences.append(
-                "The interconnect may be the cause, but was not recorded for both sides."
-            )
-    for change, exposed_delta_ns in cause.beside:
-        what, *_ = change
-        copies = f"{what} {' -> '.join(_sides_texts(change))}"
+            remark = "The interconnect may be the cause, but was not recorded for both sides."
+            sentences.append(remark)
+    for fact, exposed_delta_ns in cause.beside:
+        copies = _values_text(fact)
         exposed = f"exposed copies {_short_delta(exposed_delta_ns)}"
-        sentences.append(
-            f"Also changed: {copies}, as with gradient_as_bucket_view=True ({exposed})."
-        )
+        view = f"as with gradient_as_bucket_view=True ({exposed})"
+        sentences.append(f"Also changed: {copies}, {view}.")
     return " ".join(sentences)
 
 
+def _values_text(change: Change) -> str:
+    """Return a changed fact with its name in tables, and both values."""
+    what, *_ = change
+    before, after = _sides_texts(change)
+    return f"{what} {before} -> {after}"
+
+
 def _possible_causes_text(cause: Cause) -> str:
-    facts = listed([_changed_fact_text(change) for change in cause.facts], _MAX_FACTS_IN_SENTENCE)
+    texts = [_changed_fact_text(change) for change in cause.facts]
+    facts = listed(texts, _MAX_FACTS_IN_SENTENCE)
     if cause.n_matters <= 1:
         return f"Likely cause: {facts}."
     return f"Possible causes: {facts}. The data do not show which of them it is."
@@ -1089,18 +1204,22 @@ def _changed_fact_text(change: Change) -> str:
     what, *_ = change
     before, after = _sides_texts(change)
     if what in COMMANDS:
-        arguments = [argument.name or "others" for argument in changed_arguments(before, after)]
-        if arguments:
-            return f"arguments of the command ({listed(arguments, _MAX_FACTS_IN_SENTENCE)})"
-    if max(len(before), len(after)) > _MAX_FACT_CHARS:
-        return f"another {shown_name(what)}"
-    return f"{shown_name(what)} {before} -> {after}"
+        arguments = changed_arguments(before, after)
+        names = [argument.name or "others" for argument in arguments]
+        if names:
+            return f"arguments of the command ({listed(names, _MAX_FACTS_IN_SENTENCE)})"
+    name = shown_name(what)
+    longest = max(len(before), len(after))
+    if longest > _MAX_FACT_CHARS:
+        return f"another {name}"
+    return f"{name} {before} -> {after}"
 
 
 def _sides_texts(change: Change) -> list[str]:
     """Return the values of a changed fact on both sides."""
     _, unit, before, after = change
-    return [_side_text(unit, before), _side_text(unit, after)]
+    before_text = _side_text(unit, before)
+    return [before_text, _side_text(unit, after)]
 
 
 def _short_delta(ns: float) -> str:
@@ -1119,25 +1238,25 @@ def difference_document(difference: RunDifference) -> dict[str, Any]:
     ``idle_causes`` to the part idle, exactly.
     """
     document = _judgement_document(difference)
+    cause = difference.cause
     document |= {
         "baseline": _side(difference.baseline),
         "candidate": _side(difference.candidate),
         "metrics": difference.metrics.to_pylist(),
         "mean_step_time": _mean_step_time(difference),
-        "cause": difference.cause and difference.cause._asdict(),
+        "cause": cause and cause._asdict(),
     }
     document |= _parts_document(difference)
-    document |= {
-        "changes": _changes_document(difference),
-        "facts": difference.facts.to_pylist(),
-        "problems": difference.problem_rows,
-    }
+    document["changes"] = _changes_document(difference)
+    document["facts"] = difference.facts.to_pylist()
+    document["problems"] = difference.problem_rows
     return document
 
 
 def _judgement_document(difference: RunDifference) -> dict[str, Any]:
     """Return the verdict, and what it rests on."""
     rules = difference.rules
+    gate = difference.gate
     document = {
         "schema_version": SCHEMA_VERSION,
         "tool_version": __version__,
@@ -1147,37 +1266,36 @@ def _judgement_document(difference: RunDifference) -> dict[str, Any]:
         "statistic": difference.statistic,
         "evenness": _evenness_document(difference),
         "confidence": rules.confidence,
-        "settings_file": difference.settings.file,
     }
-    document |= {
-        "has_spread_between_captures": difference.has_spread_between_captures,
-        "comparable": difference.is_comparable,
-        "comparability": difference.comparability.to_pylist(),
-        "gate": None if difference.gate is None else _gate_document(difference.gate),
-    }
+    document["settings_file"] = difference.settings.file
+    document["has_spread_between_captures"] = difference.has_spread_between_captures
+    document["comparable"] = difference.is_comparable
+    document["comparability"] = difference.comparability.to_pylist()
+    document["gate"] = None if gate is None else _gate_document(gate)
     return document
 
 
 def _parts_document(difference: RunDifference) -> dict[str, Any]:
-    return {
-        "step_time_parts": difference.step_time_parts.to_pylist(),
-        "idle_causes": difference.idle_causes.to_pylist(),
-        "kernels": difference.top_kernels.to_pylist(),
-    }
+    parts = difference.step_time_parts.to_pylist()
+    causes = difference.idle_causes.to_pylist()
+    kernels = difference.top_kernels.to_pylist()
+    return {"step_time_parts": parts, "idle_causes": causes, "kernels": kernels}
 
 
 def _evenness_document(difference: RunDifference) -> dict[str, list[dict[str, Any]]]:
     sides = zip(SIDES, difference.evenness, strict=True)
-    return {side: list(map(asdict, captures)) for side, captures in sides}
+    return {side: [*map(asdict, captures)] for side, captures in sides}
 
 
 def _gate_document(gate: Gate) -> dict[str, Any]:
+    failed = [row["metric"] for row in gate.failed]
+    undecided = [row["metric"] for row in gate.undecided]
     return {
         "fail_on": gate.fail_on,
         "outcome": gate.outcome,
         "exit_code": gate.exit_code,
-        "failed": [row["metric"] for row in gate.failed],
-        "undecided": [row["metric"] for row in gate.undecided],
+        "failed": failed,
+        "undecided": undecided,
     }
 
 
@@ -1192,26 +1310,29 @@ def _changes_document(difference: RunDifference) -> list[dict[str, Any]]:
 
 
 def _side(side: Side) -> dict[str, Any]:
-    return {
-        **asdict(side.runs[0].header),
-        "label": side.label,
-        "captures": run_ids_of(side),
-    }
+    document = asdict(side.runs[0].header)
+    document["label"] = side.label
+    document["captures"] = run_ids_of(side)
+    return document
 
 
 def identity_of(difference: RunDifference) -> str:
     """Return what identifies a difference: the run ids of both sides, as JSON."""
     sides = (difference.baseline, difference.candidate)
-    return json.dumps([run_ids_of(side) for side in sides])
+    captures = [run_ids_of(side) for side in sides]
+    return json.dumps(captures)
 
 
 def _identity_in(document: Mapping[str, Any]) -> str:
     """Return the identity of the difference that a document is about."""
-    return json.dumps([list(map(str, document[side]["captures"])) for side in SIDES])
+    sides = [document[side] for side in SIDES]
+    captures = [list(map(str, side["captures"])) for side in sides]
+    return json.dumps(captures)
 
 
 def difference_formats(difference: RunDifference) -> dict[str, Format]:
     """Return how a difference is written in each format, and how to identify one in a file."""
+    page = partial(lazily("html.difference_page", "difference_page"), difference)
     return formats_of(
         "diff",
         identity_of(difference),
@@ -1220,5 +1341,5 @@ def difference_formats(difference: RunDifference) -> dict[str, Format]:
         blocks=partial(difference_blocks, difference),
         usage="nsyspipe diff BASELINE CANDIDATE",
         meta=DIFF_RUNS,
-        page=partial(lazily("html.difference_page", "difference_page"), difference),
+        page=page,
     )

@@ -11,6 +11,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from nsyspipe.comparison.causes import Cause
 from nsyspipe.comparison.changes import SIDES
 from nsyspipe.comparison.difference import RunDifference
 from nsyspipe.model.figures import FIGURES, METRICS
@@ -80,23 +81,26 @@ def side_blocks(difference: RunDifference) -> Iterator[Block]:
 
     If both sides ran on the same hardware, it comes once.
     """
-    sides = dict(zip(SIDES, (difference.baseline, difference.candidate), strict=True))
+    baseline_and_candidate = (difference.baseline, difference.candidate)
+    sides = dict(zip(SIDES, baseline_and_candidate, strict=True))
     hardware = {hardware_text(side.runs[0]) for side in sides.values()}
     is_shared = len(hardware) == 1
     for name, side in sides.items():
         run = side.runs[0]
-        facts = [steps_text(run)] if is_shared else subject_facts(run)
+        facts = [side.name]
+        facts += [steps_text(run)] if is_shared else subject_facts(run)
         n_captures = len(side.runs)
         if n_captures > 1:
-            facts = [*facts, f"the first of {n_captures} captures"]
-        yield Facts([side.name, *facts], name, is_of_several=True)
+            facts.append(f"the first of {n_captures} captures")
+        yield Facts(facts, name, is_of_several=True)
     if is_shared:
         yield Facts(sorted(hardware), "both", is_of_several=True)
     yield from full.doubt_blocks(difference)
 
 
 def _problem_blocks(difference: RunDifference) -> Iterator[Block]:
-    unused = [row for row in difference.problem_rows if row["code"] in _ALWAYS_SHOWN_PROBLEMS]
+    rows = difference.problem_rows
+    unused = [row for row in rows if row["code"] in _ALWAYS_SHOWN_PROBLEMS]
     if unused:
         yield Troubles(full.side_problems(unused), is_close=True)
 
@@ -112,16 +116,12 @@ def parts_or_metrics(difference: RunDifference) -> Block:
     if not rows:
         limit = percent_text(LITTLE_SHARE)
         return Sentence(f"No part of the step changed by more than {limit}.", is_close=False)
-    baseline, candidate = (
-        Field(side, attrgetter(side), from_width=_MIN_WIDTH_FOR_VALUES) for side in SIDES
-    )
-    fields = [
-        Field("slowest rank, mean of steps", attrgetter("name"), "word"),
-        baseline,
-        candidate,
-        Field("change", attrgetter("change")),
-        Field("", attrgetter("bar"), "word", from_width=_MIN_WIDTH_FOR_BARS),
-    ]
+    width = _MIN_WIDTH_FOR_VALUES
+    fields = [Field("slowest rank, mean of steps", attrgetter("name"), "word")]
+    fields += [Field(side, attrgetter(side), from_width=width) for side in SIDES]
+    fields.append(Field("change", attrgetter("change")))
+    bar = Field("", attrgetter("bar"), "word", from_width=_MIN_WIDTH_FOR_BARS)
+    fields.append(bar)
     return table_of(PARTS, rows, fields)
 
 
@@ -135,17 +135,21 @@ def part_rows(difference: RunDifference) -> list[PartRow]:
     parts = _known_parts(difference)
     if not parts:
         return []
-    changed = [part for part in parts if abs(part["delta_ns"]) >= LITTLE_SHARE * mean_ns]
-    time_metrics = {"step_time", *(part["part"] for part in changed)}
+    min_ns = LITTLE_SHARE * mean_ns
+    changed = [part for part in parts if abs(part["delta_ns"]) >= min_ns]
+    time_metrics = {part["part"] for part in changed}
+    time_metrics.add("step_time")
     judged = [name for name in difference.judged if name not in time_metrics]
     metrics = {row["metric"]: row for row in difference.metrics.to_pylist()}
     names = dict.fromkeys([_OVERLAP.name, *judged])
-    metric_rows = [_metric_row(metrics[name]) for name in names if _is_changed(metrics[name])]
+    rows = [metrics[name] for name in names]
+    metric_rows = [_metric_row(row) for row in rows if _is_changed(row)]
     return [*_time_rows(changed), *metric_rows]
 
 
 def _known_parts(difference: RunDifference) -> list[dict[str, Any]]:
-    return [part for part in difference.step_time_parts.to_pylist() if part["delta_ns"] is not None]
+    parts = difference.step_time_parts.to_pylist()
+    return [part for part in parts if part["delta_ns"] is not None]
 
 
 def _time_rows(parts: list[dict[str, Any]]) -> list[PartRow]:
@@ -153,15 +157,16 @@ def _time_rows(parts: list[dict[str, Any]]) -> list[PartRow]:
     largest_ns = max((abs(part["delta_ns"]) for part in parts), default=0.0)
     times = [ms_text(part["baseline_ns"]) for part in parts]
     times += [ms_text(part["candidate_ns"]) for part in parts]
-    changes = [delta_text("ns", part["delta_ns"]) for part in parts]
-    texts = [f"{text} ms" for text in in_one_unit([*times, *changes], "ms")]
+    times += [delta_text("ns", part["delta_ns"]) for part in parts]
+    texts = [f"{text} ms" for text in in_one_unit(times, "ms")]
     n_parts = len(parts)
-    columns = (texts[:n_parts], texts[n_parts : 2 * n_parts], texts[2 * n_parts :])
     rows = []
-    for part, before, after, change in zip(parts, *columns, strict=True):
+    for number, part in enumerate(parts):
+        before, after, change = texts[number::n_parts]
         label = metric_label(part["part"])
         bar = _bar(part["delta_ns"], largest_ns)
-        rows.append(PartRow(label, before, after, change, bar))
+        row = PartRow(label, before, after, change, bar)
+        rows.append(row)
     return rows
 
 
@@ -174,9 +179,10 @@ def _bar(delta_ns: float, largest_ns: float) -> str:
 
 def _metric_row(row: Mapping[str, Any]) -> PartRow:
     unit = row["unit"]
+    label = metric_label(row["metric"])
     before, after = (value_text(unit, row[side]) for side in SIDES)
     change = delta_text(unit, row["delta"])
-    return PartRow(metric_label(row["metric"]), before, after, change, bar="")
+    return PartRow(label, before, after, change, bar="")
 
 
 def _is_changed(row: Mapping[str, Any]) -> bool:
@@ -184,7 +190,8 @@ def _is_changed(row: Mapping[str, Any]) -> bool:
     if row["delta"] is None:
         return False
     baseline = abs(row["baseline"] or 1.0)
-    return bool(abs(row["delta"]) >= LITTLE_SHARE * baseline)
+    min_change = LITTLE_SHARE * baseline
+    return bool(abs(row["delta"]) >= min_change)
 
 
 def _kernel_blocks(difference: RunDifference) -> Iterator[Block]:
@@ -193,9 +200,12 @@ def _kernel_blocks(difference: RunDifference) -> Iterator[Block]:
     parts = difference.step_time_parts.to_pylist()
     delta_of_part = {part["part"]: part["delta_ns"] or 0.0 for part in parts}
     compute_ns = abs(delta_of_part.get("compute", 0.0))
-    if not mean_ns or compute_ns < _MIN_EXPLAINED_COMPUTE_SHARE * mean_ns:
+    if not mean_ns:
         return
-    rows = difference.top_kernels.to_pylist()[:_MAX_SHOWN_KERNELS]
+    if compute_ns < _MIN_EXPLAINED_COMPUTE_SHARE * mean_ns:
+        return
+    top_kernels = difference.top_kernels.to_pylist()
+    rows = top_kernels[:_MAX_SHOWN_KERNELS]
     if rows:
         yield full.kernels_table(difference, rows)
 
@@ -203,20 +213,24 @@ def _kernel_blocks(difference: RunDifference) -> Iterator[Block]:
 def _change_blocks(difference: RunDifference) -> Iterator[Block]:
     """Yield what else changed, without what the cause names already."""
     cause = difference.cause
-    changes = () if cause is None else (*cause.facts, *(change for change, _ in cause.beside))
-    named = {change[0] for change in changes}
-    texts = [
-        full.change_text_of_fact(row)
-        for row in full.shown_changes(difference)
-        if row["what"] not in named
-    ]
+    named = set() if cause is None else _names_of_facts(cause)
+    rows = [row for row in full.shown_changes(difference) if row["what"] not in named]
+    texts = [full.change_text_of_fact(row) for row in rows]
     if not texts:
         return
     n_more = len(texts) - _MAX_SHOWN_CHANGES
-    lines = [Line(text) for text in texts[:_MAX_SHOWN_CHANGES]]
+    shown_texts = texts[:_MAX_SHOWN_CHANGES]
+    lines = [Line(text) for text in shown_texts]
     if n_more > 0:
         lines.append(Line(f"and {n_more} more (-v)"))
     yield Lines("Also changed", lines)
+
+
+def _names_of_facts(cause: Cause) -> set[str]:
+    """Return the names of the changed facts that the sentence of a cause has."""
+    names = {change[0] for change in cause.facts}
+    names.update(change[0] for change, _ in cause.beside)
+    return names
 
 
 def _notes(difference: RunDifference) -> list[str]:
@@ -227,7 +241,9 @@ def _notes(difference: RunDifference) -> list[str]:
     if same and not changes:
         texts.append("No other difference was found in what both sides recorded (-v lists it).")
     texts += full.spread_text(difference, "LABEL=REPORTS")
-    if difference.settings.file:
-        texts.append(f"Thresholds from {difference.settings.file}.")
-    texts.append(f"-v shows all {len(FIGURES)} metrics, kernels, facts and methods.")
+    file = difference.settings.file
+    if file:
+        texts.append(f"Thresholds from {file}.")
+    n_metrics = len(FIGURES)
+    texts.append(f"-v shows all {n_metrics} metrics, kernels, facts and methods.")
     return texts

@@ -3,7 +3,7 @@
 They are about what a machine has, what reports can answer, or which runs a run store has.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from operator import itemgetter
@@ -98,9 +98,11 @@ def machine_blocks(checks: Sequence[Check], *, is_verbose: bool = False) -> Iter
     yield Sentence(_machine_verdict(checks), "bold")
     rows: list[list[Cell]] = []
     for check in checks:
-        size = "" if check.found_bytes is None else f"{bytes_text(check.found_bytes)} "
+        n_bytes = check.found_bytes
+        size = "" if n_bytes is None else f"{bytes_text(n_bytes)} "
+        found_text = f"{size}{check.found}"
         name = _display_name(check.name)
-        rows.append([Word(check.status), name, f"{size}{check.found}", check.needed_for])
+        rows.append([Word(check.status), name, found_text, check.needed_for])
     yield _table("What this machine has", rows, has_all_columns=is_verbose)
     fixes = [(_display_name(check.name), check.fix) for check in checks if check.fix]
     yield from _fix_list(fixes)
@@ -114,17 +116,15 @@ def reports_blocks(examination: Examination, *, is_verbose: bool = False) -> Ite
     capabilities = examination.capabilities
     used = [capability for capability in capabilities if capability.is_used]
     unused = [capability for capability in capabilities if not capability.is_used]
-    widest = max(len(_display_name(capability.name)) for capability in capabilities)
+    names = [_display_name(capability.name) for capability in capabilities]
+    widest = max(map(len, names))
     yield Sentence(_reports_verdict(examination), "bold")
     yield Facts(_facts_of_reports(examination, is_verbose=is_verbose), "Reports")
     yield _table("What these reports can answer", _rows(used), widest, has_all_columns=is_verbose)
     yield Heading("Visible in Nsight Systems, but not used by nsyspipe:", "dim")
+    unused_rows = _rows(unused)
     yield _table(
-        "Shown by Nsight Systems",
-        _rows(unused),
-        widest,
-        is_close=True,
-        has_all_columns=is_verbose,
+        "Shown by Nsight Systems", unused_rows, widest, is_close=True, has_all_columns=is_verbose
     )
     max_names = len(examination.reports) if is_verbose else _MAX_NAMED_REPORTS
     yield from _fix_list(_fixes(capabilities, max_names))
@@ -133,15 +133,12 @@ def reports_blocks(examination: Examination, *, is_verbose: bool = False) -> Ite
 
 
 def _rows(capabilities: Iterable[Capability]) -> list[list[Cell]]:
-    return [
-        [
-            Word(capability.status),
-            _display_name(capability.name),
-            capability.found,
-            capability.answers,
-        ]
-        for capability in capabilities
-    ]
+    rows: list[list[Cell]] = []
+    for capability in capabilities:
+        status = Word(capability.status)
+        name = _display_name(capability.name)
+        rows.append([status, name, capability.found, capability.answers])
+    return rows
 
 
 def _facts_of_reports(examination: Examination, *, is_verbose: bool) -> list[str]:
@@ -150,13 +147,16 @@ def _facts_of_reports(examination: Examination, *, is_verbose: bool) -> list[str
     n_runs = len(examination.runs)
     if n_runs > 1:
         max_names = n_runs if is_verbose else _MAX_NAMED_RUNS
-        facts.append(f"{n_runs} runs: {few(examination.runs, max_names)}")
+        names = few(examination.runs, max_names)
+        facts.append(f"{n_runs} runs: {names}")
     else:
         facts.append(_names_of_reports(examination, is_verbose=is_verbose))
     if examination.nsys_versions:
-        facts.append(f"exported by nsys {', '.join(examination.nsys_versions)}")
+        versions = ", ".join(examination.nsys_versions)
+        facts.append(f"exported by nsys {versions}")
     if examination.schema_versions:
-        facts.append(f"export schema {', '.join(examination.schema_versions)}")
+        schemas = ", ".join(examination.schema_versions)
+        facts.append(f"export schema {schemas}")
     return facts
 
 
@@ -164,9 +164,12 @@ def _fixes(capabilities: Iterable[Capability], max_names: int) -> Iterator[tuple
     """Yield the name of what is missing and how to add it, with the reports unless all lack it."""
     for capability in capabilities:
         if capability.fix:
-            is_in_some = capability.n_with > 0
-            reports = f" (for {few(capability.lacking, max_names)})" if is_in_some else ""
-            yield _display_name(capability.name), f"{capability.fix}{reports}"
+            name = _display_name(capability.name)
+            reports = ""
+            if capability.n_with > 0:
+                names = few(capability.lacking, max_names)
+                reports = f" (for {names})"
+            yield name, f"{capability.fix}{reports}"
 
 
 def _problem_rows(examination: Examination) -> Iterator[dict[str, Any]]:
@@ -184,7 +187,8 @@ def _names_of_reports(examination: Examination, *, is_verbose: bool) -> str:
         return listed(reports)
     has_more = bool(reports[1:-1])
     joint = " ... " if has_more else " and "
-    return joint.join(dict.fromkeys((reports[0], reports[-1])))
+    first_and_last = (reports[0], reports[-1])
+    return joint.join(dict.fromkeys(first_and_last))
 
 
 def store_blocks(stored: StoredRuns, store: str, *, is_verbose: bool = False) -> Iterator[Block]:
@@ -192,27 +196,33 @@ def store_blocks(stored: StoredRuns, store: str, *, is_verbose: bool = False) ->
     runs = _run_rows(stored)
     n_labels = len({run["label"] for run in runs})
     labels = f" of {n_labels} labels" if n_labels > 1 else ""
-    size = f"The run store has {counted(len(runs), 'saved run')}{labels}."
+    n_runs = counted(len(runs), "saved run")
+    size = f"The run store has {n_runs}{labels}."
     naming = f"Name a run as {store}:ID, or as {store}:LABEL for the latest run of a label."
     yield Sentence(f"{size} {naming}", "bold")
     yield table_of("Saved runs", runs, _columns_of_runs(is_verbose=is_verbose))
     if stored.unreadable:
-        yield Troubles([_unreadable_trouble(run) for run in stored.unreadable])
+        yield Troubles([*map(_unreadable_trouble, stored.unreadable)])
 
 
 def _columns_of_runs(*, is_verbose: bool) -> list[Field]:
     """Return the columns of the table of saved runs."""
     min_width = 0 if is_verbose else _MIN_WIDTH_FOR_ALL_COLUMNS
+    run_id = Field("ID", itemgetter("run_id"), "word")
+    label = Field("label", itemgetter("label"), "text")
     captured = Field("captured, UTC", _captured_text, "text", from_width=min_width)
-    step_time = Field(_STEP_TIME.short, lambda run: ms_text(run[_STEP_TIME.column]))
-    return [
-        Field("ID", itemgetter("run_id"), "word"),
-        Field("label", itemgetter("label"), "text"),
-        captured,
-        Field("ranks", _ranks_text),
-        Field("steps", lambda run: count_text(run["n_summary_steps"])),
-        step_time,
-    ]
+    ranks = Field("ranks", _ranks_text)
+    steps = Field("steps", _n_steps_text)
+    step_time = Field(_STEP_TIME.short, _step_time_text)
+    return [run_id, label, captured, ranks, steps, step_time]
+
+
+def _n_steps_text(run: Mapping[str, Any]) -> str:
+    return count_text(run["n_summary_steps"])
+
+
+def _step_time_text(run: Mapping[str, Any]) -> str:
+    return ms_text(run[_STEP_TIME.column])
 
 
 def _captured_text(run: Mapping[str, Any]) -> str:
@@ -223,20 +233,22 @@ def _captured_text(run: Mapping[str, Any]) -> str:
 
 
 def _unreadable_trouble(run: Unreadable) -> Trouble:
-    return "error", f"{run.run_id}: {run.table} {run.message}", "", run.fix
+    message = f"{run.run_id}: {run.table} {run.message}"
+    return "error", message, "", run.fix
 
 
 def _ranks_text(run: Mapping[str, Any]) -> str:
     """Return how many ranks a saved run has, and of how many if some are missing."""
     n_ranks = run["n_ranks"]
-    n_job_ranks = job_ranks(n_ranks, run["n_processes"], run["world_size"]) or 0
+    n_processes = run["n_processes"]
+    n_job_ranks = job_ranks(n_ranks, n_processes, run["world_size"]) or 0
     missing = f" of {n_job_ranks}" if n_job_ranks > n_ranks else ""
     return f"{count_text(n_ranks)}{missing}"
 
 
 def store_document(stored: StoredRuns) -> dict[str, Any]:
     """Return the runs of a store as plain Python values."""
-    problems = [structs.asdict(run) for run in stored.unreadable]
+    problems = [*map(structs.asdict, stored.unreadable)]
     return _HEAD | {"runs": _run_rows(stored), "problems": problems}
 
 
@@ -244,24 +256,22 @@ def _run_rows(stored: StoredRuns) -> list[dict[str, Any]]:
     """Return the rows of the runs of a store, with the time of a capture as text."""
     runs = stored.runs.select(_RUN_COLUMNS)
     times = pc.strftime(runs[_CAPTURED], "%Y-%m-%dT%H:%M:%SZ")
-    runs = runs.set_column(_RUN_COLUMNS.index(_CAPTURED), _CAPTURED, times)
+    place = _RUN_COLUMNS.index(_CAPTURED)
+    runs = runs.set_column(place, _CAPTURED, times)
     return cast("list[dict[str, Any]]", runs.to_pylist())
 
 
 def machine_document(checks: Iterable[Check]) -> dict[str, Any]:
     """Return the document of a machine as plain Python values."""
-    return _HEAD | {"checks": [asdict(check) for check in checks], "problems": []}
+    return _HEAD | {"checks": [*map(asdict, checks)], "problems": []}
 
 
 def reports_document(examination: Examination) -> dict[str, Any]:
     """Return the document of an examination as plain Python values."""
     problems = [problem.row for problem in examination.problems]
-    capabilities = [structs.asdict(capability) for capability in examination.capabilities]
-    return _HEAD | {
-        "reports": list(examination.reports),
-        "capabilities": capabilities,
-        "problems": problems,
-    }
+    capabilities = [*map(structs.asdict, examination.capabilities)]
+    reports = list(examination.reports)
+    return _HEAD | {"reports": reports, "capabilities": capabilities, "problems": problems}
 
 
 def doctor_formats(blocks: Sequence[Block], document: dict[str, Any]) -> dict[str, Format]:
@@ -269,40 +279,53 @@ def doctor_formats(blocks: Sequence[Block], document: dict[str, Any]) -> dict[st
 
     No file names the machine or the reports that it is about, so none has an identity.
     """
-    markdown = partial(as_markdown, blocks, ["<!-- nsyspipe:doctor -->"], "nsyspipe doctor REPORTS")
-    page = partial(blocks_page, blocks, "nsyspipe doctor", ("nsyspipe-doctor", ""))
-    texts = {"json": partial(dumps, document), "markdown": markdown, "html": page}
-    return {name: Format(text, lambda _: None) for name, text in texts.items()}
+    head = ["<!-- nsyspipe:doctor -->"]
+    markdown = partial(as_markdown, blocks, head, "nsyspipe doctor REPORTS")
+    meta = ("nsyspipe-doctor", "")
+    page = partial(blocks_page, blocks, "nsyspipe doctor", meta)
+    return {
+        "json": _format_without_identity(partial(dumps, document)),
+        "markdown": _format_without_identity(markdown),
+        "html": _format_without_identity(page),
+    }
+
+
+def _format_without_identity(text: Callable[[], str]) -> Format:
+    return Format(text, lambda _: None)
 
 
 def _machine_verdict(checks: Sequence[Check]) -> str:
     """Return which tasks a machine can do, and which it cannot."""
     tasks: dict[_Ability, list[str]] = {_CAN: [], _UNCLEAR: [], _CANNOT: []}
     for task, words in _TASKS.items():
-        status_of_check = {
-            check.name: check.status for check in checks if task in check.needed_for.split(", ")
-        }
+        status_of_check = _statuses(checks, task)
         restrictions = _restrictions(status_of_check) if task == "capture" else {}
-        ability = _ability(
-            [status for name, status in status_of_check.items() if name not in restrictions]
-        )
+        needed = status_of_check.keys() - restrictions.keys()
+        ability = _ability({status_of_check[name] for name in needed})
         restriction = "" if ability is _CANNOT else "".join(restrictions.values())
-        tasks[ability].append(words + restriction)
-    sentences = [
-        f"{ability.start} {listed(names, joint=ability.joint)}."
-        for ability, names in tasks.items()
-        if names
-    ]
+        tasks[ability].append(f"{words}{restriction}")
+    sentences = []
+    for ability, names in tasks.items():
+        if names:
+            task_list = listed(names, joint=ability.joint)
+            sentences.append(f"{ability.start} {task_list}.")
     return " ".join(sentences)
+
+
+def _statuses(checks: Iterable[Check], task: str) -> dict[str, str]:
+    """Return the statuses of the checks that a task needs, by the names of the checks."""
+    statuses: dict[str, str] = {}
+    for check in checks:
+        if task in check.needed_for.split(", "):
+            statuses[check.name] = check.status
+    return statuses
 
 
 def _restrictions(status_of_check: Mapping[str, str]) -> dict[str, str]:
     """Return the missing things without which a capture is still possible, and its restrictions."""
-    return {
-        name: restriction
-        for name, restriction in _RESTRICTIONS_ON_CAPTURE.items()
-        if status_of_check.get(name) == "missing"
-    }
+    missing = {name for name, status in status_of_check.items() if status == "missing"}
+    items = _RESTRICTIONS_ON_CAPTURE.items()
+    return {name: restriction for name, restriction in items if name in missing}
 
 
 def _ability(statuses: Collection[str]) -> _Ability:
@@ -315,15 +338,21 @@ def _ability(statuses: Collection[str]) -> _Ability:
 def _reports_verdict(examination: Examination) -> str:
     """Return how many questions reports answer, and which ones they do not answer in full."""
     used = [capability for capability in examination.capabilities if capability.is_used]
-    names = grouped((capability.status, _display_name(capability.name)) for capability in used)
+    statuses_and_names = [
+        (capability.status, _display_name(capability.name)) for capability in used
+    ]
+    names = grouped(statuses_and_names)
     n_reports = len(examination.reports)
     subject = "This report answers" if n_reports == 1 else f"These {n_reports} reports answer"
     n_answered = len(names.get(YES, []))
-    sentences = [f"{subject} {n_answered} of {len(used)} questions."]
+    n_questions = len(used)
+    sentences = [f"{subject} {n_answered} of {n_questions} questions."]
     if PARTLY in names:
-        sentences.append(f"Partly answered: {', '.join(names[PARTLY])}.")
+        partly = ", ".join(names[PARTLY])
+        sentences.append(f"Partly answered: {partly}.")
     if NO in names:
-        sentences.append(f"Not answered: {', '.join(names[NO])}.")
+        unanswered = ", ".join(names[NO])
+        sentences.append(f"Not answered: {unanswered}.")
     return " ".join(sentences)
 
 
@@ -336,12 +365,13 @@ def _table(
     has_all_columns: bool = False,
 ) -> Table:
     min_width = 0 if has_all_columns else _MIN_WIDTH_FOR_ALL_COLUMNS
-    columns = [
-        Field("status", kind="word"),
-        Field("what", kind="word", least=name_width),
-        Field("found", kind="prose"),
-        Field("needed for", kind="prose", from_width=min_width, most=_MAX_WIDTH_OF_NEEDED_FOR),
-    ]
+    status = Field("status", kind="word")
+    what = Field("what", kind="word", least=name_width)
+    found_column = Field("found", kind="prose")
+    needed_for = Field(
+        "needed for", kind="prose", from_width=min_width, most=_MAX_WIDTH_OF_NEEDED_FOR
+    )
+    columns = [status, what, found_column, needed_for]
     return Table(caption, columns, rows, has_headings=not is_close, is_close=is_close)
 
 
@@ -349,16 +379,18 @@ def _fix_list(fixes: Iterable[tuple[str, str]]) -> Iterator[Block]:
     """Yield a table of what is missing and how to add it, with a row for each way to add it."""
     names_of_fix = grouped((fix, name) for name, fix in fixes)
     if names_of_fix:
-        columns = [
-            Field("what is missing", kind="text", most=_MAX_WIDTH_OF_MISSING_NAMES),
-            Field("what adds it", kind="prose"),
-        ]
-        rows = [[", ".join(names), fix] for fix, names in names_of_fix.items()]
+        missing = Field("what is missing", kind="text", most=_MAX_WIDTH_OF_MISSING_NAMES)
+        columns = [missing, Field("what adds it", kind="prose")]
+        rows: list[list[Cell]] = []
+        for fix, names in names_of_fix.items():
+            rows.append([", ".join(names), fix])
         yield Heading("How to add missing data:")
         yield Table("What adds it", columns, rows, has_headings=False, is_close=True)
 
 
 def _display_name(name: str) -> str:
     """Return the name of a check or a question in words."""
-    words = (word.upper() if word in _ACRONYMS else word for word in name.split("_"))
-    return _DISPLAY_NAMES.get(name) or " ".join(words)
+    if name in _DISPLAY_NAMES:
+        return _DISPLAY_NAMES[name]
+    words = [word.upper() if word in _ACRONYMS else word for word in name.split("_")]
+    return " ".join(words)

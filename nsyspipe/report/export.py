@@ -168,25 +168,24 @@ def _format_name(target: Path, formats: Iterable[str], *, is_run: bool) -> str:
     name = FORMAT_OF_SUFFIX.get(target.suffix.lower(), "")
     if name in formats:
         return name
-    possible = [suffix for suffix, of_suffix in FORMAT_OF_SUFFIX.items() if of_suffix in formats]
+    possible = [suffix for suffix, name in FORMAT_OF_SUFFIX.items() if name in formats]
     is_hidden_file = target.name.startswith(".")
     stem = target.with_name("run") if is_hidden_file else target.with_suffix("")
     fix = f"{stem}.html"
     if is_run and target.suffix == ".parquet":
         fix = f"export.parquet(run, '{stem}/')"
     problem = f"has the suffix {target.suffix!r}"
-    raise OptionError(str(target), problem, found=", ".join(possible), fix=fix)
+    suffixes = ", ".join(possible)
+    raise OptionError(str(target), problem, found=suffixes, fix=fix)
 
 
 def _check_trace_options(*, steps: object, ranks: object) -> None:
     """Refuse steps and ranks, because only a trace can be written of some of them."""
     for option, value in (("ranks", ranks), ("steps", steps)):
         if value is not None:
-            raise OptionError(
-                f"{option}={short_repr(value)}",
-                "belongs to a trace",
-                fix=f"run.pftrace, or no {option}",
-            )
+            argument = f"{option}={short_repr(value)}"
+            fix = f"run.pftrace, or no {option}"
+            raise OptionError(argument, "belongs to a trace", fix=fix)
 
 
 def _answer_formats(answer: object) -> _AnswerFormats:
@@ -258,7 +257,8 @@ def dashboard(
     target = path_of("path", path, "runs.html")
     if is_one_run(store_path):
         saved = find_saved(store_path)
-        fix = f"dashboard({str(saved[0])!r}, {target!r})"
+        run_id = str(saved[0])
+        fix = f"dashboard({run_id!r}, {target!r})"
         raise OptionError(f"store={str(store_path)!r}", "is one run, not a run store", fix=fix)
     check_dashboard(target, store_path, force=force)
     pages_path = None if pages is None else Path(path_of("pages", pages, "pages='pages/'"))
@@ -317,19 +317,21 @@ def document(run: Run | RunDifference | Scoreboard | WhatIf) -> dict[str, Any]:
     if not isinstance(run, Run):
         made = _answer_formats(run)
         return json.loads(made.formats["json"].text())  # type: ignore[no-any-return]
-    summary = run.summary().to_pylist()[0]
+    (summary,) = run.summary().to_pylist()
     step_counts = {name: summary.pop(name) for name in ("n_steps", "n_summary_steps")}
-    summary["by_rank"] = _extremes_by_rank(run, ("step_time_ns", *FIGURES_OF_RANKS))
+    extremes = _extremes_by_rank(run, ("step_time_ns", *FIGURES_OF_RANKS))
+    counts_and_figures = step_counts | {"skipped_steps": run.skipped_steps} | summary
     tables = {key: run.table(schema.name).to_pylist() for key, schema in DOCUMENTED.items()}
     tables["ranks"] = run.ranks.drop_columns([*_NOT_IN_RANKS]).to_pylist()
-    header = asdict(run.header) | {"parallelism": parallelism(run.traffic())}
+    header = asdict(run.header)
+    header["parallelism"] = parallelism(run.traffic())
     evenness = run.evenness()
     findings = [_documented_finding(row) for row in run.finding_rows]
     return {
         "schema_version": SCHEMA_VERSION,
         "tool_version": __version__,
         "run": header,
-        "summary": step_counts | {"skipped_steps": run.skipped_steps} | summary,
+        "summary": counts_and_figures | {"by_rank": extremes},
         "evenness": evenness and asdict(evenness),
         **tables,
         "nccl": run.nccl and asdict(run.nccl),
@@ -340,7 +342,8 @@ def document(run: Run | RunDifference | Scoreboard | WhatIf) -> dict[str, Any]:
 
 def _documented_finding(row: dict[str, Any]) -> dict[str, Any]:
     """Return a row of `findings` whose evidence is values in place of JSON text."""
-    return row | {"evidence": json.loads(row["evidence"])}
+    evidence = json.loads(row["evidence"])
+    return row | {"evidence": evidence}
 
 
 def _extremes_by_rank(run: Run, figures: Iterable[str]) -> dict[str, dict[str, list[float]] | None]:
@@ -352,7 +355,8 @@ def _extremes_by_rank(run: Run, figures: Iterable[str]) -> dict[str, dict[str, l
     value_of_pair = itemgetter(1)
     extremes: dict[str, dict[str, list[float]] | None] = {}
     for name in figures:
-        pairs = [[row["rank"], row[name]] for row in rows if row[name] is not None]
+        known = [row for row in rows if row[name] is not None]
+        pairs = [[row["rank"], row[name]] for row in known]
         extremes[name] = None
         if pairs:
             lowest = min(pairs, key=value_of_pair)

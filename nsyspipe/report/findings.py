@@ -191,7 +191,9 @@ class Finding(Struct, frozen=True):
     def gain(self) -> str:
         """The estimated saving, with its share of the step time."""
         saving = self.estimate.saving
-        return f"{saving.time} ({saving.share})" if saving else absent
+        if not saving:
+            return absent
+        return f"{saving.time} ({saving.share})"
 
     @property
     def assumes(self) -> str:
@@ -214,18 +216,16 @@ def findings_of(run: Run) -> list[Finding]:
 
     Shares are of the mean step time, which no saving can exceed.
     """
-    summary = run.summary().to_pylist()[0]
-    return [
-        _finding(row, summary, run.rank_names)
-        for row in run.finding_rows
-        if not _is_of_capture(row)
-    ]
+    (summary,) = run.summary().to_pylist()
+    rows = [row for row in run.finding_rows if not _is_of_capture(row)]
+    return [_finding(row, summary, run.rank_names) for row in rows]
 
 
 def _finding(row: Mapping[str, Any], summary: Mapping[str, Any], names: RankNames) -> Finding:
     evidence = json.loads(row["evidence"])
     mean_step_ns = words.mean_step_ns(summary)
-    bound = _bound(row["saving_ns_per_step"] or None, evidence, mean_step_ns, names)
+    saving_ns = row["saving_ns_per_step"] or None
+    bound = _bound(saving_ns, evidence, mean_step_ns, names)
     estimate = _estimate(row, evidence, mean_step_ns, summary["step_time_ns"])
     title = _sentence(row["title"])
     advice = _sentence(row["advice"])
@@ -252,10 +252,11 @@ def _bound(
     names: RankNames,
 ) -> Bound:
     share = divided(saving_ns, mean_step_ns)
+    bar_share = min(share or 0.0, 1.0)
     return Bound(
         saving_ns=saving_ns,
         saving=ms_text(saving_ns),
-        share=min(share or 0.0, 1.0),
+        share=bar_share,
         share_text=percent_text(share),
         parts=parts_text(evidence, names),
         assumed=words.assumed_text(evidence),
@@ -273,19 +274,22 @@ def _estimate(
     saving_ns = limit_ns
     if limit_ns is None:
         saving_ns = evidence.get("replay_conditional_ns_per_step", row["expected_ns_per_step"])
-    likely_ns, low_ns, high_ns = (
-        evidence.get(f"replay_step_time{end}_ns") for end in ("", "_low", "_high")
-    )
+    likely_ns = evidence.get("replay_step_time_ns")
+    low_ns = evidence.get("replay_step_time_low_ns")
+    high_ns = evidence.get("replay_step_time_high_ns")
     has_range = low_ns is not None and high_ns is not None
     is_clear = not has_range or words.is_clear(captured_step_ns, low_ns, high_ns)
+    step = _simulated_step(likely_ns, low_ns, high_ns)
+    saving = _estimated_saving(saving_ns, mean_step_ns)
+    refused = evidence.get("replay_refused") or ""
     return Estimate(
-        saving=_estimated_saving(saving_ns, mean_step_ns),
+        saving=saving,
         saving_ns=saving_ns,
         is_limit=limit_ns is not None,
-        step=_simulated_step(likely_ns, low_ns, high_ns),
+        step=step,
         is_clear=is_clear,
         assumes=evidence.get("replay_assumes"),
-        refused=evidence.get("replay_refused") or "",
+        refused=refused,
     )
 
 
@@ -297,7 +301,8 @@ def _estimated_saving(
         return None
     if abs(share) < _MIN_ESTIMATED_SHARE:
         share = 0.0
-    return EstimatedSaving(share=percent_text(share), time=ms_text(share * mean_step_ns))
+    time = ms_text(share * mean_step_ns)
+    return EstimatedSaving(share=percent_text(share), time=time)
 
 
 def _simulated_step(
@@ -311,17 +316,23 @@ def _simulated_step(
 def finding_lines(finding: Finding) -> Lines:
     """Return everything about a finding: what to do, why, and what the saving rests on."""
     bound = finding.bound
-    lines = [Line(f"{finding.title}.", "Why:"), Line(f"{finding.advice}.", "How:")]
+    estimate = finding.estimate
+    why = Line(f"{finding.title}.", "Why:")
+    how = Line(f"{finding.advice}.", "How:")
+    lines = [why, how]
     if bound.share:
         saving = f"at most {bound.saving} per step ({bound.share_text}){bound.assumed}."
         lines.append(Line(saving, "Saves"))
     if bound.parts:
-        lines.append(Line(f"{bound.parts}.", "Upper bound:"))
-    if finding.estimate.saving:
+        parts = Line(f"{bound.parts}.", "Upper bound:")
+        lines.append(parts)
+    if estimate.saving:
         lines.append(_estimate_line(finding))
-    if finding.estimate.refused:
-        lines.append(Line(f"{finding.estimate.refused}.", "No estimate:"))
-    return Lines(f"{finding.action} [{finding.id}]", lines)
+    if estimate.refused:
+        refusal = Line(f"{estimate.refused}.", "No estimate:")
+        lines.append(refusal)
+    heading = f"{finding.action} [{finding.id}]"
+    return Lines(heading, lines)
 
 
 def _estimate_line(finding: Finding) -> Line:
@@ -330,7 +341,8 @@ def _estimate_line(finding: Finding) -> Line:
         return Line(limit, "Saves")
     noise = "" if finding.estimate.is_clear else ", within noise"
     assumption = f", {finding.assumes}" if finding.assumes else ""
-    return Line(f"{finding.gain}{noise}{assumption}.", "Estimated saving:")
+    text = f"{finding.gain}{noise}{assumption}."
+    return Line(text, "Estimated saving:")
 
 
 def capture_notes(run: Run) -> Iterator[Sentence]:
@@ -340,16 +352,19 @@ def capture_notes(run: Run) -> Iterator[Sentence]:
     """
     for row in run.finding_rows:
         if _is_of_capture(row):
-            yield Sentence(f"{_sentence(row['title'])}.")
+            title = _sentence(row["title"])
+            yield Sentence(f"{title}.")
 
 
 def _is_of_capture(row: Mapping[str, Any]) -> bool:
-    return row["id"] == "profiler-overhead" and not row["saving_ns_per_step"]
+    is_of_profiler = row["id"] == "profiler-overhead"
+    return is_of_profiler and not row["saving_ns_per_step"]
 
 
 def _sentence(text: str) -> str:
     """Return a text as a sentence begins."""
-    return text if _CODE_WORD.match(text) else upper_first(text)
+    is_code = _CODE_WORD.match(text)
+    return text if is_code else upper_first(text)
 
 
 def evidence_rows(
@@ -360,10 +375,11 @@ def evidence_rows(
     Nulls are left out, and so are entries that are also there by rank.
     """
     for key, value in evidence.items():
+        is_also_by_rank = f"{key}_by_rank" in evidence
         if isinstance(value, dict):
             entries = {f"{key}: {entry}": entry_value for entry, entry_value in value.items()}
             yield from evidence_rows(entries, names)
-        elif value is not None and f"{key}_by_rank" not in evidence:
+        elif value is not None and not is_also_by_rank:
             yield _evidence_row(key, value, names)
 
 
@@ -371,8 +387,9 @@ def _evidence_row(key: str, value: object, names: RankNames) -> tuple[str, str]:
     """Return the label and the text of an entry with a key such as ``idle_ns_by_rank: 3``."""
     head, _, entry = key.partition(": ")
     column, _, split_by = head.partition("_by_")
-    label = _metric_label(column) + _entry_label(split_by, entry, names)
-    return label, _value_text(column, value, names)
+    label = _metric_label(column)
+    entry_label = _entry_label(split_by, entry, names)
+    return f"{label}{entry_label}", _value_text(column, value, names)
 
 
 def _metric_label(column: str) -> str:
@@ -380,7 +397,8 @@ def _metric_label(column: str) -> str:
     figure = FIGURES.get(column) or FIGURES.get(stem)
     label = figure.short if figure else _label_without_figure(stem)
     is_per_step = stem != column
-    return f"{label} per step" if is_per_step and "per step" not in label else label
+    is_named_so = "per step" in label
+    return f"{label} per step" if is_per_step and not is_named_so else label
 
 
 def _label_without_figure(stem: str) -> str:
@@ -388,14 +406,14 @@ def _label_without_figure(stem: str) -> str:
     suffix, _ = _writer_of(stem)
     name = stem.removesuffix(suffix).removeprefix("n_")
     label = _label(name)
-    return f"bytes of {label}" if suffix == "_bytes" and name in _LABELS else label
+    is_size = suffix == "_bytes" and name in _LABELS
+    return f"bytes of {label}" if is_size else label
 
 
 def _writer_of(stem: str) -> tuple[str, Callable[[float | None], str]]:
     """Return the suffix of the name of a metric, and the function that writes its values."""
-    return next(
-        (suffix, write) for suffix, write in _WRITER_OF_SUFFIX if f"_{stem}".endswith(suffix)
-    )
+    marked = f"_{stem}"
+    return next(row for row in _WRITER_OF_SUFFIX if marked.endswith(row[0]))
 
 
 def _entry_label(split_by: str, entry: str, names: RankNames) -> str:
@@ -404,7 +422,8 @@ def _entry_label(split_by: str, entry: str, names: RankNames) -> str:
         return ""
     if split_by == "rank":
         return names.in_text(f", rank {entry}")
-    return f", {_label(entry)}" if split_by == "part" else f", {entry}"
+    label = _label(entry) if split_by == "part" else entry
+    return f", {label}"
 
 
 def _value_text(column: str, value: object, names: RankNames) -> str:
@@ -413,7 +432,8 @@ def _value_text(column: str, value: object, names: RankNames) -> str:
         return "yes" if value else "no"
     if isinstance(value, list):
         return few(value, _MAX_LISTED_VALUES) or absent
-    if isinstance(value, int) and stem in _RANK_ENTRIES:
+    is_rank = stem in _RANK_ENTRIES
+    if is_rank and isinstance(value, int):
         return names.name(value)
     if isinstance(value, int | float):
         _, write = _writer_of(stem)
@@ -431,7 +451,8 @@ def parts_text(evidence: Mapping[str, Any], names: RankNames = _BY_NUMBER) -> st
     Empty if only one part is visible, except for bounds on late ranks.
     """
     parts_ns = evidence.get("saving_ns_per_step_by_part", {})
-    parts_ns = dict(sorted(parts_ns.items(), key=itemgetter(1), reverse=True))
+    largest_first = sorted(parts_ns.items(), key=itemgetter(1), reverse=True)
+    parts_ns = dict(largest_first)
     if "delays" in parts_ns:
         return _delays_text(parts_ns, evidence, names)
     if parts_ns.keys() == {"above_launching"}:
@@ -448,7 +469,8 @@ def parts_text(evidence: Mapping[str, Any], names: RankNames = _BY_NUMBER) -> st
         return f"in each step, on the rank with the shortest step without wait time: {text}"
     if is_of_late_rank:
         return f"in each step, on the rank that computes least: {text}"
-    return text if limit_rank is None else f"on rank {names.name(limit_rank)}: {text}"
+    place = "" if limit_rank is None else f"on rank {names.name(limit_rank)}: "
+    return f"{place}{text}"
 
 
 def _delays_text(
@@ -462,28 +484,36 @@ def _delays_text(
     if not longest_ns:
         return ""
     delays_ns = parts_ns["delays"]
-    is_of_single_rank = abs(delays_ns / longest_ns - 1) < words.SEEN
+    ratio = delays_ns / longest_ns
+    is_of_single_rank = abs(ratio - 1) < words.SEEN
     if len(parts_ns) == 1 and is_of_single_rank:
         return ""
     delays = "all delays of a step together"
     limits = [_limit_text(name, evidence) for name in parts_ns if name != "delays"]
     if limits:
         whole_ns = sum(parts_ns.values())
-        delays += f" {ms_text(delays_ns)}, cut to {ms_text(whole_ns)}: {', '.join(limits)}"
-    rank = f"rank {names.name(evidence['rank'])}"
-    return f"{delays}. The longest delay is {rank}'s, {ms_text(longest_ns)} per step on average"
+        cut = f"{ms_text(delays_ns)}, cut to {ms_text(whole_ns)}"
+        delays += f" {cut}: {', '.join(limits)}"
+    name = names.name(evidence["rank"])
+    longest = ms_text(longest_ns)
+    return f"{delays}. The longest delay is rank {name}'s, {longest} per step on average"
 
 
 def _sum_text(parts_ns: Mapping[str, float], whole_ns: float, evidence: Mapping[str, Any]) -> str:
     """Return parts as a sum, then what is subtracted from it, then the limits that cut it."""
-    added = [f"{_label(name)} {ms_text(ns)}" for name, ns in parts_ns.items() if ns > 0]
-    text = " + ".join(added)
+    added = []
+    subtracted = ""
     for name, ns in parts_ns.items():
-        if ns < 0 and name not in _LIMIT_PARTS:
-            text += f", less {ms_text(-ns)} {_label(name)}"
+        label = _label(name)
+        if ns > 0:
+            added.append(f"{label} {ms_text(ns)}")
+        elif ns < 0 and name not in _LIMIT_PARTS:
+            subtracted += f", less {ms_text(-ns)} {label}"
+    text = " + ".join(added) + subtracted
     limits = [_limit_text(name, evidence) for name in parts_ns if name in _LIMIT_PARTS]
     if limits:
-        text += f", cut to {ms_text(whole_ns)}: {', '.join(limits)}"
+        reasons = ", ".join(limits)
+        text += f", cut to {ms_text(whole_ns)}: {reasons}"
     return text
 
 
@@ -496,10 +526,12 @@ def _limit_text(part: str, evidence: Mapping[str, Any]) -> str:
         return "even the fastest CPU needs the rest of a step to launch the step"
     step_ns = evidence.get("step_time_ns_per_step")
     whole_step = "" if step_ns is None else f" of {ms_text(step_ns)}"
-    return f"even the fastest CPU launches for {ms_text(launch_ns)}{whole_step} on average"
+    launch = ms_text(launch_ns)
+    return f"even the fastest CPU launches for {launch}{whole_step} on average"
 
 
 def is_little(findings: Sequence[Finding]) -> bool:
     """Tell whether some bounds are known, and all of them are little."""
-    largest_share = max((finding.bound.share for finding in findings), default=0.0)
+    shares = [finding.bound.share for finding in findings]
+    largest_share = max(shares, default=0.0)
     return 0 < largest_share < LITTLE_SHARE_OF_STEP

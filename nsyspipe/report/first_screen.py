@@ -71,10 +71,8 @@ def headline_of(run: Run, step: StepTime | None) -> str:
     if step is None:
         return "No step is complete on every rank, so there is no step time."
     rate = rate_text(1e9 / step.mean_ns, _ESTIMATE_DIGITS)
-    return (
-        f"{_mean_step_time(step)} ({rate}), "
-        f"{words.steps_used_text(run, step.n_used, step.n_captured)}"
-    )
+    used = words.steps_used_text(run, step.n_used, step.n_captured)
+    return f"{_mean_step_time(step)} ({rate}), {used}"
 
 
 def _mean_step_time(step: StepTime) -> str:
@@ -89,7 +87,7 @@ def warnings_of(run: Run) -> Iterator[str]:
         yield MIXED
     codes = {row["code"] for row in run.problem_rows}
     if "few-steps" in codes:
-        n_steps = run.summary()["n_summary_steps"][0].as_py()
+        (n_steps,) = run.summary()["n_summary_steps"].to_pylist()
         steps = "a single step" if n_steps == 1 else f"{n_steps} steps"
         yield f"Based on {steps}. Capture at least 10 steps to see the variation."
     n_ranks = run.header.n_ranks
@@ -111,7 +109,8 @@ def trust_blocks(run: Run) -> Iterator[blocks.Block]:
 
 
 def _grave(run: Run) -> list[words.Trouble]:
-    return [row for row in words.troubles(run.problem_rows, 4) if row[0] != "info"]
+    rows = words.troubles(run.problem_rows, 4)
+    return [row for row in rows if row[0] != "info"]
 
 
 def step_blocks(run: Run, step: StepTime | None) -> Iterator[blocks.Block]:
@@ -129,21 +128,22 @@ def _step_bars(run: Run, step: StepTime) -> Bars:
     (summary,) = run.summary().to_pylist()
     unseen = words.unseen_idle(run)
     # All in the unit of the whole step, which is not shown among the parts.
-    _, *times = in_one_unit([ms_text(step.mean_ns), *(ms_text(part.ns) for part in step.parts)])
+    lengths = [ms_text(step.mean_ns)]
+    lengths += [ms_text(part.ns) for part in step.parts]
+    _, *times = in_one_unit(lengths)
     timed_parts = zip(step.parts, times, strict=True)
     rows = [_bar_row(part, time, unseen) for part, time in timed_parts if part.ns]
-    notes = [*comm_notes(run, summary), *_idle_notes(run, step), *_rank_notes(run)]
+    notes = [*comm_notes(run, summary)]
+    notes += _idle_notes(run, step)
+    notes += _rank_notes(run)
     return Bars(_step_caption(run), rows, notes)
 
 
 def _bar_row(part: StepPart, time: str, unseen: str) -> BarRow:
-    return BarRow(
-        label=_part_label(part.figure, unseen),
-        time=time,
-        percent=short_percent(part.share),
-        share=part.share,
-        category=part.figure.category or "",
-    )
+    label = _part_label(part.figure, unseen)
+    percent = short_percent(part.share)
+    category = part.figure.category or ""
+    return BarRow(label=label, time=time, percent=percent, share=part.share, category=category)
 
 
 def _step_caption(run: Run) -> str:
@@ -158,8 +158,10 @@ def _step_caption(run: Run) -> str:
 
 
 def _part_label(part: Figure, unseen: str) -> str:
-    text = f"{part.label[:1].lower()}{part.label[1:]}"
-    return f"{text}, at least" if part.name == "idle" and unseen else text
+    first_letter = part.label[:1].lower()
+    text = f"{first_letter}{part.label[1:]}"
+    is_lower_bound = part.name == "idle" and bool(unseen)
+    return f"{text}, at least" if is_lower_bound else text
 
 
 def unknown_text(run: Run) -> str:
@@ -176,20 +178,26 @@ def unknown_text(run: Run) -> str:
 
 def _unknown_comm(run: Run) -> str | None:
     """Return why communication is not known, if an error of the run explains that."""
-    return next((text for code, text in _UNKNOWN_COMM.items() if _has_error(run, code)), None)
+    texts = (text for code, text in _UNKNOWN_COMM.items() if _has_error(run, code))
+    return next(texts, None)
 
 
 def _has_error(run: Run, code: str) -> bool:
-    return any(row["code"] == code and row["severity"] == "error" for row in run.problem_rows)
+    errors = {row["code"] for row in run.problem_rows if row["severity"] == "error"}
+    return code in errors
 
 
 def ranks_without_kernels(run: Run) -> str:
     """Return the ranks without recorded kernels, as `` of ranks 1-3``; empty if there are none."""
     codes = {"no-kernels", "no-kernel-names"}
-    ranks = {row["rank"] for row in run.problem_rows if row["code"] in codes} - {None}
+    rows = [row for row in run.problem_rows if row["code"] in codes]
+    ranks = {row["rank"] for row in rows}
+    ranks.discard(None)
     if not ranks:
         return ""
-    return f" of {noun_for(len(ranks), 'rank')} {few(ranges(sorted(ranks)), 3)}"
+    noun = noun_for(len(ranks), "rank")
+    numbers = few(ranges(ranks), 3)
+    return f" of {noun} {numbers}"
 
 
 def comm_notes(run: Run, summary: Mapping[str, Any]) -> Iterator[str]:
@@ -210,24 +218,29 @@ def comm_notes(run: Run, summary: Mapping[str, Any]) -> Iterator[str]:
 
 def _idle_notes(run: Run, step: StepTime) -> Iterator[str]:
     """Yield the main cause of idle time, if there is much of it and the causes are known."""
-    share = next((part.share for part in step.parts if part.figure.name == "idle"), 0.0)
+    shares = {part.figure.name: part.share for part in step.parts}
+    share = shares.get("idle", 0.0)
     if share < _MIN_IDLE_SHARE_WITH_CAUSE:
         return
     means = means_of_slowest(run.breakdown(), IDLE_CAUSES)
     causes_ns = {name: ns for name, ns in means.items() if ns is not None}
-    if len(causes_ns) < len(IDLE_CAUSES) or not any(causes_ns.values()):
+    idle_ns = sum(causes_ns.values())
+    is_known = len(causes_ns) == len(IDLE_CAUSES)
+    if not is_known or not any(causes_ns.values()):
         return
     main = max(causes_ns, key=causes_ns.__getitem__)
-    if 2 * causes_ns[main] > sum(causes_ns.values()):
+    if 2 * causes_ns[main] > idle_ns:
         yield f"Main cause of idle time: {words.idle_cause(main)}."
 
 
 def _rank_notes(run: Run) -> Iterator[str]:
     """Yield that ranks are alike; if they differ, a table shows them."""
     spread = overview.rank_spread(run)
-    if spread is None or spread.is_visible or overview.has_straggler(run):
+    if spread is None or spread.is_visible:
         return
-    yield f"Ranks are balanced: each part differs by at most {ms_text(spread.ns, 2)}."
+    if not overview.has_straggler(run):
+        most = ms_text(spread.ns, 2)
+        yield f"Ranks are balanced: each part differs by at most {most}."
 
 
 def straggler_texts(run: Run, straggler: Straggler) -> Iterator[str]:
@@ -239,7 +252,8 @@ def straggler_texts(run: Run, straggler: Straggler) -> Iterator[str]:
     name = run.rank_names.name(straggler.rank)
     text = f"Rank {name} delays the other ranks by {delay} per step."
     if straggler.late_at_start_ns:
-        first_step = pc.min(run.breakdown()["step"]).as_py()
+        steps = run.breakdown()["step"]
+        first_step = pc.min(steps).as_py()
         late = ms_text(straggler.late_at_start_ns, _ESTIMATE_DIGITS)
         text += f" It was already {late} late when step {first_step} began."
     yield text
@@ -250,15 +264,18 @@ def straggler_texts(run: Run, straggler: Straggler) -> Iterator[str]:
 
 def estimate_text(change: Recommendation, step_ns: float) -> str:
     """Return the step time after a change: an estimate with its range, else an upper bound."""
-    if change.step_ns is None or change.saving_ns is None or change.saved_share is None:
+    share = change.saved_share
+    if change.step_ns is None or change.saving_ns is None or share is None:
         return "The saving is not known."
-    share = short_percent(change.saved_share)
-    if change.known == BOUNDED or change.low_ns is None:
+    percent = short_percent(share)
+    is_bound = change.known == BOUNDED
+    if is_bound or change.low_ns is None:
         saving = ms_text(change.saving_ns, _ESTIMATE_DIGITS)
-        return f"saves at most {saving} per step ({share}), an upper bound"
+        return f"saves at most {saving} per step ({percent}), an upper bound"
     now = _number(step_ns, 4)
     then = ms_text(change.step_ns, _ESTIMATE_DIGITS)
-    return f"{now} -> {then} per step (estimated {_range_text(change)}), {share} less"
+    step_range = _range_text(change)
+    return f"{now} -> {then} per step (estimated {step_range}), {percent} less"
 
 
 def _range_text(change: Recommendation) -> str:
@@ -273,9 +290,12 @@ def _number(ns: float | None, n_digits: int) -> str:
 
 def as_clause(sentence: str) -> str:
     """Return a sentence to follow a label: its first letter is small, unless a name comes first."""
-    first = sentence.partition(" ")[0]
+    first, _, _ = sentence.partition(" ")
     is_name = not first[1:].islower() and first != "A"
-    return sentence if is_name else f"{sentence[:1].lower()}{sentence[1:]}"
+    if is_name:
+        return sentence
+    first_letter = sentence[:1].lower()
+    return f"{first_letter}{sentence[1:]}"
 
 
 def change_blocks(recommendations: Recommendations, step_ns: float) -> Iterator[blocks.Block]:
@@ -284,14 +304,15 @@ def change_blocks(recommendations: Recommendations, step_ns: float) -> Iterator[
     if first is None:
         return
     finding = first.finding
-    lines = [
-        Line(finding.action, tag=finding.id, style="bold"),
-        Line(upper_first(estimate_text(first, step_ns))),
-        Line(f"{as_clause(finding.title)}.", "Why:"),
-    ]
-    if finding.estimate.refused and first.known == BOUNDED:
-        lines.append(Line(f"No estimate: {finding.estimate.refused}."))
-    lines += [Line(text) for text in (*assumptions_of(first), *why_first(recommendations))]
+    refused = finding.estimate.refused
+    effect = upper_first(estimate_text(first, step_ns))
+    reason = f"{as_clause(finding.title)}."
+    lines = [Line(finding.action, tag=finding.id, style="bold")]
+    lines += [Line(effect), Line(reason, "Why:")]
+    if refused and first.known == BOUNDED:
+        lines.append(Line(f"No estimate: {refused}."))
+    lines += map(Line, assumptions_of(first))
+    lines += map(Line, why_first(recommendations))
     yield Lines("Change first", lines)
 
 
@@ -316,11 +337,15 @@ def why_first(recommendations: Recommendations) -> Iterator[str]:
     rule = rival.finding.id
     if overview.is_cause_of(first, rival):
         yield f"Comes before {rule}, because late launches are the cause of the delay."
-    elif rival.known == CONDITIONAL or rival.finding.is_conditional:
+    elif _needs_nvlink(rival):
         number = recommendations.shown.index(rival) + 1
         yield f"Change {number} ({rule}) could save more, but only if NVLink connects the GPUs."
     elif rival.known == BOUNDED:
         yield f"{rule} has a larger upper bound, but no estimate."
+
+
+def _needs_nvlink(change: Recommendation) -> bool:
+    return change.known == CONDITIONAL or change.finding.is_conditional
 
 
 def alternatives_blocks(
@@ -331,11 +356,17 @@ def alternatives_blocks(
     if not shown:
         return
     # Equal recommendations have different numbers.
-    numbers = {id(change): number for number, change in enumerate(recommendations.shown, start=1)}
-    is_estimated = all(change.low_ns is not None or change.known == UNBOUNDED for change in shown)
+    numbered = enumerate(recommendations.shown, start=1)
+    numbers = {id(change): number for number, change in numbered}
+
+    def number_cell(change: Recommendation) -> str:
+        return str(numbers[id(change)])
+
+    without_range = [change for change in shown if change.low_ns is None]
+    is_estimated = all(change.known == UNBOUNDED for change in without_range)
     step_heading = "est. step time" if is_estimated else "step time after"
     fields = [
-        blocks.Field("", lambda change: str(numbers[id(change)])),
+        blocks.Field("", number_cell),
         blocks.Field("Alternatives", _action_cell, "prose"),
         blocks.Field(step_heading, _step_cell),
         blocks.Field("saved", _saved_cell),
@@ -345,7 +376,8 @@ def alternatives_blocks(
 
 
 def _action_cell(change: Recommendation) -> str:
-    return f"{change.finding.action} [{change.finding.id}]"
+    finding = change.finding
+    return f"{finding.action} [{finding.id}]"
 
 
 def _step_cell(change: Recommendation) -> str:
@@ -362,7 +394,8 @@ def _saved_cell(change: Recommendation) -> str:
         return absent
     condition = "if available " if change.known == CONDITIONAL else ""
     most = "at most " if change.low_ns is None else ""
-    return f"{condition}{most}{short_percent(change.saved_share)}"
+    share = short_percent(change.saved_share)
+    return f"{condition}{most}{share}"
 
 
 def notes_of_all(recommendations: Recommendations) -> str:
@@ -371,27 +404,24 @@ def notes_of_all(recommendations: Recommendations) -> str:
 
 
 def _notes_text(recommendations: Recommendations, shown: Sequence[Recommendation]) -> str:
-    notes = [
-        _overlap_note(recommendations),
-        _assumption_note(recommendations, len(shown) + 1),
-        limit_text(recommendations),
-    ]
+    overlap = _overlap_note(recommendations)
+    assumption = _assumption_note(recommendations, len(shown) + 1)
+    notes = [overlap, assumption, limit_text(recommendations)]
     return " ".join(note for note in notes if note)
 
 
 def _overlap_note(recommendations: Recommendations) -> str:
-    n_bounded = sum(change.known != UNBOUNDED for change in recommendations.shown)
-    return "Savings overlap: do not add them." if n_bounded > 1 else ""
+    bounded = [change for change in recommendations.shown if change.known != UNBOUNDED]
+    return "Savings overlap: do not add them." if len(bounded) > 1 else ""
 
 
 def _assumption_note(recommendations: Recommendations, n_shown: int) -> str:
     """Return which of the first recommendations have estimates that assume a fast enough CPU."""
     shown = recommendations.shown[:n_shown]
-    assuming = [
-        str(number)
-        for number, change in enumerate(shown, start=1)
-        if change.finding.estimate.assumes
-    ]
+    assuming = []
+    for number, change in enumerate(shown, start=1):
+        if change.finding.estimate.assumes:
+            assuming.append(str(number))
     if not assuming:
         return ""
     n_estimated = sum(change.low_ns is not None for change in shown)
@@ -408,15 +438,15 @@ def limit_text(recommendations: Recommendations) -> str | None:
     None if it is not known.
     """
     exposure = recommendations.exposure
-    if (
-        exposure is None
-        or exposure is recommendations.first
-        or not exposure.finding.bound.saving_ns
-    ):
+    if exposure is None or exposure is recommendations.first:
         return None
-    whole_ns = (exposure.step_ns or 0.0) + (exposure.saving_ns or 0.0)
-    least_ns = whole_ns - exposure.finding.bound.saving_ns
-    return f"Without communication time, a step would take {ms_text(least_ns, _ESTIMATE_DIGITS)}."
+    comm_ns = exposure.finding.bound.saving_ns
+    if not comm_ns:
+        return None
+    step_ns = exposure.step_ns or 0.0
+    whole_ns = step_ns + (exposure.saving_ns or 0.0)
+    least = ms_text(whole_ns - comm_ns, _ESTIMATE_DIGITS)
+    return f"Without communication time, a step would take {least}."
 
 
 def nothing_text(run: Run, recommendations: Recommendations, checks: Checks) -> str | None:
@@ -424,14 +454,16 @@ def nothing_text(run: Run, recommendations: Recommendations, checks: Checks) -> 
 
     None if there is something to change, or if nothing was judged.
     """
-    return " ".join(nothing_sentences(run, recommendations, checks)) or None
+    sentences = nothing_sentences(run, recommendations, checks)
+    return " ".join(sentences) or None
 
 
 def nothing_sentences(run: Run, recommendations: Recommendations, checks: Checks) -> list[str]:
     """Return that there is nothing to change, then the figures behind that, each as a sentence."""
     (summary,) = run.summary().to_pylist()
-    is_judged = not run.is_capture and summary["n_summary_steps"]
-    if recommendations.first is not None or not is_judged or summary["comm_share"] is None:
+    if recommendations.first is not None or run.is_capture:
+        return []
+    if not summary["n_summary_steps"] or summary["comm_share"] is None:
         return []
     reservation = ", as far as nsyspipe could check" if checks.skipped else ""
     lead = "Little to gain" if recommendations.little else "Nothing to fix was found"
@@ -440,8 +472,9 @@ def nothing_sentences(run: Run, recommendations: Recommendations, checks: Checks
         exposed = short_percent(summary["exposed_comm_share"])
         facts.append(f"Exposed communication is {exposed} of the step.")
     if recommendations.little:
-        most = max(change.finding.bound.share for change in recommendations.little)
-        facts.append(f"No change would save more than {percent_text(most)} of the step.")
+        shares = [change.finding.bound.share for change in recommendations.little]
+        most = percent_text(max(shares))
+        facts.append(f"No change would save more than {most} of the step.")
     return [f"{lead}{reservation}.", *facts]
 
 
@@ -452,21 +485,30 @@ def closing_text(
 
     `n_shown` is the number of alternatives on the screen; None for all.
     """
-    parts = [_checks_text(checks)] if checks.passed or checks.skipped else []
+    parts = []
+    if checks.passed or checks.skipped:
+        parts.append(_checks_text(checks))
     hidden = [*_hidden_recommendations(recommendations, n_shown), *_hidden_notes(run)]
-    parts.append(f"-v also shows {listed(hidden)}." if hidden else "Use -v for details.")
+    if hidden:
+        parts.append(f"-v also shows {listed(hidden)}.")
+    else:
+        parts.append("Use -v for details.")
     return " ".join(parts)
 
 
 def _checks_text(checks: Checks) -> str:
     if not checks.passed:
-        return f"No check could be made: {checks.skipped[0].reason}."
-    return f"{counted(len(checks.passed), 'check')} found nothing{_skipped_text(checks)}."
+        first_skipped = checks.skipped[0]
+        return f"No check could be made: {first_skipped.reason}."
+    passed = counted(len(checks.passed), "check")
+    return f"{passed} found nothing{_skipped_text(checks)}."
 
 
 def _skipped_text(checks: Checks) -> str:
     names = checks.skipped_rules
-    return f", {len(names)} skipped ({few(names, 2)})" if names else ""
+    if not names:
+        return ""
+    return f", {len(names)} skipped ({few(names, 2)})"
 
 
 def _hidden_recommendations(recommendations: Recommendations, n_shown: int | None) -> Iterator[str]:
@@ -475,25 +517,25 @@ def _hidden_recommendations(recommendations: Recommendations, n_shown: int | Non
     if n_shown is not None and n_alternatives > n_shown:
         yield counted(n_alternatives - n_shown, "more recommendation")
     if recommendations.within_noise:
-        yield f"{counted(len(recommendations.within_noise), 'change')} with a saving within noise"
+        within_noise = counted(len(recommendations.within_noise), "change")
+        yield f"{within_noise} with a saving within noise"
     if recommendations.little:
-        yield f"{counted(len(recommendations.little), 'change')} with a small saving"
+        little = counted(len(recommendations.little), "change")
+        yield f"{little} with a small saving"
 
 
 def _hidden_notes(run: Run) -> Iterator[str]:
     """Yield how many notes are not on the screen, with the first of their codes."""
     codes = list(dict.fromkeys(row["code"] for row in _notes(run)))
     if codes:
-        yield f"{counted(len(codes), 'note')} ({few(codes, _MAX_SHOWN_CODES)})"
+        notes = counted(len(codes), "note")
+        yield f"{notes} ({few(codes, _MAX_SHOWN_CODES)})"
 
 
 def _notes(run: Run) -> list[Mapping[str, Any]]:
     shown_elsewhere = {*overview.SHOWN_ABOVE, "not-judged"}
-    return [
-        row
-        for row in run.problem_rows
-        if row["severity"] == "info" and row["code"] not in shown_elsewhere
-    ]
+    infos = [row for row in run.problem_rows if row["severity"] == "info"]
+    return [row for row in infos if row["code"] not in shown_elsewhere]
 
 
 def next_commands(
@@ -510,7 +552,8 @@ def next_commands(
     commands = []
     if not is_comment:
         commands.append(f"nsyspipe analyze {reports or 'REPORTS'} --html run.html")
-    commands.append(f"nsyspipe explain {_term_to_explain(recommendations, step)}")
+    term = _term_to_explain(recommendations, step)
+    commands.append(f"nsyspipe explain {term}")
     return blocks.Commands("Next", commands)
 
 
@@ -520,5 +563,6 @@ def _term_to_explain(recommendations: Recommendations, step: StepTime | None) ->
     if changes:
         return changes[0].finding.id
     parts = step.parts if step is not None else ()
-    losses = (part.figure.name for part in parts if part.figure.name != "compute")
+    names = [part.figure.name for part in parts]
+    losses = (name for name in names if name != "compute")
     return next(losses, "step_time")

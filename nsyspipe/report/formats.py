@@ -60,7 +60,8 @@ class Format(Struct, frozen=True):
             self.write_trace(run, file, steps, on_progress, **settings)
             return
         # A name may have characters that are not valid text.
-        file.write(self.text(run, **settings).encode("utf-8", errors="replace"))
+        text = self.text(run, **settings)
+        file.write(text.encode("utf-8", errors="replace"))
 
 
 def lazily(module: str, name: str) -> Callable[..., Any]:
@@ -70,7 +71,8 @@ def lazily(module: str, name: str) -> Callable[..., Any]:
     """
 
     def call(*arguments: object, **options: object) -> object:
-        function = getattr(import_module(f"nsyspipe.report.{module}"), name)
+        full_module = import_module(f"nsyspipe.report.{module}")
+        function = getattr(full_module, name)
         return function(*arguments, **options)
 
     return call
@@ -102,12 +104,19 @@ def formats_of(
             return None
 
     def markdown_text() -> str:
-        return as_markdown(blocks(), marker(command, key, identity), usage)
+        head = marker(command, key, identity)
+        return as_markdown(blocks(), head, usage)
+
+    def identity_of_markdown(path: Path) -> object:
+        return marked_as(path, command, key)
+
+    def identity_of_html(path: Path) -> object:
+        return identity_of_page(path, meta)
 
     return {
         "json": Format(lambda: dumps(document()), identity_of_document),
-        "markdown": Format(markdown_text, lambda path: marked_as(path, command, key)),
-        "html": Format(page, lambda path: identity_of_page(path, meta)),
+        "markdown": Format(markdown_text, identity_of_markdown),
+        "html": Format(page, identity_of_html),
     }
 
 
@@ -116,17 +125,25 @@ def dumps(values: dict[str, Any]) -> str:
 
     Each row of a table has its own line, so that two documents can be compared line by line.
     """
-    entries = [f"{json.dumps(key)}: {_json_of_value(value)}" for key, value in values.items()]
-    return _bracketed("{", entries, "}") + "\n"
+    entries = []
+    for key, value in values.items():
+        text = _json_of_value(value)
+        entries.append(f"{json.dumps(key)}: {text}")
+    document = _bracketed("{", entries, "}")
+    return f"{document}\n"
 
 
 def _json_of_value(value: object) -> str:
     """Return a value of a document as JSON, with a line for each row or entry."""
     encode = json.JSONEncoder(allow_nan=False).encode
     if isinstance(value, list) and value:
-        return _bracketed("[", [f"  {encode(row)}" for row in value], "]")
+        rows = [f"  {encode(row)}" for row in value]
+        return _bracketed("[", rows, "]")
     if isinstance(value, dict):
-        entries = [f"  {json.dumps(key)}: {encode(entry)}" for key, entry in value.items()]
+        entries = []
+        for key, entry in value.items():
+            text = encode(entry)
+            entries.append(f"  {json.dumps(key)}: {text}")
         return _bracketed("{", entries, "}")
     return encode(value)
 

@@ -63,12 +63,14 @@ def escaped(text: str, longest: int = _MAX_CELL_CHARACTERS) -> str:
 
     Longer text is cut off. The text must not be at the start of a line.
     """
-    unlinked = _LINKED.sub(_BREAK, shortened(printable(text), longest))
+    cut_text = shortened(printable(text), longest)
+    unlinked = _LINKED.sub(_BREAK, cut_text)
     return _SYNTAX.sub(_escaped_character, unlinked)
 
 
 def _escaped_character(character: re.Match[str]) -> str:
-    return _ENTITIES.get(character[0], f"\\{character[0]}")
+    letter = character[0]
+    return _ENTITIES.get(letter, f"\\{letter}")
 
 
 def prose(text: str, longest: int = _MAX_SENTENCE_CHARACTERS) -> str:
@@ -78,10 +80,12 @@ def prose(text: str, longest: int = _MAX_SENTENCE_CHARACTERS) -> str:
     end_of_code = 0
     for match in _CODE.finditer(text):
         if _MARKS_OF_CODE.search(match[0]):
-            parts.append(escaped(text[end_of_code : match.start()], longest))
+            words = text[end_of_code : match.start()]
+            parts.append(escaped(words, longest))
             parts.append(f"`{match[0]}`")
             end_of_code = match.end()
-    parts.append(escaped(text[end_of_code:], longest))
+    rest = text[end_of_code:]
+    parts.append(escaped(rest, longest))
     return "".join(parts)
 
 
@@ -89,11 +93,13 @@ def table(
     headings: Sequence[str], kinds: Sequence[str], rows: Iterable[Sequence[str]]
 ) -> list[str]:
     """Return the lines of a table whose cells are Markdown already. Numbers stay in one line."""
-    marks = ["--:" if kind == "number" else "---" for kind in kinds]
-    spaces = ["\N{NO-BREAK SPACE}" if kind == "number" else " " for kind in kinds]
+    is_number = [kind == "number" for kind in kinds]
+    marks = ["--:" if is_right else "---" for is_right in is_number]
+    spaces = ["\N{NO-BREAK SPACE}" if is_right else " " for is_right in is_number]
     lines = [_table_line(headings), _table_line(marks)]
     for row in rows:
-        cells = [text.replace(" ", space) for text, space in zip(row, spaces, strict=True)]
+        texts_and_spaces = zip(row, spaces, strict=True)
+        cells = [text.replace(" ", space) for text, space in texts_and_spaces]
         lines.append(_table_line(cells))
     return lines
 
@@ -107,8 +113,11 @@ def as_markdown(parts: Iterable[blocks.Block], head: Sequence[str], command: str
 
     `head` are lines of comments, which a bot looks for first. The last line has the command.
     """
-    paragraphs = [[*head], *map(_lines, parts), [f"nsyspipe {__version__}: `{command}`"]]
-    return "\n\n".join("\n".join(lines) for lines in paragraphs if lines) + "\n"
+    foot = f"nsyspipe {__version__}: `{command}`"
+    paragraphs = [[*head], *map(_lines, parts), [foot]]
+    texts = ["\n".join(lines) for lines in paragraphs if lines]
+    text = "\n\n".join(texts)
+    return f"{text}\n"
 
 
 def _lines(block: blocks.Block) -> list[str]:
@@ -130,11 +139,13 @@ def _sentence(block: blocks.Sentence) -> list[str]:
 
 def _facts(block: blocks.Facts) -> list[str]:
     parts = [escaped(part, _MAX_NAME_CHARACTERS) for part in block.parts]
-    return [f"{block.about}: {', '.join(parts)}"]
+    facts = ", ".join(parts)
+    return [f"{block.about}: {facts}"]
 
 
 def _troubles(block: blocks.Troubles) -> list[str]:
-    lines = [_trouble(*row) for row in block.rows[: block.n_shown]]
+    rows = block.rows[: block.n_shown]
+    lines = [_trouble(*row) for row in rows]
     remaining = blocks.left_out(block.rows, block.n_shown)
     if remaining:
         lines.append(f"- {prose(remaining)}")
@@ -144,35 +155,44 @@ def _troubles(block: blocks.Troubles) -> list[str]:
 def _tiles(block: blocks.Tiles) -> list[str]:
     names = [tile.name for tile in block.tiles]
     texts = [escaped(tile.text) for tile in block.tiles]
-    return table(names, ["number"] * len(names), [texts])
+    kinds = ["number"] * len(names)
+    return table(names, kinds, [texts])
 
 
 def _table(block: blocks.Table) -> list[str]:
     if not block.rows and block.note:
         return [prose(f"{block.caption}: {block.note}")]
     kinds = [column.kind for column in block.columns]
-    headings = [escaped(column.heading.replace("\n", " ")) for column in block.columns]
-    rows = [list(map(_cell, row, kinds)) for row in block.rows[: block.n_shown]]
-    lines = table(headings, kinds, rows)
+    headings = [column.heading.replace("\n", " ") for column in block.columns]
+    shown_rows = block.rows[: block.n_shown]
+    rows = [list(map(_cell, row, kinds)) for row in shown_rows]
+    lines = table([*map(escaped, headings)], kinds, rows)
     remaining = blocks.left_out(block.rows, block.n_shown)
-    notes = [prose(note) for note in (remaining, block.note) if note]
-    if notes:
-        lines += ["", *notes]
+    notes = filter(None, (remaining, block.note))
+    paragraphs = [*map(prose, notes)]
+    if paragraphs:
+        lines += ["", *paragraphs]
     return lines
 
 
 def _bars(block: blocks.Bars) -> list[str]:
-    rows = [[escaped(row.label), escaped(row.time), escaped(row.percent)] for row in block.rows]
+    rows: list[list[str]] = []
+    for row in block.rows:
+        label = escaped(row.label)
+        time = escaped(row.time)
+        rows.append([label, time, escaped(row.percent)])
     headings = [escaped(block.caption), "time", "share"]
     lines = table(headings, ["text", "number", "number"], rows)
     if block.notes:
-        lines += ["", " ".join(map(prose, block.notes))]
+        notes = " ".join(map(prose, block.notes))
+        lines += ["", notes]
     return lines
 
 
 def _paragraph(block: blocks.Lines) -> list[str]:
     lines = [f"- {_line(line)}" for line in block.lines]
-    return [f"### {escaped(block.heading)}", "", *lines]
+    heading = escaped(block.heading)
+    return [f"### {heading}", "", *lines]
 
 
 def _line(line: blocks.Line) -> str:
@@ -188,17 +208,20 @@ def _cell(cell: blocks.Cell, kind: str) -> str:
     text = blocks.words_of(cell)
     if kind == "number":
         return escaped(text)
-    return escaped(text, _MAX_NAME_CHARACTERS) if kind == "name" else prose(text)
+    is_name = kind == "name"
+    return escaped(text, _MAX_NAME_CHARACTERS) if is_name else prose(text)
 
 
 def _trouble(severity: str, message: str, place: str, fix: str | None) -> str:
     place_text = f" ({escaped(place)})" if place else ""
     fix_text = f" Fix: {prose(fix)}." if fix else ""
-    return f"- **{severity}**{place_text}: {prose(message.removesuffix('.'))}.{fix_text}"
+    sentence = prose(message.removesuffix("."))
+    return f"- **{severity}**{place_text}: {sentence}.{fix_text}"
 
 
 def _heading(block: blocks.Heading) -> list[str]:
-    return [f"### {escaped(block.text.removesuffix(':'))}"]
+    heading = block.text.removesuffix(":")
+    return [f"### {escaped(heading)}"]
 
 
 def _items(block: blocks.Items) -> list[str]:
@@ -211,7 +234,8 @@ def _notes(block: blocks.Notes) -> list[str]:
 
 def _commands(block: blocks.Commands) -> list[str]:
     commands = [f"`{command}`" for command in block.commands]
-    return [f"{block.label}: {', '.join(commands)}"]
+    listed_commands = ", ".join(commands)
+    return [f"{block.label}: {listed_commands}"]
 
 
 _LINES_OF_BLOCK: dict[type, Callable[[Any], list[str]]] = {
@@ -235,8 +259,10 @@ def marker(command: str, key: str, value: str) -> list[str]:
 
     No value can end its comment.
     """
-    quoted = quote(value, safe="", errors="surrogatepass").replace("--", "-%2D")
-    return [f"<!-- nsyspipe:{command} -->", f"<!-- nsyspipe:{key}={quoted} -->"]
+    quoted = quote(value, safe="", errors="surrogatepass")
+    # Two hyphens would end the comment.
+    text = quoted.replace("--", "-%2D")
+    return [f"<!-- nsyspipe:{command} -->", f"<!-- nsyspipe:{key}={text} -->"]
 
 
 def marked_as(path: Path, command: str, key: str) -> str | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from typing import Literal, get_args
 
 import pyarrow as pa
@@ -64,9 +65,11 @@ class Recommendation(Struct, frozen=True):
     @property
     def saved_share(self) -> float | None:
         """What is saved as a share of the captured step time."""
-        if self.saving_ns is None or self.step_ns is None:
+        step_ns = self.step_ns
+        saving_ns = self.saving_ns
+        if saving_ns is None or step_ns is None:
             return None
-        return self.saving_ns / (self.saving_ns + self.step_ns)
+        return saving_ns / (saving_ns + step_ns)
 
 
 class Recommendations(Struct, frozen=True):
@@ -96,7 +99,8 @@ class Checks(Struct, frozen=True):
     @property
     def skipped_rules(self) -> tuple[str, ...]:
         """All rules that could not be judged."""
-        return tuple(rule for check in self.skipped for rule in check.rules)
+        rules = chain.from_iterable(check.rules for check in self.skipped)
+        return tuple(rules)
 
 
 class RankSpread(Struct, frozen=True):
@@ -133,21 +137,22 @@ def step_time_of(run: Run) -> StepTime | None:
     rows = run.breakdown()
     if not rows.num_rows:
         return None
-    means = means_of_slowest(rows, ["wall_ns", *(figure.column for figure in STEP_PARTS)])
+    columns = [figure.column for figure in STEP_PARTS]
+    means = means_of_slowest(rows, ["wall_ns", *columns])
     whole = means["wall_ns"]
     if not whole:
         return None
-    lengths = {figure: means[figure.column] for figure in STEP_PARTS}
-    parts = [StepPart(figure, ns, ns / whole) for figure, ns in lengths.items() if ns is not None]
+    parts = []
+    for figure in STEP_PARTS:
+        part_ns = means[figure.column]
+        if part_ns is not None:
+            parts.append(StepPart(figure, part_ns, part_ns / whole))
     if len(parts) < len(STEP_PARTS):
         parts = []
     parts.sort(key=lambda part: -part.ns)
-    return StepTime(
-        mean_ns=whole,
-        parts=tuple(parts),
-        n_used=summary["n_summary_steps"],
-        n_captured=summary["n_steps"],
-    )
+    n_used = summary["n_summary_steps"]
+    n_captured = summary["n_steps"]
+    return StepTime(mean_ns=whole, parts=tuple(parts), n_used=n_used, n_captured=n_captured)
 
 
 def rank_spread(run: Run) -> RankSpread | None:
@@ -159,13 +164,15 @@ def rank_spread(run: Run) -> RankSpread | None:
     whole = pc.mean(rows["wall_ns"]).as_py()
     if run.header.n_ranks < 2 or not whole:  # noqa: PLR2004 - two ranks can differ
         return None
-    columns = {figure.column: figure for figure in STEP_PARTS if not rows[figure.column].null_count}
+    figure_of_column = {figure.column: figure for figure in STEP_PARTS}
+    columns = [name for name in figure_of_column if not rows[name].null_count]
     means = rows.group_by("rank").aggregate([(name, "mean") for name in columns])
     spreads = {name: _spread(means[f"{name}_mean"]) for name in columns}
     if not spreads:
         return None
     widest = max(spreads, key=spreads.__getitem__)
-    return RankSpread(columns[widest], spreads[widest], spreads[widest] / whole)
+    spread_ns = spreads[widest]
+    return RankSpread(figure_of_column[widest], spread_ns, spread_ns / whole)
 
 
 def _spread(values: pa.ChunkedArray) -> float:
@@ -176,24 +183,30 @@ def _spread(values: pa.ChunkedArray) -> float:
 def do_ranks_differ(run: Run) -> bool:
     """Tell whether the first screen has a table of ranks: they differ visibly, or one is late."""
     spread = rank_spread(run)
-    return spread is not None and (spread.is_visible or has_straggler(run))
+    if spread is None:
+        return False
+    return spread.is_visible or has_straggler(run)
 
 
 def has_straggler(run: Run) -> bool:
     """Tell whether nsyspipe reports a rank that the other ranks wait for."""
-    return any(row["id"] == STRAGGLER for row in run.finding_rows)
+    ids = {row["id"] for row in run.finding_rows}
+    return STRAGGLER in ids
 
 
 def rank_delays(run: Run) -> list[RankDelay]:
     """Return how long the other ranks wait for each rank; no ranks if that is not known."""
-    n_steps = run.summary()["n_summary_steps"][0].as_py()
+    n_steps_of_run = run.summary()["n_summary_steps"]
+    n_steps = n_steps_of_run[0].as_py()
     if not n_steps:
         return []
-    return [
-        RankDelay(row["rank"], row["lateness_ns"] / n_steps)
-        for row in run.stragglers().to_pylist()
-        if row["lateness_ns"] is not None
-    ]
+    delays = []
+    for row in run.stragglers().to_pylist():
+        lateness_ns = row["lateness_ns"]
+        if lateness_ns is not None:
+            delay = RankDelay(row["rank"], lateness_ns / n_steps)
+            delays.append(delay)
+    return delays
 
 
 def latest_rank(run: Run) -> RankDelay | None:
@@ -212,12 +225,12 @@ def only_straggler(run: Run) -> Straggler | None:
     late = [delay for delay in rank_delays(run) if delay.delay_ns]
     if len(late) != 1 or not has_straggler(run):
         return None
-    evidence = next(
-        json.loads(row["evidence"]) for row in run.finding_rows if row["id"] == STRAGGLER
-    )
-    is_same_rank = evidence.get("rank") == late[0].rank
+    (delay,) = late
+    finding = next(row for row in run.finding_rows if row["id"] == STRAGGLER)
+    evidence = json.loads(finding["evidence"])
+    is_same_rank = evidence.get("rank") == delay.rank
     late_at_start_ns = evidence.get("late_before_first_step_ns") if is_same_rank else None
-    return Straggler(late[0].rank, late[0].delay_ns, late_at_start_ns)
+    return Straggler(delay.rank, delay.delay_ns, late_at_start_ns)
 
 
 def recommendations_of(run: Run) -> Recommendations:
@@ -237,7 +250,8 @@ def sort_recommendations(
     The first with a bound comes first, because a cause stands before its consequence. Alternatives
     are sorted by the number that is shown.
     """
-    exposure = next((change for change in recommendations if change.finding.id == EXPOSURE), None)
+    exposures = (change for change in recommendations if change.finding.id == EXPOSURE)
+    exposure = next(exposures, None)
     if is_all_little:
         bounded, settings = _split(recommendations, _has_bound)
         return Recommendations(
@@ -250,7 +264,8 @@ def sort_recommendations(
     candidates = _candidates(recommendations, exposure)
     clear, within_noise = _split(candidates, lambda change: change.is_clear)
     first = next(filter(_has_bound, clear), None)
-    rest = sorted((change for change in clear if change is not first), key=_order_of_alternatives)
+    unchosen = [change for change in clear if change is not first]
+    rest = sorted(unchosen, key=_order_of_alternatives)
     little, alternatives = _split(rest, _saves_little)
     return Recommendations(
         first=first,
@@ -270,9 +285,11 @@ def _candidates(
     saves time.
     """
     changes = [change for change in recommendations if change is not exposure]
-    if exposure is None or any(_has_bound(change) and change.is_clear for change in changes):
+    if exposure is None:
         return changes
-    return [exposure, *changes]
+    saving_changes = filter(_has_bound, changes)
+    has_clear_saving = any(change.is_clear for change in saving_changes)
+    return changes if has_clear_saving else [exposure, *changes]
 
 
 def _split(
@@ -282,7 +299,8 @@ def _split(
     chosen: list[Recommendation] = []
     rest: list[Recommendation] = []
     for change in changes:
-        (chosen if is_in_first(change) else rest).append(change)
+        part = chosen if is_in_first(change) else rest
+        part.append(change)
     return chosen, rest
 
 
@@ -291,7 +309,8 @@ def _has_bound(change: Recommendation) -> bool:
 
 
 def _saves_little(change: Recommendation) -> bool:
-    return change.saved_share is not None and change.saved_share < LITTLE_SHARE_OF_STEP
+    share = change.saved_share
+    return share is not None and share < LITTLE_SHARE_OF_STEP
 
 
 def _order_of_alternatives(change: Recommendation) -> tuple[int, float]:
@@ -307,10 +326,12 @@ def _order_of_alternatives(change: Recommendation) -> tuple[int, float]:
 
 def _recommendation(finding: Finding, step_ns: float | None) -> Recommendation:
     """Return what the advice of a finding saves: as a simulation estimates it, else at most."""
-    if step_ns and finding.estimate.saving_ns is not None and not finding.estimate.is_limit:
-        return _estimated(finding, finding.estimate.saving_ns, step_ns)
-    if step_ns and finding.bound.saving_ns:
-        return _bounded(finding, finding.bound.saving_ns, step_ns)
+    estimate = finding.estimate
+    bound_ns = finding.bound.saving_ns
+    if step_ns and estimate.saving_ns is not None and not estimate.is_limit:
+        return _estimated(finding, estimate.saving_ns, step_ns)
+    if step_ns and bound_ns:
+        return _bounded(finding, bound_ns, step_ns)
     return Recommendation(finding, UNBOUNDED, saving_ns=None, step_ns=None)
 
 
@@ -319,27 +340,27 @@ def _estimated(finding: Finding, expected_ns: float, step_ns: float) -> Recommen
     predicted_ns = step_ns - expected_ns
     low_ns, high_ns = _range_of_mean(finding, predicted_ns)
     is_outside = low_ns is None or high_ns is None or not low_ns <= step_ns <= high_ns
+    is_saving = expected_ns > 0
+    status = CONDITIONAL if finding.is_conditional else ESTIMATED
     return Recommendation(
         finding,
-        CONDITIONAL if finding.is_conditional else ESTIMATED,
+        status,
         saving_ns=expected_ns,
         step_ns=predicted_ns,
         low_ns=low_ns,
         high_ns=high_ns,
-        is_clear=finding.estimate.is_clear and is_outside and expected_ns > 0,
+        is_clear=finding.estimate.is_clear and is_outside and is_saving,
     )
 
 
 def _bounded(finding: Finding, bound_ns: float, step_ns: float) -> Recommendation:
     """Return what a change saves at most."""
-    has_condition = finding.is_conditional and finding.estimate.saving_ns is not None
+    has_estimate = finding.estimate.saving_ns is not None
+    has_condition = finding.is_conditional and has_estimate
+    status = CONDITIONAL if has_condition else BOUNDED
     saving_ns = min(bound_ns, step_ns)
-    return Recommendation(
-        finding,
-        CONDITIONAL if has_condition else BOUNDED,
-        saving_ns=saving_ns,
-        step_ns=step_ns - saving_ns,
-    )
+    remaining_ns = step_ns - saving_ns
+    return Recommendation(finding, status, saving_ns=saving_ns, step_ns=remaining_ns)
 
 
 def _range_of_mean(finding: Finding, predicted_ns: float) -> tuple[float | None, float | None]:
@@ -359,7 +380,8 @@ def outranked_by(
     first: Recommendation, alternatives: Iterable[Recommendation]
 ) -> list[Recommendation]:
     """Return alternatives that could save more than the first recommendation, the most first."""
-    larger = [change for change in alternatives if _saved_ns(change) > _saved_ns(first)]
+    first_ns = _saved_ns(first)
+    larger = [change for change in alternatives if _saved_ns(change) > first_ns]
     return sorted(larger, key=_saved_ns, reverse=True)
 
 
@@ -369,17 +391,20 @@ def _saved_ns(change: Recommendation) -> float:
 
 def is_cause_of(first: Recommendation, consequence: Recommendation) -> bool:
     """Tell whether the first recommendation is about the cause of another finding."""
-    return first.finding.id in OF_HOSTS and consequence.finding.id in {STRAGGLER, BUBBLE}
+    is_about_host = first.finding.id in OF_HOSTS
+    return is_about_host and consequence.finding.id in {STRAGGLER, BUBBLE}
 
 
 def checks_of(run: Run) -> Checks:
     """Return which rules found nothing, and which could not be judged."""
-    fired = {row["id"] for row in run.finding_rows}
-    silent = fired.union(*(check.rules for check in run.skipped_checks))
-    passed = tuple(rule for rule in rule_names() if rule not in silent)
-    return Checks(passed, run.skipped_checks)
+    not_passed = {row["id"] for row in run.finding_rows}
+    for check in run.skipped_checks:
+        not_passed.update(check.rules)
+    passed = [rule for rule in rule_names() if rule not in not_passed]
+    return Checks(tuple(passed), run.skipped_checks)
 
 
 def is_of_mixed_runs(run: Run) -> bool:
     """Tell whether the reports may be of different runs."""
-    return not MIXED_RUNS.isdisjoint(row["code"] for row in run.problem_rows)
+    codes = {row["code"] for row in run.problem_rows}
+    return not MIXED_RUNS.isdisjoint(codes)

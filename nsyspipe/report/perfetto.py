@@ -6,9 +6,9 @@ It has a track per rank on one clock, with the steps, lanes that are derived fro
 import functools
 import io
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
@@ -122,19 +122,28 @@ def perfetto(
     collectives = _with_last_rank(run.collectives())
     process_tracks = _process_tracks(run)
 
-    def report_progress(n_ranks: float) -> None:
-        if on_progress:
-            on_progress(round(100 * n_ranks / max(len(chosen_ranks), 1)), 100)
-
+    report_progress = _progress_in_ranks(on_progress, len(chosen_ranks))
     report_progress(0)
     for n_done, (rank, events, phases) in enumerate(run.operations(steps, chosen_ranks)):
         rank_steps = _rows_of_rank(shown_steps, rank)
         step_names = "whole capture" if run.is_capture else _step_names(rank_steps)
-        rank_collectives = _rows_of_rank(collectives, rank)
         tracks = _RankTracks(writer, process_tracks[rank], rank_steps, edges)
-        for n_operations in tracks.write(events, phases, rank_collectives, step_names):
+        for n_operations in tracks.write(
+            events, phases, _rows_of_rank(collectives, rank), step_names
+        ):
             report_progress(n_done + n_operations / max(events.num_rows, 1))
         report_progress(n_done + 1)
+
+
+def _progress_in_ranks(on_progress: OnProgress | None, n_ranks: int) -> Callable[[float], None]:
+    """Return a function that reports how many of some ranks are done, in percent."""
+
+    def report_progress(n_done: float) -> None:
+        if on_progress:
+            percent = round(100 * n_done / max(n_ranks, 1))
+            on_progress(percent, 100)
+
+    return report_progress
 
 
 def _start_trace(file: BinaryIO, run: Run, steps: pa.Table) -> TraceWriter:
@@ -142,7 +151,8 @@ def _start_trace(file: BinaryIO, run: Run, steps: pa.Table) -> TraceWriter:
     shift_ns = _shift_ns(run)
     writer = TraceWriter(file, shift_ns)
     run_track = Track(f"{_RUN_ID_PREFIX}{run.header.run_id}")
-    writer.write_slices(run_track, _run_slice(run.header, steps, shift_ns))
+    run_slice = _run_slice(run.header, steps, shift_ns)
+    writer.write_slices(run_track, run_slice)
     writer.write_order()
     return writer
 
@@ -151,18 +161,22 @@ def _steps_between(rows: pa.Table, steps: Steps) -> pa.Table:
     if steps is None:
         return rows
     first, last = steps
-    return rows.filter((pc.field("step") >= first) & (pc.field("step") <= last))
+    step = pc.field("step")
+    is_shown = (step >= first) & (step <= last)
+    return rows.filter(is_shown)
 
 
 def _shift_ns(run: Run) -> int:
     """Return the whole seconds, in ns, after which the clock of no rank starts before 0."""
-    earliest_ns = pc.min(run.ranks["clock_shift_ns"]).as_py() or 0
+    clock_shifts = run.ranks["clock_shift_ns"]
+    earliest_ns = pc.min(clock_shifts).as_py() or 0
     earliest_s = earliest_ns // _NS_PER_S
     return max(-earliest_s, 0) * _NS_PER_S
 
 
 def _rows_of_rank(table: pa.Table, rank: int) -> pa.Table:
-    return table.filter(pc.equal(table["rank"], rank))
+    is_of_rank = pc.equal(table["rank"], rank)
+    return table.filter(is_of_rank)
 
 
 def traced_ranks(run: Run) -> list[int]:
@@ -173,10 +187,12 @@ def traced_ranks(run: Run) -> list[int]:
 def left_out(run: Run) -> str | None:
     """Return which ranks `traced_ranks` are, and how to have the others. None if they are all."""
     ranks = run.ranks["rank"].to_pylist()
-    shown_ranks = left_out_note(len(traced_ranks(run)), len(ranks)).rstrip(".")
+    n_shown = len(traced_ranks(run))
+    shown_ranks = left_out_note(n_shown, len(ranks)).rstrip(".")
     if not shown_ranks:
         return None
-    option = f"--perfetto-ranks {','.join(ranges(ranks))}"
+    all_ranks = ",".join(ranges(ranks))
+    option = f"--perfetto-ranks {all_ranks}"
     return f"note: the trace has {shown_ranks} (all ranks: {option})"
 
 
@@ -186,13 +202,13 @@ def large_trace(run: Run, ranks: Collection[int]) -> str | None:
     Its size is estimated from the number of kernels.
     """
     rows = [row for row in run.ranks.to_pylist() if row["rank"] in ranks]
-    n_bytes = _BYTES_PER_KERNEL * sum(row["n_kernels"] or 0 for row in rows)
+    n_kernels = sum(row["n_kernels"] or 0 for row in rows)
+    n_bytes = _BYTES_PER_KERNEL * n_kernels
     if n_bytes <= _MAX_EASY_BYTES:
         return None
-    return (
-        f"note: the trace of all steps takes about {bytes_text(n_bytes)}, use --perfetto-steps "
-        "FROM:TO for fewer steps"
-    )
+    size = bytes_text(n_bytes)
+    option = "--perfetto-steps FROM:TO"
+    return f"note: the trace of all steps takes about {size}, use {option} for fewer steps"
 
 
 def _run_slice(header: RunHeader, steps: pa.Table, shift_ns: int) -> pa.Table:
@@ -205,12 +221,13 @@ def _run_slice(header: RunHeader, steps: pa.Table, shift_ns: int) -> pa.Table:
         "world_size": header.world_size,
         "time_shift_ns": shift_ns,
     }
-    known_notes = pa.table({name: [value] for name, value in notes.items() if value is not None})
-    start_ns = pc.min(steps["start_ns"]).as_py() or 0
-    end_ns = pc.max(steps["end_ns"]).as_py() or 0
-    starts = np.array([start_ns])
-    ends = np.array([end_ns])
-    return slices(starts, ends, shown(header.label), "run", known_notes)
+    known_notes = {name: [value] for name, value in notes.items() if value is not None}
+    start_ns = pc.min(steps["start_ns"]).as_py()
+    end_ns = pc.max(steps["end_ns"]).as_py()
+    starts = np.array([start_ns or 0])
+    ends = np.array([end_ns or 0])
+    label = shown(header.label)
+    return slices(starts, ends, label, "run", pa.table(known_notes))
 
 
 def _process_tracks(run: Run) -> dict[int, Track]:
@@ -220,11 +237,14 @@ def _process_tracks(run: Run) -> dict[int, Track]:
     """
     reports = {*run.header.reports}
     tracks = {}
-    for place, row in enumerate(run.ranks.to_pylist()):
-        parts = (f"rank {run.rank_names.name(row['rank'])}", row["gpu_name"], row["host"])
+    rows = run.ranks.to_pylist()
+    for place, row in enumerate(rows):
+        rank = row["rank"]
+        rank_name = run.rank_names.name(rank)
+        parts = (f"rank {rank_name}", row["gpu_name"], row["host"])
         name = " · ".join(part for part in parts if part is not None)
         about = _about_rank(row, reports)
-        tracks[row["rank"]] = Track(name, place=place, about=about, process=place + 1)
+        tracks[rank] = Track(name, place=place, about=about, process=place + 1)
     return tracks
 
 
@@ -234,21 +254,25 @@ def _about_rank(row: Mapping[str, object], reports: Collection[str]) -> str:
     `reports` are those of the run. A rank of several captures has several reports, and its time is
     that of the first.
     """
-    n_reports = len({*str(row["report"]).split(",")} & {*reports})
+    reports_of_rank = str(row["report"]).split(",")
+    n_reports = len({*reports_of_rank} & {*reports})
     report_time = "time of the first" if n_reports > 1 else "report time"
     source = "report {report}, process {pid}, GPUs {device_ids}".format_map(row)
-    clock = f"{report_time} + {row['clock_shift_ns']} ns = aligned time"
+    shift_ns = row["clock_shift_ns"]
+    clock = f"{report_time} + {shift_ns} ns = aligned time"
     if row["clock_offset_ns"] is not None:
         clock += f" (clock offset {row['clock_offset_ns']} ns included)"
     return f"{source}, {clock}"
 
 
 def _step_names(table: pa.Table) -> pa.ChunkedArray:
-    return pc.binary_join_element_wise("step", table["step"].cast(pa.string()), " ")
+    numbers = table["step"].cast(pa.string())
+    return pc.binary_join_element_wise("step", numbers, " ")
 
 
 def _times(table: pa.Table, *names: str) -> tuple[Int64, ...]:
-    return tuple(table[name].to_numpy() for name in names)
+    columns = [table[name] for name in names]
+    return tuple(column.to_numpy() for column in columns)
 
 
 class _RankTracks(Struct, frozen=True):
@@ -278,8 +302,10 @@ class _RankTracks(Struct, frozen=True):
             "step"
         )
         starts, ends = _times(self.steps, "start_ns", "end_ns")
-        step_slices = slices(starts, ends, step_names, "step", self.steps.select(_STEP_NOTES))
-        group = self.writer.write_slices(Track("steps", parent, about=about), step_slices)
+        notes = self.steps.select(_STEP_NOTES)
+        step_slices = slices(starts, ends, step_names, "step", notes)
+        track = Track("steps", parent, about=about)
+        group = self.writer.write_slices(track, step_slices)
         self._write_host_ranges(group, ranges)
         self._write_device_phases(group, ranges)
         self._write_launches(group, events)
@@ -292,9 +318,11 @@ class _RankTracks(Struct, frozen=True):
         place = 0
         n_written = 0
         for stream in _streams(events):
-            track = Track(stream.name, parent, place, process=self.track.process, is_thread=True)
+            n_lanes = len(stream.lanes)
+            process = self.track.process
+            track = Track(stream.name, parent, place, process=process, is_thread=True)
             self._write_lanes(track, operations, stream.lanes)
-            place += len(stream.lanes)
+            place += n_lanes
             n_written += sum(lane.size for lane in stream.lanes)
             yield n_written
 
@@ -302,23 +330,28 @@ class _RankTracks(Struct, frozen=True):
         """Write slices on as many tracks as they need: the rows of each lane on one."""
         for index, rows in enumerate(lanes):
             name = f"{track.name} ({index + 1})" if index else track.name
-            lane_track = replace(track, name=name, place=track.place + index)
-            self.writer.write_slices(lane_track, table.take(pa.array(rows)))
+            place = track.place + index
+            lane_track = replace(track, name=name, place=place)
+            lane_slices = table.take(pa.array(rows))
+            self.writer.write_slices(lane_track, lane_slices)
 
     def _write_host_ranges(self, group: int, ranges: pa.Table) -> None:
         """Write the ranges of steps and phases on the CPU. A step holds its phases."""
         starts, ends = _times(ranges, "start_ns", "end_ns")
         is_phase = pc.is_valid(ranges["phase"])
-        lanes = nested_lanes(starts, ends, is_phase.cast(pa.int64()).to_numpy())
+        depth = is_phase.cast(pa.int64())
+        lanes = nested_lanes(starts, ends, depth.to_numpy())
         track = Track("phases on host", group, _HOST_PHASES_PLACE)
         notes = ranges.select(_RANGE_NOTES)
-        self._write_lanes(track, slices(starts, ends, _range_names(ranges), "host", notes), lanes)
+        host_slices = slices(starts, ends, _range_names(ranges), "host", notes)
+        self._write_lanes(track, host_slices, lanes)
 
     def _write_device_phases(self, group: int, ranges: pa.Table) -> None:
         """Write the operations of each phase as one slice, if it has some."""
         is_phase = pc.is_valid(ranges["phase"])
         has_operations = pc.is_valid(ranges["device_start_ns"])
-        phases = ranges.filter(pc.and_(is_phase, has_operations))
+        has_slice = pc.and_(is_phase, has_operations)
+        phases = ranges.filter(has_slice)
         starts, ends = _times(phases, "device_start_ns", "device_end_ns")
         about = (
             "from the start of the first operation launched in it to the end of the last. Data "
@@ -326,8 +359,10 @@ class _RankTracks(Struct, frozen=True):
         )
         track = Track("phases on GPU", group, _DEVICE_PHASES_PLACE, about)
         notes = phases.select(_RANGE_NOTES)
-        phase_slices = slices(starts, ends, _range_names(phases), "phase", notes)
-        self._write_lanes(track, phase_slices, disjoint_lanes(starts, ends))
+        names = _range_names(phases)
+        phase_slices = slices(starts, ends, names, "phase", notes)
+        lanes = disjoint_lanes(starts, ends)
+        self._write_lanes(track, phase_slices, lanes)
 
     def _write_launches(self, group: int, events: pa.Table) -> None:
         """Write when the CPU called what launches operations.
@@ -335,16 +370,19 @@ class _RankTracks(Struct, frozen=True):
         How long a call took is not recorded with the operations. All operations of a graph have
         one launch.
         """
-        launched = events.filter(pc.is_valid(events["launch_ns"])).sort_by("launch_ns")
+        has_launch = pc.is_valid(events["launch_ns"])
+        launched = events.filter(has_launch).sort_by("launch_ns")
         (launch_ns,) = _times(launched, "launch_ns")
-        calls = launched.take(pa.array(run_starts(launch_ns)))
+        first_rows = run_starts(launch_ns)
+        calls = launched.take(pa.array(first_rows))
         if not calls.num_rows:
             return
         (call_ns,) = _times(calls, "launch_ns")
         about = "when each call that launches something began, by what it launched"
         track = Track("CUDA calls on host", group, _CALLS_PLACE, about)
         notes = calls.select(["correlation_id"])
-        self.writer.write_slices(track, slices(call_ns, call_ns, calls["name"], "call", notes))
+        call_slices = slices(call_ns, call_ns, calls["name"], "call", notes)
+        self.writer.write_slices(track, call_slices)
 
     def _write_derived(self, group: int, events: pa.Table, collectives: pa.Table) -> None:
         """Write what is derived from the operations, inside the steps in which it is known."""
@@ -354,42 +392,50 @@ class _RankTracks(Struct, frozen=True):
         if len(steps_with_exposed):
             about = "communication during which no compute kernel runs"
             track = Track("exposed communication", group, _EXPOSED_PLACE, about)
-            self._write_times(track, exposed_comm(comm.intersect(steps_with_exposed), compute))
+            comm_in_steps = comm.intersect(steps_with_exposed)
+            self._write_times(track, exposed_comm(comm_in_steps, compute))
         steps_with_wait = _steps_with(self.steps, "wait_ns")
         if len(steps_with_wait):
             about = "communication before the last rank of the collective was there"
             track = Track("waiting in communication", group, _WAITING_PLACE, about)
-            self._write_times(track, _waiting_time(collectives, steps_with_wait))
+            waiting = _waiting_time(collectives, steps_with_wait)
+            self._write_times(track, waiting)
         compute_track = Track("compute busy", group, _COMPUTE_PLACE, unit="%")
-        self._write_counter(compute_track, compute, _steps_with(self.steps, "compute_ns"))
+        steps_with_compute = _steps_with(self.steps, "compute_ns")
+        self._write_counter(compute_track, compute, steps_with_compute)
         comm_track = Track("communication busy", group, _COMM_PLACE, unit="%")
-        self._write_counter(comm_track, comm, _steps_with(self.steps, "comm_ns"))
+        steps_with_comm = _steps_with(self.steps, "comm_ns")
+        self._write_counter(comm_track, comm, steps_with_comm)
 
     def _write_counter(self, track: Track, busy: IntervalSet, steps: IntervalSet) -> None:
         """Write how busy the rank is in each bin, inside some steps."""
         if len(steps):
             times, percents = busy_percent(busy, steps, self.edges)
-            bin_ns = self.edges[1] - self.edges[0]
+            first_edge, second_edge = self.edges[:2]
+            bin_ns = second_edge - first_edge
             counter = replace(track, about=f"share of each {bin_ns} ns")
             self.writer.write_counter(counter, times, percents)
 
     def _write_times(self, track: Track, times: IntervalSet) -> None:
         """Write times as slices, with the step in which each starts."""
         step_starts = self.steps["start_ns"].to_numpy()
-        step_indices = np.searchsorted(step_starts, times.starts, side="right") - 1
-        notes = self.steps.select(["step"]).take(pa.array(step_indices))
+        next_steps = np.searchsorted(step_starts, times.starts, side="right")
+        numbers = self.steps.select(["step"])
+        notes = numbers.take(pa.array(next_steps - 1))
         time_slices = slices(times.starts, times.ends, track.name, "derived", notes)
         self.writer.write_slices(track, time_slices)
 
 
 def _range_names(ranges: pa.Table) -> pa.ChunkedArray:
     """Return the phase of each range; the step if it has no phase."""
-    return pc.coalesce(ranges["phase"], _step_names(ranges))
+    step_names = _step_names(ranges)
+    return pc.coalesce(ranges["phase"], step_names)
 
 
 def _busy_time(events: pa.Table, category: str) -> IntervalSet:
     """Return the time in which operations of a category run."""
-    operations = events.filter(pc.equal(events["category"], category))
+    is_of_category = pc.equal(events["category"], category)
+    operations = events.filter(is_of_category)
     return union(*_times(operations, "start_ns", "end_ns"))
 
 
@@ -398,7 +444,8 @@ def _steps_with(steps: pa.Table, metric: str) -> IntervalSet:
 
     Steps that touch are one interval.
     """
-    known = steps.filter(pc.is_valid(steps[metric]))
+    is_known = pc.is_valid(steps[metric])
+    known = steps.filter(is_known)
     return union(*_times(known, "start_ns", "end_ns"))
 
 
@@ -408,9 +455,12 @@ def _waiting_time(collectives: pa.Table, steps: IntervalSet) -> IntervalSet:
     It is the union of the times from its start of a collective to the start of the last rank, or to
     its own end if that is earlier. The length inside a step is ``wait_ns``.
     """
-    has_wait = pc.and_(collectives["is_matched"], pc.is_valid(collectives["wait_ns"]))
-    starts, ends, wait_ns = _times(collectives.filter(has_wait), "start_ns", "end_ns", "wait_ns")
-    return union(starts, waited_until(starts, ends, wait_ns)).intersect(steps)
+    is_known = pc.is_valid(collectives["wait_ns"])
+    has_wait = pc.and_(collectives["is_matched"], is_known)
+    waiting = collectives.filter(has_wait)
+    starts, ends, wait_ns = _times(waiting, "start_ns", "end_ns", "wait_ns")
+    wait_ends = waited_until(starts, ends, wait_ns)
+    return union(starts, wait_ends).intersect(steps)
 
 
 def bin_edges(steps: pa.Table) -> Int64:
@@ -426,16 +476,20 @@ def bin_edges(steps: pa.Table) -> Int64:
     # No step has a length.
     if not captures.starts.size:
         return starts[:1]
-    n_bins = min(_BINS_PER_STEP * pc.count_distinct(steps["step"]).as_py(), _MAX_BINS)
-    captured_ns = int((captures.ends - captures.starts).sum())
+    n_steps = pc.count_distinct(steps["step"]).as_py()
+    n_bins = min(_BINS_PER_STEP * n_steps, _MAX_BINS)
+    lengths_ns = captures.ends - captures.starts
+    captured_ns = int(lengths_ns.sum())
+    # Rounded up.
     width_ns = max(-(-captured_ns // n_bins), 1)
-    spans = zip(captures.starts.tolist(), captures.ends.tolist(), strict=True)
-    edges = [np.arange(start, end + width_ns, width_ns, dtype=np.int64) for start, end in spans]
+    edges = []
+    for start, end in zip(captures.starts.tolist(), captures.ends.tolist(), strict=True):
+        edges.append(np.arange(start, end + width_ns, width_ns, dtype=np.int64))
     # The last bin of a capture may reach into the next capture, and is cut off there.
-    cut_edges = [
-        capture_edges[capture_edges < next_edges[0]]
-        for capture_edges, next_edges in itertools.pairwise(edges)
-    ]
+    cut_edges = []
+    for capture_edges, next_edges in itertools.pairwise(edges):
+        is_before = capture_edges < next_edges[0]
+        cut_edges.append(capture_edges[is_before])
     return np.concatenate([*cut_edges, edges[-1]])
 
 
@@ -444,15 +498,19 @@ def busy_percent(busy: IntervalSet, steps: IntervalSet, edges: Int64) -> tuple[I
 
     Time outside `steps` does not count. Equal values follow each other once, and the last is 0.
     """
-    edges = edges[: np.searchsorted(edges, steps.ends[-1]) + 1]
+    last_edge = np.searchsorted(edges, steps.ends[-1])
+    edges = edges[: last_edge + 1]
     bin_starts = edges[:-1]
     bin_ends = edges[1:]
     bin_ns = steps.lengths(bin_starts, bin_ends)
-    busy_ns = busy.intersect(steps).lengths(bin_starts, bin_ends)
+    busy_in_steps = busy.intersect(steps)
+    busy_ns = busy_in_steps.lengths(bin_starts, bin_ends)
     # Rounded to the nearest percent, in integers.
-    bin_percent = (200 * busy_ns + bin_ns) // np.maximum(2 * bin_ns, 1)
+    double_ns = np.maximum(2 * bin_ns, 1)
+    bin_percent = (200 * busy_ns + bin_ns) // double_ns
     percent = np.append(bin_percent, 0)
-    is_new = np.append(True, percent[1:] != percent[:-1])
+    is_change = percent[1:] != percent[:-1]
+    is_new = np.append(True, is_change)
     return edges[is_new], percent[is_new]
 
 
@@ -462,7 +520,8 @@ def _flow_ids(table: pa.Table) -> pa.Array:
     It is the same on all ranks, and unique in any 2**40 steps.
     """
     shifted_steps = pc.shift_left(table["step"], _SEQ_BITS)
-    return pc.add(shifted_steps, pc.add(table["seq"], 1)).combine_chunks()
+    numbers = pc.add(table["seq"], 1)
+    return pc.add(shifted_steps, numbers).combine_chunks()
 
 
 def _with_last_rank(collectives: pa.Table) -> pa.Table:
@@ -470,26 +529,30 @@ def _with_last_rank(collectives: pa.Table) -> pa.Table:
 
     Null if no rank was last alone, or if the collective is not matched.
     """
-    late = collectives.filter(pc.greater(collectives["late_by_ns"], 0))
+    has_delay = pc.greater(collectives["late_by_ns"], 0)
+    late = collectives.filter(has_delay)
     late_rows = pc.index_in(_flow_ids(collectives), value_set=_flow_ids(late))
     last_rank = late["rank"].take(late_rows)
-    return collectives.append_column(
-        "last_rank", pc.if_else(collectives["is_matched"], last_rank, None)
-    )
+    matched_last_rank = pc.if_else(collectives["is_matched"], last_rank, None)
+    return collectives.append_column("last_rank", matched_last_rank)
 
 
 def _operation_slices(events: pa.Table, collectives: pa.Table) -> pa.Table:
     """Return the operations of a rank as slices, with the columns of their collectives as notes."""
     ids = _flow_ids(collectives)
     flows = pc.if_else(collectives["is_matched"], ids, None)
-    collective_notes = collectives.select(_COLLECTIVE_NOTES).append_column(FLOW, flows)
-    rows = pc.index_in(_flow_ids(events), value_set=ids, skip_nulls=True)
-    collective_notes = collective_notes.take(rows)
-    columns = [*events.select(_OPERATION_NOTES).columns, *collective_notes.columns]
-    notes = pa.table(columns, names=[*_OPERATION_NOTES, *collective_notes.column_names])
+    notes_and_flows = collectives.select(_COLLECTIVE_NOTES).append_column(FLOW, flows)
+    event_ids = _flow_ids(events)
+    rows = pc.index_in(event_ids, value_set=ids, skip_nulls=True)
+    collective_notes = notes_and_flows.take(rows)
+    operation_notes = events.select(_OPERATION_NOTES)
+    columns = [*operation_notes.columns, *collective_notes.columns]
+    names = [*_OPERATION_NOTES, *collective_notes.column_names]
+    notes = pa.table(columns, names=names)
     starts, ends = _times(events, "start_ns", "end_ns")
     # What runs in a graph is not known to be compute.
-    category = pc.if_else(pc.equal(events["name"], GRAPH), "graph", events["category"])
+    is_graph = pc.equal(events["name"], GRAPH)
+    category = pc.if_else(is_graph, "graph", events["category"])
     return slices(starts, ends, events["name"], category, notes)
 
 
@@ -503,39 +566,57 @@ class _Stream(NamedTuple):
 
 def _streams(events: pa.Table) -> Iterator[_Stream]:
     """Yield each stream of a rank, in order of (device, stream); its CUDA graphs come after it."""
-    names = ("device_id", "stream_id", "correlation_id")
-    devices, streams, ids = (pc.fill_null(events[name], _NO_ID).to_numpy() for name in names)
-    is_graph = pc.equal(events["name"], GRAPH).cast(pa.int64()).to_numpy()
-    is_comm = pc.fill_null(pc.equal(events["category"], "comm"), fill_value=False).to_numpy()
+    devices = _ids(events["device_id"])
+    streams = _ids(events["stream_id"])
+    correlation_ids = _ids(events["correlation_id"])
+    is_named_graph = pc.equal(events["name"], GRAPH)
+    is_graph = is_named_graph.cast(pa.int64()).to_numpy()
+    is_known_comm = pc.equal(events["category"], "comm")
+    is_comm = pc.fill_null(is_known_comm, fill_value=False).to_numpy()
     starts, ends = _times(events, "start_ns", "end_ns")
     for rows in _rows_of_streams(devices, streams, is_graph):
         first = rows[0]
-        name = f"{_numbered('GPU', devices[first])} {_numbered('stream', streams[first])}"
+        name = _stream_name(devices[first], streams[first])
         if is_comm[rows].any():
             name += " (NCCL)"
         elif is_graph[first]:
             name += " (CUDA graphs as a whole)"
-        lanes = disjoint_lanes(starts[rows], ends[rows], ids[rows])
-        yield _Stream(name, [rows[lane] for lane in lanes])
+        lanes = disjoint_lanes(starts[rows], ends[rows], correlation_ids[rows])
+        rows_of_lanes = [rows[lane] for lane in lanes]
+        yield _Stream(name, rows_of_lanes)
+
+
+def _ids(column: pa.ChunkedArray) -> Int64:
+    known_ids = pc.fill_null(column, _NO_ID)
+    return cast("Int64", known_ids.to_numpy())
 
 
 def _rows_of_streams(devices: Int64, streams: Int64, is_graph: Int64) -> Iterator[Int64]:
     """Yield the rows of each stream, ascending, in order of (device, stream, graph or not)."""
     order = np.lexsort((is_graph, streams, devices))
-    boundaries = functools.reduce(
-        np.union1d, (run_starts(numbers[order]) for numbers in (devices, streams, is_graph))
-    )
+    columns = (devices, streams, is_graph)
+    starts = [run_starts(numbers[order]) for numbers in columns]
+    boundaries = functools.reduce(np.union1d, starts)
     if boundaries.size > _MAX_STREAMS:
-        problem = f"would have {boundaries.size} streams of one rank, more than {_MAX_STREAMS}"
+        n_streams = boundaries.size
+        problem = f"would have {n_streams} streams of one rank, more than {_MAX_STREAMS}"
         fix = "fewer steps (--perfetto-steps), or another report"
         raise OutputError("the trace for Perfetto", problem, fix=fix)
     if order.size:
-        for rows in np.split(order, boundaries[1:]):
+        next_boundaries = boundaries[1:]
+        for rows in np.split(order, next_boundaries):
             yield np.sort(rows)
 
 
+def _stream_name(device: int, stream: int) -> str:
+    device_name = _numbered("GPU", device)
+    stream_name = _numbered("stream", stream)
+    return f"{device_name} {stream_name}"
+
+
 def _numbered(noun: str, number: int) -> str:
-    return f"unknown {noun}" if number == _NO_ID else f"{noun} {number}"
+    is_known = number != _NO_ID
+    return f"{noun} {number}" if is_known else f"unknown {noun}"
 
 
 def run_id_of_trace(path: Path) -> str | None:
@@ -545,11 +626,14 @@ def run_id_of_trace(path: Path) -> str | None:
 
     try:
         with path.open("rb") as file:
-            if file.read(len(_PACKET_TAG)) != _PACKET_TAG:
+            tag = file.read(len(_PACKET_TAG))
+            if tag != _PACKET_TAG:
                 return None
             head = io.BytesIO(file.read(_MAX_HEAD_BYTES))
         packet = parse_length_prefixed(pb2().TracePacket, head)
     except (OSError, ValueError, DecodeError):
         return None
     name: str = packet.track_descriptor.name if packet else ""
-    return name.removeprefix(_RUN_ID_PREFIX) if name.startswith(_RUN_ID_PREFIX) else None
+    if not name.startswith(_RUN_ID_PREFIX):
+        return None
+    return name.removeprefix(_RUN_ID_PREFIX)

@@ -67,15 +67,18 @@ def slices(
 ) -> pa.Table:
     """Return a table of slices. A text in place of a column is the same for all slices."""
     columns = {START: pa.array(starts), END: pa.array(ends)}
-    columns[NAME] = _repeated(names, len(starts))
-    columns[CATEGORY] = _repeated(category, len(starts))
+    n_slices = len(starts)
+    columns[NAME] = _repeated(names, n_slices)
+    columns[CATEGORY] = _repeated(category, n_slices)
     columns |= {name: notes[name] for name in notes.column_names}
-    table = pa.table(columns)
-    return pa.table([coded(column) for column in table.columns], names=table.column_names)
+    coded_columns = [coded(column) for column in pa.table(columns).columns]
+    return pa.table(coded_columns, names=[*columns])
 
 
 def _repeated(column: pa.ChunkedArray | str, n_rows: int) -> pa.ChunkedArray | pa.Array:
-    return pa.repeat(column, n_rows) if isinstance(column, str) else column
+    if isinstance(column, str):
+        return pa.repeat(column, n_rows)
+    return column
 
 
 class Values(NamedTuple):
@@ -90,21 +93,27 @@ class Values(NamedTuple):
 def values_of(column: pa.ChunkedArray) -> Values:
     """Return a column of `coded` as numbers. Its texts are those of its rows, and no others."""
     column = column.combine_chunks()
-    is_known = np.asarray(pc.is_valid(column).to_numpy(zero_copy_only=False), np.bool_)
+    validity = pc.is_valid(column).to_numpy(zero_copy_only=False)
+    is_known = np.asarray(validity, np.bool_)
     is_text = pa.types.is_dictionary(column.type)
     numbers = column.indices if is_text else column
     if column.null_count:
         numbers = pc.fill_null(numbers, 0)
-    numbers = numbers.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
+    numbers = numbers.to_numpy(zero_copy_only=False)
+    numbers = numbers.astype(np.int64, copy=False)
     if not is_text:
         return Values(numbers, is_known, None)
-    n_uses = np.bincount(numbers[is_known], minlength=len(column.dictionary))
+    n_texts = len(column.dictionary)
+    n_uses = np.bincount(numbers[is_known], minlength=n_texts)
     is_used = n_uses > 0
     used_texts = column.dictionary.filter(is_used).to_pylist()
-    texts = tuple(shown(raw.decode("utf-8", "replace")) for raw in used_texts)
+    decoded_texts = [raw.decode("utf-8", "replace") for raw in used_texts]
+    texts = tuple(map(shown, decoded_texts))
     # The index of each text among those in use. A dictionary may be empty, so 0 stands at its end.
-    index_of_text = np.append(np.cumsum(is_used) - 1, 0)
-    return Values(np.where(is_known, index_of_text[numbers], 0), is_known, texts)
+    used_index = np.cumsum(is_used) - 1
+    index_of_text = np.append(used_index, 0)
+    text_indices = np.where(is_known, index_of_text[numbers], 0)
+    return Values(text_indices, is_known, texts)
 
 
 def disjoint_lanes(starts: Int64, ends: Int64, ties: Int64 | None = None) -> list[Int64]:
@@ -112,14 +121,19 @@ def disjoint_lanes(starts: Int64, ends: Int64, ties: Int64 | None = None) -> lis
 
     Rows are in order of (start, end, ties).
     """
-    order = np.lexsort((ends, starts) if ties is None else (ties, ends, starts))
+    keys = (ends, starts) if ties is None else (ties, ends, starts)
+    order = np.lexsort(keys)
     sorted_starts = starts[order]
     sorted_ends = ends[order]
     latest_ends = np.maximum.accumulate(sorted_ends)
-    is_disjoint = (sorted_starts[1:] >= latest_ends[:-1]).all()
-    if is_disjoint:
+    is_after_all = sorted_starts[1:] >= latest_ends[:-1]
+    if is_after_all.all():
         return [order] if order.size else []
-    return _lanes(order, sorted_starts, sorted_ends, lambda open_ends, _: not open_ends)
+
+    def has_room(open_ends: list[int], _: int) -> bool:
+        return not open_ends
+
+    return _lanes(order, sorted_starts, sorted_ends, has_room)
 
 
 def nested_lanes(starts: Int64, ends: Int64, depth: Int64) -> list[Int64]:
@@ -132,7 +146,9 @@ def nested_lanes(starts: Int64, ends: Int64, depth: Int64) -> list[Int64]:
     def has_room(open_ends: list[int], end: int) -> bool:
         return not open_ends or open_ends[-1] >= end
 
-    return _lanes(order, starts[order], ends[order], has_room)
+    sorted_starts = starts[order]
+    sorted_ends = ends[order]
+    return _lanes(order, sorted_starts, sorted_ends, has_room)
 
 
 class _Lane(NamedTuple):
@@ -150,7 +166,8 @@ def _lanes(
     `has_room` decides by the ends of the open slices of a track and the end of the slice.
     """
     lanes: list[_Lane] = []
-    for row, start, end in zip(order.tolist(), starts.tolist(), ends.tolist(), strict=True):
+    slices_in_order = zip(order.tolist(), starts.tolist(), ends.tolist(), strict=True)
+    for row, start, end in slices_in_order:
         for lane in lanes:
             while lane.open_ends and lane.open_ends[-1] <= start:
                 lane.open_ends.pop()
@@ -172,7 +189,8 @@ def pb2() -> ModuleType:
 
 def _interned_names(texts: Iterable[str]) -> list[dict[str, object]]:
     """Return names with IDs from 1, as packets refer to them."""
-    return [{"iid": number, "name": text} for number, text in enumerate(texts, start=1)]
+    numbered = enumerate(texts, start=1)
+    return [{"iid": number, "name": text} for number, text in numbered]
 
 
 class Track(Struct, frozen=True):
@@ -205,30 +223,32 @@ class TraceWriter:
         self._n_tracks = 0
 
     def _write(self, **fields: object) -> None:
-        self._file.write(pb2().Trace(packet=[fields]).SerializeToString())
+        trace = pb2().Trace(packet=[fields])
+        self._file.write(trace.SerializeToString())
 
     def write_order(self) -> None:
         """Show processes and threads in the order of their tracks, not of their names or IDs."""
         descriptor = pb2().TrackDescriptor
-        order = {
-            "uuid": 0,
-            "process_ordering": descriptor.PROCESS_ORDERING_EXPLICIT,
-            "thread_ordering": descriptor.THREAD_ORDERING_EXPLICIT,
-        }
+        process_order = descriptor.PROCESS_ORDERING_EXPLICIT
+        thread_order = descriptor.THREAD_ORDERING_EXPLICIT
+        order = {"uuid": 0, "process_ordering": process_order, "thread_ordering": thread_order}
         self._write(track_descriptor=order)
 
     def write_track(self, track: Track) -> int:
         """Describe a track that has no slices of its own, and return its number."""
         self._n_tracks += 1
         number = self._n_tracks
+        description = track.about and shown(track.about)
+        counter = track.unit and {"unit_name": track.unit}
         fields: dict[str, object] = {
             "uuid": number,
             "sibling_order_rank": track.place,
             "parent_uuid": track.parent,
-            "description": track.about and shown(track.about),
-            "counter": track.unit and {"unit_name": track.unit},
+            "description": description,
+            "counter": counter,
         }
-        self._write(track_descriptor=fields | _fields_of_kind(track, number))
+        fields |= _fields_of_kind(track, number)
+        self._write(track_descriptor=fields)
         return number
 
     def write_slices(self, track: Track, slices: pa.Table) -> int:
@@ -237,20 +257,15 @@ class TraceWriter:
         Each slice has its aligned start as a note. Columns of nulls are left out.
         """
         number = self.write_track(track)
-        columns = {
-            name: values_of(slices[name])
-            for name in slices.column_names
-            if name in NOT_NOTES or slices[name].null_count < slices.num_rows
-        }
+        columns = _known_columns(slices)
         notes = {"start_ns": columns[START]}
         notes |= {name: values for name, values in columns.items() if name not in NOT_NOTES}
         id_of_text = _ids_of_texts(notes.values())
-        texts = [{"iid": iid, "str": text.encode()} for text, iid in id_of_text.items()]
         interned = {
             "event_names": _interned_names(columns[NAME].texts or ()),
             "event_categories": _interned_names(columns[CATEGORY].texts or ()),
             "debug_annotation_names": _interned_names(notes),
-            "debug_annotation_string_values": texts,
+            "debug_annotation_string_values": _interned_strings(id_of_text),
         }
         self._write_first(number, interned_data=interned)
         note_values = [_with_ids(values, id_of_text) for values in notes.values()]
@@ -261,9 +276,11 @@ class TraceWriter:
         """Write a counter: times in order, and the value from each of them on."""
         number = self.write_track(track)
         self._write_first(number)
-        message, packet = _event(number, pb2().TrackEvent.TYPE_COUNTER)
+        kind = pb2().TrackEvent.TYPE_COUNTER
+        message, packet = _event(number, kind)
         packets = []
-        for time, value in zip(self._trace_time(times), values.tolist(), strict=True):
+        trace_times = self._trace_time(times)
+        for time, value in zip(trace_times, values.tolist(), strict=True):
             packet.timestamp = time
             packet.track_event.counter_value = value
             packets.append(message.SerializeToString())
@@ -272,18 +289,19 @@ class TraceWriter:
     def _write_first(self, sequence: int, **fields: object) -> None:
         """Write the first packet of a sequence. Its events are on the track of the same number."""
         packet = pb2().TracePacket
+        flags = packet.SEQ_INCREMENTAL_STATE_CLEARED | packet.SEQ_NEEDS_INCREMENTAL_STATE
+        event_defaults = {"track_uuid": sequence}
         self._write(
             trusted_packet_sequence_id=sequence,
             first_packet_on_sequence=True,
-            sequence_flags=(
-                packet.SEQ_INCREMENTAL_STATE_CLEARED | packet.SEQ_NEEDS_INCREMENTAL_STATE
-            ),
-            trace_packet_defaults={"track_event_defaults": {"track_uuid": sequence}},
+            sequence_flags=flags,
+            trace_packet_defaults={"track_event_defaults": event_defaults},
             **fields,
         )
 
     def _trace_time(self, times: Int64) -> list[int]:
-        return [*np.maximum(times + self._shift_ns, 0).tolist()]
+        trace_times: list[int] = np.maximum(times + self._shift_ns, 0).tolist()
+        return trace_times
 
     def _write_events(
         self, number: int, columns: dict[str, Values], notes: Sequence[Values]
@@ -316,11 +334,13 @@ def _fields_of_kind(track: Track, number: int) -> dict[str, object]:
     """Return what the description of a thread, a process or another track has of its own."""
     name = shown(track.name)
     if track.is_thread:
-        thread = {"pid": track.process, "tid": _FIRST_THREAD + number, "thread_name": name}
-        return {"thread": thread}
+        thread_id = _FIRST_THREAD + number
+        return {"thread": {"pid": track.process, "tid": thread_id, "thread_name": name}}
     if track.process is not None:
-        return {"process": {"pid": track.process, "process_name": name}}
-    return {"name": name, "child_ordering": pb2().TrackDescriptor.EXPLICIT}
+        process = {"pid": track.process, "process_name": name}
+        return {"process": process}
+    explicit_order = pb2().TrackDescriptor.EXPLICIT
+    return {"name": name, "child_ordering": explicit_order}
 
 
 def _ids_of_texts(columns: Iterable[Values]) -> dict[str, int]:
@@ -337,8 +357,24 @@ def _with_ids(values: Values, id_of_text: Mapping[str, int]) -> Values:
     if values.texts is None:
         return values
     # A column of nulls has no texts, and its numbers are 0.
-    ids = np.array([*(id_of_text[text] for text in values.texts), 0], np.int64)
+    id_of_index = [id_of_text[text] for text in values.texts]
+    ids = np.array([*id_of_index, 0], np.int64)
     return values._replace(numbers=ids[values.numbers])
+
+
+def _known_columns(slices: pa.Table) -> dict[str, Values]:
+    """Return the columns of slices without notes that are null for all of them."""
+    columns = {}
+    for name in slices.column_names:
+        column = slices[name]
+        if name in NOT_NOTES or column.null_count < slices.num_rows:
+            columns[name] = values_of(column)
+    return columns
+
+
+def _interned_strings(id_of_text: Mapping[str, int]) -> list[dict[str, object]]:
+    """Return the texts of notes with their IDs, as packets refer to them."""
+    return [{"iid": iid, "str": text.encode()} for text, iid in id_of_text.items()]
 
 
 def _event(sequence: int, kind: TrackEvent.Type) -> tuple[Trace, TracePacket]:
@@ -360,39 +396,44 @@ class _Begins:
         self._flows = columns.get(FLOW)
         self._notes = notes
         optional = [*notes] if self._flows is None else [*notes, self._flows]
+        n_optional = len(optional)
         # The category and one bit for each optional value that is known. Slices for which these
         # are equal share a message.
-        shapes = columns[CATEGORY].numbers << len(optional)
+        shapes = columns[CATEGORY].numbers << n_optional
         for place, values in enumerate(optional):
-            shapes = shapes | (values.is_known.astype(np.int64) << place)
+            is_known = values.is_known.astype(np.int64)
+            shapes = shapes | (is_known << place)
         distinct_shapes, self._writer_of_slice = np.unique(shapes, return_inverse=True)
         self._writers = []
         for shape in distinct_shapes.tolist():
-            category = shape >> len(optional)
-            known = [place for place in range(len(optional)) if shape >> place & 1]
-            self._writers.append(_begin_writer(sequence, category, notes, known))
+            category = shape >> n_optional
+            known = [place for place in range(n_optional) if shape >> place & 1]
+            writer = _begin_writer(sequence, category, notes, known)
+            self._writers.append(writer)
 
     def packets(self, rows: slice, times: Sequence[int]) -> list[bytes]:
         """Return the packets of some slices that start at these times."""
+        writers = self._writers
         note_columns = [values.numbers[rows].tolist() for values in self._notes]
+        name_ids = self._names[rows] + 1
         slices = zip(
             self._writer_of_slice[rows].tolist(),
             times,
-            (self._names[rows] + 1).tolist(),
+            name_ids.tolist(),
             self._flow_ids(rows, len(times)),
             zip(*note_columns, strict=True),
             strict=True,
         )
         return [
-            self._writers[writer](time, name, flow, notes)
-            for writer, time, name, flow, notes in slices
+            writers[index](time, name, flow, notes) for index, time, name, flow, notes in slices
         ]
 
     def _flow_ids(self, rows: slice, n_slices: int) -> Iterable[int]:
         """Return the flows of some slices, as the unsigned integers of a trace. 0 without flows."""
         if self._flows is None:
             return itertools.repeat(0, n_slices)
-        flow_ids: list[int] = self._flows.numbers[rows].view(np.uint64).tolist()
+        signed_ids = self._flows.numbers[rows]
+        flow_ids: list[int] = signed_ids.view(np.uint64).tolist()
         return flow_ids
 
 
@@ -404,17 +445,16 @@ def _begin_writer(
     `known` are the places of the known notes, and the next place if the flow is known. All packets
     are made from one message, whose values change.
     """
-    message, packet = _event(sequence, pb2().TrackEvent.TYPE_SLICE_BEGIN)
+    kind = pb2().TrackEvent.TYPE_SLICE_BEGIN
+    message, packet = _event(sequence, kind)
     event = packet.track_event
     event.category_iids.append(category + 1)
     has_flow = len(notes) in known
     if has_flow:
         event.flow_ids.append(0)
     flow_ids = event.flow_ids
+    number_places, text_places = _note_places(notes, known)
     add = event.debug_annotations.add
-    known_notes = [place for place in known if place < len(notes)]
-    number_places = [place for place in known_notes if notes[place].texts is None]
-    text_places = [place for place in known_notes if notes[place].texts is not None]
     numbers = [(place, add(name_iid=place + 1)) for place in number_places]
     texts = [(place, add(name_iid=place + 1)) for place in text_places]
 
@@ -430,3 +470,15 @@ def _begin_writer(
         return bytes(message.SerializeToString())
 
     return write_begin
+
+
+def _note_places(notes: Sequence[Values], known: Iterable[int]) -> tuple[list[int], list[int]]:
+    """Return the places of the known notes: of those with numbers, and of those with texts."""
+    number_places: list[int] = []
+    text_places: list[int] = []
+    for place in known:
+        if place < len(notes):
+            is_number = notes[place].texts is None
+            places = number_places if is_number else text_places
+            places.append(place)
+    return number_places, text_places

@@ -1,6 +1,7 @@
 """What a redaction removed and kept, for a terminal."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
 from pathlib import Path
 
 from nsyspipe.model.names import decoded, few, grouped, printable
@@ -29,30 +30,30 @@ def redaction_text(redaction: Redaction, out: Path) -> str:
     hosts = counted(redaction.n_hosts, "host") if redaction.n_hosts else "no host"
     target = printable(decoded(str(out)))
     lines = [f"{reports} redacted into {target} ({hosts} renamed)"]
-    sections: dict[str, Iterable[str]] = {
-        "Removed": _removed(redaction.removed.amounts()),
-        "Kept": _KEPT,
-        "Note": _notes(redaction),
-    }
+    removed = _removed(redaction.removed.amounts())
+    sections = {"Removed": removed, "Kept": _KEPT, "Note": _notes(redaction)}
     for heading, texts in sections.items():
         lines += ["", heading]
         lines += [f"  {text}" for text in texts]
-    return "\n".join(lines) + "\n"
+    text = "\n".join(lines)
+    return f"{text}\n"
 
 
 def _removed(amounts: Iterable[Amount]) -> list[str]:
     """Return a line for each kind and unit of what was removed: how much, and where."""
-    ordered = sorted(amounts, key=lambda amount: (amount.kind, amount.unit, amount.place))
+    ordered = sorted(amounts, key=attrgetter("kind", "unit", "place"))
     groups = grouped(((amount.kind, amount.unit), amount) for amount in ordered)
     if not groups:
         return ["nothing, because the report contains only what analysis needs"]
-    totals = {kind_and_unit: _total_text(group) for kind_and_unit, group in groups.items()}
+    total_of_group = {key: _total_text(group) for key, group in groups.items()}
     kind_width = max(len(kind) for kind, _ in groups)
-    total_width = max(map(len, totals.values()))
+    total_width = max(map(len, total_of_group.values()))
     lines = []
-    for (kind, unit), group in groups.items():
-        total = totals[kind, unit]
-        lines.append(f"{kind:<{kind_width}}  {total:>{total_width}}  {_places(kind, group)}")
+    for key, group in groups.items():
+        kind = key[0]
+        total = total_of_group[key].rjust(total_width)
+        places = _places(kind, group)
+        lines.append(f"{kind:<{kind_width}}  {total}  {places}")
     return lines
 
 
@@ -65,14 +66,16 @@ def _total_text(amounts: Sequence[Amount]) -> str:
 def _places(kind: str, amounts: Iterable[Amount]) -> str:
     """Return the tables or columns in which something was removed."""
     if kind in UNKNOWN:
-        return ", ".join(f"{printable(amount.place)} ({amount.n:,})" for amount in amounts)
+        places = [f"{printable(amount.place)} ({amount.n:,})" for amount in amounts]
+        return ", ".join(places)
     columns_of_table: dict[str, list[str]] = {}
     for amount in amounts:
         table, _, column = amount.place.partition(".")
         columns = columns_of_table.setdefault(table, [])
         if column:
             columns.append(column)
-    tables = [_table_text(table, columns) for table, columns in columns_of_table.items()]
+    items = columns_of_table.items()
+    tables = [_table_text(table, columns) for table, columns in items]
     return few(tables, _MAX_NAMES)
 
 
@@ -94,10 +97,12 @@ def _notes(redaction: Redaction) -> Iterator[str]:
     yield "file names stay, so check them for private words"
     if redaction.n_hosts:
         yield _host_note(len(redaction.places))
-    if any(amount.kind in UNKNOWN for amount in redaction.removed.amounts()):
+    kinds = {amount.kind for amount in redaction.removed.amounts()}
+    if not kinds.isdisjoint(UNKNOWN):
         yield "unknown tables were left out (a later nsyspipe may know them)"
     if redaction.beside:
-        files = few([*map(printable, redaction.beside)], _MAX_NAMES)
+        names = map(printable, redaction.beside)
+        files = few(names, _MAX_NAMES)
         yield f"not copied, although analyze uses these files: {files}"
     if redaction.beside or redaction.has_others_beside:
         yield (

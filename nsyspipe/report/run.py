@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -186,11 +186,13 @@ def summary_text(
     """
     is_large = run.header.n_ranks > _MAX_RANKS_SHOWN_IN_FULL
     n_ranks = _N_RANKS_OF_LARGER_RUNS if is_large else _MAX_RANKS_SHOWN_IN_FULL
+    max_findings = None if is_verbose else n_findings
+    is_brief = n_findings is not None and not is_verbose
     extent = Extent(
         figures=(*_STEPS, *SHARES, *_SIZES),
         n_ranks=n_ranks,
-        n_findings=None if is_verbose else n_findings,
-        is_brief=n_findings is not None and not is_verbose,
+        n_findings=max_findings,
+        is_brief=is_brief,
         n_top=n_top,
         is_verbose=is_verbose,
         reports=reports,
@@ -204,7 +206,8 @@ def run_blocks(run: Run, extent: Extent) -> Iterator[blocks.Block]:
     recommendations = recommendations_of(run)
     checks = checks_of(run)
     yield title_of(run)
-    yield blocks.Sentence(first_screen.headline_of(run, step), "bold")
+    headline = first_screen.headline_of(run, step)
+    yield blocks.Sentence(headline, "bold")
     yield from first_screen.trust_blocks(run)
     yield from first_screen.step_blocks(run, step)
     yield from _rank_blocks(run, extent)
@@ -241,14 +244,16 @@ def _cost_blocks(run: Run, extent: Extent) -> Iterator[blocks.Block]:
         traffic = traffic_of(run)
         if traffic:
             yield blocks.Sentence(traffic)
-        yield from cost_tables(run, extent.n_ranks, TRAFFIC).values()
+        tables = cost_tables(run, extent.n_ranks, TRAFFIC)
+        yield from tables.values()
 
 
 def _closing(
     run: Run, extent: Extent, recommendations: Recommendations, checks: Checks
 ) -> blocks.Sentence:
     # The first recommendation is no alternative.
-    n_alternatives = None if extent.n_findings is None else max(extent.n_findings - 1, 0)
+    max_findings = extent.n_findings
+    n_alternatives = None if max_findings is None else max(max_findings - 1, 0)
     text = first_screen.closing_text(run, recommendations, checks, n_alternatives)
     return blocks.Sentence(text, is_close=False)
 
@@ -278,11 +283,13 @@ def _recommendation_blocks(
 
     If there is nothing to change, yield that first.
     """
-    n_alternatives = None if extent.n_findings is None else extent.n_findings - 1
+    max_findings = extent.n_findings
+    n_alternatives = None if max_findings is None else max_findings - 1
     nothing = first_screen.nothing_text(run, recommendations, checks)
     if nothing is not None:
         yield blocks.Sentence(nothing, "bold", is_close=False)
-    step_ns = words.mean_step_ns(run.summary().to_pylist()[0])
+    (summary,) = run.summary().to_pylist()
+    step_ns = words.mean_step_ns(summary)
     if step_ns is not None:
         yield from first_screen.change_blocks(recommendations, step_ns)
     yield from first_screen.alternatives_blocks(recommendations, n_alternatives)
@@ -304,8 +311,9 @@ def _details(run: Run, extent: Extent, checks: Checks) -> Iterator[blocks.Block]
 
 def _origin_blocks(run: Run, summary: Mapping[str, Any]) -> Iterator[blocks.Block]:
     """Yield what a run ran on, the versions, the interconnect, and what communication serves."""
-    subject = words.subject_parts(run, summary)[1:]
-    yield blocks.Facts([*subject, *words.hosts_text(run)], "Run")
+    _, *subject = words.subject_parts(run, summary)
+    subject += words.hosts_text(run)
+    yield blocks.Facts(subject, "Run")
     versions = words.captured_versions_text(run.header.capture)
     if versions:
         yield blocks.Facts((versions,), "Captured with")
@@ -318,12 +326,11 @@ def _figure_blocks(run: Run, extent: Extent) -> Iterator[blocks.Block]:
     """Yield the figures as tiles, and sentences about idle time, streams and phases."""
     tiles = key_figures(run, extent.figures)
     if tiles:
-        yield blocks.Tiles([_with_name_of_median(tile) for tile in tiles])
-    texts = (
-        words.idle_text(run.breakdown(), run.idle_calls(), words.unseen_idle(run)),
-        words.stream_text(run),
-        words.phases_text(run),
-    )
+        named_tiles = [_with_name_of_median(tile) for tile in tiles]
+        yield blocks.Tiles(named_tiles)
+    steps = run.breakdown()
+    idle = words.idle_text(steps, run.idle_calls(), words.unseen_idle(run))
+    texts = (idle, words.stream_text(run), words.phases_text(run))
     for text in texts:
         if text:
             yield blocks.Sentence(upper_first(text))
@@ -331,7 +338,9 @@ def _figure_blocks(run: Run, extent: Extent) -> Iterator[blocks.Block]:
 
 def _with_name_of_median(tile: blocks.Tile) -> blocks.Tile:
     """Return a tile; the first screen has the mean step time, so the median is named as such."""
-    return replace(tile, name="median step time") if tile.name == _STEP_NAME else tile
+    if tile.name != _STEP_NAME:
+        return tile
+    return replace(tile, name="median step time")
 
 
 def _check_blocks(checks: Checks) -> Iterator[blocks.Block]:
@@ -340,13 +349,15 @@ def _check_blocks(checks: Checks) -> Iterator[blocks.Block]:
         yield blocks.Sentence(", ".join(checks.passed))
     if checks.skipped:
         yield blocks.Heading("Skipped checks", "bold")
-        yield blocks.Items([skipped_text(check) for check in checks.skipped])
+        skipped = [skipped_text(check) for check in checks.skipped]
+        yield blocks.Items(skipped)
 
 
 def skipped_text(check: SkippedCheck) -> str:
     """Return which rules could not be judged, why, and how to change that."""
+    rules = ", ".join(check.rules)
     fix = f" Fix: {check.fix}." if check.fix else ""
-    return f"{', '.join(check.rules)}: {check.reason}.{fix}"
+    return f"{rules}: {check.reason}.{fix}"
 
 
 def _finding_details(run: Run) -> Iterator[blocks.Block]:
@@ -364,13 +375,16 @@ def _finding_details(run: Run) -> Iterator[blocks.Block]:
 
 def traffic_of(run: Run) -> str | None:
     """Return what communication serves, and which of it has most of the exposed time."""
-    exposed_ns = _mean_of_steps(run, RATIOS["exposed_comm_share"][0])
-    return traffic_text(run.traffic(), run.header.n_ranks, run.header.n_job_ranks, exposed_ns)
+    exposed_column, _ = RATIOS["exposed_comm_share"]
+    exposed_ns = _mean_of_steps(run, exposed_column)
+    n_ranks = run.header.n_ranks
+    return traffic_text(run.traffic(), n_ranks, run.header.n_job_ranks, exposed_ns)
 
 
 def _mean_of_steps(run: Run, column: str) -> float | None:
     """Return the mean of a column over ranks and steps; None if a value is not known."""
-    mean: float | None = pc.mean(run.breakdown()[column], skip_nulls=False).as_py()
+    values = run.breakdown()[column]
+    mean: float | None = pc.mean(values, skip_nulls=False).as_py()
     return mean
 
 
@@ -380,14 +394,16 @@ def key_figures(run: Run, names: Sequence[str]) -> list[blocks.Tile]:
     Without training steps, and without recorded message sizes, figures of these are left out.
     """
     (summary,) = run.summary().to_pylist()
-    return [_tile(run, name, summary) for name in names if _has_tile(run, name, summary)]
+    names_of_tiles = [name for name in names if _has_tile(run, name, summary)]
+    return [_tile(run, name, summary) for name in names_of_tiles]
 
 
 def _has_tile(run: Run, name: str, summary: Mapping[str, Any]) -> bool:
     is_of_steps = not name.endswith(("_share", "_ratio"))
     if run.is_capture and is_of_steps:
         return False
-    return name not in _MESSAGES or bool(summary["message_bytes_per_step"])
+    has_messages = bool(summary["message_bytes_per_step"])
+    return has_messages or name not in _MESSAGES
 
 
 def _tile(run: Run, name: str, summary: Mapping[str, Any]) -> blocks.Tile:
@@ -395,31 +411,48 @@ def _tile(run: Run, name: str, summary: Mapping[str, Any]) -> blocks.Tile:
     label = figure.short if figure else "gradient copies"
     category = figure.category if figure else None
     text = _figure_text(run, name, summary)
-    value, unit = text.rsplit(" ", 1) if " " in text else (text, "")
+    value, unit = _value_and_unit(text)
     is_explained = name in RATIOS or name in _STEPS
     if is_explained and summary[name] is None:
         absence = why_null(name, run, summary)
-        return blocks.Tile(
-            label, value, unit, absence.reason, missing=absence.text, category=category
-        )
+        reason = absence.reason
+        return blocks.Tile(label, value, unit, reason, missing=absence.text, category=category)
     meaning = _meaning(run, name, summary)
     if name not in RATIOS:
         return blocks.Tile(label, value, unit, meaning, category=category)
     unseen = words.unseen_idle(run) if name == "idle_share" else ""
-    at_least = "at least " if unseen else ""
-    time = f"{at_least}{ms_text(pc.mean(run.breakdown()[RATIOS[name][0]]).as_py())}"
     reservation = f", {unseen}" if unseen else ""
+    time = _mean_time_text(run, name)
+    if unseen:
+        time = f"at least {time}"
     timed_meaning = f"{time} {meaning}{reservation}"
     return blocks.Tile(label, value, unit, timed_meaning, category=category, time=time)
+
+
+def _value_and_unit(text: str) -> tuple[str, str]:
+    """Return the figure and the unit in a text; a text of one word has no unit."""
+    if " " not in text:
+        return text, ""
+    value, unit = text.rsplit(" ", 1)
+    return value, unit
+
+
+def _mean_time_text(run: Run, ratio: str) -> str:
+    """Return the mean time of a step that a ratio is about."""
+    column, _ = RATIOS[ratio]
+    mean_ns = pc.mean(run.breakdown()[column])
+    return ms_text(mean_ns.as_py())
 
 
 def _figure_text(run: Run, name: str, summary: Mapping[str, Any]) -> str:
     """Return the value of a figure with its unit."""
     if name == "grad_copy_ns":
         return ms_text(_mean_of_steps(run, name))
-    if name == "dtod_ns_per_step" and summary[name] is not None:
-        return f"{ms_text(summary[name])}, {bytes_text(summary['dtod_bytes_per_step'])}"
-    return value_text(FIGURES[name].unit, summary[name])
+    value = summary[name]
+    if name == "dtod_ns_per_step" and value is not None:
+        size = bytes_text(summary["dtod_bytes_per_step"])
+        return f"{ms_text(value)}, {size}"
+    return value_text(FIGURES[name].unit, value)
 
 
 def _meaning(run: Run, name: str, summary: Mapping[str, Any]) -> str:
@@ -430,19 +463,21 @@ def _meaning(run: Run, name: str, summary: Mapping[str, Any]) -> str:
         meaning = meaning.replace("step time,", "the capture,")
     if name == "step_time_ns":
         # What was combined is named only if there are several ranks, or steps, to combine.
-        counts = (run.header.n_ranks, summary["n_summary_steps"])
-        combined = zip(meaning.split(", "), counts, strict=True)
-        meaning = ", ".join(part for part, count in combined if count != 1)
+        n_steps = summary["n_summary_steps"]
+        parts_and_counts = zip(meaning.split(", "), (run.header.n_ranks, n_steps), strict=True)
+        meaning = ", ".join(part for part, count in parts_and_counts if count != 1)
     parts = [meaning, *_remarks(run, name, summary)]
-    return ", ".join(part for part in parts if part)
+    return ", ".join(filter(None, parts))
 
 
 def _remarks(run: Run, name: str, summary: Mapping[str, Any]) -> list[str]:
     """Return what else there is to know of a figure."""
     match name:
         case "throughput_steps_per_s":
-            whose = ", of each step the slowest rank" if run.header.n_ranks > 1 else ""
-            return [f"that is {ms_text(words.mean_step_ns(summary))}{whose}"]
+            has_ranks = run.header.n_ranks > 1
+            whose = ", of each step the slowest rank" if has_ranks else ""
+            mean = ms_text(words.mean_step_ns(summary))
+            return [f"that is {mean}{whose}"]
         case "backward_overlap_ratio":
             return words.backward_source(run)
         case "exposed_memory_share":
@@ -464,7 +499,8 @@ class Absence(NamedTuple):
 
 def why_null(figure: str, run: Run, summary: Mapping[str, Any]) -> Absence:
     """Return what stands for a figure that is null, and why it is null."""
-    is_only_rank = run.header.n_ranks == 1 == (run.header.n_job_ranks or 1)
+    n_job_ranks = run.header.n_job_ranks or 1
+    is_only_rank = run.header.n_ranks == 1 == n_job_ranks
     if figure == "wait_share" and is_only_rank:
         return Absence("\N{EN DASH}", "there is only one rank")
     needs_comm = figure in {"wait_share", "overlap_ratio", "backward_overlap_ratio"}
@@ -476,23 +512,29 @@ def why_null(figure: str, run: Run, summary: Mapping[str, Any]) -> Absence:
 def _reason_of_problems(figure: str, run: Run, summary: Mapping[str, Any]) -> str:
     """Return why a figure is null by the problems of the run, with the option that records it."""
     # The first problem of a code counts.
-    problems = {row["code"]: row for row in reversed(run.problem_rows)}
+    rows = run.problem_rows
+    problems = {row["code"]: row for row in reversed(rows)}
     if not summary["n_summary_steps"] and "no-steps" not in problems:
         figure = "step_time_ns"
     codes = _CAUSES.get(figure, _CAUSES["step_time_ns"])
-    problem = next((problems[code] for code in codes if code in problems), None)
+    causing_problems = (problems[code] for code in codes if code in problems)
+    problem = next(causing_problems, None)
     if problem is None:
         return "see Problems"
     # Before the colon a message says what is missing, and behind it what that makes unknown.
-    missing = shortened(problem["message"].partition(": ")[0], _MAX_REASON_CHARS)
+    message, _, _ = problem["message"].partition(": ")
+    missing = shortened(message, _MAX_REASON_CHARS)
     option = re.search(r"--[a-z-]+=[\w,]+", problem["fix"] or "")
-    return f"{missing} (capture with {option[0]})" if option else missing
+    if option is None:
+        return missing
+    return f"{missing} (capture with {option[0]})"
 
 
 def without_waits(run: Run) -> str:
     """Return why nothing can be shown of who waits for whom."""
-    summary = run.summary().to_pylist()[0]
-    if summary["wait_share"] is not None and summary["comm_share"]:
+    (summary,) = run.summary().to_pylist()
+    is_wait_known = summary["wait_share"] is not None
+    if is_wait_known and summary["comm_share"]:
         return "Not known: who is late is counted in each step, and there are no steps."
     absence = why_null("wait_share", run, summary)
     if absence.text == _NOT_KNOWN:
@@ -505,41 +547,52 @@ def rank_rows(run: Run) -> list[dict[str, Any]]:
 
     Without training steps, the length is that of the capture.
     """
-    delays = {delay.rank: delay.delay_ns for delay in rank_delays(run)}
+    delays = _delay_of_ranks(run)
     lengths = {}
     if run.is_capture:
-        lengths = {row["rank"]: row["wall_ns"] for row in run.breakdown().to_pylist()}
+        captures = run.breakdown().to_pylist()
+        lengths = {row["rank"]: row["wall_ns"] for row in captures}
     rows: list[dict[str, Any]] = run.rank_summary().to_pylist()
     for row in rows:
-        row[_LENGTH] = lengths.get(row["rank"], row["step_time_ns"])
-        row[_LATENESS] = delays.get(row["rank"])
+        rank = row["rank"]
+        row[_LENGTH] = lengths.get(rank, row["step_time_ns"])
+        row[_LATENESS] = delays.get(rank)
     return rows
+
+
+def _delay_of_ranks(run: Run) -> dict[int, float]:
+    return {delay.rank: delay.delay_ns for delay in rank_delays(run)}
 
 
 def rank_table(run: Run, n_shown: int) -> blocks.Table:
     """Return a row per rank with its shares of a step, for at most `n_shown` ranks."""
     rows = rank_rows(run)
-    shares = [name for name in PLACES["ranks"] if _is_shown_share(name, rows)]
     length_heading = "capture" if run.is_capture else "step\ntime"
-    fields = [
-        Field("rank", lambda row: run.rank_names.name(row["rank"])),
-        Field(length_heading, of(_LENGTH, ms_text)),
-    ]
-    fields += [_share_field(name, _share_from_width(name, rows)) for name in shares]
+    length = Field(length_heading, of(_LENGTH, ms_text))
+    fields = [_rank_field(run), length]
+    for name in PLACES["ranks"]:
+        if _is_shown_share(name, rows):
+            from_width = _share_from_width(name, rows)
+            fields.append(_share_field(name, from_width))
     if _is_known(_LATENESS, rows):
-        delay_field = Field(
-            _DELAY.heading,
-            of(_LATENESS, ms_text),
-            from_width=_FROM_WIDTH[_LATENESS],
-            hint=_DELAY.meaning,
-        )
-        fields.append(delay_field)
+        from_width = _FROM_WIDTH[_LATENESS]
+        lateness = of(_LATENESS, ms_text)
+        delay = Field(_DELAY.heading, lateness, from_width=from_width, hint=_DELAY.meaning)
+        fields.append(delay)
     return _table_of_ranks(run, rows, fields, n_shown)
+
+
+def _rank_field(run: Run) -> Field:
+    def rank_cell(row: Mapping[str, Any]) -> str:
+        return run.rank_names.name(row["rank"])
+
+    return Field("rank", rank_cell)
 
 
 def _is_known(name: str, rows: Sequence[Mapping[str, Any]]) -> bool:
     """Tell whether a figure is known for any rank."""
-    return any(row[name] is not None for row in rows)
+    values = [row[name] for row in rows]
+    return any(value is not None for value in values)
 
 
 def _is_shown_share(name: str, rows: Sequence[Mapping[str, Any]]) -> bool:
@@ -553,11 +606,13 @@ def _share_from_width(name: str, rows: Sequence[Mapping[str, Any]]) -> int:
     """
     has_backward = _is_known("backward_overlap_ratio", rows)
     second_overlap = "overlap_ratio" if has_backward else "backward_overlap_ratio"
-    return _WIDEST_WIDTH if name == second_overlap else _FROM_WIDTH.get(name, 0)
+    is_second = name == second_overlap
+    return _WIDEST_WIDTH if is_second else _FROM_WIDTH.get(name, 0)
 
 
 def _share_field(name: str, from_width: int) -> Field:
-    heading = FIGURES[name].short.replace(" ", "\n")
+    label = FIGURES[name].short
+    heading = label.replace(" ", "\n")
     return Field(heading, of(name, percent_text), from_width=from_width)
 
 
@@ -565,33 +620,34 @@ def rank_time_table(run: Run, n_shown: int) -> blocks.Table:
     """Return a row per rank with the mean times of its steps, for at most `n_shown` ranks."""
     rows = _rank_time_rows(run)
     headings = {"wall_ns": "capture" if run.is_capture else "step time"}
-    headings |= {name: FIGURES[name].short for name in _RANK_TIMES if name in FIGURES}
+    for name in _RANK_TIMES:
+        if name in FIGURES:
+            headings[name] = FIGURES[name].short
     headings[_LATENESS] = _DELAY.short
-    fields = [Field("rank", lambda row: run.rank_names.name(row["rank"]))]
-    fields += [
-        _time_field(name, heading) for name, heading in headings.items() if _is_known(name, rows)
-    ]
+    fields = [_rank_field(run)]
+    for name, heading in headings.items():
+        if _is_known(name, rows):
+            fields.append(_time_field(name, heading))
     return _table_of_ranks(run, rows, fields, n_shown)
 
 
 def _rank_time_rows(run: Run) -> list[dict[str, Any]]:
     """Return the mean times of the steps of each rank, and its straggler delay."""
-    means = run.breakdown().group_by("rank").aggregate([(name, "mean") for name in _RANK_TIMES])
-    means = means.rename_columns([name.removesuffix("_mean") for name in means.column_names])
-    rows: list[dict[str, Any]] = means.sort_by("rank").to_pylist()
-    delays = {delay.rank: delay.delay_ns for delay in rank_delays(run)}
+    mean_of_each = [(name, "mean") for name in _RANK_TIMES]
+    means = run.breakdown().group_by("rank").aggregate(mean_of_each)
+    names = [name.removesuffix("_mean") for name in means.column_names]
+    sorted_means = means.rename_columns(names).sort_by("rank")
+    rows: list[dict[str, Any]] = sorted_means.to_pylist()
+    delays = _delay_of_ranks(run)
     for row in rows:
-        row[_LATENESS] = delays.get(row["rank"])
+        rank = row["rank"]
+        row[_LATENESS] = delays.get(rank)
     return rows
 
 
 def _time_field(name: str, heading: str) -> Field:
-    return Field(
-        _two_lines(heading),
-        of(name, ms_text),
-        from_width=_TIMES_FROM_WIDTH.get(name, 0),
-        unit="ms",
-    )
+    from_width = _TIMES_FROM_WIDTH.get(name, 0)
+    return Field(_two_lines(heading), of(name, ms_text), from_width=from_width, unit="ms")
 
 
 def _table_of_ranks(
@@ -600,12 +656,14 @@ def _table_of_ranks(
     """Return a table of the ranks that differ most, with notes about what it leaves out."""
     shown_ranks = set(run.telling_ranks(n_shown))
     shown = [row for row in rows if row["rank"] in shown_ranks]
+    notes = []
     unseen = words.unseen_idle(run)
-    notes = [
-        f"Idle time is a lower bound, because {unseen}." if unseen else None,
-        table_note(len(shown_ranks), len(rows)),
-    ]
-    text = " ".join(note for note in notes if note)
+    if unseen:
+        notes.append(f"Idle time is a lower bound, because {unseen}.")
+    left_out = table_note(len(shown_ranks), len(rows))
+    if left_out:
+        notes.append(left_out)
+    text = " ".join(notes)
     return table_of("Ranks", shown, fields, text or None)
 
 
@@ -641,7 +699,8 @@ def phase_table(run: Run) -> blocks.Table | None:
     rows = _phase_rows(run, medians)
     if not rows:
         return None
-    fields = [field if field.kind == "word" else _as_time(field) for field in _phase_fields(rows)]
+    phase, *times = _phase_fields(rows)
+    fields = [phase, *map(_as_time, times)]
     notes = " ".join(_phase_notes(run, rows, medians))
     return table_of("Phases, mean per step", rows, fields, notes or None)
 
@@ -656,17 +715,20 @@ def _phase_rows(run: Run, medians: Mapping[str, Mapping[int, float]]) -> list[di
 
     `medians` has the median CPU time of each rank by phase.
     """
-    rows = sorted(run.phase_summary().to_pylist(), key=lambda row: LOOP.index(row["phase"]))
+    rows = run.phase_summary().to_pylist()
+    rows.sort(key=lambda row: LOOP.index(row["phase"]))
     for row in rows:
         rank_medians = medians.get(row["phase"])
         if rank_medians:
-            row["host_ns_per_step"] = sum(rank_medians.values()) / len(rank_medians)
-    return rows
+            total_ns = sum(rank_medians.values())
+            row["host_ns_per_step"] = total_ns / len(rank_medians)
+    return cast("list[dict[str, Any]]", rows)
 
 
 def _phase_fields(rows: Sequence[Mapping[str, Any]]) -> list[Field]:
     phase = Field("phase", of("phase"), "word")
-    host = Field(_PHASE_CPU.short, of("host_ns_per_step", ms_text), hint=_PHASE_CPU.definition)
+    host_text = of("host_ns_per_step", ms_text)
+    host = Field(_PHASE_CPU.short, host_text, hint=_PHASE_CPU.definition)
     device = barred(
         rows,
         heading=_PHASE_GPU.short,
@@ -675,9 +737,11 @@ def _phase_fields(rows: Sequence[Mapping[str, Any]]) -> list[Field]:
         hint=_PHASE_GPU.definition,
     )
     compute_text = of("compute_ns_per_step", ms_text)
-    compute = Field(FIGURES["compute_ns"].short, compute_text, from_width=_STANDARD_WIDTH)
+    compute_label = FIGURES["compute_ns"].short
+    compute = Field(compute_label, compute_text, from_width=_STANDARD_WIDTH)
     comm_text = of("comm_ns_per_step", ms_text)
-    comm = Field(FIGURES["comm_ns"].short, comm_text, from_width=_STANDARD_WIDTH)
+    comm_label = FIGURES["comm_ns"].short
+    comm = Field(comm_label, comm_text, from_width=_STANDARD_WIDTH)
     exposed = barred(
         rows,
         heading=FIGURES["exposed_comm_ns"].heading,
@@ -702,9 +766,10 @@ def _phase_notes(
 ) -> Iterator[str]:
     """Yield where a step ends, why CPU times may sum to more than it, and which are medians."""
     # If backward is the only phase, where a step ends changes nothing in the table.
-    is_only_backward = all(row["phase"] == "backward" for row in rows)
-    if words.rank_step_ns(run) and not is_only_backward:
-        yield words.NEXT_COPIES if _has_data_copies(run, rows) else words.NEXT_IDLE
+    phases = {row["phase"] for row in rows}
+    if words.rank_step_ns(run) and not phases <= {"backward"}:
+        has_copies = _has_data_copies(run, rows)
+        yield words.NEXT_COPIES if has_copies else words.NEXT_IDLE
     host_ns = sum(row["host_ns_per_step"] or 0 for row in rows)
     host_note = words.host_note(run, host_ns)
     if host_note:
@@ -715,8 +780,11 @@ def _phase_notes(
 
 def _has_data_copies(run: Run, rows: Sequence[Mapping[str, Any]]) -> bool:
     """Tell whether batches are copied to the GPU, in the data phase or by blocking copies."""
-    data_ns = [row["device_ns_per_step"] for row in rows if row["phase"] == "data"]
-    return any(data_ns) or bool(pc.sum(run.breakdown()["n_blocking_copies"]).as_py())
+    data_rows = [row for row in rows if row["phase"] == "data"]
+    if any(row["device_ns_per_step"] for row in data_rows):
+        return True
+    n_blocking_copies = pc.sum(run.breakdown()["n_blocking_copies"]).as_py()
+    return bool(n_blocking_copies)
 
 
 def host_blocks(host_steps: pa.Table, n_shown: int) -> Iterator[blocks.Block]:
@@ -726,30 +794,26 @@ def host_blocks(host_steps: pa.Table, n_shown: int) -> Iterator[blocks.Block]:
         return
     shown = _slowest(processes, n_shown)
     note = "Times in ms. Phases and the rest (other) are medians."
-    yield table_of("Host steps", shown, _host_fields(processes, shown), note)
-    yield from map(blocks.Sentence, words.host_notes(processes, n_shown))
+    fields = _host_fields(processes, shown)
+    yield table_of("Host steps", shown, fields, note)
+    for sentence in words.host_notes(processes, n_shown):
+        yield blocks.Sentence(sentence)
 
 
 def _slowest(processes: Sequence[HostFigures], n_shown: int) -> list[HostFigures]:
     """Return the processes with the slowest median steps, in the order of all."""
-    by_median = sorted(
-        range(len(processes)), key=lambda number: -(processes[number].median_ns or 0)
-    )
-    return [processes[number] for number in sorted(by_median[:n_shown])]
+    numbers = range(len(processes))
+    slowest_first = sorted(numbers, key=lambda number: -(processes[number].median_ns or 0))
+    slowest = sorted(slowest_first[:n_shown])
+    return [processes[number] for number in slowest]
 
 
 def _host_fields(processes: Sequence[HostFigures], shown: Sequence[HostFigures]) -> list[Field]:
     # A narrow terminal has one name: the rank if every process has one, else the report.
     has_ranks = all(process.rank is not None for process in processes)
-    rank = Field("rank", _rank_cell, from_width=0 if has_ranks else _WIDE_WIDTH)
+    rank_width = 0 if has_ranks else _WIDE_WIDTH
     report_width = _WIDE_WIDTH if has_ranks else 0
-    report = Field("report", words.report_name, "name", from_width=report_width)
-    n_steps = Field(
-        "steps",
-        lambda process: str(process.n_steps),
-        hint="step ranges that were closed",
-        from_width=_STANDARD_WIDTH,
-    )
+    closed = "step ranges that were closed"
     median = barred(
         shown,
         heading="median\nstep",
@@ -758,41 +822,57 @@ def _host_fields(processes: Sequence[HostFigures], shown: Sequence[HostFigures])
         hint="from the start to the end of the NVTX range, on the host",
         write=_short_ms,
     )
-    slowest = Field(
-        "slowest\nstep",
-        lambda process: _short_ms(process.slowest_ns),
-        from_width=_STANDARD_WIDTH,
-    )
     slowest_step = Field(
         "at\nstep",
         _slowest_step_cell,
         hint="number of the slowest step",
         from_width=_WIDE_WIDTH,
     )
-    phases = [_host_phase_field(phase) for phase in LOOP]
-    rest = Field(
-        "other",
-        lambda process: _short_ms(process.other_ns),
-        hint="median of the rest of the step",
-    )
-    return [rank, report, n_steps, median, slowest, slowest_step, *phases, rest]
+    fields = [
+        Field("rank", _rank_cell, from_width=rank_width),
+        Field("report", words.report_name, "name", from_width=report_width),
+        Field("steps", _n_steps_cell, hint=closed, from_width=_STANDARD_WIDTH),
+        median,
+        Field("slowest\nstep", _slowest_cell, from_width=_STANDARD_WIDTH),
+        slowest_step,
+    ]
+    fields += [_host_phase_field(phase) for phase in LOOP]
+    fields.append(Field("other", _rest_cell, hint="median of the rest of the step"))
+    return fields
 
 
 def _rank_cell(process: HostFigures) -> str:
-    return absent if process.rank is None else str(process.rank)
+    if process.rank is None:
+        return absent
+    return str(process.rank)
+
+
+def _n_steps_cell(process: HostFigures) -> str:
+    return str(process.n_steps)
+
+
+def _slowest_cell(process: HostFigures) -> str:
+    return _short_ms(process.slowest_ns)
+
+
+def _rest_cell(process: HostFigures) -> str:
+    return _short_ms(process.other_ns)
 
 
 def _slowest_step_cell(process: HostFigures) -> str:
-    return absent if process.slowest_step is None else str(process.slowest_step)
+    if process.slowest_step is None:
+        return absent
+    return str(process.slowest_step)
 
 
 def _host_phase_field(phase: str) -> Field:
-    return Field(
-        phase,
-        lambda process: _short_ms(process.phase_ns[phase]),
-        hint="median on the host, inside the step",
-        from_width=0 if phase == "backward" else _STANDARD_WIDTH,
-    )
+    from_width = 0 if phase == "backward" else _STANDARD_WIDTH
+    hint = "median on the host, inside the step"
+
+    def cell(process: HostFigures) -> str:
+        return _short_ms(process.phase_ns[phase])
+
+    return Field(phase, cell, hint=hint, from_width=from_width)
 
 
 def _short_ms(ns: float | None) -> str:

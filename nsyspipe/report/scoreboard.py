@@ -8,8 +8,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from nsyspipe.comparison.comparability import OTHER_WORK, SHARED_BATCH, UNKNOWN_WORK, UNLIKE
 from nsyspipe.comparison.metrics import NO_CHANGE
@@ -47,7 +48,7 @@ from nsyspipe.report.words import (
     sources,
     uneven_notes,
 )
-from nsyspipe.run.run import job_ranks
+from nsyspipe.run.run import Run, job_ranks
 from nsyspipe.version import __version__
 
 Row = dict[str, Any]
@@ -117,12 +118,17 @@ def scoreboard_blocks(board: Scoreboard, *, is_verbose: bool = True) -> Iterator
 
 def subject(board: Scoreboard) -> Facts:
     """Return how many runs there are, on what, and which one is the baseline."""
-    facts = [of_world(len(board.sides), None, "run", "s")]
+    n_runs = of_world(len(board.sides), None, "run", "s")
+    facts = [n_runs]
     groups = rows_by_kind(board)
     # --force shows runs of several sizes in one table.
-    if len(groups) == 1 and len({row["n_ranks"] for row in groups[0].rows}) == 1:
-        facts.append(groups[0].title)
-    return Facts([*facts, f"baseline: {board.reference}"], "Runs")
+    if len(groups) == 1:
+        (group,) = groups
+        sizes = {row["n_ranks"] for row in group.rows}
+        if len(sizes) == 1:
+            facts.append(group.title)
+    facts.append(f"baseline: {board.reference}")
+    return Facts(facts, "Runs")
 
 
 def warnings(board: Scoreboard, *, is_verbose: bool) -> list[Trouble]:
@@ -139,22 +145,24 @@ def _is_warning(row: Mapping[str, Any], *, is_verbose: bool) -> bool:
 
 
 def _labels_of(rows: Sequence[Mapping[str, Any]]) -> str:
-    return _listed(dict.fromkeys(row["label"] for row in rows))
+    labels = dict.fromkeys(row["label"] for row in rows)
+    return _listed(labels)
 
 
 def results_table(board: Scoreboard, rows: Sequence[Row]) -> Table:
     """Return the runs of a group with their step times, speed-ups and verdicts."""
     has_groups = len(board.kinds) > 1
     peer = "the first of its group" if has_groups else board.reference
-    statistics = {row["peer_statistic"] for row in rows} - {None} or {MEDIAN}
-    statistic = " or ".join(sorted(statistics, reverse=True))
+    statistics = {row["peer_statistic"] for row in rows}
+    known_statistics = statistics - {None} or {MEDIAN}
+    statistic = " or ".join(sorted(known_statistics, reverse=True))
     fields = [run_field(board.table.to_pylist())]
     fields += _speed_fields(board, has_ranks=not has_groups)
     fields += _speedup_fields(board, peer)
     if _has_over_first(board, rows):
         fields.append(_over_first_field(board))
-    has_changes = any(_change_cell(row) != absent for row in rows)
-    if has_changes:
+    changes = {_change_cell(row) for row in rows}
+    if changes - {absent}:
         fields.append(_change_field(board, peer, statistic))
     fields.append(_verdict_field(peer, statistic))
     return table_of(RESULTS, rows, fields, is_close=has_groups)
@@ -162,37 +170,38 @@ def results_table(board: Scoreboard, rows: Sequence[Row]) -> Table:
 
 def _verdict_field(peer: str, statistic: str) -> Field:
     """Return the column of the verdicts, with the reason on a page."""
-    return Field(
-        f"verdict\non {statistic}",
-        lambda row: Word(verdict_word(row["peer_verdict"]), row["peer_why"]),
-        "word",
-        hint=_DOCS["peer_verdict"].replace("the peer", peer),
-        from_width=_MIN_WIDTH_FOR_VERDICT,
-    )
+    meaning = _DOCS["peer_verdict"].replace("the peer", peer)
+    width = _MIN_WIDTH_FOR_VERDICT
+    heading = f"verdict\non {statistic}"
+    return Field(heading, _verdict_cell, "word", hint=meaning, from_width=width)
+
+
+def _verdict_cell(row: Row) -> Word:
+    word = verdict_word(row["peer_verdict"])
+    return Word(word, row["peer_why"])
 
 
 def _speed_fields(board: Scoreboard, *, has_ranks: bool) -> Iterator[Field]:
     """Yield the columns of ranks, steps, step time and throughput."""
     if has_ranks:
         yield Field("ranks", _ranks_cell, from_width=_MIN_WIDTH_FOR_RANKS)
-    yield Field(
-        "steps",
-        of("n_summary_steps"),
-        hint=_DOCS["n_summary_steps"],
-        from_width=_MIN_WIDTH_FOR_STEPS,
-    )
+    n_steps = of("n_summary_steps")
+    meaning = _DOCS["n_summary_steps"]
+    yield Field("steps", n_steps, hint=meaning, from_width=_MIN_WIDTH_FOR_STEPS)
+    is_sorted_by_time = board.sort == "step_time"
     yield Field(
         "step time\nmedian",
         of("step_time_ns", ms_text),
         hint=_DOCS["step_time_ns"],
-        from_width=0 if board.sort == "step_time" else _MIN_WIDTH_FOR_TIME,
+        from_width=0 if is_sorted_by_time else _MIN_WIDTH_FOR_TIME,
     )
+    is_sorted_by_rate = board.sort == "throughput"
     yield Field(
         "steps/s",
         of("throughput_steps_per_s", rate_text),
         hint=_DOCS["throughput_steps_per_s"],
         unit="steps/s",
-        from_width=0 if board.sort == "throughput" else _MIN_WIDTH_FOR_RATE,
+        from_width=0 if is_sorted_by_rate else _MIN_WIDTH_FOR_RATE,
     )
 
 
@@ -202,23 +211,23 @@ def _ranks_cell(row: Row) -> str:
 
 def _speedup_fields(board: Scoreboard, peer: str) -> Iterator[Field]:
     """Yield the columns of the speed-up over the first run of a group, and its interval."""
-    yield Field(
-        "speed-up\nof means",
-        lambda row: _speedup_text(row["peer_speedup"]),
-        hint=_DOCS["peer_speedup"].replace("the peer", peer),
-    )
-    yield Field(
-        f"{units.sure_text(board.rules.confidence)} CI",
-        _speedup_interval_cell,
-        hint="of the speed-up of means (the verdict uses the CI of the change)",
-        from_width=_MIN_WIDTH_FOR_INTERVAL,
-    )
+    meaning = _DOCS["peer_speedup"].replace("the peer", peer)
+    yield Field("speed-up\nof means", _speedup_cell, hint=meaning)
+    level = units.sure_text(board.rules.confidence)
+    hint = "of the speed-up of means (the verdict uses the CI of the change)"
+    width = _MIN_WIDTH_FOR_INTERVAL
+    yield Field(f"{level} CI", _speedup_interval_cell, hint=hint, from_width=width)
+
+
+def _speedup_cell(row: Row) -> str:
+    return _speedup_text(row["peer_speedup"])
 
 
 def _speedup_interval_cell(row: Row) -> str:
     low = row["peer_speedup_low"]
     high = row["peer_speedup_high"]
-    if low is None or row["peer"] == row["label"]:
+    is_peer = row["peer"] == row["label"]
+    if is_peer or low is None:
         return absent
     return f"{low:.3f} to {high:.3f}"
 
@@ -228,11 +237,11 @@ def _over_first_field(board: Scoreboard) -> Field:
     not_comparable = _of_other_work(board)
 
     def cell(row: Row) -> str:
-        return absent if row["label"] in not_comparable else _speedup_text(row["speedup"])
+        is_comparable = row["label"] not in not_comparable
+        return _speedup_text(row["speedup"]) if is_comparable else absent
 
-    return Field(
-        "over the\nfirst", cell, hint=_DOCS["speedup"], from_width=_MIN_WIDTH_FOR_OVER_FIRST
-    )
+    meaning = _DOCS["speedup"]
+    return Field("over the\nfirst", cell, hint=meaning, from_width=_MIN_WIDTH_FOR_OVER_FIRST)
 
 
 def _change_field(board: Scoreboard, peer: str, statistic: str) -> Field:
@@ -242,13 +251,13 @@ def _change_field(board: Scoreboard, peer: str, statistic: str) -> Field:
         f"of the step time against {peer}, and its CI (the verdict is an improvement or a "
         f"regression if the CI excludes 0 and the change is at least {effect})"
     )
-    return Field(
-        f"change\nof {statistic}", _change_cell, hint=hint, from_width=_MIN_WIDTH_FOR_CHANGE
-    )
+    heading = f"change\nof {statistic}"
+    return Field(heading, _change_cell, hint=hint, from_width=_MIN_WIDTH_FOR_CHANGE)
 
 
 def _change_cell(row: Row) -> str:
-    if row["peer_delta_low_ratio"] is None or row["peer"] == row["label"]:
+    is_peer = row["peer"] == row["label"]
+    if is_peer or row["peer_delta_low_ratio"] is None:
         return absent
     delta = signed(100 * row["peer_delta_ratio"])
     low = signed(100 * row["peer_delta_low_ratio"])
@@ -262,20 +271,24 @@ def _has_over_first(board: Scoreboard, rows: Sequence[Row]) -> bool:
     The first run of their own group has a column already.
     """
     labels = {row["label"] for row in rows}
-    return board.reference not in labels and not labels <= _of_other_work(board)
+    has_reference = board.reference in labels
+    return not has_reference and not labels <= _of_other_work(board)
 
 
 def run_field(rows: Sequence[Row], heading: str = "run") -> Field:
     """Return the column with the labels of runs."""
-    is_long = any(len(row["label"]) > _MAX_SHORT_LABEL_CHARS for row in rows)
-    return Field(heading, of("label"), "name" if is_long else "word")
+    longest = max((len(row["label"]) for row in rows), default=0)
+    kind = "name" if longest > _MAX_SHORT_LABEL_CHARS else "word"
+    return Field(heading, of("label"), kind)
 
 
 def _of_other_work(board: Scoreboard) -> set[str]:
     """Return the labels of runs that do not do the work of the first run that was given."""
-    checks = () if board.rules.is_forced else board.checks.to_pylist()
-    blocking = [row for row in checks if row["blocks"]]
-    return {row["label"] for row in blocking if row["check"] in {OTHER_WORK, SHARED_BATCH}}
+    if board.rules.is_forced:
+        return set()
+    blocking = [row for row in board.checks.to_pylist() if row["blocks"]]
+    checks_of_work = {OTHER_WORK, SHARED_BATCH}
+    return {row["label"] for row in blocking if row["check"] in checks_of_work}
 
 
 def verdict_word(verdict: str) -> str:
@@ -289,23 +302,25 @@ def figures_table(board: Scoreboard, *, is_verbose: bool) -> Table:
     sorted_by = SORTS[board.sort][0] if board.sort else None
     fields = [run_field(rows, "mean over\nall ranks")]
     if sorted_by == "rank_steps_per_s":
-        rate_field = Field(
-            "rank\nsteps/s", of(sorted_by, rate_text), hint=_DOCS[sorted_by], unit="steps/s"
-        )
-        fields.append(rate_field)
+        cell = of(sorted_by, rate_text)
+        meaning = _DOCS[sorted_by]
+        fields.append(Field("rank\nsteps/s", cell, hint=meaning, unit="steps/s"))
     figures = _shown_figures(rows, sorted_by, is_verbose=is_verbose)
     for number, figure in enumerate(figures, start=2):
         # The metric that sorts the table is always shown.
-        from_width = 0 if figure.column == sorted_by else _WIDTH_OF_METRIC * number
+        is_sorting = figure.column == sorted_by
+        width = 0 if is_sorting else _WIDTH_OF_METRIC * number
         cell = of(figure.column, partial(value_text, figure.unit))
-        fields.append(Field(figure.heading, cell, hint=figure.meaning, from_width=from_width))
+        field = Field(figure.heading, cell, hint=figure.meaning, from_width=width)
+        fields.append(field)
     return table_of("What steps go to", rows, fields)
 
 
 def _shown_figures(rows: Sequence[Row], sorted_by: str | None, *, is_verbose: bool) -> list[Figure]:
     """Return the metrics of the table, first the one that sorts it if no other table has that."""
     figures = [*shown("scoreboard")]
-    figures += [figure for figure in shown("scoreboard, if known") if _is_known(figure, rows)]
+    optional = shown("scoreboard, if known")
+    figures += [figure for figure in optional if _is_known(figure, rows)]
     if not is_verbose:
         figures = [figure for figure in figures if figure.name in _FIRST_FIGURES]
     if sorted_by in FIGURES and sorted_by not in _IN_RESULTS:
@@ -315,24 +330,29 @@ def _shown_figures(rows: Sequence[Row], sorted_by: str | None, *, is_verbose: bo
 
 
 def _is_known(figure: Figure, rows: Sequence[Row]) -> bool:
-    return any(row[figure.column] is not None for row in rows)
+    values = [row[figure.column] for row in rows]
+    return any(value is not None for value in values)
 
 
 def _speedup_text(value: float | None, digits: int = 3) -> str:
-    return absent if value is None else f"{value:.{digits}f}x"
+    if value is None:
+        return absent
+    return f"{value:.{digits}f}x"
 
 
 def _job_ranks(row: Row) -> int | None:
     """Return how many ranks the job of a run had, if that is known."""
-    return job_ranks(row["n_ranks"], row["n_processes"], row["world_size"])
+    n_ranks = row["n_ranks"]
+    n_processes = row["n_processes"]
+    return job_ranks(n_ranks, n_processes, row["world_size"])
 
 
 def rows_by_kind(board: Scoreboard) -> list[Group]:
     """Return the groups of runs that can be compared with each other."""
-    rows = {row["label"]: row for row in board.table.to_pylist()}
+    row_of_label = {row["label"]: row for row in board.table.to_pylist()}
     groups = []
     for number, kind in enumerate(board.kinds, start=1):
-        rows_of_kind = [rows[label] for label in kind.labels]
+        rows_of_kind = [row_of_label[label] for label in kind.labels]
         title = _hardware_text(rows_of_kind[0])
         if len(board.kinds) > 1:
             title = f"{_GROUP} {number}: {title}"
@@ -342,12 +362,14 @@ def rows_by_kind(board: Scoreboard) -> list[Group]:
 
 def _hardware_text(row: Row) -> str:
     size = of_world(row["n_ranks"], _job_ranks(row), "rank", "s")
-    return f"{size}, {row['gpu_names']}" if row["gpu_names"] else size
+    gpus = row["gpu_names"]
+    return f"{size}, {gpus}" if gpus else size
 
 
 def headlines(board: Scoreboard) -> list[str]:
     """Return at least one sentence: who is fastest in each group of several runs, largest first."""
-    if len(board.sides) == 1 and not board.checks.num_rows:
+    is_alone = len(board.sides) == 1
+    if is_alone and not board.checks.num_rows:
         return [f"{board.reference} is the only run, so there is nothing to compare."]
     groups = rows_by_kind(board)
     several = [group for group in groups if len(group.rows) > 1]
@@ -355,10 +377,12 @@ def headlines(board: Scoreboard) -> list[str]:
         return [_not_comparable_text(board)]
     several.sort(key=lambda group: -len(group.rows))
     unchecked = _unchecked_pairs(board)
+    is_only_group = len(groups) == 1
     lines = []
     for group in several:
-        line = _headline(board, group, is_only_group=len(groups) == 1)
-        if any(pair.issubset(group.kind.labels) for pair in unchecked):
+        line = _headline(board, group, is_only_group=is_only_group)
+        labels = group.kind.labels
+        if any(pair.issubset(labels) for pair in unchecked):
             line += " nsyspipe cannot check that these runs do the same work."
         lines.append(line)
     return lines
@@ -366,11 +390,14 @@ def headlines(board: Scoreboard) -> list[str]:
 
 def _unchecked_pairs(board: Scoreboard) -> list[set[str]]:
     """Return the pairs of runs that nobody knows to do the same work."""
-    return [
-        {row["label"], row["against"]}
-        for row in board.checks.to_pylist()
-        if row["check"] == UNKNOWN_WORK or (row["check"] == SHARED_BATCH and not row["blocks"])
-    ]
+    rows = [row for row in board.checks.to_pylist() if _is_unchecked(row)]
+    return [{row["label"], row["against"]} for row in rows]
+
+
+def _is_unchecked(row: Row) -> bool:
+    """Tell whether a check could not compare the work of two runs."""
+    is_allowed_batch = row["check"] == SHARED_BATCH and not row["blocks"]
+    return is_allowed_batch or row["check"] == UNKNOWN_WORK
 
 
 def _not_comparable_text(board: Scoreboard) -> str:
@@ -391,17 +418,17 @@ def _not_comparable_text(board: Scoreboard) -> str:
 
 def _blocking_reasons(board: Scoreboard) -> list[str]:
     """Return what keeps runs from being compared, as clauses."""
-    checks = {
-        row["message"].partition(": ")[0]: row["check"]
-        for row in board.checks.to_pylist()
-        if row["blocks"]
-    }
+    blocking = [row for row in board.checks.to_pylist() if row["blocks"]]
+    check_of_message = {row["message"].partition(": ")[0]: row["check"] for row in blocking}
     facts: list[str] = []
     clauses: list[str] = []
-    for message, check in checks.items():
+    for message, check in check_of_message.items():
         is_clause = check in {UNKNOWN_WORK, UNLIKE}
-        (clauses if is_clause else facts).append(message)
-    return [f"the runs have {_listed(facts)}", *clauses] if facts else clauses
+        texts = clauses if is_clause else facts
+        texts.append(message)
+    if not facts:
+        return clauses
+    return [f"the runs have {_listed(facts)}", *clauses]
 
 
 def _headline(board: Scoreboard, group: Group, *, is_only_group: bool) -> str:
@@ -413,33 +440,43 @@ def _headline(board: Scoreboard, group: Group, *, is_only_group: bool) -> str:
     if kind.best is None:
         return _not_ranked(kind, group.rows, among)
     best = next(row for row in group.rows if row["label"] == kind.best)
-    whole = among or f" of {len(group.rows)} runs"
+    n_runs = len(group.rows)
+    whole = among or f" of {n_runs} runs"
     is_peer_best = best["label"] == kind.peer
     if not is_peer_best and best["peer_verdict"] != "improvement":
-        return f"{_not_sure(best, kind.peer, whole, group.rows)}."
+        doubt = _not_sure(best, kind.peer, whole, group.rows)
+        return f"{doubt}."
     tied = _tied_text(kind)
     if kind.not_told_from:
         return _no_winner_text(kind, best, whole, tied)
     if not is_peer_best:
-        return f"{best['label']} is the fastest{whole}: {_speed(best, kind.peer)}{tied}."
-    return f"{kind.peer} is the fastest{whole}{tied or _second_text(best, group.rows)}."
+        speed = _speed(best, kind.peer)
+        return f"{kind.best} is the fastest{whole}: {speed}{tied}."
+    remark = tied or _second_text(best, group.rows)
+    return f"{kind.peer} is the fastest{whole}{remark}."
 
 
 def _tied_text(kind: Kind) -> str:
-    return f", tied with {_listed(kind.level_with)}" if kind.level_with else ""
+    if not kind.level_with:
+        return ""
+    return f", tied with {_listed(kind.level_with)}"
 
 
 def _group_number(group: Group) -> str:
-    return group.title.partition(":")[0].removeprefix(_GROUP).strip()
+    name, _, _ = group.title.partition(":")
+    return name.removeprefix(_GROUP).strip()
 
 
 def _is_one_capture(board: Scoreboard, group: Group) -> bool:
     """Tell whether all runs of a group are copies of one capture."""
-    has_several_captures = max(row["n_captures"] for row in group.rows) > 1
-    if board.rules.is_forced or len(group.rows) == 1 or has_several_captures:
+    if board.rules.is_forced or len(group.rows) == 1:
         return False
-    copies = {row["label"] for row in board.checks.to_pylist() if row["check"] == "same-capture"}
-    return set(group.kind.labels) <= copies | {group.kind.peer}
+    if max(row["n_captures"] for row in group.rows) > 1:
+        return False
+    checks = board.checks.to_pylist()
+    copies = {row["label"] for row in checks if row["check"] == "same-capture"}
+    copies.add(group.kind.peer)
+    return copies.issuperset(group.kind.labels)
 
 
 def _no_winner_text(kind: Kind, best: Row, whole: str, tied: str) -> str:
@@ -449,43 +486,51 @@ def _no_winner_text(kind: Kind, best: Row, whole: str, tied: str) -> str:
     else:
         speed = f"is {_speed(best, kind.peer)}"
     rivals = f"but is not distinguishable from {_listed(kind.not_told_from)}"
-    return f"No clear winner{whole}: {best['label']} {speed}, {rivals}{tied}."
+    claim = f"{best['label']} {speed}, {rivals}"
+    return f"No clear winner{whole}: {claim}{tied}."
 
 
 def _second_text(best: Row, rows: Sequence[Row]) -> str:
     """Return how fast the second fastest run is; empty if the speed of no other run is known."""
-    slower = [row for row in rows if row is not best and row["peer_speedup"] is not None]
+    rivals = [row for row in rows if row is not best]
+    slower = [row for row in rivals if row["peer_speedup"] is not None]
     if not slower:
         return ""
     second = max(slower, key=lambda row: row["peer_speedup"])
-    return f": {second['label']} is {_speed(second, '')}"
+    speed = _speed(second, "")
+    return f": {second['label']} is {speed}"
 
 
 def _not_ranked(kind: Kind, rows: Sequence[Row], among: str) -> str:
     """Return why runs of a group are not ranked: no step times, or too few steps."""
-    first = next(row for row in rows if row["label"] == kind.peer)
-    if first["peer_speedup"] is None:
+    peer_row = next(row for row in rows if row["label"] == kind.peer)
+    if peer_row["peer_speedup"] is None:
         return f"Not ranked{among}: {kind.peer} has no step times."
-    short = [row["label"] for row in rows if row["n_summary_steps"] < MIN_STEPS] or [kind.peer]
+    short = [row["label"] for row in rows if row["n_summary_steps"] < MIN_STEPS]
+    labels = short or [kind.peer]
+    names = _listed(labels)
     fewer = f"fewer than {MIN_STEPS} measured steps"
-    if len(short) == 1:
-        return f"Not ranked{among}: {_listed(short)} has {fewer}."
-    return f"Not ranked{among}: {_listed(short)} have {fewer} each."
+    if len(labels) == 1:
+        return f"Not ranked{among}: {names} has {fewer}."
+    return f"Not ranked{among}: {names} have {fewer} each."
 
 
 def _not_sure(best: Row, peer: str, whole: str, rows: Sequence[Row]) -> str:
     """Return that no run is certainly faster than the first, and why."""
-    speed = f"{best['label']} is {_speed(best, peer)}"
+    speedup = _speed(best, peer)
+    speed = f"{best['label']} is {speedup}"
     undecided = [row["label"] for row in rows if row["peer_verdict"] == "inconclusive"]
     is_unchanged = best["peer_verdict"] == NO_CHANGE
     if is_unchanged and not undecided:
         return f"No run{whole} is faster than {peer} by the minimum effect: {speed}, unchanged"
     unknown = f"The data do not show whether any run{whole} is faster than {peer}: {speed}"
     if is_unchanged:
-        return f"{unknown}, unchanged, and {_listed(undecided)} not distinguishable from {peer}"
+        labels = _listed(undecided)
+        return f"{unknown}, unchanged, and {labels} not distinguishable from {peer}"
     reason = _why(best)
     why = f" ({reason})" if reason else ""
-    if (best["peer_speedup_low"] or 0) <= 1:
+    low = best["peer_speedup_low"] or 0
+    if low <= 1:
         return f"{unknown}{why}"
     # The means show a difference, but the verdict is of medians, or needs more than a speed-up
     # above 1.
@@ -497,8 +542,10 @@ def _not_sure(best: Row, peer: str, whole: str, rows: Sequence[Row]) -> str:
 def _why(row: Row) -> str:
     """Return why a run has no verdict, and what would bring one."""
     n_steps = [row["n_summary_steps"]]
-    hint = settling_text(row["peer_settle_steps"], row["peer_settle_captures"], n_steps)
-    return ", ".join(text for text in (row["peer_why"], hint) if text)
+    settle_steps = row["peer_settle_steps"]
+    hint = settling_text(settle_steps, row["peer_settle_captures"], n_steps)
+    texts = (row["peer_why"], hint)
+    return ", ".join(text for text in texts if text)
 
 
 def _speed(row: Row, peer: str) -> str:
@@ -506,35 +553,47 @@ def _speed(row: Row, peer: str) -> str:
 
     It has as many digits as distinguish it from both ends.
     """
+    speedup = row["peer_speedup"]
     low = row["peer_speedup_low"]
     high = row["peer_speedup_high"]
     whose = f"the speed of {peer}" if peer else "its speed"
     if low is None:
-        return f"{_speedup_text(row['peer_speedup'], 2)} {whose}"
-    values = (low, row["peer_speedup"], high)
-    is_distinct = len({f"{value:.2f}" for value in values}) == len(values)
-    digits = 2 if is_distinct else 3
-    speedup = _speedup_text(row["peer_speedup"], digits)
-    return f"{speedup} {whose} ({low:.{digits}f} to {high:.{digits}f})"
+        return f"{_speedup_text(speedup, 2)} {whose}"
+    values = (low, speedup, high)
+    texts = {f"{value:.2f}" for value in values}
+    digits = 2 if len(texts) == len(values) else 3
+    interval = f"{low:.{digits}f} to {high:.{digits}f}"
+    return f"{_speedup_text(speedup, digits)} {whose} ({interval})"
 
 
 def notes(board: Scoreboard) -> list[str]:
     """Return how to read the table: formulas, steps of more ranks, and what intervals leave out."""
     texts = [_formula_note(board)]
-    if any(_has_over_first(board, group.rows) for group in rows_by_kind(board)):
+    groups = rows_by_kind(board)
+    if any(_has_over_first(board, group.rows) for group in groups):
         texts.append(
             f"Over the first is the mean step time of {board.reference} divided by the mean step "
             "time of the run."
         )
     texts += uneven_notes(board.evenness.items())
-    if len({_job_ranks(row) or row["n_ranks"] for row in board.table.to_pylist()}) > 1:
+    sizes = {_job_ranks(row) or row["n_ranks"] for row in board.table.to_pylist()}
+    if len(sizes) > 1:
         texts.append(_DIFFERENT_SIZES)
     for side in board.sides:
-        guesses = dict.fromkeys(text for run in side.runs for text in sources(run))
+        guesses = _sources_of_runs(side.runs)
         if guesses:
-            texts.append(f"{side.label}: {', '.join(guesses)}.")
+            texts.append(f"{side.label}: {guesses}.")
     texts += environment_texts(board)
-    return [*texts, *_thresholds_texts(board), *spread_texts(board)]
+    texts += _thresholds_texts(board)
+    return texts + spread_texts(board)
+
+
+def _sources_of_runs(runs: Iterable[Run]) -> str:
+    """Return where the facts of the runs of a side come from, each source once."""
+    texts: dict[str, None] = {}
+    for run in runs:
+        texts |= dict.fromkeys(sources(run))
+    return ", ".join(texts)
 
 
 _DIFFERENT_SIZES = (
@@ -548,7 +607,8 @@ def _formula_note(board: Scoreboard) -> str:
     """Return what a speed-up and a verdict are."""
     effect = percent_text(board.rules.min_effect)
     sure = units.sure_text(board.rules.confidence)
-    base = "of the first run of its group" if len(board.kinds) > 1 else f"of {board.reference}"
+    has_groups = len(board.kinds) > 1
+    base = "of the first run of its group" if has_groups else f"of {board.reference}"
     return (
         f"Speed-up is the mean step time {base} divided by the mean step time of the run, with a "
         f"{sure} confidence interval. The verdict is the verdict of nsyspipe diff on the median "
@@ -558,25 +618,22 @@ def _formula_note(board: Scoreboard) -> str:
 
 
 def _thresholds_texts(board: Scoreboard) -> list[str]:
-    return [f"Thresholds from {board.settings.file}."] if board.settings.file else []
+    file = board.settings.file
+    return [f"Thresholds from {file}."] if file else []
 
 
 def short_notes(board: Scoreboard) -> list[str]:
     """Return what limits the comparison, and what `-v` adds."""
-    return [
-        *spread_texts(board),
-        *_thresholds_texts(board),
-        "-v shows more metrics, the formulas and the files that were used.",
-    ]
+    texts = spread_texts(board) + _thresholds_texts(board)
+    texts.append("-v shows more metrics, the formulas and the files that were used.")
+    return texts
 
 
 def spread_texts(board: Scoreboard) -> list[str]:
     """Return what confidence intervals leave out if some runs have one capture."""
-    rows = board.table.to_pylist()
+    compared = [row for row in board.table.to_pylist() if row["label"] != row["peer"]]
+    has_intervals = any(row["peer_speedup_low"] is not None for row in compared)
     single = [side.label for side in board.sides if len(side.runs) == 1]
-    has_intervals = any(
-        row["peer_speedup_low"] is not None and row["label"] != row["peer"] for row in rows
-    )
     if not has_intervals or not single:
         return []
     if len(single) == len(board.sides):
@@ -585,15 +642,21 @@ def spread_texts(board: Scoreboard) -> list[str]:
         return [f"One capture per run: {spread}. {fix}"]
     verb = "has one capture" if len(single) == 1 else "have one capture each"
     source = "nsyspipe takes the spread between captures from the runs with several captures."
-    return [f"{_listed(single)} {verb}. {source}"]
+    labels = _listed(single)
+    return [f"{labels} {verb}. {source}"]
 
 
 def environment_texts(board: Scoreboard) -> list[str]:
     """Return which training variables differ between runs, and which runs did not record them."""
-    by_variable: dict[str, defaultdict[str, list[str]]] = {}
+    labels_of_values: dict[str, defaultdict[str, list[str]]] = {}
     for row in board.environments.to_pylist():
-        by_variable.setdefault(row["what"], defaultdict(list))[row["value"]].append(row["label"])
-    texts = [f"{what} differs: {_by_value(by_value)}." for what, by_value in by_variable.items()]
+        labels_by_value = labels_of_values.setdefault(row["what"], defaultdict(list))
+        labels = labels_by_value[row["value"]]
+        labels.append(row["label"])
+    texts = []
+    for variable, labels_by_value in labels_of_values.items():
+        values = _by_value(labels_by_value)
+        texts.append(f"{variable} differs: {values}.")
     unknown = board.without_environment
     if texts and unknown:
         texts.append(f"Environment variables were not recorded for {_listed(unknown)}.")
@@ -612,7 +675,7 @@ class Deviation(NamedTuple):
 def doubts(board: Scoreboard) -> list[str]:
     """Return what makes comparisons doubtful or undecided, each reason with its runs."""
     undecided = _undecided_labels(board)
-    undecided_labels = {label for labels in undecided.values() for label in labels}
+    undecided_labels = {*chain.from_iterable(undecided.values())}
     copies: defaultdict[str, list[str]] = defaultdict(list)
     deviations: dict[Deviation, defaultdict[str, list[str]]] = {}
     unlike: dict[str, None] = {}
@@ -625,14 +688,13 @@ def doubts(board: Scoreboard) -> list[str]:
         elif row["check"] == UNLIKE or row["label"] == row["against"]:
             unlike[row["message"]] = None
         elif not _is_shown_elsewhere(board, row, is_undecided=is_undecided):
-            labels_by_value = deviations.setdefault(_deviation(board, row), defaultdict(list))
+            deviation = _deviation(board, row)
+            labels_by_value = deviations.setdefault(deviation, defaultdict(list))
             labels_by_value[row["value"]].append(row["label"])
-    return [
-        *unlike,
-        *_undecided(undecided),
-        *_copies_texts(copies),
-        *_deviation_texts(deviations),
-    ]
+    texts = [*unlike, *_undecided(undecided)]
+    texts += _copies_texts(copies)
+    texts += _deviation_texts(deviations)
+    return texts
 
 
 def _undecided_labels(board: Scoreboard) -> dict[str, list[str]]:
@@ -640,7 +702,8 @@ def _undecided_labels(board: Scoreboard) -> dict[str, list[str]]:
     labels_by_reason: defaultdict[str, list[str]] = defaultdict(list)
     for row in board.table.to_pylist():
         if row["peer_why"] and row["peer_speedup"] is not None:
-            labels_by_reason[_why(row)].append(row["label"])
+            labels = labels_by_reason[_why(row)]
+            labels.append(row["label"])
     return labels_by_reason
 
 
@@ -648,18 +711,16 @@ def _is_shown_elsewhere(board: Scoreboard, row: Row, *, is_undecided: bool) -> b
     """Tell whether a check is shown among undecided runs, or in the headings of groups."""
     if row["check"] == "few-steps" and is_undecided:
         return True
-    is_in_headings = row["blocks"] and row["check"] not in _INVISIBLE_IN_HEADINGS
-    return is_in_headings and len(board.kinds) > 1
+    has_heading = row["check"] not in _INVISIBLE_IN_HEADINGS
+    return row["blocks"] and has_heading and len(board.kinds) > 1
 
 
 def _deviation(board: Scoreboard, row: Row) -> Deviation:
-    has_consequence = row["blocks"] and not board.rules.is_forced
-    return Deviation(
-        what=row["message"].partition(": ")[0],
-        against=row["against"],
-        reference_value=row["reference_value"],
-        consequence=_NOT_RANKED_BECAUSE.get(row["check"], "") if has_consequence else "",
-    )
+    fact, _, _ = row["message"].partition(": ")
+    consequence = ""
+    if row["blocks"] and not board.rules.is_forced:
+        consequence = _NOT_RANKED_BECAUSE.get(row["check"], "")
+    return Deviation(fact, row["against"], row["reference_value"], consequence)
 
 
 def _copies_texts(copies: Mapping[str, Sequence[str]]) -> Iterator[str]:
@@ -673,8 +734,8 @@ def _deviation_texts(
 ) -> Iterator[str]:
     for deviation, labels_by_value in deviations.items():
         reference = f"{deviation.against} {deviation.reference_value}"
-        values = _by_value(labels_by_value)
-        yield f"{deviation.what}: {reference}, {values}{deviation.consequence}"
+        values = f"{_by_value(labels_by_value)}{deviation.consequence}"
+        yield f"{deviation.what}: {reference}, {values}"
 
 
 def _undecided(labels_by_reason: Mapping[str, Sequence[str]]) -> Iterator[str]:
@@ -695,35 +756,38 @@ def _by_value(labels: Mapping[str, Sequence[str]]) -> str:
 
 
 def _value_text(value: str, labels: Sequence[str]) -> str:
-    return f"{labels[0]} {value}" if len(labels) == 1 else f"{value} ({_listed(labels)})"
+    if len(labels) == 1:
+        return f"{labels[0]} {value}"
+    return f"{value} ({_listed(labels)})"
 
 
 def scoreboard_document(board: Scoreboard) -> dict[str, Any]:
     """Return the document as plain Python values; ``captures`` are the run ids of a run."""
-    settings = {
+    rules = board.rules
+    document = {
         "schema_version": SCHEMA_VERSION,
         "tool_version": __version__,
         "reference": board.reference,
         "sort": board.sort,
-        "min_effect_pct": round(100 * board.rules.min_effect, 12),
-        "confidence": board.rules.confidence,
-        "is_forced": board.rules.is_forced,
+        "min_effect_pct": round(100 * rules.min_effect, 12),
+        "confidence": rules.confidence,
+        "is_forced": rules.is_forced,
         "settings_file": board.settings.file,
     }
-    tables = {
-        "runs": _run_documents(board),
-        "kinds": [asdict(kind) for kind in board.kinds],
-        "comparability": board.checks.to_pylist(),
-        "environments": board.environments.to_pylist(),
-        "problems": board.problem_rows,
-    }
-    return settings | tables
+    document["runs"] = _run_documents(board)
+    document["kinds"] = [asdict(kind) for kind in board.kinds]
+    document["comparability"] = board.checks.to_pylist()
+    document["environments"] = board.environments.to_pylist()
+    document["problems"] = board.problem_rows
+    return document
 
 
 def _run_documents(board: Scoreboard) -> list[dict[str, Any]]:
     captures = {side.label: run_ids_of(side) for side in board.sides}
     rows = board.table.drop_columns("run_ids").to_pylist()
-    return [row | {"captures": captures[row["label"]]} for row in rows]
+    for row in rows:
+        row["captures"] = captures[row["label"]]
+    return cast("list[dict[str, Any]]", rows)
 
 
 def identity_of(board: Scoreboard) -> str:
@@ -740,32 +804,37 @@ def _identity_in(document: Mapping[str, Any]) -> str | None:
 
 def _identity_of_csv(path: Path, board: Scoreboard) -> str | None:
     """Return the identity of a scoreboard if a CSV file has its runs; None if it has not."""
-    rows = csv.DictReader(io.StringIO(head_of(path, _MAX_CSV_BYTES)))
+    text = head_of(path, _MAX_CSV_BYTES)
+    rows = csv.DictReader(io.StringIO(text))
     try:
         run_ids_of_file = sorted(str(row.get("run_ids")) for row in rows)
     except csv.Error:
         return None
-    run_ids = sorted(map(csv_cell, board.table["run_ids"].to_pylist()))
-    return identity_of(board) if run_ids_of_file == run_ids else None
+    cells = map(csv_cell, board.table["run_ids"].to_pylist())
+    return identity_of(board) if run_ids_of_file == sorted(cells) else None
 
 
 def _hashed(captures: Iterable[Iterable[str]]) -> str:
     run_ids = sorted(sorted(map(str, capture)) for capture in captures)
-    return hashlib.sha256(json.dumps(run_ids).encode()).hexdigest()
+    text = json.dumps(run_ids)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def scoreboard_formats(board: Scoreboard) -> dict[str, Format]:
     """Return how a scoreboard is written in each format, and how to identify one in a file."""
+    blocks = partial(scoreboard_blocks, board)
+    page = partial(lazily("html.scoreboard_page", "scoreboard_page"), board)
     formats = formats_of(
         "compare",
         identity_of(board),
         document=partial(scoreboard_document, board),
         identity_in=_identity_in,
-        blocks=partial(scoreboard_blocks, board),
+        blocks=blocks,
         usage="nsyspipe compare RUN RUN ...",
-        page=partial(lazily("html.scoreboard_page", "scoreboard_page"), board),
+        page=page,
         meta=RUNS,
     )
     rows = [row.values() for row in board.table.to_pylist()]
     text = partial(csv_text, board.table.column_names, rows)
-    return formats | {"csv": Format(text, partial(_identity_of_csv, board=board))}
+    identity_in_csv = partial(_identity_of_csv, board=board)
+    return formats | {"csv": Format(text, identity_in_csv)}

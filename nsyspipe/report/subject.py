@@ -25,9 +25,11 @@ def title_of(run: Run) -> Title:
     facts = [_machines(run)]
     if header.hosts:
         n_nodes = len(header.hosts)
-        facts.append("one node" if n_nodes == 1 else f"{n_nodes} nodes")
+        nodes = "one node" if n_nodes == 1 else f"{n_nodes} nodes"
+        facts.append(nodes)
     facts.append(_parallelism(run))
-    return Title(header.label, [fact for fact in facts if fact])
+    known_facts = [fact for fact in facts if fact]
+    return Title(header.label, known_facts)
 
 
 def subject_facts(run: Run) -> list[str]:
@@ -47,20 +49,23 @@ def steps_text(run: Run) -> str:
         return f"{n_host_steps} CPU steps"
     if run.is_capture:
         return "no training steps found"
-    summary = run.summary().to_pylist()[0]
-    return steps_used_text(run, summary["n_summary_steps"], summary["n_steps"])
+    (summary,) = run.summary().to_pylist()
+    n_used = summary["n_summary_steps"]
+    return steps_used_text(run, n_used, summary["n_steps"])
 
 
 def _machines(run: Run) -> str:
     """Return the GPUs of a run: ``4 x NVIDIA H200``; how many ranks, if ranks are not GPUs."""
     header = run.header
     if not header.n_ranks:
-        n_processes = len({(row["report"], row["pid"]) for row in run.host_steps().to_pylist()})
-        processes = of_world(n_processes, header.world_size, "process", "es")
+        rows = run.host_steps().to_pylist()
+        pids = {(row["report"], row["pid"]) for row in rows}
+        processes = of_world(len(pids), header.world_size, "process", "es")
         return f"{processes} without GPU activity"
     gpus = listed(header.gpu_names) if header.gpu_names else ""
     n_job_ranks = header.n_job_ranks or header.n_ranks
-    is_gpu_per_rank = not header.has_shared_processes and header.n_ranks >= n_job_ranks
+    is_whole_job = header.n_ranks >= n_job_ranks
+    is_gpu_per_rank = is_whole_job and not header.has_shared_processes
     if is_gpu_per_rank and len(header.gpu_names) == 1:
         return f"{header.n_ranks} x {gpus}"
     ranks = ranks_text(header)
@@ -75,12 +80,17 @@ def _parallelism(run: Run) -> str:
     groups = dimensions(run.traffic(), run.header.world_size)
     named = [group for group in groups if set(group.roles) - {OTHER}]
     if len(named) == 1:
-        return listed(_PARALLELISM[role] for role in named[0].roles if role in _PARALLELISM)
+        return listed(_kinds(named[0].roles))
     return " x ".join(_sized(group.roles, group.size) for group in named)
 
 
+def _kinds(roles: Sequence[str]) -> list[str]:
+    return [_PARALLELISM[role] for role in roles if role in _PARALLELISM]
+
+
 def _sized(roles: Sequence[str], size: int | None) -> str:
-    names = listed(
-        _PARALLELISM[role].removesuffix(" parallel") for role in roles if role in _PARALLELISM
-    )
-    return names if size is None else f"{names} {size}"
+    kinds = _kinds(roles)
+    names = listed(kind.removesuffix(" parallel") for kind in kinds)
+    if size is None:
+        return names
+    return f"{names} {size}"

@@ -100,11 +100,12 @@ def in_one_unit(texts: Sequence[str], unit: str = "") -> list[str]:
     """
     quantities = [text for text in texts if isinstance(text, Quantity)]
     n_cells = len(quantities) + texts.count(absent)
-    has_one_kind = len({quantity.units for quantity in quantities}) == 1
-    if not has_one_kind or n_cells < len(texts):
+    kinds_of_units = {quantity.units for quantity in quantities}
+    if len(kinds_of_units) != 1 or n_cells < len(texts):
         return [*texts]
     largest = max(abs(quantity.size) for quantity in quantities) or _NS_PER_MS
-    chosen = _unit_of(largest, quantities[0].units, unit)
+    (units,) = kinds_of_units
+    chosen = _unit_of(largest, units, unit)
     n_decimals = min(_decimals(largest / chosen.size), _max_decimals(chosen))
     unit_text = "" if unit else f" {chosen.name}"
 
@@ -135,16 +136,19 @@ def in_unit_of_row(time: str, values: Iterable[float | None]) -> str:
     longest.
     """
     lengths = [abs(value) for value in values if value]
-    if not isinstance(time, Quantity) or time.units is not _TIME_UNITS or not lengths:
+    if not lengths or not isinstance(time, Quantity):
+        return time
+    if time.units is not _TIME_UNITS:
         return time
     shortest = min(lengths)
     longest = max(lengths)
     # Not in s.
     unit = _unit_of(longest, _TIME_UNITS[1:])
-    n_decimals = min(
-        _decimals(shortest / unit.size), _decimals(longest / unit.size, 5), _max_decimals(unit)
-    )
-    return f"{_number(time.size / unit.size, n_decimals, time.sign)} {unit.name}"
+    decimals_of_shortest = _decimals(shortest / unit.size)
+    decimals_of_longest = _decimals(longest / unit.size, 5)
+    n_decimals = min(decimals_of_shortest, decimals_of_longest, _max_decimals(unit))
+    number = _number(time.size / unit.size, n_decimals, time.sign)
+    return f"{number} {unit.name}"
 
 
 def _number(value: float, n_decimals: int, sign: str) -> str:
@@ -156,7 +160,8 @@ def _number(value: float, n_decimals: int, sign: str) -> str:
         return text
     is_difference = sign == "+"
     if is_difference or value < 0:
-        return f"{value:{sign}.{_decimals(value, 1)}f}"
+        digits = _decimals(value, 1)
+        return f"{value:{sign}.{digits}f}"
     return f"<{10**-n_decimals:.{n_decimals}f}"
 
 
@@ -170,14 +175,18 @@ def _decimals(value: float, n_digits: int = 4) -> int:
 
 
 def _significant(value: float, n_digits: int = 4) -> str:
-    return f"{value:.{_decimals(value, n_digits)}f}" if value else "0"
+    if not value:
+        return "0"
+    n_decimals = _decimals(value, n_digits)
+    return f"{value:.{n_decimals}f}"
 
 
 def with_share(time: str, ratio: float | None) -> str:
     """Return a time with its share of the whole, ``12.34 ms (5.6%)``."""
     if not isinstance(time, Quantity):
         return time
-    return Quantity(time, time.size, then=f" ({percent_text(ratio)})")
+    share = f" ({percent_text(ratio)})"
+    return Quantity(time, time.size, then=share)
 
 
 def percent_text(ratio: float | None, digits: int = 1) -> str:
@@ -227,21 +236,24 @@ def bandwidth_text(bytes_per_s: float | None) -> str:
     """Return bytes per second as GB/s of 1e9, with four significant digits, ``24.07 GB/s``."""
     if bytes_per_s is None:
         return absent
-    return Quantity(f"{_significant(bytes_per_s / 1e9)} GB/s", bytes_per_s, _BANDWIDTHS)
+    number = _significant(bytes_per_s / 1e9)
+    return Quantity(f"{number} GB/s", bytes_per_s, _BANDWIDTHS)
 
 
 def rate_text(per_second: float | None, n_digits: int = 4) -> str:
     """Return steps per second with this many significant digits, ``1.551 steps/s``."""
     if per_second is None:
         return absent
-    return Quantity(f"{_significant(per_second, n_digits)} steps/s", per_second, _RATES)
+    number = _significant(per_second, n_digits)
+    return Quantity(f"{number} steps/s", per_second, _RATES)
 
 
 def count_text(count: float | None) -> str:
     """Return a count as it is, or a mean count with four significant digits."""
     if count is None:
         return absent
-    return f"{count:.0f}" if count == round(count) else _significant(count)
+    is_whole = count == round(count)
+    return f"{count:.0f}" if is_whole else _significant(count)
 
 
 def _time_text(ns: float | None) -> str:
@@ -249,7 +261,8 @@ def _time_text(ns: float | None) -> str:
     if ns is None or not 0 < abs(ns) < _MIN_NS_IN_MS:
         return ms_text(ns)
     is_in_us = abs(ns) >= _NS_PER_US
-    return Quantity(f"{ns / _NS_PER_US:.4g} us" if is_in_us else f"{ns:.4g} ns", ns)
+    text = f"{ns / _NS_PER_US:.4g} us" if is_in_us else f"{ns:.4g} ns"
+    return Quantity(text, ns)
 
 
 class _ColumnUnit(NamedTuple):
@@ -287,14 +300,16 @@ def delta_text(unit: str | None, delta: float | None) -> str:
     column = _UNIT_OF_COLUMN[unit or "count"]
     text = column.write(size)
     if 0 < size < column.small:
-        text = f"{size / column.small_unit_size:.2g} {column.small_unit}".rstrip()
+        small_size = size / column.small_unit_size
+        text = f"{small_size:.2g} {column.small_unit}".rstrip()
     text = f"{_sign(delta)}{text}"
     return Quantity(text, delta) if unit == "ns" else text
 
 
 def signed(value: float, distinct_from: float | None = None) -> str:
     """Return a number with its sign, as `decimals` writes it."""
-    return f"{_sign(value)}{decimals(abs(value), distinct_from)}"
+    number = decimals(abs(value), distinct_from)
+    return f"{_sign(value)}{number}"
 
 
 def _sign(value: float) -> str:
@@ -318,14 +333,16 @@ def decimals(size: float, distinct_from: float | None = None) -> str:
         if float(text) and _is_distinct(size, distinct_from, n_decimals):
             return text
     is_tiny = size < 10**-_MAX_DECIMALS_OF_NUMBER
-    return f"{size:.0e}" if is_tiny else f"{size:.{_MAX_DECIMALS_OF_NUMBER + 3}g}"
+    n_digits = _MAX_DECIMALS_OF_NUMBER + 3
+    return f"{size:.0e}" if is_tiny else f"{size:.{n_digits}g}"
 
 
 def _is_distinct(size: float, number: float | None, n_decimals: int) -> bool:
     """Tell whether two numbers differ in their texts, or need not, because they are equal."""
     if number is None or math.isclose(size, number):
         return True
-    return f"{size:.{n_decimals}f}" != f"{number:.{n_decimals}f}"
+    text = f"{size:.{n_decimals}f}"
+    return text != f"{number:.{n_decimals}f}"
 
 
 def counted(count: int, noun: str) -> str:
@@ -340,12 +357,14 @@ def noun_for(count: int, noun: str) -> str:
 
 def upper_first(text: str) -> str:
     """Return a text with its first letter as a capital, all others as they are."""
-    return f"{text[:1].upper()}{text[1:]}"
+    first_letter = text[:1].upper()
+    return f"{first_letter}{text[1:]}"
 
 
 def metric_figure(name: str) -> Figure | None:
     """Return the figure of a metric of `diff`. None if it is not one of the main metrics."""
-    return next((figure for figure in shown("difference") if figure.name == name), None)
+    figures = (figure for figure in shown("difference") if figure.name == name)
+    return next(figures, None)
 
 
 def metric_label(name: str) -> str:

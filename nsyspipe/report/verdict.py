@@ -29,13 +29,16 @@ def verdict(run: Run) -> str:
     if not run.header.n_ranks:
         return first_screen.headline_of(run, step)
     if step is None:
-        return f"{first_screen.headline_of(run, step)}{_unrecorded(run)}"
+        headline = first_screen.headline_of(run, step)
+        return f"{headline}{_unrecorded(run)}"
     warnings = list(first_screen.warnings_of(run))
-    lines = [first_screen.MIXED] if first_screen.MIXED in warnings else []
+    mixed = first_screen.MIXED
+    lines = [mixed] if mixed in warnings else []
     if not _is_comm_known(run):
         lines.append(first_screen.unknown_text(run))
-    lines += [*_change_lines(run), *_step_lines(run, step)]
-    lines += [line for line in warnings if line != first_screen.MIXED]
+    lines += _change_lines(run)
+    lines += _step_lines(run, step)
+    lines += [line for line in warnings if line != mixed]
     return "\n".join(lines)
 
 
@@ -45,7 +48,8 @@ def _unrecorded(run: Run) -> str:
 
 
 def _is_comm_known(run: Run) -> bool:
-    return run.summary()["comm_share"][0].as_py() is not None
+    shares = run.summary()["comm_share"]
+    return shares[0].as_py() is not None
 
 
 def _change_lines(run: Run) -> Iterator[str]:
@@ -54,17 +58,20 @@ def _change_lines(run: Run) -> Iterator[str]:
     If there is nothing to change, yield that instead.
     """
     recommendations = overview.recommendations_of(run)
-    nothing = first_screen.nothing_text(run, recommendations, overview.checks_of(run))
+    checks = overview.checks_of(run)
+    nothing = first_screen.nothing_text(run, recommendations, checks)
     if nothing is not None:
         yield nothing
     first = recommendations.first
-    step_ns = mean_step_ns(run.summary().to_pylist()[0])
+    (summary,) = run.summary().to_pylist()
+    step_ns = mean_step_ns(summary)
     if first is None or step_ns is None:
         return
-    estimate = first_screen.estimate_text(first, step_ns)
-    yield f"{first.finding.action}: {estimate.rstrip('.')}."
+    finding = first.finding
+    estimate = first_screen.estimate_text(first, step_ns).rstrip(".")
+    yield f"{finding.action}: {estimate}."
     reasons = first_screen.why_first(recommendations)
-    yield " ".join([f"{first.finding.title}.", *reasons])
+    yield " ".join([f"{finding.title}.", *reasons])
 
 
 def _step_lines(run: Run, step: StepTime) -> Iterator[str]:
@@ -75,9 +82,10 @@ def _step_lines(run: Run, step: StepTime) -> Iterator[str]:
     whole = "the capture" if run.is_capture else "a step"
     if run.header.n_ranks > 1:
         whole += ", on its slowest rank"
-    parts = listed(_part_text(part) for part in _named_parts(step, summary))
+    texts = map(_part_text, _named_parts(step, summary))
+    parts = upper_first(listed(texts))
     notes = first_screen.comm_notes(run, summary)
-    yield " ".join([f"{upper_first(parts)} of {whole}.", *notes])
+    yield " ".join([f"{parts} of {whole}.", *notes])
 
 
 def _named_parts(step: StepTime, summary: Mapping[str, Any]) -> list[StepPart]:
@@ -86,12 +94,15 @@ def _named_parts(step: StepTime, summary: Mapping[str, Any]) -> list[StepPart]:
     if summary["comm_share"]:
         return [parts["exposed_comm"]]
     copies = parts["exposed_memory"]
-    shown_copies = [copies] if copies.share >= _MIN_NAMED_COPIES_SHARE else []
+    are_copies_large = copies.share >= _MIN_NAMED_COPIES_SHARE
+    shown_copies = [copies] if are_copies_large else []
     return [parts["compute"], *shown_copies, parts["idle"]]
 
 
 def _part_text(part: StepPart) -> str:
     """Return what a part of the step takes: ``compute takes 10.00 ms (50%)``."""
     # The label of exposed copies is a plural.
-    verb = "take" if part.figure.name == "exposed_memory" else "takes"
-    return f"{part.figure.label.lower()} {verb} {ms_text(part.ns)} ({short_percent(part.share)})"
+    figure = part.figure
+    verb = "take" if figure.name == "exposed_memory" else "takes"
+    time = f"{ms_text(part.ns)} ({short_percent(part.share)})"
+    return f"{figure.label.lower()} {verb} {time}"

@@ -1,7 +1,7 @@
 """The answer of a simulation: the best setting first, then every change in three groups."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any, NamedTuple
@@ -46,6 +46,7 @@ _AS_CAPTURED = "as captured"
 _IF_AVAILABLE = " (if available)"
 # A smaller gain is none: the run has this setting already.
 _MIN_GAIN_NS = 1.0
+_KNOBS_OF_SETTINGS = {"link", "bucket_mb", "bandwidth_factor"}
 _ESTIMATE_DIGITS = 3
 # A sentence names at most so many changes.
 _MAX_TIED_NAMED = 3
@@ -81,13 +82,17 @@ class SortedScenarios(Struct, frozen=True):
 def sort_scenarios(answer: WhatIf) -> SortedScenarios:
     """Return the scenarios that have an estimate, by what it means, each in the order of all."""
     estimated = _estimated(answer)
-    unchanged = [scenario for scenario in estimated if _is_captured(scenario)]
-    changing = [scenario for scenario in estimated if not _is_captured(scenario)]
-    return SortedScenarios(
-        effective=[scenario for scenario in changing if is_clear(answer, scenario)],
-        within_noise=[scenario for scenario in changing if not is_clear(answer, scenario)],
-        unchanged=unchanged,
-    )
+    unchanged: list[Scenario] = []
+    effective: list[Scenario] = []
+    within_noise: list[Scenario] = []
+    for scenario in estimated:
+        if _is_captured(scenario):
+            unchanged.append(scenario)
+        elif is_clear(answer, scenario):
+            effective.append(scenario)
+        else:
+            within_noise.append(scenario)
+    return SortedScenarios(effective, within_noise, unchanged)
 
 
 def _estimated(answer: WhatIf) -> list[Scenario]:
@@ -108,14 +113,17 @@ def headline_sentences(answer: WhatIf) -> list[str]:
     if estimated[0].id == "custom":
         return [_custom_answer(answer, estimated[0])]
     settings = _gaining_settings(answer)
-    best_pct = settings[0].gain_pct or 0.0 if settings else 0.0
-    hardware = [
-        scenario for scenario in _gaining_hardware(answer) if (scenario.gain_pct or 0.0) > best_pct
-    ]
-    return [
-        *_setting_sentences(answer, settings, is_only_change=len(estimated) == 1),
-        *(_condition(answer, scenario) for scenario in hardware),
-    ]
+    best_pct = _gain_pct(settings[0]) if settings else 0.0
+    is_only_change = len(estimated) == 1
+    sentences = [*_setting_sentences(answer, settings, is_only_change=is_only_change)]
+    hardware = _gaining_hardware(answer)
+    better = [scenario for scenario in hardware if _gain_pct(scenario) > best_pct]
+    return sentences + [_condition(answer, scenario) for scenario in better]
+
+
+def _gain_pct(scenario: Scenario) -> float:
+    """Return the saving of a scenario in percent of the step time; 0 if it is not known."""
+    return scenario.gain_pct or 0.0
 
 
 def _setting_sentences(
@@ -127,16 +135,18 @@ def _setting_sentences(
         return
     best, *next_best = settings
     what = "The only change with an estimate" if is_only_change else "Best setting"
-    yield f"{what}: {best.label}, {_change(answer, best)}."
+    change = _change(answer, best)
+    yield f"{what}: {best.label}, {change}."
     tied = [scenario.label for scenario in next_best if _is_tied(best, scenario)]
     if tied:
-        yield f"Predicted equally fast, within the ranges: {listed(tied, _MAX_TIED_NAMED)}."
+        names = listed(tied, _MAX_TIED_NAMED)
+        yield f"Predicted equally fast, within the ranges: {names}."
 
 
 def _gaining(answer: WhatIf) -> list[Scenario]:
     """Return the scenarios that certainly save time, the best first."""
     effective = sort_scenarios(answer).effective
-    return [scenario for scenario in effective if (scenario.gain_pct or 0.0) > 0]
+    return [scenario for scenario in effective if _gain_pct(scenario) > 0]
 
 
 def _gaining_settings(answer: WhatIf) -> list[Scenario]:
@@ -146,15 +156,17 @@ def _gaining_settings(answer: WhatIf) -> list[Scenario]:
     """
     gaining = _gaining(answer)
     settings = [scenario for scenario in gaining if scenario.group == SETTING]
-    return settings or [scenario for scenario in gaining if scenario.id == "no-wait"]
+    late_ranks = [scenario for scenario in gaining if scenario.id == "no-wait"]
+    return settings or late_ranks
 
 
 def _gaining_hardware(answer: WhatIf) -> list[Scenario]:
     """Return the best links that may not be there: of this machine, and of another one."""
     best_by_place: dict[str, Scenario] = {}
     for scenario in _gaining(answer):
-        if scenario.group == HARDWARE and scenario.link_place is not None:
-            best_by_place.setdefault(scenario.link_place, scenario)
+        place = scenario.link_place
+        if scenario.group == HARDWARE and place is not None:
+            best_by_place.setdefault(place, scenario)
     return list(best_by_place.values())
 
 
@@ -165,7 +177,8 @@ def best_setting(answer: WhatIf) -> Scenario | None:
     """
     first = answer.scenarios[0]
     if first.id == "custom":
-        return None if first.refused is not None or _is_captured(first) else first
+        has_change = first.refused is None and not _is_captured(first)
+        return first if has_change else None
     return next(iter(_gaining_settings(answer)), None)
 
 
@@ -177,25 +190,23 @@ def _no_answer(answer: WhatIf) -> list[str]:
         sentences = [f"No estimate: {most_usual.reason}."]
     else:
         n_more = "1 more change has" if n_rarer == 1 else f"{n_rarer} more changes have"
-        sentences = [
-            f"No estimate for {most_usual.n_changes} changes: {most_usual.reason}.",
-            f"{n_more} no estimate for other reasons, see below.",
-        ]
+        head = f"No estimate for {most_usual.n_changes} changes: {most_usual.reason}."
+        sentences = [head, f"{n_more} no estimate for other reasons, see below."]
     if answer.limit_step_time_ns is not None and answer.step_time_ns:
         gain_ns = max(answer.step_time_ns - answer.limit_step_time_ns, 0.0)
         saving = ms_text(gain_ns, _ESTIMATE_DIGITS)
         share = percent_text(gain_ns / answer.step_time_ns)
-        sentences.append(
-            f"A step with {_ZERO_COMMUNICATION} would save {saving} ({share}). "
-            "No other interconnect, bucket size or datatype can save more."
-        )
+        limit = f"A step with {_ZERO_COMMUNICATION} would save {saving} ({share})."
+        rest = "No other interconnect, bucket size or datatype can save more."
+        sentences.append(f"{limit} {rest}")
     return sentences
 
 
 def _custom_answer(answer: WhatIf, scenario: Scenario) -> str:
     if _is_captured(scenario):
         return f"{scenario.label}: unchanged. The run is as fast already."
-    sentence = f"{scenario.label}{_note(scenario)}: {_change(answer, scenario)}."
+    change = _change(answer, scenario)
+    sentence = f"{scenario.label}{_note(scenario)}: {change}."
     if scenario.link_place != UNKNOWN:
         return sentence
     return f"{sentence} {_unrecorded_text(scenario)}"
@@ -207,7 +218,8 @@ def _condition(answer: WhatIf, scenario: Scenario) -> str:
     link = str(scenario.knobs["link"])
     if scenario.link_place == ELSEWHERE:
         return f"Other hardware: {link} would save {saved}."
-    return f"{link}{_IF_AVAILABLE} would save {saved}. {_unrecorded_text(scenario)}"
+    condition = f"{link}{_IF_AVAILABLE}"
+    return f"{condition} would save {saved}. {_unrecorded_text(scenario)}"
 
 
 def _unrecorded_text(scenario: Scenario) -> str:
@@ -240,14 +252,16 @@ def _change(answer: WhatIf, scenario: Scenario) -> str:
     if not is_clear(answer, scenario):
         return f"{estimate}, which is within noise"
     direction = "less" if scenario.gain_pct > 0 else "more"
-    return f"{estimate}, {abs(scenario.gain_pct):.1f}% {direction}"
+    change_pct = abs(scenario.gain_pct)
+    return f"{estimate}, {change_pct:.1f}% {direction}"
 
 
 def _saved(answer: WhatIf, scenario: Scenario) -> str:
     """Return what a change saves, ``71.4 ms (11.1%)``."""
-    gain_pct = scenario.gain_pct or 0.0
-    gain_ns = gain_pct / 100 * (answer.step_time_ns or 0.0)
-    return f"{ms_text(gain_ns, _ESTIMATE_DIGITS)} ({gain_pct:.1f}%)"
+    gain_pct = _gain_pct(scenario)
+    step_time_ns = answer.step_time_ns or 0.0
+    gain = ms_text(gain_pct / 100 * step_time_ns, _ESTIMATE_DIGITS)
+    return f"{gain} ({gain_pct:.1f}%)"
 
 
 def _number_text(ns: float | None) -> str:
@@ -268,10 +282,12 @@ def whatif_blocks(
     Verbose, also what findings promise, what each estimate assumes, changes within noise, and every
     problem.
     """
-    yield from (blocks.Sentence(text, "bold") for text in headline_sentences(answer))
+    for text in headline_sentences(answer):
+        yield blocks.Sentence(text, "bold")
     yield from few_steps_blocks(answer)
     estimated = _estimated(answer)
-    has_menu = len(menu_rows(answer, estimated, is_verbose=is_verbose)) > 1
+    n_rows = len(menu_rows(answer, estimated, is_verbose=is_verbose))
+    has_menu = n_rows > 1
     yield blocks.Facts(subject(answer, run), "Run")
     has_step_time = is_verbose or not has_menu
     basis = _basis(answer, run, has_step_time=has_step_time, is_verbose=is_verbose)
@@ -283,9 +299,11 @@ def whatif_blocks(
     if is_verbose:
         yield from finding_blocks(answer, run)
     yield from assumption_blocks(estimated, is_verbose=is_verbose)
-    reasons = refusals(answer, None if is_verbose else _MAX_REFUSED_NAMED)
+    max_named = None if is_verbose else _MAX_REFUSED_NAMED
+    reasons = refusals(answer, max_named)
     if reasons:
-        yield from (blocks.Heading("No estimate", "dim"), blocks.Items(reasons))
+        yield blocks.Heading("No estimate", "dim")
+        yield blocks.Items(reasons)
     yield from note_blocks(answer)
     troubles = trouble_rows(answer, is_verbose=is_verbose)
     if estimated and troubles:
@@ -301,7 +319,8 @@ def few_steps_blocks(answer: WhatIf) -> Iterator[blocks.Sentence]:
     """Yield the warning that the estimates use few steps, if they do."""
     for row in answer.problem_rows:
         if row["code"] == _FEW_STEPS:
-            yield blocks.Sentence(f"Warning: {row['message']}. Fix: {row['fix']}.", "bold")
+            warning = f"Warning: {row['message']}. Fix: {row['fix']}."
+            yield blocks.Sentence(warning, "bold")
 
 
 def note_blocks(answer: WhatIf) -> Iterator[blocks.Notes]:
@@ -314,12 +333,9 @@ def note_blocks(answer: WhatIf) -> Iterator[blocks.Notes]:
 
 def trouble_rows(answer: WhatIf, *, is_verbose: bool) -> list[Trouble]:
     """Return the problems of the run, each once, without the warning about few steps."""
-    rows = [
-        row
-        for row in answer.problem_rows
-        if row["code"] != _FEW_STEPS and _is_shown(row, is_verbose=is_verbose)
-    ]
-    return same_problems(rows, lambda _: "")
+    rows = [row for row in answer.problem_rows if row["code"] != _FEW_STEPS]
+    shown_rows = [row for row in rows if _is_shown(row, is_verbose=is_verbose)]
+    return same_problems(shown_rows, lambda _: "")
 
 
 def _is_shown(row: Mapping[str, Any], *, is_verbose: bool) -> bool:
@@ -334,20 +350,24 @@ def _basis(answer: WhatIf, run: Run, *, has_step_time: bool, is_verbose: bool) -
     if answer.step_time_ns is not None and has_step_time:
         parts.append(f"step time {ms_text(answer.step_time_ns)}")
     if answer.identity_error_pct is not None and is_verbose:
-        parts.append(f"simulation error {percent_text(answer.identity_error_pct / 100, 2)}")
+        error = percent_text(answer.identity_error_pct / 100, 2)
+        parts.append(f"simulation error {error}")
     return parts
 
 
 def without_effect(answer: WhatIf, *, is_verbose: bool) -> Iterator[blocks.Block]:
     """Yield in a line which changes save nothing; a verbose menu has them as rows."""
-    if is_verbose or answer.scenarios[0].id == "custom":
+    is_custom = answer.scenarios[0].id == "custom"
+    if is_verbose or is_custom:
         return
     parts = sort_scenarios(answer)
     sentences = []
     if parts.within_noise:
-        sentences.append(f"Within noise: {_labels(parts.within_noise)}.")
+        labels = _labels(parts.within_noise)
+        sentences.append(f"Within noise: {labels}.")
     if parts.unchanged:
-        sentences.append(f"No change in step time: {_labels(parts.unchanged)}.")
+        labels = _labels(parts.unchanged)
+        sentences.append(f"No change in step time: {labels}.")
     if sentences:
         yield blocks.Notes([" ".join(sentences)])
 
@@ -374,13 +394,14 @@ def assumption_blocks(estimated: Sequence[Scenario], *, is_verbose: bool) -> Ite
 
 def _assumptions(estimated: Sequence[Scenario]) -> list[str]:
     """Return each assumption with the estimates that make it."""
-    labels_by_text = grouped(
+    texts_and_labels = [
         (text, scenario.label) for scenario in estimated for text in scenario.assumptions
-    )
-    return [
-        f"{text} ({_labels_text(labels, len(estimated))})"
-        for text, labels in labels_by_text.items()
     ]
+    texts = []
+    for text, labels in grouped(texts_and_labels).items():
+        estimates = _labels_text(labels, len(estimated))
+        texts.append(f"{text} ({estimates})")
+    return texts
 
 
 def _needs_faster_hosts(scenario: Scenario) -> bool:
@@ -388,7 +409,8 @@ def _needs_faster_hosts(scenario: Scenario) -> bool:
 
 
 def _labels_text(labels: Sequence[str], n_all: int) -> str:
-    return "all estimates" if len(labels) == n_all else ", ".join(labels)
+    is_of_all = len(labels) == n_all
+    return "all estimates" if is_of_all else ", ".join(labels)
 
 
 def refusals(answer: WhatIf, n_shown: int | None = None) -> list[str]:
@@ -396,21 +418,24 @@ def refusals(answer: WhatIf, n_shown: int | None = None) -> list[str]:
 
     If no change has an estimate, the headline has the most usual reason, which is not repeated.
     """
-    refused = ((scenario.refused_in_options, scenario.label) for scenario in answer.scenarios)
-    labels_by_reason = grouped((reason, label) for reason, label in refused if reason is not None)
-    names_by_reason = {
-        reason: few(labels, len(labels) if n_shown is None else n_shown)
-        for reason, labels in labels_by_reason.items()
-    }
-    reason_in_headline = None if _estimated(answer) else _refusals_by_reason(answer)[0].reason
-    texts = [
-        f"{names}: {reason}"
-        for reason, names in names_by_reason.items()
-        if reason != reason_in_headline
-    ]
-    if reason_in_headline is None or not texts:
+    labels_by_reason: dict[str, list[str]] = {}
+    for scenario in answer.scenarios:
+        reason = scenario.refused_in_options
+        if reason is not None:
+            labels_of_reason = labels_by_reason.setdefault(reason, [])
+            labels_of_reason.append(scenario.label)
+    names_by_reason = {}
+    for reason, labels in labels_by_reason.items():
+        max_named = len(labels) if n_shown is None else n_shown
+        names_by_reason[reason] = few(labels, max_named)
+    names_in_headline = None
+    if not _estimated(answer):
+        reason_in_headline = _refusals_by_reason(answer)[0].reason
+        names_in_headline = names_by_reason.pop(reason_in_headline or "", None)
+    texts = [f"{names}: {reason}" for reason, names in names_by_reason.items()]
+    if names_in_headline is None or not texts:
         return texts
-    return [f"{names_by_reason[reason_in_headline]}: for the reason above", *texts]
+    return [f"{names_in_headline}: for the reason above", *texts]
 
 
 class Refusal(NamedTuple):
@@ -423,7 +448,8 @@ class Refusal(NamedTuple):
 def _refusals_by_reason(answer: WhatIf) -> list[Refusal]:
     """Return why changes have no estimate, the most usual reason first."""
     counts = Counter(scenario.refused_in_options for scenario in answer.scenarios)
-    return [Refusal(reason, n_changes) for reason, n_changes in counts.most_common()]
+    most_usual_first = counts.most_common()
+    return [Refusal(reason, n_changes) for reason, n_changes in most_usual_first]
 
 
 def menu_rows(answer: WhatIf, scenarios: Sequence[Scenario], *, is_verbose: bool) -> list[MenuRow]:
@@ -431,30 +457,39 @@ def menu_rows(answer: WhatIf, scenarios: Sequence[Scenario], *, is_verbose: bool
     captured = MenuRow(_AS_CAPTURED, answer.step_time_ns)
     if len(scenarios) == 1:
         return [captured, _row(answer, scenarios[0])]
-    effective = set(map(id, sort_scenarios(answer).effective))
-    shown = [scenario for scenario in scenarios if is_verbose or id(scenario) in effective]
+    shown = scenarios if is_verbose else _effective_among(answer, scenarios)
     rows = [captured]
     for group in GROUPS:
         group_rows = [_row(answer, scenario) for scenario in shown if scenario.group == group]
         if group == LIMIT:
             group_rows += _zero_communication_rows(answer)
         if group_rows:
-            rows += [MenuRow(GROUP_NAMES[group]), *group_rows]
+            rows.append(MenuRow(GROUP_NAMES[group]))
+            rows += group_rows
     return rows
+
+
+def _effective_among(answer: WhatIf, scenarios: Iterable[Scenario]) -> list[Scenario]:
+    """Return the scenarios whose range leaves the captured step time out."""
+    effective_ids = set(map(id, sort_scenarios(answer).effective))
+    return [scenario for scenario in scenarios if id(scenario) in effective_ids]
 
 
 def _zero_communication_rows(answer: WhatIf) -> list[MenuRow]:
     """Return the row of a step without communication time; no row if that is not known."""
-    if answer.limit_step_time_ns is None or not answer.step_time_ns:
+    limit_ns = answer.limit_step_time_ns
+    if limit_ns is None or not answer.step_time_ns:
         return []
-    saved_ratio = 1 - answer.limit_step_time_ns / answer.step_time_ns
-    return [MenuRow(_ZERO_COMMUNICATION, answer.limit_step_time_ns, saved_ratio=saved_ratio)]
+    saved_ratio = 1 - limit_ns / answer.step_time_ns
+    return [MenuRow(_ZERO_COMMUNICATION, limit_ns, saved_ratio=saved_ratio)]
 
 
 def _row(answer: WhatIf, scenario: Scenario) -> MenuRow:
     is_link_alone = [*scenario.knobs] == ["link"]
     label = str(scenario.knobs["link"]) if is_link_alone else scenario.label
-    saved_ratio = None if scenario.gain_pct is None else scenario.gain_pct / 100
+    gain_pct = scenario.gain_pct
+    saved_ratio = None if gain_pct is None else gain_pct / 100
+    is_within_noise = not is_clear(answer, scenario)
     return MenuRow(
         label=f"{label}{_note(scenario)}",
         step_time_ns=scenario.step_time_ns,
@@ -462,15 +497,19 @@ def _row(answer: WhatIf, scenario: Scenario) -> MenuRow:
         high_ns=scenario.high_ns,
         saved_ratio=saved_ratio,
         throughput_steps_per_s=scenario.throughput_steps_per_s,
-        is_within_noise=not is_clear(answer, scenario),
+        is_within_noise=is_within_noise,
         knobs=frozenset(scenario.knobs),
     )
 
 
 def menu_cells(row: MenuRow) -> list[str]:
     """Return what stands behind the bar of a change: step time, range and saving."""
-    step_range = _range_text(row.low_ns, row.high_ns)
-    return [_number_text(row.step_time_ns), step_range, _saved_cell(row)]
+    step_time = _number_text(row.step_time_ns)
+    return [step_time, _range_cell(row), _saved_cell(row)]
+
+
+def _range_cell(row: MenuRow) -> str:
+    return _range_text(row.low_ns, row.high_ns)
 
 
 def menu(
@@ -483,21 +522,19 @@ def menu(
     """Return what each change that has an estimate would save, by group, the settings first."""
     rows = menu_rows(answer, scenarios, is_verbose=is_verbose)
     has_groups = any(row.step_time_ns is None for row in rows)
-    range_field = Field(
-        "range",
-        lambda row: _range_text(row.low_ns, row.high_ns),
-        from_width=_MIN_WIDTH_FOR_RANGE,
-    )
+    label_cell = partial(_label_cell, has_groups=has_groups)
     fields = [
-        Field("change", partial(_label_cell, has_groups=has_groups), "text"),
+        Field("change", label_cell, "text"),
         Field("ms per step", _step_time_cell),
-        range_field,
+        Field("range", _range_cell, from_width=_MIN_WIDTH_FOR_RANGE),
         Field("saved", _saved_cell),
     ]
     if has_bars:
-        longest_ns = max((row.step_time_ns or 0.0 for row in rows), default=0.0)
+        step_times_ns = [row.step_time_ns or 0.0 for row in rows]
+        longest_ns = max(step_times_ns, default=0.0)
         bar = partial(_bar_cell, longest_ns=longest_ns)
-        fields.append(Field("", bar, "word", from_width=_MIN_WIDTH_FOR_BAR))
+        bar_field = Field("", bar, "word", from_width=_MIN_WIDTH_FOR_BAR)
+        fields.append(bar_field)
     if is_verbose:
         fields.append(Field("steps/s", _rate_cell, from_width=_MIN_WIDTH_FOR_RATE))
     return table_of("What each change would save", rows, fields)
@@ -505,17 +542,21 @@ def menu(
 
 def _label_cell(row: MenuRow, *, has_groups: bool) -> str:
     is_of_group = row.step_time_ns is not None and row.label != _AS_CAPTURED
-    return f"  {row.label}" if has_groups and is_of_group else row.label
+    indent = "  " if has_groups and is_of_group else ""
+    return f"{indent}{row.label}"
 
 
 def _step_time_cell(row: MenuRow) -> str:
-    return "" if row.step_time_ns is None else _number_text(row.step_time_ns)
+    if row.step_time_ns is None:
+        return ""
+    return _number_text(row.step_time_ns)
 
 
 def _bar_cell(row: MenuRow, *, longest_ns: float) -> str:
     if row.step_time_ns is None or not longest_ns:
         return ""
-    return "#" * max(round(_MAX_BAR_CHARS * row.step_time_ns / longest_ns), 1)
+    length = round(_MAX_BAR_CHARS * row.step_time_ns / longest_ns)
+    return "#" * max(length, 1)
 
 
 def _saved_cell(row: MenuRow) -> str:
@@ -538,23 +579,28 @@ def _note(scenario: Scenario) -> str:
     """Return what the reader has to know of a change, in brackets."""
     if _is_captured(scenario):
         return " (as now)"
-    if scenario.link_place == HERE and scenario.group == SETTING:
+    is_setting = scenario.group == SETTING
+    if is_setting and scenario.link_place == HERE:
         return " (is there, not used)"
     if scenario.link_place != UNKNOWN:
         return ""
-    is_link_alone = [*scenario.knobs] == ["link"]
-    return _IF_AVAILABLE if is_link_alone else f" (if {scenario.knobs['link']} is available)"
+    if [*scenario.knobs] == ["link"]:
+        return _IF_AVAILABLE
+    return f" (if {scenario.knobs['link']} is available)"
 
 
 def _is_captured(scenario: Scenario) -> bool:
     """Tell whether the captured run has the setting of a scenario already."""
-    is_same = scenario.mean_gain_ns is not None and abs(scenario.mean_gain_ns) < _MIN_GAIN_NS
-    return is_same and not {"link", "bucket_mb", "bandwidth_factor"}.isdisjoint(scenario.knobs)
+    gain_ns = scenario.mean_gain_ns
+    has_no_effect = gain_ns is not None and abs(gain_ns) < _MIN_GAIN_NS
+    has_setting = not _KNOBS_OF_SETTINGS.isdisjoint(scenario.knobs)
+    return has_no_effect and has_setting
 
 
 def finding_blocks(answer: WhatIf, run: Run) -> Iterator[blocks.Block]:
     """Yield the upper bound of each finding, and the estimate for the change that it advises."""
-    bounds = _bounds(answer, mean_step_ns(run.summary().to_pylist()[0]))
+    (summary,) = run.summary().to_pylist()
+    bounds = _bounds(answer, mean_step_ns(summary))
     if bounds:
         yield blocks.Heading(OF_REPLAYED, "dim")
         yield blocks.Sentence(
@@ -570,24 +616,28 @@ def _bounds(answer: WhatIf, mean_ns: float | None) -> list[str]:
     """
     if not mean_ns:
         return []
-    by_bound = sorted(
-        _scenarios_of_findings(answer).items(),
-        key=lambda finding: finding[1].finding_saving_ns or 0.0,
-        reverse=True,
-    )
-    return [_bound_text(answer, rule, scenario, mean_ns) for rule, scenario in by_bound]
+    scenarios = _scenarios_of_findings(answer).items()
+    largest_first = sorted(scenarios, key=_bound_of_finding, reverse=True)
+    return [_bound_text(answer, rule, scenario, mean_ns) for rule, scenario in largest_first]
+
+
+def _bound_of_finding(finding_and_scenario: tuple[str, Scenario]) -> float:
+    _, scenario = finding_and_scenario
+    return scenario.finding_saving_ns or 0.0
 
 
 def _scenarios_of_findings(answer: WhatIf) -> dict[str, Scenario]:
     """Return the scenario of each finding: the change that it advises, else the best one."""
     scenarios: dict[str, Scenario] = {}
-    by_advice = sorted(
-        answer.scenarios, key=lambda change: (not change.is_advised, -(change.gain_pct or 0.0))
-    )
-    for scenario in by_advice:
+    for scenario in sorted(answer.scenarios, key=_order_by_advice):
         if scenario.finding is not None and _answers_finding(scenario):
             scenarios.setdefault(scenario.finding, scenario)
     return scenarios
+
+
+def _order_by_advice(scenario: Scenario) -> tuple[bool, float]:
+    """Return what sorts advised changes first, and then those that save most."""
+    return not scenario.is_advised, -_gain_pct(scenario)
 
 
 def _answers_finding(scenario: Scenario) -> bool:
@@ -601,7 +651,8 @@ def _bound_text(answer: WhatIf, rule: str, scenario: Scenario, mean_ns: float) -
     bound = _saving_text(scenario.finding_saving_ns, mean_ns)
     estimate = _saving_text(scenario.mean_gain_ns, mean_ns)
     noise = "" if is_clear(answer, scenario) else ", which is within noise"
-    return f"{rule}: at most {bound}. {scenario.label} saves an estimated {estimate}{noise}"
+    saving = f"{scenario.label} saves an estimated {estimate}"
+    return f"{rule}: at most {bound}. {saving}{noise}"
 
 
 def _saving_text(saving_ns: float | None, mean_ns: float) -> str:
@@ -615,20 +666,23 @@ def whatif_document(answer: WhatIf) -> dict[str, Any]:
     ``knobs`` are arguments of `whatif`, with bandwidths in bytes per s.
     """
     run = {"run_id": answer.run_id, "label": answer.label, "n_summary_steps": answer.n_steps}
+    is_answered = bool(_estimated(answer))
     head = {
         "schema_version": SCHEMA_VERSION,
         "tool_version": __version__,
         "run": run,
-        "is_answered": bool(_estimated(answer)),
+        "is_answered": is_answered,
         "verdict": headline(answer),
     }
+    scenarios = [*map(_scenario_document, answer.scenarios)]
+    problems = [*map(dict, answer.problem_rows)]
     return head | {
         "step_time_ns": answer.step_time_ns,
         "limit_step_time_ns": answer.limit_step_time_ns,
         "limit_gain_ns": answer.limit_gain_ns,
         "identity_error_pct": answer.identity_error_pct,
-        "scenarios": [_scenario_document(scenario) for scenario in answer.scenarios],
-        "problems": [dict(row) for row in answer.problem_rows],
+        "scenarios": scenarios,
+        "problems": problems,
     }
 
 
@@ -643,11 +697,14 @@ def _scenario_document(scenario: Scenario) -> dict[str, Any]:
 
 def _identity_in(document: dict[str, Any]) -> str | None:
     """Return the run of a document; None if it is of `analyze`, which has no scenarios."""
-    return str(document["run"]["run_id"]) if isinstance(document["scenarios"], list) else None
+    if not isinstance(document["scenarios"], list):
+        return None
+    return str(document["run"]["run_id"])
 
 
 def whatif_formats(answer: WhatIf, run: Run) -> dict[str, Format]:
     """Return how the answer is written in each format, and how to identify its run in a file."""
+    page = partial(lazily("html.whatif_page", "whatif_page"), answer, run)
     return formats_of(
         "whatif",
         answer.run_id,
@@ -655,7 +712,7 @@ def whatif_formats(answer: WhatIf, run: Run) -> dict[str, Format]:
         identity_in=_identity_in,
         blocks=partial(whatif_blocks, answer, run),
         usage="nsyspipe whatif RUN",
-        page=partial(lazily("html.whatif_page", "whatif_page"), answer, run),
+        page=page,
         meta=META,
         key="run_id",
     )

@@ -110,8 +110,10 @@ def subject_parts(run: Run, summary: Mapping[str, Any]) -> list[str]:
     host_steps = run.host_steps()
     # Only a run without ranks has steps on the host.
     if host_steps.num_rows:
-        return [header.label, *_host_parts(run, host_steps)]
-    parts = [header.label, ranks_text(header), *header.gpu_names]
+        host_parts = _host_parts(run, host_steps)
+        return [header.label, *host_parts]
+    parts = [header.label, ranks_text(header)]
+    parts += header.gpu_names
     if run.is_capture:
         parts.append("a capture without steps")
     elif header.n_ranks:
@@ -121,10 +123,11 @@ def subject_parts(run: Run, summary: Mapping[str, Any]) -> list[str]:
 
 def _host_parts(run: Run, host_steps: pa.Table) -> list[str]:
     """Return how many processes and steps a run has that used no GPU."""
-    n_processes = len({(row["report"], row["pid"]) for row in host_steps.to_pylist()})
-    processes = of_world(n_processes, run.header.world_size, "process", "es")
-    steps = f"{host_steps.num_rows} host steps{_step_family_text(run)}"
-    return [f"{processes} without GPU activity", steps]
+    rows = host_steps.to_pylist()
+    processes = {(row["report"], row["pid"]) for row in rows}
+    size = of_world(len(processes), run.header.world_size, "process", "es")
+    family = _step_family_text(run)
+    return [f"{size} without GPU activity", f"{len(rows)} host steps{family}"]
 
 
 def _steps_part(run: Run, summary: Mapping[str, Any]) -> str:
@@ -132,13 +135,16 @@ def _steps_part(run: Run, summary: Mapping[str, Any]) -> str:
     found_by = _step_family_text(run)
     if run.header.steps_from == "repetition":
         found_by = ", steps found by launch pattern"
-    text = f"{summary['n_summary_steps']} of {summary['n_steps']} steps used{found_by}"
-    left_out = [
-        f"{_numbered('step', steps)} {reason}"
-        for reason, steps in _left_out_steps(run).items()
-        if steps
-    ]
-    return f"{text} ({', '.join(left_out)})" if left_out else text
+    n_used = summary["n_summary_steps"]
+    n_captured = summary["n_steps"]
+    text = f"{n_used} of {n_captured} steps used{found_by}"
+    left_out = []
+    for reason, steps in _left_out_steps(run).items():
+        if steps:
+            numbers = _numbered("step", steps)
+            left_out.append(f"{numbers} {reason}")
+    reasons = ", ".join(left_out)
+    return f"{text} ({reasons})" if reasons else text
 
 
 def _step_family_text(run: Run) -> str:
@@ -149,14 +155,16 @@ def _left_out_steps(run: Run) -> dict[str, list[int]]:
     """Return the numbers of the steps that are not used, by the reason in words."""
     steps = run.steps()
     skipped = {*run.skipped_steps}
+    is_incomplete = pc.invert(steps["is_complete"])
     used = _numbers_of(steps.filter(steps["in_summary"]))
-    incomplete_somewhere = _numbers_of(steps.filter(pc.invert(steps["is_complete"])))
+    incomplete_somewhere = _numbers_of(steps.filter(is_incomplete))
     unused = _numbers_of(steps) - used - skipped
     missing_on_ranks = unused - incomplete_somewhere
     endless = unused & steps_without_end(steps)
+    incomplete = unused - missing_on_ranks - endless
     return {
         "skipped": sorted(skipped),
-        "incomplete": sorted(unused - missing_on_ranks - endless),
+        "incomplete": sorted(incomplete),
         "without a recorded end": sorted(endless),
         "not on every rank": sorted(missing_on_ranks),
     }
@@ -171,17 +179,24 @@ def steps_without_end(steps: pa.Table) -> set[int]:
 
     They may be whole, but they end where the next step begins, and there is none.
     """
-    last_steps = steps.group_by("rank", use_threads=False).aggregate([("step", "max")])
-    last_of_rank = {row["rank"]: row["step_max"] for row in last_steps.to_pylist()}
-    incomplete = steps.filter(pc.invert(steps["is_complete"])).select(["rank", "step"])
-    rows = incomplete.to_pylist()
-    return {row["step"] for row in rows if row["step"] == last_of_rank[row["rank"]]}
+    steps_of_ranks = steps.group_by("rank", use_threads=False)
+    last_steps = steps_of_ranks.aggregate([("step", "max")]).to_pylist()
+    last_step_of_rank = {row["rank"]: row["step_max"] for row in last_steps}
+    is_incomplete = pc.invert(steps["is_complete"])
+    incomplete = steps.filter(is_incomplete).select(["rank", "step"])
+    endless = set()
+    for row in incomplete.to_pylist():
+        rank = row["rank"]
+        if row["step"] == last_step_of_rank[rank]:
+            endless.add(row["step"])
+    return endless
 
 
 def backward_source(run: Run) -> list[str]:
     """Return how nsyspipe found the backward pass if no range marks it."""
     codes = {row["code"] for row in run.problem_rows}
-    return [text for code, text in BACKWARD_SOURCES.items() if code in codes]
+    sources = BACKWARD_SOURCES.items()
+    return [text for code, text in sources if code in codes]
 
 
 def sources(run: Run) -> list[str]:
@@ -197,7 +212,8 @@ def hosts_text(run: Run) -> list[str]:
     hosts = run.header.hosts
     if len(hosts) > _MAX_NAMED_HOSTS:
         return [f"{len(hosts)} hosts"]
-    return [f"on {' and '.join(hosts)}"] if hosts else []
+    names = " and ".join(hosts)
+    return [f"on {names}"] if hosts else []
 
 
 def ranks_text(header: RunHeader) -> str:
@@ -206,14 +222,18 @@ def ranks_text(header: RunHeader) -> str:
         return of_world(header.n_ranks, header.world_size, "rank", "s")
     # A launcher that counts fewer does not count these processes.
     n_processes = header.n_processes or 0
-    size = header.world_size if n_processes < (header.world_size or 0) else None
-    return f"{header.n_ranks} ranks on the GPUs of {of_world(n_processes, size, 'process', 'es')}"
+    world_size = header.world_size
+    size = world_size if n_processes < (world_size or 0) else None
+    processes = of_world(n_processes, size, "process", "es")
+    return f"{header.n_ranks} ranks on the GPUs of {processes}"
 
 
 def of_world(n: int, world_size: int | None, noun: str, plural: str) -> str:
     """Return ``4 ranks``, or ``1 of 4 ranks`` where some are missing."""
-    missing = f" of {world_size}" if world_size not in (None, n) else ""
-    ending = plural if missing or n != 1 else ""
+    has_missing = world_size not in (None, n)
+    missing = f" of {world_size}" if has_missing else ""
+    is_single = n == 1 and not has_missing
+    ending = "" if is_single else plural
     return f"{n}{missing} {noun}{ending}"
 
 
@@ -226,19 +246,22 @@ def link_text(run: Run) -> str | None:
     if verdict is None or verdict.slowest is None:
         return None
     link = verdict.slowest
-    is_foreign = any(row["code"] == "log-of-other-processes" for row in run.problem_rows)
-    foreign = ", by a log of other processes" if is_foreign else ""
+    codes = {row["code"] for row in run.problem_rows}
+    foreign = ", by a log of other processes" if "log-of-other-processes" in codes else ""
     rest = f", {link.edges}{foreign}"
     nominal = link.nominal_bytes_per_s
+    peak = bandwidth_text(nominal) if nominal else ""
     if verdict.busbw_bytes_per_s is not None:
         about = "about " if verdict.is_estimate else ""
-        rest += f", bus bandwidth {about}{bandwidth_text(verdict.busbw_bytes_per_s)}"
-        rest += f" of {bandwidth_text(nominal)} peak" if nominal else ""
+        busbw = bandwidth_text(verdict.busbw_bytes_per_s)
+        rest += f", bus bandwidth {about}{busbw}"
+        rest += f" of {peak} peak" if peak else ""
         rest += ", estimated from gradient copy sizes" if verdict.is_estimate else ""
-    elif nominal:
-        rest += f", peak {bandwidth_text(nominal)}"
+    elif peak:
+        rest += f", peak {peak}"
     text = printable(f"Interconnect: {link.text}")
-    return shortened(text, _MAX_LINK_CHARACTERS - len(rest)) + rest
+    room = _MAX_LINK_CHARACTERS - len(rest)
+    return f"{shortened(text, room)}{rest}"
 
 
 def capture_rows(capture: RunCapture | None) -> list[tuple[str, str]]:
@@ -247,7 +270,8 @@ def capture_rows(capture: RunCapture | None) -> list[tuple[str, str]]:
         return []
     command = shlex.join(capture.command or ())
     if len(command) > _MAX_COMMAND_CHARACTERS:
-        command = f"{command[:_MAX_COMMAND_CHARACTERS]} \N{HORIZONTAL ELLIPSIS}"
+        start = command[:_MAX_COMMAND_CHARACTERS]
+        command = f"{start} \N{HORIZONTAL ELLIPSIS}"
     rows = {
         "command": command,
         "torch": capture.torch_version,
@@ -263,21 +287,26 @@ def _commit_text(capture: RunCapture) -> str | None:
     """Return the commits of a program, and whether it was changed since. None if not recorded."""
     if not capture.git_commit:
         return None
-    commits = [commit[:_COMMIT_DIGITS] for commit in capture.git_commit.split(", ")]
+    commits = capture.git_commit.split(", ")
+    short_commits = ", ".join(commit[:_COMMIT_DIGITS] for commit in commits)
     changes = " with changes" if capture.git_is_dirty else ""
-    return f"{', '.join(commits)}{changes}"
+    return f"{short_commits}{changes}"
 
 
 def steps_used_text(run: Run, n_used: int, n_captured: int) -> str:
     """Return how many captured steps the metrics use, and whether launches mark the steps."""
-    source = f", {STEPS_BY_PATTERN}" if run.header.steps_from == "repetition" else ""
-    return f"{counted(n_used, 'step')} used of {n_captured} captured{source}"
+    is_by_pattern = run.header.steps_from == "repetition"
+    source = f", {STEPS_BY_PATTERN}" if is_by_pattern else ""
+    used = counted(n_used, "step")
+    return f"{used} used of {n_captured} captured{source}"
 
 
 def captured_versions_text(capture: RunCapture | None) -> str:
     """Return the versions that sidecars recorded of the software; empty if there are none."""
-    rows = capture_rows(capture)
-    return ", ".join(f"{name} {value}" for name, value in rows if name not in {"command", "CUDA"})
+    values = dict(capture_rows(capture))
+    values.pop("command", None)
+    values.pop("CUDA", None)
+    return ", ".join(f"{name} {value}" for name, value in values.items())
 
 
 def uneven_text(evenness: Evenness) -> str:
@@ -285,11 +314,14 @@ def uneven_text(evenness: Evenness) -> str:
 
     If few steps are like the median, that is added.
     """
-    text = f"steps are uneven: mean {ms_text(evenness.mean)}, median {ms_text(evenness.median)}"
+    mean = ms_text(evenness.mean)
+    median = ms_text(evenness.median)
+    text = f"steps are uneven: mean {mean}, median {median}"
     if evenness.is_median_nobodys:
         text += ", which no step takes"
     elif 2 * evenness.n_near < evenness.n_steps:
-        text += f", only {evenness.n_near} of {evenness.n_steps} steps within 10% of it"
+        near_steps = f"{evenness.n_near} of {evenness.n_steps} steps"
+        text += f", only {near_steps} within 10% of it"
     if evenness.levels is None or evenness.n_long is None:
         return text
     short, long = map(ms_text, evenness.levels)
@@ -297,9 +329,11 @@ def uneven_text(evenness: Evenness) -> str:
         return f"{text}, {short} and {long} in turn"
     if not evenness.period:
         n_long = f"{evenness.n_long} of {evenness.n_steps} steps"
-        return f"{text}, two levels, {short} and {long} ({n_long})"
+        levels = f"two levels, {short} and {long}"
+        return f"{text}, {levels} ({n_long})"
     is_rare_long = 2 * evenness.n_long <= evenness.n_steps
-    return f"{text}, {_periodic_text(evenness.period, short, long, is_rare_long=is_rare_long)}"
+    periodic = _periodic_text(evenness.period, short, long, is_rare_long=is_rare_long)
+    return f"{text}, {periodic}"
 
 
 def uneven_sentence(evenness: Evenness) -> str:
@@ -321,7 +355,8 @@ def uneven_sentence(evenness: Evenness) -> str:
 
 def _periodic_text(period: int, short: str, long: str, *, is_rare_long: bool) -> str:
     """Return which steps take longer or shorter than the others, if they come periodically."""
-    rare, usual = (long, short) if is_rare_long else (short, long)
+    rare = long if is_rare_long else short
+    usual = short if is_rare_long else long
     ordinal = _ORDINALS.get(period, f"{period}th")
     return f"every {ordinal} step takes {rare} instead of {usual}"
 
@@ -330,9 +365,11 @@ def uneven_notes(sides: Iterable[tuple[str, Iterable[Evenness]]]) -> list[str]:
     """Return a note for each side with uneven steps, about its first uneven capture."""
     notes = []
     for name, captures in sides:
-        first_uneven = next((capture for capture in captures if capture.is_uneven), None)
+        uneven_captures = (capture for capture in captures if capture.is_uneven)
+        first_uneven = next(uneven_captures, None)
         if first_uneven is not None:
-            notes.append(f"{name}: {uneven_text(first_uneven)}.")
+            text = uneven_text(first_uneven)
+            notes.append(f"{name}: {text}.")
     return notes
 
 
@@ -345,7 +382,8 @@ def _summary_phases(run: Run) -> pa.Table:
     """Return the rows of `phases` of the steps in use."""
     phases = run.phases()
     used_steps = run.breakdown()["step"].unique()
-    return phases.filter(pc.is_in(phases["step"], used_steps))
+    is_used = pc.is_in(phases["step"], used_steps)
+    return phases.filter(is_used)
 
 
 def host_medians_of(run: Run) -> dict[str, dict[int, float]]:
@@ -356,11 +394,14 @@ def host_medians_of(run: Run) -> dict[str, dict[int, float]]:
 def host_note(run: Run, in_host_ns: float) -> str | None:
     """Return why phases sum to more than a step on the host. None if they do not."""
     step_ns = rank_step_ns(run)
-    if not step_ns or in_host_ns < _MAX_HOST_SHARE_OF_STEP * step_ns:
+    if not step_ns:
+        return None
+    if in_host_ns < _MAX_HOST_SHARE_OF_STEP * step_ns:
         return None
     steps = run.breakdown()
     lead_of_rank = steps.group_by("rank").aggregate([("host_lead_ns", "mean")])
-    largest_lead_ns = pc.max(lead_of_rank["host_lead_ns_mean"]).as_py() or 0.0
+    leads_ns = lead_of_rank["host_lead_ns_mean"]
+    largest_lead_ns = pc.max(leads_ns).as_py() or 0.0
     is_ahead = largest_lead_ns >= _MIN_AHEAD_SHARE_OF_STEP * step_ns
     return HOST_AHEAD if is_ahead else HOST_NOT_AHEAD
 
@@ -374,30 +415,43 @@ def _without_earlier_waits(run: Run, phases: pa.Table) -> pa.Table:
     """
     steps = run.breakdown()
     first_step = pc.min(steps["step"]).as_py()
-    if first_step is None or not any(step < first_step for step in run.skipped_steps):
+    if first_step is None:
+        return phases
+    if all(step >= first_step for step in run.skipped_steps):
         return phases
     ranks = pa.array(_ranks_ahead(steps, first_step), pa.int64())
     is_first = pc.equal(phases["step"], first_step)
-    longest_ns = _longest_host_ns(phases.filter(pc.invert(is_first)))
-    is_longest = [
-        (row["host_ns"] or 0) > longest_ns.get((row["phase"], row["rank"]), 0)
-        for row in phases.select(["phase", "rank", "host_ns"]).to_pylist()
-    ]
-    is_ahead = pc.and_(is_first, pc.is_in(phases["rank"], value_set=ranks))
-    is_waiting = pc.and_(is_ahead, pa.array(is_longest, pa.bool_()))
+    later_phases = phases.filter(pc.invert(is_first))
+    is_longest = _is_longer_than(phases, _longest_host_ns(later_phases))
+    is_rank_ahead = pc.is_in(phases["rank"], value_set=ranks)
+    is_ahead = pc.and_(is_first, is_rank_ahead)
+    is_waiting = pc.and_(is_ahead, is_longest)
     host_ns = phases["host_ns"]
-    known_ns = pc.if_else(is_waiting, pa.scalar(None, host_ns.type), host_ns)
+    null_ns = pa.scalar(None, host_ns.type)
+    known_ns = pc.if_else(is_waiting, null_ns, host_ns)
     place = phases.column_names.index("host_ns")
     return phases.set_column(place, "host_ns", known_ns)
 
 
 def _ranks_ahead(steps: pa.Table, step: int) -> list[int]:
     """Return the ranks whose CPU runs ahead of the GPU into a step."""
-    rows = steps.filter(pc.equal(steps["step"], step))
+    is_of_step = pc.equal(steps["step"], step)
+    rows = steps.filter(is_of_step)
     least_lead_ns = pc.multiply(rows["wall_ns"], _MIN_AHEAD_SHARE_OF_STEP)
     lead_ns = pc.fill_null(rows["host_lead_ns"], 0)
-    ranks: list[int] = rows["rank"].filter(pc.greater_equal(lead_ns, least_lead_ns)).to_pylist()
+    is_ahead = pc.greater_equal(lead_ns, least_lead_ns)
+    ranks: list[int] = rows["rank"].filter(is_ahead).to_pylist()
     return ranks
+
+
+def _is_longer_than(phases: pa.Table, longest_ns: Mapping[tuple[str, int], int]) -> pa.Array:
+    """Return of which rows the CPU time is longer than the time of their phase and rank."""
+    is_longer = []
+    for row in phases.select(["phase", "rank", "host_ns"]).to_pylist():
+        key = (row["phase"], row["rank"])
+        host_ns = row["host_ns"] or 0
+        is_longer.append(host_ns > longest_ns.get(key, 0))
+    return pa.array(is_longer, pa.bool_())
 
 
 def _longest_host_ns(phases: pa.Table) -> dict[tuple[str, int], int]:
@@ -405,7 +459,8 @@ def _longest_host_ns(phases: pa.Table) -> dict[tuple[str, int], int]:
     longest_ns: dict[tuple[str, int], int] = {}
     for row in phases.select(["phase", "rank", "host_ns"]).to_pylist():
         key = (row["phase"], row["rank"])
-        longest_ns[key] = max(longest_ns.get(key, 0), row["host_ns"] or 0)
+        host_ns = row["host_ns"] or 0
+        longest_ns[key] = max(longest_ns.get(key, 0), host_ns)
     return longest_ns
 
 
@@ -433,7 +488,8 @@ def phases_text(run: Run) -> str | None:
 
 def phases_of_rank_text(run: Run, rank: int) -> str | None:
     """Return in which phases a rank takes longest, so that other ranks wait; None for no phase."""
-    return _phases_sentence([phase for phase in phase_differences(run) if phase.slow_rank == rank])
+    differences = phase_differences(run)
+    return _phases_sentence([phase for phase in differences if phase.slow_rank == rank])
 
 
 def _phases_sentence(phases: Sequence[PhaseDifference]) -> str | None:
@@ -451,13 +507,17 @@ def phase_differences(run: Run) -> list[PhaseDifference]:
     medians = host_medians_of(run)
     rows = _phase_means(run, medians)
     largest: dict[str, PhaseDifference] = {}
-    for phase, column in product(sorted({row["phase"] for row in rows}), PHASE_TIMES):
+    phases = sorted({row["phase"] for row in rows})
+    for phase, column in product(phases, PHASE_TIMES):
         rows_of_phase = [row for row in rows if row["phase"] == phase]
         what = _phase_time_text(column, is_median=phase in medians)
         difference = _phase_difference(run, rows_of_phase, column, f"{phase} ({what})")
-        largest[phase] = max(largest.get(phase, difference), difference, key=_size_of)
-    min_ns = _MIN_PHASE_DIFFERENCE_SHARE * (rank_step_ns(run) or 0.0)
-    visible = [phase for phase in largest.values() if phase.more_ns and phase.more_ns >= min_ns]
+        previous = largest.get(phase, difference)
+        largest[phase] = max(previous, difference, key=_size_of)
+    step_ns = rank_step_ns(run) or 0.0
+    min_ns = _MIN_PHASE_DIFFERENCE_SHARE * step_ns
+    different = [phase for phase in largest.values() if phase.more_ns]
+    visible = [phase for phase in different if phase.more_ns >= min_ns]
     return sorted(visible, key=_size_of, reverse=True)
 
 
@@ -476,24 +536,30 @@ def _phase_difference(
     known = sorted(time for time in times if time[0] is not None)
     fastest = known[0] if known else (0.0, 0)
     slowest = known[-1] if known else (0.0, 0)
-    text = f"{subject}: {_on_rank(run, slowest)}, {_on_rank(run, fastest)}."
-    return PhaseDifference(slowest[0] - fastest[0], slowest[1], text)
+    slow_text = _on_rank(run, slowest)
+    fast_text = _on_rank(run, fastest)
+    slow_ns, slow_rank = slowest
+    text = f"{subject}: {slow_text}, {fast_text}."
+    return PhaseDifference(slow_ns - fastest[0], slow_rank, text)
 
 
 def _phase_means(run: Run, medians: Mapping[str, Mapping[int, float]]) -> list[dict[str, Any]]:
     """Return the mean times of each phase and rank; CPU times as medians if there are any."""
     phases = _without_earlier_waits(run, _summary_phases(run))
-    means = phases.group_by(["phase", "rank"]).aggregate([(name, "mean") for name in PHASE_TIMES])
+    mean_of_each = [(name, "mean") for name in PHASE_TIMES]
+    means = phases.group_by(["phase", "rank"]).aggregate(mean_of_each)
     rows: list[dict[str, Any]] = means.to_pylist()
     for row in rows:
-        if row["phase"] in medians:
-            row["host_ns_mean"] = medians[row["phase"]].get(row["rank"])
+        phase = row["phase"]
+        if phase in medians:
+            row["host_ns_mean"] = medians[phase].get(row["rank"])
     return rows
 
 
 def _on_rank(run: Run, time_of_rank: tuple[float, int]) -> str:
     ns, rank = time_of_rank
-    return f"{ms_text(ns)} on rank {run.rank_names.name(rank)}"
+    name = run.rank_names.name(rank)
+    return f"{ms_text(ns)} on rank {name}"
 
 
 def _size_of(difference: PhaseDifference) -> tuple[float, str]:
@@ -505,7 +571,8 @@ def rank_step_ns(run: Run) -> float | None:
 
     The mean step time is longer, because it is of the slowest rank of each step.
     """
-    return cast("float | None", pc.mean(run.breakdown()["wall_ns"]).as_py())
+    mean_ns = pc.mean(run.breakdown()["wall_ns"]).as_py()
+    return cast("float | None", mean_ns)
 
 
 def is_clear(step_ns: float | None, low_ns: float | None, high_ns: float | None) -> bool:
@@ -543,37 +610,43 @@ def assumed_text(evidence: Mapping[str, Any]) -> str:
 def stream_text(run: Run) -> str | None:
     """Return how much communication runs on the stream of compute. None if it is little."""
     steps = run.breakdown()
-    on_stream_ns, comm_ns = (
-        pc.mean(steps[name], skip_nulls=False).as_py()
-        for name in ("comm_on_compute_stream_ns", "comm_ns")
-    )
+    on_stream_ns = pc.mean(steps["comm_on_compute_stream_ns"], skip_nulls=False).as_py()
+    comm_ns = pc.mean(steps["comm_ns"], skip_nulls=False).as_py()
     if not on_stream_ns or not comm_ns:
         return None
     if on_stream_ns < _MIN_SHARE_ON_COMPUTE_STREAM * comm_ns:
         return None
-    numbers = sorted(set(run.ranks["compute_stream_id"].drop_null().to_pylist()))
+    stream_ids = run.ranks["compute_stream_id"].drop_null()
+    numbers = sorted(stream_ids.unique().to_pylist())
     noun = "streams" if len(numbers) > 1 else "stream"
     is_nearly_all = on_stream_ns >= (1 - SEEN) * comm_ns
     subject = "Communication runs"
     if not is_nearly_all:
         subject = f"{ms_text(on_stream_ns)} of communication runs"
+    streams = few(ranges(numbers), 3)
     return (
-        f"{subject} on {noun} {few(ranges(numbers), 3)}, which also runs compute. No compute of "
-        "that stream can overlap with communication."
+        f"{subject} on {noun} {streams}, which also runs compute. No compute of that stream can "
+        "overlap with communication."
     )
 
 
 def _numbered(noun: str, numbers: Sequence[int], most: int = 6) -> str:
     """Return ``step 3``, or ``steps 3, 5-7``."""
-    return f"{noun_for(len(numbers), noun)} {few(ranges(numbers), most)}"
+    nouns = noun_for(len(numbers), noun)
+    names = few(ranges(numbers), most)
+    return f"{nouns} {names}"
 
 
 def same_problems(problems: Iterable[Row], place_of: Callable[[list[Row]], str]) -> list[Trouble]:
     """Join equal problems of several places, in the order of the first of each."""
-    groups = grouped(((row["severity"], row["message"], row["fix"]), row) for row in problems)
+    keys_and_rows = []
+    for row in problems:
+        key = (row["severity"], row["message"], row["fix"])
+        keys_and_rows.append((key, row))
     joined = []
-    for (severity, message, fix), rows in groups.items():
-        joined.append((severity, message, place_of(rows), fix))
+    for (severity, message, fix), rows in grouped(keys_and_rows).items():
+        place = place_of(rows)
+        joined.append((severity, message, place, fix))
     return joined
 
 
@@ -584,7 +657,8 @@ def _exported_once(rows: Iterable[Trouble]) -> list[Trouble]:
     for severity, message, place, fix in rows:
         is_export = fix is not None and fix.startswith(EXPORT_AGAIN)
         is_repeated = is_export and not places.isdisjoint({"", place})
-        shown.append((severity, message, place, None if is_repeated else fix))
+        remaining_fix = None if is_repeated else fix
+        shown.append((severity, message, place, remaining_fix))
         if is_export:
             places.add(place)
     return shown
@@ -602,7 +676,9 @@ def _counted_rules(message: str) -> str:
     if len(names) <= _MAX_NAMED_RULES:
         return message
     about = " about communication" if _ABOUT_COMM.issuperset(names) else ""
-    return f"skipped {len(names)} checks{about} ({match['reason']})"
+    n_checks = len(names)
+    reason = match["reason"]
+    return f"skipped {n_checks} checks{about} ({reason})"
 
 
 def troubles(problems: Iterable[Row], most_places: int = 12) -> list[Trouble]:
@@ -611,14 +687,22 @@ def troubles(problems: Iterable[Row], most_places: int = 12) -> list[Trouble]:
     Problems of ranks that differ only in numbers are one, with the largest numbers. Of many such
     problems of reports, the first is shown.
     """
-    rows: list[Row] = [{**row, "message": _counted_rules(row["message"])} for row in problems]
+    rows = [_with_counted_rules(row) for row in problems]
     place_of = partial(_place_of, most_places=most_places)
-    groups = grouped((_key_without_numbers(row), row) for row in rows).values()
-    joined = [trouble for group in groups for trouble in _joined(group, place_of)]
-    return [
-        (severity, message, "" if place in message else place, fix)
-        for severity, message, place, fix in _exported_once(joined)
-    ]
+    groups = grouped((_key_without_numbers(row), row) for row in rows)
+    joined: list[Trouble] = []
+    for group in groups.values():
+        joined += _joined(group, place_of)
+    shown: list[Trouble] = []
+    for severity, message, place, fix in _exported_once(joined):
+        further_place = "" if place in message else place
+        shown.append((severity, message, further_place, fix))
+    return shown
+
+
+def _with_counted_rules(row: Row) -> Row:
+    message = _counted_rules(row["message"])
+    return {**row, "message": message}
 
 
 def _key_without_numbers(problem: Row) -> tuple[str, ...]:
@@ -630,32 +714,38 @@ def _key_without_numbers(problem: Row) -> tuple[str, ...]:
 def _place_of(rows: Iterable[Row], most_places: int) -> str:
     """Return the ranks of problems, or the reports if they have no ranks."""
     rows = list(rows)
-    ranks = {row["rank"] for row in rows} - {None}
+    rows = list(rows)
+    ranks = {row["rank"] for row in rows}
+    ranks.discard(None)
     if ranks:
         return _numbered("rank", sorted(ranks), most_places)
-    reports = {row["report"] for row in rows} - {None}
+    reports = {row["report"] for row in rows}
+    reports.discard(None)
     return few(sorted(reports), most_places)
 
 
 def _joined(group: list[Row], place_of: Callable[[list[Row]], str]) -> list[Trouble]:
     """Return problems that differ only in numbers. If they are many, one stands for all."""
     distinct = same_problems(group, place_of)
-    is_of_ranks = all(row["rank"] is not None for row in group)
+    is_of_ranks = None not in {row["rank"] for row in group}
     max_shown = 1 if is_of_ranks else _MAX_SIMILAR_PROBLEMS
     if len(distinct) <= max_shown:
         return distinct
     # Only digits differ: the longest message, then the last in order, has the largest number.
-    is_by_size = is_of_ranks and "rank " not in distinct[0][1]
+    first_message = distinct[0][1]
+    is_by_size = is_of_ranks and "rank " not in first_message
     chosen = max(distinct, key=_size_of_message) if is_by_size else distinct[0]
     severity, message, _, fix = chosen
     which = "largest" if is_by_size else "first"
+    n_alike = len(distinct)
     place = place_of(group)
     places = f": {place}" if place else ""
-    return [(severity, message, f"the {which} of {len(distinct)} alike{places}", fix)]
+    return [(severity, message, f"the {which} of {n_alike} alike{places}", fix)]
 
 
 def _size_of_message(trouble: Trouble) -> tuple[int, str]:
-    return len(trouble[1]), trouble[1]
+    message = trouble[1]
+    return len(message), message
 
 
 def unseen_idle(run: Run) -> str:
@@ -668,11 +758,12 @@ def idle_text(steps: pa.Table, calls: pa.Table, unseen: str = "") -> str | None:
 
     Causes below 0.1 % of the step time are left out.
     """
-    wall_ns, idle_ns, *causes_ns = (
-        pc.sum(steps[name], skip_nulls=False, min_count=1).as_py()
-        for name in ("wall_ns", "idle_ns", *IDLE_CAUSES)
-    )
-    if not wall_ns or idle_ns is None or idle_ns / wall_ns < _MIN_IDLE_SHARE:
+    wall_ns = _sum_of(steps["wall_ns"])
+    idle_ns = _sum_of(steps["idle_ns"])
+    causes_ns = [_sum_of(steps[name]) for name in IDLE_CAUSES]
+    if not wall_ns or idle_ns is None:
+        return None
+    if idle_ns / wall_ns < _MIN_IDLE_SHARE:
         return None
     texts = []
     for cause, cause_ns in _known_causes(idle_ns, causes_ns).items():
@@ -680,13 +771,23 @@ def idle_text(steps: pa.Table, calls: pa.Table, unseen: str = "") -> str | None:
         if share >= _MIN_CAUSE_SHARE:
             is_blocked = cause == idle_cause("idle_blocked_ns")
             call = _blocking_call_text(calls) if is_blocked else ""
-            mean_ns = cause_ns / steps.num_rows
-            texts.append(f"{cause} {ms_text(mean_ns)} ({percent_text(share)}{call})")
+            time = _time_and_share(cause_ns / steps.num_rows, share, call)
+            texts.append(f"{cause} {time}")
     at_least = "at least " if unseen else ""
-    idle = f"{ms_text(idle_ns / steps.num_rows)} ({percent_text(idle_ns / wall_ns)})"
+    idle = _time_and_share(idle_ns / steps.num_rows, idle_ns / wall_ns)
     causes = ", ".join(texts) or "cause not known"
     reservation = f" ({unseen})" if unseen else ""
     return f"idle {at_least}{idle}: {causes}{reservation}"
+
+
+def _time_and_share(mean_ns: float, share: float, remark: str = "") -> str:
+    return f"{ms_text(mean_ns)} ({percent_text(share)}{remark})"
+
+
+def _sum_of(column: pa.ChunkedArray) -> int | None:
+    """Return the sum of a column; None without rows, or if a value is null."""
+    total = pc.sum(column, skip_nulls=False, min_count=1).as_py()
+    return cast("int | None", total)
 
 
 def _known_causes(idle_ns: int, causes_ns: Sequence[int | None]) -> dict[str, int]:
@@ -697,16 +798,19 @@ def _known_causes(idle_ns: int, causes_ns: Sequence[int | None]) -> dict[str, in
     times_ns = dict(zip(map(idle_cause, IDLE_CAUSES), causes_ns, strict=True))
     known = {cause: ns for cause, ns in times_ns.items() if ns is not None}
     if 0 < len(known) < len(times_ns):
-        unknown = " or ".join(cause for cause in times_ns if cause not in known)
-        known[unknown] = idle_ns - sum(known.values())
-    return dict(sorted(known.items(), key=lambda cause: -cause[1]))
+        unknown_causes = [cause for cause in times_ns if cause not in known]
+        known_ns = sum(known.values())
+        known[" or ".join(unknown_causes)] = idle_ns - known_ns
+    largest_first = sorted(known.items(), key=lambda cause: -cause[1])
+    return dict(largest_first)
 
 
 def _blocking_call_text(calls: pa.Table) -> str:
     """Return the call that blocked CPUs most, as ``, cudaStreamSynchronize and others``."""
     if not calls.num_rows:
         return ""
-    name = printable(calls["call"][0].as_py())[:LONGEST_CALL]
+    longest_call = printable(calls["call"][0].as_py())
+    name = longest_call[:LONGEST_CALL]
     return f", {name} and others" if calls.num_rows > 1 else f", {name}"
 
 
@@ -715,7 +819,8 @@ def idle_cause(column: str) -> str:
 
     For ``idle_launch_ns``, it is ``late kernel launch (CPU-bound)``.
     """
-    return FIGURES[f"{column}_per_step"].label.removeprefix("Idle: ")
+    figure = FIGURES[f"{column}_per_step"]
+    return figure.label.removeprefix("Idle: ")
 
 
 def host_notes(figures: Sequence[HostFigures], n_shown: int) -> Iterator[str]:
@@ -731,20 +836,19 @@ def host_notes(figures: Sequence[HostFigures], n_shown: int) -> Iterator[str]:
         yield _uneven_backward_text(*backward_pair)
     loading = longest_between(figures)
     if loading:
-        where = f" on {_name(loading)}" if len(figures) > 1 else ""
-        between = (
-            f"From the end of a step to the start of the next: {host_ms(loading.between_ns)} "
-            f"(median){where}"
-        )
+        place = f" on {_name(loading)}" if len(figures) > 1 else ""
+        median = f"{host_ms(loading.between_ns)} (median){place}"
+        between = f"From the end of a step to the start of the next: {median}"
         yield f"{between}, probably in the data loader."
     n_open = sum(figure.n_open for figure in figures)
     if n_open:
-        what, they = ("range", "it is") if n_open == 1 else ("ranges", "they are")
+        noun = noun_for(n_open, "range")
+        pronoun = "it is" if n_open == 1 else "they are"
         yield (
-            f"{n_open} step {what} had not ended at the end of the capture, so {they} not in the "
-            "metrics."
+            f"{n_open} step {noun} had not ended at the end of the capture, so {pronoun} not in "
+            "the metrics."
         )
-    if any(figure.rank is None for figure in figures):
+    if None in {figure.rank for figure in figures}:
         yield "The reports do not record the ranks of the processes. Pass --rank-map."
     if len(figures) > n_shown:
         yield f"These are the {n_shown} slowest of {len(figures)} processes. --json has all."
@@ -752,9 +856,12 @@ def host_notes(figures: Sequence[HostFigures], n_shown: int) -> Iterator[str]:
 
 def _uneven_backward_text(least: HostFigures, most: HostFigures) -> str:
     """Return which process takes longest in backward, and which one it may wait for."""
-    longest = f"{host_ms(most.phase_ns['backward'])} on {_name(most)}"
-    shortest = f"{host_ms(least.phase_ns['backward'])} on {_name(least)}"
-    evenness = f"Steps take equally long on all (within {percent_text(MUCH_RATIO, 0)})"
+    longest_ms = host_ms(most.phase_ns["backward"])
+    shortest_ms = host_ms(least.phase_ns["backward"])
+    longest = f"{longest_ms} on {_name(most)}"
+    shortest = f"{shortest_ms} on {_name(least)}"
+    within = percent_text(MUCH_RATIO, 0)
+    evenness = f"Steps take equally long on all (within {within})"
     difference = f"backward takes {longest} and {shortest}"
     waiting = f"{_WAITING} {_name(least)} may be the one that is waited for"
     return f"{evenness}, but {difference}. {waiting}."
@@ -762,16 +869,19 @@ def _uneven_backward_text(least: HostFigures, most: HostFigures) -> str:
 
 def _slowest(fast: HostFigures, slow: HostFigures) -> str:
     """Return which process is slowest, and whether it may only wait for another."""
-    more = (slow.median_ns or 0) - (fast.median_ns or 0)
-    share = f" ({percent_text(more / fast.median_ns)})" if fast.median_ns else ""
-    longer = f"its median step takes {host_ms(more)}{share} longer than that of {_name(fast)}"
-    more_backward = (slow.phase_ns["backward"] or 0) - (fast.phase_ns["backward"] or 0)
-    if 2 * more_backward < more:
-        return f"Slowest: {_name(slow)}, {longer}."
-    return (
-        f"Longest: {_name(slow)}, {longer}, most of it in backward. {_WAITING} {_name(slow)} may "
-        "only wait."
-    )
+    slow_name = _name(slow)
+    slow_ns = slow.median_ns or 0
+    fast_ns = fast.median_ns or 0
+    more_ns = slow_ns - fast_ns
+    share = f" ({percent_text(more_ns / fast_ns)})" if fast_ns else ""
+    longer = f"its median step takes {host_ms(more_ns)}{share} longer than that of {_name(fast)}"
+    slow_backward_ns = slow.phase_ns["backward"] or 0
+    fast_backward_ns = fast.phase_ns["backward"] or 0
+    more_backward_ns = slow_backward_ns - fast_backward_ns
+    if 2 * more_backward_ns < more_ns:
+        return f"Slowest: {slow_name}, {longer}."
+    waiting = f"{_WAITING} {slow_name} may only wait."
+    return f"Longest: {slow_name}, {longer}, most of it in backward. {waiting}"
 
 
 def host_ms(ns: float | None) -> str:
@@ -782,13 +892,17 @@ def host_ms(ns: float | None) -> str:
 
 
 def _name(process: HostFigures) -> str:
-    return report_name(process) if process.rank is None else f"rank {process.rank}"
+    if process.rank is None:
+        return report_name(process)
+    return f"rank {process.rank}"
 
 
 def report_name(process: HostFigures) -> str:
     """Return the report of a process as --rank-map names it, with the PID if it has several."""
     stem = PurePath(process.report).stem
-    return stem if process.is_alone else f"{stem}:{process.pid}"
+    if process.is_alone:
+        return stem
+    return f"{stem}:{process.pid}"
 
 
 def settling_text(
@@ -800,9 +914,11 @@ def settling_text(
     """
     ways = []
     if steps:
-        now = " and ".join(map(str, dict.fromkeys(counts)))
+        distinct_counts = map(str, dict.fromkeys(counts))
+        now = " and ".join(distinct_counts)
         # Two digits, because more is not known.
-        unit = 10 ** max(len(str(steps)) - 2, 0)
+        n_digits = len(str(steps))
+        unit = 10 ** max(n_digits - 2, 0)
         rounded_up = -(-steps // unit) * unit
         ways.append(f"about {rounded_up} steps per capture ({now} now)")
     if captures:
@@ -810,23 +926,28 @@ def settling_text(
         ways.append(f"about {captures} captures of each{same}")
     if not ways:
         return ""
-    if steps and captures and captures * max(counts) < steps:
-        ways.reverse()
-    return f"{' or '.join(ways)} would {aim}"
+    if steps and captures:
+        n_steps_of_captures = captures * max(counts)
+        if n_steps_of_captures < steps:
+            ways.reverse()
+    alternatives = " or ".join(ways)
+    return f"{alternatives} would {aim}"
 
 
 def opposed_text(parts: Sequence[tuple[str, float]]) -> str:
     """Return what part of the step time changed against it, or which two against each other, ns."""
     if len(parts) > 1:
-        changes = ", ".join(f"{_part_label(name)} {delta_text('ns', ns)}" for name, ns in parts)
+        texts = [f"{_part_label(name)} {delta_text('ns', ns)}" for name, ns in parts]
+        changes = ", ".join(texts)
         return f"Parts of the step changed in opposite directions: {changes}."
     ((name, ns),) = parts
     direction = "more" if ns > 0 else "less"
-    time = f"{ms_text(abs(ns), 3)} {direction}"
-    return f"In the other direction, {_part_label(name)} takes {time}."
+    difference = ms_text(abs(ns), 3)
+    return f"In the other direction, {_part_label(name)} takes {difference} {direction}."
 
 
 def _part_label(name: str) -> str:
     """Return what a part of the step, or a cause of idle time (``idle, launch``), is called."""
     part, _, cause = name.partition(", ")
-    return metric_label(f"{part}_{cause}" if cause else part)
+    metric = f"{part}_{cause}" if cause else part
+    return metric_label(metric)

@@ -63,6 +63,9 @@ _COLUMNS_OF_GRAD_COPIES = (
     "grad_copy_bytes",
     "n_grad_copies",
 )
+_COLUMNS_OF_COPIES = (*_COLUMNS_OF_DTOD, *_COLUMNS_OF_GRAD_COPIES)
+# Columns that are unknown if much communication runs between steps.
+_COLUMNS_OF_BACKWARD_PASS = ("overlap_backward_ns", *_COLUMNS_OF_GRAD_COPIES)
 # Columns of windows that a second reading and the table of collectives need.
 _WINDOW_COLUMNS_AFTER_MERGE = ("member", "start_ns", "end_ns", "is_complete", "graph_ns")
 _EMPTY_TABLE = pa.table({})
@@ -127,42 +130,58 @@ def merge(
     run = number_run(gathered, rank_map, log, ranks_of_all_reports)
     across = _match_on_one_clock(run, log)
     ranks = across.placed
-    rank_numbers = [rank.number for rank in ranks]
     unseen = _find_unseen_work(run, ranks)
     windows = _make_windows(ranks, unseen, has_comm_between=across.has_comm_between)
     steps = _select_steps(windows, across, unseen, skip)
-    collectives = comm.collective_figures(across, rank_numbers, steps.selection.steps)
-    is_all_matched = not across.has_comm_between and across.doubt is None
-    is_whole = bool(across.is_whole.all()) and is_all_matched
-    stragglers = comm.stragglers_table(
-        collectives, steps.table, rank_numbers, is_capture=run.is_capture, is_whole=is_whole
-    )
-    table_of_ranks = ranks_table(
-        across,
-        run.numbering.source,
-        run.report_names,
-        gathered.sidecars,
-        is_comm_in_graphs=unseen.may_be_comm,
-    )
+    tables = _tables_of_steps(run, across, steps)
+    tables["ranks"] = _ranks(run, across, is_comm_in_graphs=unseen.may_be_comm)
+    tables["phases"] = _phases(ranks, windows, unseen.hides_comm)
+    tables["host_steps"] = _host_steps(run)
+    n_processes = run.numbering.n_processes if run.ranks else 0
     remaining_digests = tuple(map(_without_merged, gathered.digests))
     remaining_ranks = tuple(_rank_without_merged(rank, remaining_digests) for rank in ranks)
+    remaining_across = replace(across, placed=remaining_ranks)
     return RunTables(
-        ranks=table_of_ranks,
-        steps=steps.table,
-        phases=_phases(ranks, windows, unseen.hides_comm),
-        collectives=collectives,
-        stragglers=stragglers,
-        kernels=_kernels(ranks, steps.selection),
-        idle_calls=_idle_calls(ranks, steps, is_capture=run.is_capture),
-        host_steps=_host_steps(run),
+        **tables,
         problems=problems_of_run(run, across, steps),
         selection=steps.selection,
         world_size=run.job.world_size,
         n_job_ranks=run.job.n_ranks,
-        n_processes=run.numbering.n_processes if run.ranks else 0,
-        across=replace(across, placed=remaining_ranks),
+        n_processes=n_processes,
+        across=remaining_across,
         gathered=replace(gathered, digests=remaining_digests),
         is_capture=run.is_capture,
+    )
+
+
+def _tables_of_steps(
+    run: NumberedRun, across: comm.CrossRank, steps: SelectedSteps
+) -> dict[str, Any]:
+    """Return the tables that depend on the choice of summary steps, by field of `RunTables`."""
+    ranks = across.placed
+    is_capture = run.is_capture
+    summary_steps = steps.selection.steps
+    rank_numbers = [rank.number for rank in ranks]
+    collectives = comm.collective_figures(across, rank_numbers, summary_steps)
+    is_all_matched = not across.has_comm_between and across.doubt is None
+    is_whole = bool(across.is_whole.all()) and is_all_matched
+    stragglers = comm.stragglers_table(
+        collectives, steps.table, rank_numbers, is_capture=is_capture, is_whole=is_whole
+    )
+    tables = {"steps": steps.table, "collectives": collectives, "stragglers": stragglers}
+    tables["kernels"] = _kernels(ranks, steps.selection)
+    tables["idle_calls"] = _idle_calls(ranks, steps, is_capture=is_capture)
+    return tables
+
+
+def _ranks(run: NumberedRun, across: comm.CrossRank, *, is_comm_in_graphs: bool) -> pa.Table:
+    """Return `schema.RANKS`."""
+    return ranks_table(
+        across,
+        run.numbering.source,
+        run.report_names,
+        run.gathered.sidecars,
+        is_comm_in_graphs=is_comm_in_graphs,
     )
 
 
@@ -170,14 +189,11 @@ def _match_on_one_clock(run: NumberedRun, log: NcclLog | None) -> comm.CrossRank
     """Put the ranks on one clock, first the captures of each rank, and match their collectives."""
     ranks = run.ranks
     n_reports = len(run.gathered.digests)
+    is_aligned = run.gathered.is_aligned
     applied_offsets = None
     if any(rank.captures for rank in ranks):
         ranks, applied_offsets = comm.align_captures(
-            ranks,
-            n_reports,
-            log,
-            has_all=run.has_all_ranks,
-            is_aligned=run.gathered.is_aligned,
+            ranks, n_reports, log, has_all=run.has_all_ranks, is_aligned=is_aligned
         )
     return comm.cross_rank(
         ranks,
@@ -185,7 +201,7 @@ def _match_on_one_clock(run: NumberedRun, log: NcclLog | None) -> comm.CrossRank
         log,
         has_all=run.has_all_ranks,
         is_one_run=run.is_one_run,
-        is_aligned=run.gathered.is_aligned,
+        is_aligned=is_aligned,
         applied_offsets=applied_offsets,
     )
 
@@ -204,61 +220,66 @@ class _UnseenWork(Struct, frozen=True):
 def _find_unseen_work(run: NumberedRun, ranks: Ranks) -> _UnseenWork:
     """Find the windows in which work may have run that was not recorded."""
     n_job_ranks = run.job.n_ranks
-    graph_ns_of_ranks = [rank.process.windows["graph_ns"].to_numpy() for rank in ranks]
-    has_graph = np.concatenate([_NO_NUMBERS, *graph_ns_of_ranks]) > 0
+    windows_of_ranks = [rank.process.windows for rank in ranks]
+    graph_ns_of_ranks = [windows["graph_ns"].to_numpy() for windows in windows_of_ranks]
+    graph_ns = np.concatenate([_NO_NUMBERS, *graph_ns_of_ranks])
+    has_graph = graph_ns > 0
     # A CUDA graph may hold communication if several ranks run, or if NCCL or MPI is in use.
     n_ranks = max(len(ranks), n_job_ranks or 1)
     uses_comm = any(digest.has_communication for digest in run.gathered.digests)
     may_be_comm = n_ranks > 1 or uses_comm
     # A job of several ranks communicates. Without a communication kernel, its kernels have names
     # that nsyspipe does not know.
-    is_comm_unnamed = not has_graph.any() and lacks_communication(ranks, n_job_ranks)
-    hides_comm = np.ones(has_graph.size, np.bool_) if is_comm_unnamed else has_graph & may_be_comm
+    has_no_graph = not has_graph.any()
+    hides_comm = has_graph & may_be_comm
+    if has_no_graph and lacks_communication(ranks, n_job_ranks):
+        hides_comm = np.ones(has_graph.size, np.bool_)
     return _UnseenWork(has_graph, hides_comm, may_be_comm)
 
 
 def _make_windows(ranks: Ranks, unseen: _UnseenWork, *, has_comm_between: bool) -> pa.Table:
     """Return the windows of all ranks, with null for what unseen work makes unknown."""
-    tables = [_WINDOWS.table(_rank_columns(rank, rank.process.windows)) for rank in ranks]
-    windows = pa.concat_tables([_WINDOWS.empty(), *tables]).combine_chunks()
+    columns_of_ranks = [_rank_columns(rank, rank.process.windows) for rank in ranks]
+    tables = map(_WINDOWS.table, columns_of_ranks)
+    windows = pa.concat_tables([_WINDOWS.empty(), *tables])
+    windows = windows.combine_chunks()
     windows = _with_nulls(windows, _COLUMNS_OF_COMM, unseen.hides_comm)
-    windows = _with_nulls(windows, (*_COLUMNS_OF_DTOD, *_COLUMNS_OF_GRAD_COPIES), unseen.has_graph)
+    windows = _with_nulls(windows, _COLUMNS_OF_COPIES, unseen.has_graph)
     if not has_comm_between:
         return windows
-    return _with_nulls(
-        windows,
-        ("overlap_backward_ns", *_COLUMNS_OF_GRAD_COPIES),
-        np.ones(windows.num_rows, np.bool_),
-    )
+    all_windows = np.ones(windows.num_rows, np.bool_)
+    return _with_nulls(windows, _COLUMNS_OF_BACKWARD_PASS, all_windows)
 
 
 def _select_steps(
     windows: pa.Table, across: comm.CrossRank, unseen: _UnseenWork, skip: int | None
 ) -> SelectedSteps:
     """Choose the summary steps, and make the table of steps."""
+    n_ranks = len(across.placed)
     capture = capture_of_windows(across.placed)
+    step = windows["step"].to_numpy()
+    start_ns = windows["start_ns"].to_numpy()
     is_complete = np.asarray(windows["is_complete"], np.bool_)
-    selection = select_steps(
-        windows["step"].to_numpy(),
-        windows["start_ns"].to_numpy(),
-        is_complete,
-        len(across.placed),
-        skip,
-        capture=capture,
-    )
+    selection = select_steps(step, start_ns, is_complete, n_ranks, skip, capture=capture)
     table = _steps(windows, across, selection)
-    may_hide_comm = bool((unseen.hides_comm & table["in_summary"].to_numpy()).any())
+    hides_comm_in_summary = unseen.hides_comm & table["in_summary"].to_numpy()
+    may_hide_comm = bool(hides_comm_in_summary.any())
     return SelectedSteps(table, selection, capture, may_hide_comm)
 
 
 def _without_merged(digest: ReportDigest) -> ReportDigest:
     """Return a digest without what the tables of the run hold, which is most of it."""
-    return replace(digest, processes=tuple(map(_process_without_merged, digest.processes)))
+    processes = tuple(map(_process_without_merged, digest.processes))
+    return replace(digest, processes=processes)
 
 
 def _process_without_merged(process: ProcessDigest) -> ProcessDigest:
     windows = process.windows.select(_WINDOW_COLUMNS_AFTER_MERGE)
     return replace(process, windows=windows, **_EMPTY_PROCESS_FIELDS)
+
+
+def _identity(process: ProcessDigest) -> tuple[int, int | None]:
+    return process.process_id, process.device_id
 
 
 def _rank_without_merged(
@@ -268,38 +289,39 @@ def _rank_without_merged(
 
     `digests` are those of all reports, already without what was merged.
     """
-    report = digests[rank.argument]
+    remaining_digest = digests[rank.argument]
     if not rank.captures:
-        key = rank.process.process_id, rank.process.device_id
-        processes = {
-            (process.process_id, process.device_id): process for process in report.processes
-        }
-        return replace(rank, report=report, process=processes[key])
-    return replace(
-        rank,
-        report=replace(rank.report, processes=report.processes),
-        process=_process_without_merged(rank.process),
-        captures=tuple(_rank_without_merged(part, digests) for part in rank.captures),
-    )
+        processes = {_identity(process): process for process in remaining_digest.processes}
+        process = processes[_identity(rank.process)]
+        return replace(rank, report=remaining_digest, process=process)
+    report = replace(rank.report, processes=remaining_digest.processes)
+    process = _process_without_merged(rank.process)
+    captures = tuple(_rank_without_merged(part, digests) for part in rank.captures)
+    return replace(rank, report=report, process=process, captures=captures)
 
 
 def _rank_columns(rank: Rank[ProcessDigest], table: pa.Table) -> dict[str, Any]:
     """Return the columns of a rank's table, with its number, its steps, and aligned times."""
-    columns = {name: table[name] for name in table.column_names}
+    columns = _columns_of(table)
     columns["rank"] = np.full(table.num_rows, rank.number)
     if "member" in columns:
         member = columns.pop("member").to_numpy()
         columns["step"] = rank.steps[member] if member.size else _NO_NUMBERS
-    if "start_ns" in columns:
-        columns["start_ns"] = pc.add(table["start_ns"], rank.shift_ns)
-        columns["end_ns"] = pc.add(table["end_ns"], rank.shift_ns)
+    for name in ("start_ns", "end_ns"):
+        if name in columns:
+            columns[name] = pc.add(table[name], rank.shift_ns)
     return columns
+
+
+def _columns_of(table: pa.Table) -> dict[str, Any]:
+    return {name: table[name] for name in table.column_names}
 
 
 def _join(tables: Iterable[pa.Table], table_schema: TableSchema) -> pa.Table:
     """Return one table of several, in order of its key."""
     joined = pa.concat_tables([table_schema.empty(), *tables])
-    ordered = joined.sort_by([(name, "ascending") for name in table_schema.key])
+    sort_keys = [(name, "ascending") for name in table_schema.key]
+    ordered = joined.sort_by(sort_keys)
     return conform(ordered, table_schema)
 
 
@@ -314,15 +336,18 @@ def _host_steps(run: NumberedRun) -> pa.Table:
 
 def _steps_of_host(host: Rank[HostDigest], report: str, *, is_numbered: bool) -> pa.Table:
     members = host.process.members
+    n_steps = members.num_rows
+    start_ns = members["start_ns"]
+    end_ns = members["end_ns"]
     number = host.number if is_numbered else None
-    columns = {name: members[name] for name in members.column_names}
-    columns["rank"] = [number] * members.num_rows
-    columns["report"] = [report] * members.num_rows
-    columns["pid"] = [host.process.pid] * members.num_rows
+    columns = _columns_of(members)
+    columns["rank"] = [number] * n_steps
+    columns["report"] = [report] * n_steps
+    columns["pid"] = [host.process.pid] * n_steps
     columns["step"] = host.steps
-    columns["host_start_ns"] = pc.add(members["start_ns"], host.shift_ns)
-    columns["host_end_ns"] = pc.add(members["end_ns"], host.shift_ns)
-    columns["host_ns"] = pc.subtract(members["end_ns"], members["start_ns"])
+    columns["host_start_ns"] = pc.add(start_ns, host.shift_ns)
+    columns["host_end_ns"] = pc.add(end_ns, host.shift_ns)
+    columns["host_ns"] = pc.subtract(end_ns, start_ns)
     return schema.HOST_STEPS.table(columns)
 
 
@@ -339,7 +364,8 @@ def _with_nulls(table: pa.Table, names: Iterable[str], is_unknown: Flags) -> pa.
 
 def _phases(ranks: Ranks, windows: pa.Table, hides_comm: Flags) -> pa.Table:
     """Return `schema.PHASES`, with null for communication where some may not be recorded."""
-    tables = (schema.PHASES.table(_rank_columns(rank, rank.process.phases)) for rank in ranks)
+    columns_of_ranks = (_rank_columns(rank, rank.process.phases) for rank in ranks)
+    tables = map(schema.PHASES.table, columns_of_ranks)
     phases = _join(tables, schema.PHASES)
     if not hides_comm.any() or not phases.num_rows:
         return phases
@@ -354,39 +380,44 @@ def _phases(ranks: Ranks, windows: pa.Table, hides_comm: Flags) -> pa.Table:
 
 def _number_rank_steps(table: pa.Table, n_steps: int) -> Int64:
     """Return a number for the rank and step of each row, if step numbers are below `n_steps`."""
-    numbers: Int64 = table["rank"].to_numpy() * n_steps + table["step"].to_numpy()
-    return numbers
+    rank: Int64 = table["rank"].to_numpy()
+    step: Int64 = table["step"].to_numpy()
+    return rank * n_steps + step
 
 
 def _steps(windows: pa.Table, across: comm.CrossRank, selection: Selection) -> pa.Table:
     """Return `schema.STEPS`: the windows, with what only several ranks together show."""
-    n_windows = [rank.process.windows.num_rows for rank in across.placed]
-    rank_place = np.repeat(np.arange(len(n_windows)), n_windows)
+    rank_place = _ranks_of_windows(across.placed)
     step = windows["step"].to_numpy()
-    waits = comm.step_waits(
-        across,
-        rank_place,
-        step,
-        starts=windows["start_ns"].to_numpy(),
-        ends=windows["end_ns"].to_numpy(),
-    )
+    starts = windows["start_ns"].to_numpy()
+    ends = windows["end_ns"].to_numpy()
+    waits = comm.step_waits(across, rank_place, step, starts=starts, ends=ends)
+    is_comm_known = pc.is_valid(windows["comm_ns"])
     # A rank may wait for an operation inside a graph of another rank.
-    hidden_steps = step[pc.is_null(windows["comm_ns"]).to_numpy()]
+    hidden_steps = step[~is_comm_known.to_numpy()]
     is_wait_unknown = ~waits.is_known | np.isin(step, hidden_steps)
     n_bytes, is_sized = comm.step_bytes(across, rank_place, step)
-    has_comm = pc.and_(pc.is_valid(windows["comm_ns"]), not across.has_comm_between)
+    has_comm = pc.and_(is_comm_known, not across.has_comm_between)
 
     def known(values: Int64, is_unknown: Flags) -> pa.Array:
         return pc.if_else(has_comm, pa.array(values, mask=is_unknown), None)
 
-    columns = {name: windows[name] for name in windows.column_names}
-    columns["wait_ns"] = known(waits.wait_ns, is_wait_unknown)
+    wait_ns = known(waits.wait_ns, is_wait_unknown)
+    columns = _columns_of(windows)
+    columns["wait_ns"] = wait_ns
     columns["exposed_wait_ns"] = known(waits.exposed_wait_ns, is_wait_unknown)
-    columns["transfer_ns"] = pc.subtract(windows["comm_ns"], columns["wait_ns"])
+    columns["transfer_ns"] = pc.subtract(windows["comm_ns"], wait_ns)
     columns["message_bytes"] = known(n_bytes, ~is_sized)
     summary_steps = pa.array(selection.steps, pa.int64())
     columns["in_summary"] = pc.is_in(windows["step"], value_set=summary_steps)
     return schema.STEPS.table(with_ratios(columns))
+
+
+def _ranks_of_windows(ranks: Ranks) -> Int64:
+    """Return the place of the rank of each window, with the windows of all ranks in order."""
+    n_windows = [rank.process.windows.num_rows for rank in ranks]
+    places = np.arange(len(ranks))
+    return np.repeat(places, n_windows)
 
 
 def _kernels(ranks: Ranks, selection: Selection) -> pa.Table:
@@ -399,23 +430,35 @@ def _kernels_of_rank(rank: Rank[ProcessDigest], selection: Selection) -> pa.Tabl
     kernels = rank.process.kernels
     in_summary = _in_summary(rank, selection)
     sums, is_unknown = rank.process.kernels_by_window.over(in_summary)
-    slowed_ns = pc.cast(kernels["slowed_ns"], pa.float64(), safe=False)
-    free_ns = pc.cast(kernels["free_ns"], pa.float64(), safe=False)
-    slowdown = pc.subtract(pc.divide(slowed_ns, free_ns), 1)
-    has_free_time = pc.greater(kernels["free_ns"], 0)
+    total_ns = kernels["total_ns"]
     columns = _rank_columns(rank, kernels)
-    columns["mean_ns"] = pc.divide(kernels["total_ns"], kernels["n_kernels"])
-    columns["not_overlapped_ns"] = pc.subtract(kernels["total_ns"], kernels["overlapped_ns"])
-    columns["slowdown_ratio"] = pc.if_else(has_free_time, slowdown, None)
+    columns["mean_ns"] = pc.divide(total_ns, kernels["n_kernels"])
+    columns["not_overlapped_ns"] = pc.subtract(total_ns, kernels["overlapped_ns"])
+    columns["slowdown_ratio"] = _slowdown_ratios(kernels)
     for name, values in zip(_SUMMARY_COLUMNS_OF_KERNELS, sums, strict=True):
         columns[name] = pa.array(values, mask=is_unknown)
     return schema.KERNEL_COSTS.table(columns)
 
 
+def _slowdown_ratios(kernels: pa.Table) -> pa.ChunkedArray:
+    """Return how much longer kernels run during communication, null if they never run alone."""
+    slowed_ns = _as_floats(kernels["slowed_ns"])
+    free_ns = _as_floats(kernels["free_ns"])
+    has_free_time = pc.greater(free_ns, 0)
+    ratio = pc.divide(slowed_ns, free_ns)
+    slowdown = pc.subtract(ratio, 1)
+    return pc.if_else(has_free_time, slowdown, None)
+
+
+def _as_floats(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    return pc.cast(values, pa.float64(), safe=False)
+
+
 def _in_summary(rank: Rank[ProcessDigest], selection: Selection) -> Flags:
     """Tell which windows of a rank are summary steps."""
     member_of_window = rank.process.windows["member"].to_numpy()
-    return np.isin(rank.steps[member_of_window], selection.steps)
+    step_of_window = rank.steps[member_of_window]
+    return np.isin(step_of_window, selection.steps)
 
 
 def _idle_calls(ranks: Ranks, steps: SelectedSteps, *, is_capture: bool) -> pa.Table:
@@ -427,23 +470,23 @@ def _idle_calls(ranks: Ranks, steps: SelectedSteps, *, is_capture: bool) -> pa.T
     total_ns: Counter[str] = Counter()
     of_copies_ns: Counter[str] = Counter()
     for rank in ranks:
+        process = rank.process
         is_counted = _in_summary(rank, steps.selection)
-        total_ns.update(_sum_by_call(rank.process.blocked_ns_by_call, is_counted))
-        of_copies_ns.update(_sum_by_call(rank.process.of_copies_ns_by_call, is_counted))
+        total_ns.update(_sum_by_call(process.blocked_ns_by_call, is_counted))
+        of_copies_ns.update(_sum_by_call(process.of_copies_ns_by_call, is_counted))
     # Calls of equal times are in alphabetical order.
-    blocking_calls = [call for call, call_ns in total_ns.items() if call_ns]
-    blocking_calls.sort(key=lambda call: (-total_ns[call], call))
-    rows = []
-    for call in blocking_calls:
-        row = {
-            "call": call,
-            "blocked_ns_per_step": total_ns[call] / n_steps,
-            "of_copies_ns_per_step": of_copies_ns[call] / n_steps,
-        }
-        rows.append(row)
-    return schema.IDLE_CALLS.from_rows(rows)
+    blocking_calls = [call for call in total_ns if total_ns[call]]
+    longest_first = sorted(blocking_calls, key=lambda call: (-total_ns[call], call))
+    columns: dict[str, Any] = {"call": longest_first}
+    columns["blocked_ns_per_step"] = [total_ns[call] / n_steps for call in longest_first]
+    columns["of_copies_ns_per_step"] = [of_copies_ns[call] / n_steps for call in longest_first]
+    return schema.IDLE_CALLS.table(columns)
 
 
 def _sum_by_call(ns_by_call: Mapping[str, Int64], is_counted: Flags) -> dict[str, int]:
     """Return the time of each call in some windows."""
-    return {call: int(window_ns[is_counted].sum()) for call, window_ns in ns_by_call.items()}
+    counted_ns = {}
+    for call, ns_of_windows in ns_by_call.items():
+        sum_ns = ns_of_windows[is_counted].sum()
+        counted_ns[call] = int(sum_ns)
+    return counted_ns

@@ -40,12 +40,16 @@ def files_beside(
         sidecars, wants_log=wants_log, wants_topology=wants_topology
     )
     files = FilesBeside(log, topology, problems)
-    if wants_log and log is None and candidates.logs:
-        files_with_log = read_logs_beside(candidates.logs, _processes(digests))
+    lacks_log = wants_log and log is None
+    lacks_topology = wants_topology and topology is None
+    if lacks_log and candidates.logs:
+        processes = _processes(digests)
+        files_with_log = read_logs_beside(candidates.logs, processes)
         files.log = files_with_log.log
         files.problems += files_with_log.problems
-    if wants_topology and topology is None and candidates.topologies:
-        files_with_topology = read_topology_beside(candidates.topologies, _gpus(digests))
+    if lacks_topology and candidates.topologies:
+        gpus = _gpus(digests)
+        files_with_topology = read_topology_beside(candidates.topologies, gpus)
         files.topology = files_with_topology.topology
         files.problems += files_with_topology.problems
     return files
@@ -55,8 +59,8 @@ def _processes(digests: Sequence[ReportDigest]) -> set[RunProcess]:
     processes: set[RunProcess] = set()
     for digest in digests:
         host = digest.facts.host
-        processes.update(RunProcess(process.pid, host) for process in digest.processes)
-        processes.update(RunProcess(process.pid, host) for process in digest.hosts)
+        for process in (*digest.processes, *digest.hosts):
+            processes.add(RunProcess(process.pid, host))
     return processes
 
 

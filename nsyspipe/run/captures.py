@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -18,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec.structs import replace
 
-from nsyspipe.analysis.collectives import NO_MEMBER, CommKind, CommOperations
+from nsyspipe.analysis.collectives import NO_MEMBER, CommOperations
 from nsyspipe.analysis.intervals import NarrowIntervals, union
 from nsyspipe.analysis.kernels import WindowSums
 from nsyspipe.analysis.phases import PhaseRanges
@@ -33,8 +34,10 @@ from nsyspipe.run.process import HostDigest, ProcessDigest
 MAX_GAP_OF_CAPTURES_NS = 60 * 10**9
 # Reports of one nsys differ by some ns in when it was started.
 MAX_NSYS_START_ROUNDING_NS = 1_000
-_TIMES_OF_MEMBERS = ("start_ns", "end_ns", "device_start_ns", "device_end_ns")
+_TIMES = ("start_ns", "end_ns")
+_TIMES_OF_MEMBERS = (*_TIMES, "device_start_ns", "device_end_ns")
 _Ranks: TypeAlias = Sequence[Rank[ProcessDigest]]
+_TimesByCall: TypeAlias = Mapping[str, Int64]
 
 
 class _Part(NamedTuple):
@@ -50,23 +53,35 @@ class _Part(NamedTuple):
 _Parts: TypeAlias = Sequence[_Part]
 
 
+class _Span(NamedTuple):
+    """The time of a report, aligned time."""
+
+    first_ns: int
+    last_ns: int
+
+
 def captures_of_processes(parts: _Ranks, *, is_one_job: bool) -> list[list[Rank[ProcessDigest]]]:
     """Group the ranks of reports by the process that they are captures of.
 
     Each group is in order of time, and groups are in order of argument. `is_one_job` says that the
     reports themselves show that they are of one job.
     """
-    alike: dict[object, list[int]] = {}
+    indices_by_number: dict[object, list[int]] = {}
     for index, part in enumerate(parts):
-        facts = part.report.facts
-        has_host_and_time = facts.host is not None and facts.session_start_utc_ns is not None
-        number = _process_number(part) if has_host_and_time else index
-        alike.setdefault(number, []).append(index)
+        number = _process_number(part) if _has_host_and_time(part.report) else index
+        indices = indices_by_number.setdefault(number, [])
+        indices.append(index)
     groups: list[list[int]] = []
-    for indices in alike.values():
+    for indices in indices_by_number.values():
         groups += _split_by_process(parts, indices, is_one_job=is_one_job)
     in_order = sorted(groups, key=min)
     return [list(map(parts.__getitem__, group)) for group in in_order]
+
+
+def _has_host_and_time(report: ReportDigest) -> bool:
+    """Tell whether a report names its host and the time at which its session started."""
+    facts = report.facts
+    return facts.host is not None and facts.session_start_utc_ns is not None
 
 
 def _split_by_process(
@@ -74,9 +89,12 @@ def _split_by_process(
 ) -> list[list[int]]:
     """Group parts with one process number by the process that they are captures of."""
     groups: list[list[int]] = []
-    for index in sorted(indices, key=lambda index: parts[index].span):
+    in_order = sorted(indices, key=lambda index: parts[index].span)
+    for index in in_order:
+        part = parts[index]
         for group in groups:
-            if _is_next_capture(parts[group[-1]], parts[index], is_one_job=is_one_job):
+            last_capture = parts[group[-1]]
+            if _is_next_capture(last_capture, part, is_one_job=is_one_job):
                 group.append(index)
                 break
         else:
@@ -93,15 +111,30 @@ def _is_next_capture(
     was not recorded, programs in different containers may have the same number. Such programs are
     no job, number their steps alike, and have different names or ran long after each other.
     """
-    gap_ns = after.span[0] - before.span[1]
-    is_other = _has_other_rank(before, after) or _has_other_communicators(before, after)
-    if gap_ns < 0 or before.argument == after.argument or is_other:
+    gap_ns = _gap_ns(before, after)
+    if gap_ns < 0 or before.argument == after.argument:
         return False
-    if _are_by_one_nsys(before, after):
+    if _is_other_process(before, after):
+        return False
+    if is_one_job or _are_by_one_nsys(before, after):
+        return True
+    if _do_numbers_go_on(before, after):
         return True
     are_alike = _name(before.report) == _name(after.report)
-    is_near = gap_ns <= MAX_GAP_OF_CAPTURES_NS or _have_one_rank(before, after)
-    return is_one_job or _do_numbers_go_on(before, after) or (are_alike and is_near)
+    is_near = gap_ns <= MAX_GAP_OF_CAPTURES_NS
+    return are_alike and (is_near or _have_one_rank(before, after))
+
+
+def _gap_ns(before: Rank[ProcessDigest], after: Rank[ProcessDigest]) -> int:
+    """Return the time between two captures, which is negative if they overlap."""
+    _, last_ns_before = before.span
+    first_ns_after, _ = after.span
+    return first_ns_after - last_ns_before
+
+
+def _is_other_process(before: Rank[ProcessDigest], after: Rank[ProcessDigest]) -> bool:
+    """Tell whether the rank or the communicators show that two reports are of two processes."""
+    return _has_other_rank(before, after) or _has_other_communicators(before, after)
 
 
 def _are_by_one_nsys(before: Rank[ProcessDigest], after: Rank[ProcessDigest]) -> bool:
@@ -119,15 +152,16 @@ def share_one_process_number(before: Rank[ProcessDigest], after: Rank[ProcessDig
     They are probably captures of one process, but nothing that was recorded shows it. As two ranks
     of a run they would make every metric across ranks wrong.
     """
-    if _process_number(before) != _process_number(after) or before.argument == after.argument:
+    if _process_number(before) != _process_number(after):
         return False
-    facts = before.report.facts, after.report.facts
-    has_times = all(each.session_start_utc_ns is not None for each in facts)
-    if before.report.facts.host is None or not has_times:
+    if before.argument == after.argument:
         return False
-    if _has_other_rank(before, after) or _has_other_communicators(before, after):
+    if not (_has_host_and_time(before.report) and _has_host_and_time(after.report)):
         return False
-    return 0 <= after.span[0] - before.span[1] <= MAX_GAP_OF_CAPTURES_NS
+    if _is_other_process(before, after):
+        return False
+    gap_ns = _gap_ns(before, after)
+    return 0 <= gap_ns <= MAX_GAP_OF_CAPTURES_NS
 
 
 class _ProcessNumber(NamedTuple):
@@ -139,28 +173,35 @@ class _ProcessNumber(NamedTuple):
 
 
 def _process_number(part: Rank[ProcessDigest]) -> _ProcessNumber:
-    return _ProcessNumber(part.report.facts.host, part.process.pid, part.process.device_id)
+    process = part.process
+    host = part.report.facts.host
+    return _ProcessNumber(host, process.pid, process.device_id)
 
 
 def _have_one_rank(before: Rank[ProcessDigest], after: Rank[ProcessDigest]) -> bool:
     """Tell whether both reports captured the same RANK."""
-    numbers = {part.report.facts.number("RANK") for part in (before, after)}
-    return len(numbers) == 1 and None not in numbers
+    rank_before = before.report.facts.number("RANK")
+    rank_after = after.report.facts.number("RANK")
+    return rank_before is not None and rank_before == rank_after
 
 
 def _name(report: ReportDigest) -> str:
     """Return a report's name without its last number, which counts the captures of nsys."""
-    return re.sub(r"\d+(\D*)$", r"#\1", files.source_of(Path(report.path)).stem)
+    path = files.source_of(Path(report.path))
+    return re.sub(r"\d+(\D*)$", r"#\1", path.stem)
 
 
 def _has_other_rank(before: Rank[ProcessDigest], after: Rank[ProcessDigest]) -> bool:
     """Tell whether a launcher gave two processes, each alone in its report, different ranks."""
     if not (before.is_alone and after.is_alone):
         return False
+    facts_before = before.report.facts
+    facts_after = after.report.facts
     for name in ("RANK", *LAUNCHER_SIZES):
-        first = before.report.facts.number(name)
-        second = after.report.facts.number(name)
-        if first is not None and second is not None and first != second:
+        first = facts_before.number(name)
+        second = facts_after.number(name)
+        are_known = first is not None and second is not None
+        if are_known and first != second:
             return True
     return False
 
@@ -173,7 +214,9 @@ def _do_numbers_go_on(before: Rank[ProcessDigest], after: Rank[ProcessDigest]) -
         return False
     if numbers_before.null_count or numbers_after.null_count:
         return False
-    return bool(pc.max(numbers_before).as_py() < pc.min(numbers_after).as_py())
+    last_before: int = pc.max(numbers_before).as_py()
+    first_after: int = pc.min(numbers_after).as_py()
+    return last_before < first_after
 
 
 def _has_other_communicators(before: Rank[ProcessDigest], after: Rank[ProcessDigest]) -> bool:
@@ -189,7 +232,8 @@ def _communicators(process: ProcessDigest) -> set[int]:
     # Once a run is read, its operations are in the run's tables instead.
     if "comm_id" not in table.column_names:
         return set()
-    return set(table["comm_id"].drop_null().to_pylist())
+    comm_ids = table["comm_id"].drop_null()
+    return set(comm_ids.to_pylist())
 
 
 def capture_numbers(groups: Sequence[Sequence[Rank[P]]]) -> dict[int, int]:
@@ -198,26 +242,66 @@ def capture_numbers(groups: Sequence[Sequence[Rank[P]]]) -> dict[int, int]:
     Reports that overlap in time are one capture. If reports of one process would then be in one
     capture, the k-th reports of all processes are the k-th capture.
     """
-    spans: dict[int, tuple[int, int]] = {}
-    for part in itertools.chain.from_iterable(groups):
-        first, last = spans.get(part.argument, part.span)
-        spans[part.argument] = (min(first, part.span[0]), max(last, part.span[1]))
-    numbers: dict[int, int] = {}
-    number = -1
-    until = None
-    for argument, (first, last) in sorted(spans.items(), key=lambda item: item[1]):
-        if until is None or first >= until:
-            number += 1
-        until = last if until is None else max(until, last)
-        numbers[argument] = number
+    parts = itertools.chain.from_iterable(groups)
+    numbers = _numbers_by_overlap(_spans_of_reports(parts))
     if all(_have_different_numbers(group, numbers) for group in groups):
         return numbers
-    return {part.argument: index for group in groups for index, part in enumerate(group)}
+    numbers_by_order: dict[int, int] = {}
+    for group in groups:
+        for number, part in enumerate(group):
+            numbers_by_order[part.argument] = number
+    return numbers_by_order
+
+
+def parts_by_capture(parts: Iterable[Rank[P]], numbers: Mapping[int, int]) -> list[list[Rank[P]]]:
+    """Return the ranks of reports by their capture of the run, in order of captures.
+
+    `numbers` are as of `capture_numbers`. It may be empty if the run has one capture.
+    """
+    parts_of_captures: dict[int, list[Rank[P]]] = {}
+    for part in parts:
+        number = numbers.get(part.argument, 0)
+        parts_of_capture = parts_of_captures.setdefault(number, [])
+        parts_of_capture.append(part)
+    return [parts_of_captures[number] for number in sorted(parts_of_captures)]
+
+
+def _spans_of_reports(parts: Iterable[Rank[P]]) -> dict[int, _Span]:
+    """Return the time of all processes of each report, by argument."""
+    spans: dict[int, _Span] = {}
+    for part in parts:
+        span = _Span(*part.span)
+        before = spans.get(part.argument, span)
+        first_ns = min(before.first_ns, span.first_ns)
+        last_ns = max(before.last_ns, span.last_ns)
+        spans[part.argument] = _Span(first_ns, last_ns)
+    return spans
+
+
+def _numbers_by_overlap(spans: Mapping[int, _Span]) -> dict[int, int]:
+    """Return the number of each report, from 0 in order of time.
+
+    Reports that overlap have the same number.
+    """
+    numbers: dict[int, int] = {}
+    number = -1
+    latest_end_ns: int | None = None
+    in_order = sorted(spans, key=spans.__getitem__)
+    for argument in in_order:
+        span = spans[argument]
+        if latest_end_ns is None or span.first_ns >= latest_end_ns:
+            number += 1
+            latest_end_ns = span.last_ns
+        else:
+            latest_end_ns = max(latest_end_ns, span.last_ns)
+        numbers[argument] = number
+    return numbers
 
 
 def _have_different_numbers(group: Sequence[Rank[P]], numbers: Mapping[int, int]) -> bool:
     """Tell whether no two reports of one process have the same number."""
-    return len({numbers[part.argument] for part in group}) == len(group)
+    numbers_of_group = {numbers[part.argument] for part in group}
+    return len(numbers_of_group) == len(group)
 
 
 def joined(captures: _Ranks) -> Rank[ProcessDigest]:
@@ -227,19 +311,25 @@ def joined(captures: _Ranks) -> Rank[ProcessDigest]:
     """
     first = captures[0]
     later_ns = [part.shift_ns - first.shift_ns for part in captures]
+    report = _joined_report([part.report for part in captures])
+    process = _joined_process([part.process for part in captures], later_ns)
+    is_alone = all(part.is_alone for part in captures)
     return replace(
         first,
-        report=_joined_report([part.report for part in captures]),
-        process=_joined_process([part.process for part in captures], later_ns),
-        is_alone=all(part.is_alone for part in captures),
+        report=report,
+        process=process,
+        is_alone=is_alone,
         captures=tuple(captures),
     )
 
 
 def joined_ranks(parts: _Ranks, *, is_one_job: bool) -> list[Rank[ProcessDigest]]:
     """Return the ranks of a run. Those that were captured several times are joined."""
-    groups = captures_of_processes(parts, is_one_job=is_one_job)
-    return [group[0] if len(group) == 1 else joined(group) for group in groups]
+    ranks = []
+    for group in captures_of_processes(parts, is_one_job=is_one_job):
+        rank = joined(group) if len(group) > 1 else group[0]
+        ranks.append(rank)
+    return ranks
 
 
 def step_ordinals(groups: Sequence[Sequence[Rank[P]]]) -> list[Int64]:
@@ -247,20 +337,38 @@ def step_ordinals(groups: Sequence[Sequence[Rank[P]]]) -> list[Int64]:
 
     The k-th step of a capture has the same ordinal on all ranks.
     """
-    captures = capture_numbers(groups) if any(len(group) > 1 for group in groups) else {}
-    n_steps: dict[int, int] = {}
-    for part in itertools.chain.from_iterable(groups):
-        capture = captures.get(part.argument, 0)
-        n_steps[capture] = max(n_steps.get(capture, 0), part.process.members.num_rows)
-    in_order = sorted(n_steps)
-    n_before = _sums_before([n_steps[capture] for capture in in_order])
-    first_ordinal = dict(zip(in_order, n_before, strict=True))
+    captures: dict[int, int] = {}
+    if any(len(group) > 1 for group in groups):
+        captures = capture_numbers(groups)
+    first_ordinals = _first_ordinals(groups, captures)
 
     def ordinals(part: Rank[P]) -> Int64:
-        first = first_ordinal[captures.get(part.argument, 0)]
-        return first + np.arange(part.process.members.num_rows)
+        capture = captures.get(part.argument, 0)
+        n_steps = part.process.members.num_rows
+        return first_ordinals[capture] + np.arange(n_steps)
 
-    return [np.concatenate(list(map(ordinals, group))) for group in groups]
+    ordinals_of_groups = []
+    for group in groups:
+        ordinals_of_parts = [ordinals(part) for part in group]
+        ordinals_of_groups.append(np.concatenate(ordinals_of_parts))
+    return ordinals_of_groups
+
+
+def _first_ordinals(
+    groups: Sequence[Sequence[Rank[P]]], captures: Mapping[int, int]
+) -> dict[int, int]:
+    """Return the ordinal of the first step of each capture.
+
+    A capture has as many ordinals as the process with the most steps in it.
+    """
+    max_n_steps: Counter[int] = Counter()
+    for part in itertools.chain.from_iterable(groups):
+        capture = captures.get(part.argument, 0)
+        n_steps = part.process.members.num_rows
+        max_n_steps[capture] = max(max_n_steps[capture], n_steps)
+    in_order = sorted(max_n_steps)
+    n_before = _sums_before([max_n_steps[capture] for capture in in_order])
+    return dict(zip(in_order, n_before, strict=True))
 
 
 def with_steps(rank: Rank[P], number: int, process_number: int, steps: Int64) -> Rank[P]:
@@ -268,29 +376,30 @@ def with_steps(rank: Rank[P], number: int, process_number: int, steps: Int64) ->
 
     Its captures get them too.
     """
+    numbered = replace(rank, number=number, process_number=process_number, steps=steps)
+    if not rank.captures:
+        return numbered
+    n_places = [_n_places(part.process) for part in rank.captures]
+    edges = np.cumsum(n_places)[:-1]
+    steps_of_captures = np.split(steps, edges)
     captures: list[Rank[P]] = []
-    if rank.captures:
-        edges = np.cumsum([_n_places(part.process) for part in rank.captures])[:-1]
-        for part, part_steps in zip(rank.captures, np.split(steps, edges), strict=True):
-            numbered = replace(part, number=number, process_number=process_number, steps=part_steps)
-            captures.append(numbered)
-    return replace(
-        rank,
-        number=number,
-        process_number=process_number,
-        steps=steps,
-        captures=tuple(captures),
-    )
+    for part, part_steps in zip(rank.captures, steps_of_captures, strict=True):
+        captures.append(with_steps(part, number, process_number, part_steps))
+    return replace(numbered, captures=tuple(captures))
 
 
 def capture_of_windows(ranks: _Ranks) -> Int64:
     """Return which capture of the run each window belongs to, in order of rank and time."""
-    captures = {}
+    parts_of_ranks = [rank.parts for rank in ranks]
+    captures: dict[int, int] = {}
     if any(rank.captures for rank in ranks):
-        captures = capture_numbers([rank.parts for rank in ranks])
-    parts = [part for rank in ranks for part in rank.parts]
-    numbers = np.array([captures.get(part.argument, 0) for part in parts], np.int64)
-    return np.repeat(numbers, [part.process.windows.num_rows for part in parts])
+        captures = capture_numbers(parts_of_ranks)
+    numbers = []
+    n_windows = []
+    for part in itertools.chain.from_iterable(parts_of_ranks):
+        numbers.append(captures.get(part.argument, 0))
+        n_windows.append(part.process.windows.num_rows)
+    return np.repeat(np.array(numbers, np.int64), n_windows)
 
 
 def _joined_report(reports: Sequence[ReportDigest]) -> ReportDigest:
@@ -303,14 +412,17 @@ def _joined_report(reports: Sequence[ReportDigest]) -> ReportDigest:
         mpi_ranks |= report.mpi_ranks
         comm_ranks |= report.comm_ranks
         comm_sizes |= report.comm_sizes
+    n_graphs = sum(report.n_graphs for report in reports)
+    has_communication = any(report.has_communication for report in reports)
+    problems = itertools.chain.from_iterable(report.problems for report in reports)
     return replace(
         reports[0],
         mpi_ranks=mpi_ranks,
         comm_ranks=comm_ranks,
         comm_sizes=comm_sizes,
-        n_graphs=sum(report.n_graphs for report in reports),
-        has_communication=any(report.has_communication for report in reports),
-        problems=tuple(itertools.chain.from_iterable(report.problems for report in reports)),
+        n_graphs=n_graphs,
+        has_communication=has_communication,
+        problems=tuple(problems),
     )
 
 
@@ -322,43 +434,78 @@ def _joined_process(processes: Sequence[ProcessDigest], later_ns: Sequence[int])
     members_before = _sums_before([_n_places(process) for process in processes])
     windows_before = _sums_before([process.windows.num_rows for process in processes])
     parts = list(map(_Part, processes, later_ns, members_before))
-    kernels, by_window = _joined_kernels(processes, windows_before)
-    device_ids = {device_id for process in processes for device_id in process.device_ids}
-    members = (_later(part.process.members, part.later_ns, _TIMES_OF_MEMBERS) for part in parts)
-    phases = (_behind(part.process.phases, part.n_members_before) for part in parts)
+    members = _joined_members(parts)
+    comm = _joined_comm(parts)
+    backward = _joined_backward(parts)
+    windows = _joined_windows(parts)
+    phases = _joined_phases(parts)
+    kernels = _joined_kernels(processes, windows_before)
+    blocked_ns_by_call = _joined_calls(processes, "blocked_ns_by_call")
+    of_copies_ns_by_call = _joined_calls(processes, "of_copies_ns_by_call")
     return replace(
-        processes[0],
+        _with_joined_counts(processes),
         candidates=candidates_of(processes),
-        members=_concatenated(members),
-        device_ids=tuple(sorted(device_ids)),
-        n_kernels=_sum(process.n_kernels for process in processes),
-        n_comm=_sum(process.n_comm for process in processes),
-        n_dtod=_sum(process.n_dtod for process in processes),
+        members=members,
         span=_joined_span(parts),
-        has_launches=any(process.has_launches for process in processes),
-        comm=_joined_comm(parts),
-        backward=_joined_backward(parts),
-        windows=_joined_windows(parts),
-        phases=_concatenated(phases),
-        kernels=kernels,
-        kernels_by_window=by_window,
-        blocked_ns_by_call=_joined_calls(processes, "blocked_ns_by_call"),
-        of_copies_ns_by_call=_joined_calls(processes, "of_copies_ns_by_call"),
+        comm=comm,
+        backward=backward,
+        windows=windows,
+        phases=phases,
+        kernels=kernels.table,
+        kernels_by_window=kernels.by_window,
+        blocked_ns_by_call=blocked_ns_by_call,
+        of_copies_ns_by_call=of_copies_ns_by_call,
         hidden=_joined_hidden(parts),
     )
 
 
+def _with_joined_counts(processes: Sequence[ProcessDigest]) -> ProcessDigest:
+    """Return the first digest with the counts and devices of all."""
+    device_ids: set[int] = set()
+    for process in processes:
+        device_ids.update(process.device_ids)
+    n_kernels = _sum(process.n_kernels for process in processes)
+    n_comm = _sum(process.n_comm for process in processes)
+    n_dtod = _sum(process.n_dtod for process in processes)
+    has_launches = any(process.has_launches for process in processes)
+    return replace(
+        processes[0],
+        device_ids=tuple(sorted(device_ids)),
+        n_kernels=n_kernels,
+        n_comm=n_comm,
+        n_dtod=n_dtod,
+        has_launches=has_launches,
+    )
+
+
 def _joined_span(parts: _Parts) -> tuple[int, int]:
-    starts_ns = [part.process.span[0] + part.later_ns for part in parts]
-    ends_ns = [part.process.span[1] + part.later_ns for part in parts]
+    starts_ns = []
+    ends_ns = []
+    for part in parts:
+        start_ns, end_ns = part.process.span
+        starts_ns.append(start_ns + part.later_ns)
+        ends_ns.append(end_ns + part.later_ns)
     return min(starts_ns), max(ends_ns)
+
+
+def _joined_members(parts: _Parts) -> pa.Table:
+    members = []
+    for part in parts:
+        later = _later(part.process.members, part.later_ns, _TIMES_OF_MEMBERS)
+        members.append(later)
+    return _concatenated(members)
+
+
+def _joined_phases(parts: _Parts) -> pa.Table:
+    phases = (_behind(part.process.phases, part.n_members_before) for part in parts)
+    return _concatenated(phases)
 
 
 def _joined_windows(parts: _Parts) -> pa.Table:
     windows = []
     for part in parts:
-        shifted = _later(part.process.windows, part.later_ns, ("start_ns", "end_ns"))
-        windows.append(_behind(shifted, part.n_members_before))
+        later = _later(part.process.windows, part.later_ns, _TIMES)
+        windows.append(_behind(later, part.n_members_before))
     return _concatenated(windows)
 
 
@@ -370,22 +517,30 @@ def candidates_of(processes: Sequence[ProcessDigest]) -> tuple[Candidate, ...]:
     by_name: dict[str, dict[int, Candidate]] = {}
     for place, process in enumerate(processes):
         for candidate in process.candidates:
-            by_name.setdefault(candidate.name, {})[place] = candidate
-    of_all_captures = [
-        list(same.values()) for same in by_name.values() if len(same) == len(processes)
-    ]
-    return tuple(map(_joined_candidate, of_all_captures))
+            by_place = by_name.setdefault(candidate.name, {})
+            by_place[place] = candidate
+    joined_candidates = []
+    for by_place in by_name.values():
+        is_in_all_captures = len(by_place) == len(processes)
+        if is_in_all_captures:
+            joined_candidates.append(_joined_candidate([*by_place.values()]))
+    return tuple(joined_candidates)
 
 
 def _joined_candidate(candidates: Sequence[Candidate]) -> Candidate:
     """Return one candidate for a family in all captures of a process."""
+    union_ns = sum(candidate.union_ns for candidate in candidates)
+    n_members = sum(candidate.n_members for candidate in candidates)
+    n_launched_inside = sum(candidate.n_launched_inside for candidate in candidates)
+    n_launched = sum(candidate.n_launched for candidate in candidates)
+    is_part = all(candidate.is_part for candidate in candidates)
     return replace(
         candidates[0],
-        union_ns=sum(candidate.union_ns for candidate in candidates),
-        n_members=sum(candidate.n_members for candidate in candidates),
-        n_launched_inside=sum(candidate.n_launched_inside for candidate in candidates),
-        n_launched=sum(candidate.n_launched for candidate in candidates),
-        is_part=all(candidate.is_part for candidate in candidates),
+        union_ns=union_ns,
+        n_members=n_members,
+        n_launched_inside=n_launched_inside,
+        n_launched=n_launched,
+        is_part=is_part,
     )
 
 
@@ -401,7 +556,13 @@ def _n_places(process: ProcessDigest | HostDigest) -> int:
 
 
 def _sums_before(counts: Sequence[int]) -> list[int]:
-    return [0, *itertools.accumulate(counts)][: len(counts)]
+    """Return the sum of all counts before each count."""
+    sums = []
+    total = 0
+    for count in counts:
+        sums.append(total)
+        total += count
+    return sums
 
 
 def _sum(counts: Iterable[int | None]) -> int | None:
@@ -420,83 +581,100 @@ def _concatenated(tables: Iterable[pa.Table]) -> pa.Table:
 def _later(table: pa.Table, by_ns: int, names: Sequence[str]) -> pa.Table:
     """Return a table with some times later."""
     for name in names:
-        later = pc.add(table[name].cast(pa.int64()), by_ns)
-        table = table.set_column(table.schema.get_field_index(name), name, later)
+        times_ns = table[name].cast(pa.int64())
+        table = _with_column(table, name, pc.add(times_ns, by_ns))
     return table
 
 
 def _behind(table: pa.Table, n_before: int) -> pa.Table:
     """Return a table whose column ``member`` counts on from a number of members."""
     member = pc.add(table["member"], n_before)
-    return table.set_column(table.schema.get_field_index("member"), "member", member)
+    return _with_column(table, "member", member)
+
+
+def _with_column(table: pa.Table, name: str, values: pa.Array | pa.ChunkedArray) -> pa.Table:
+    """Return a table with other values in a column that it has."""
+    place = table.schema.get_field_index(name)
+    return table.set_column(place, name, values)
 
 
 def _joined_comm(parts: _Parts) -> CommOperations:
-    index_of: dict[CommKind, int] = {}
+    kinds_of_parts = [part.process.comm.kinds for part in parts]
+    kinds = list(dict.fromkeys(itertools.chain.from_iterable(kinds_of_parts)))
+    place_of_kind = {kind: place for place, kind in enumerate(kinds)}
     tables = []
     for part in parts:
         comm = part.process.comm
-        for kind in comm.kinds:
-            index_of.setdefault(kind, len(index_of))
-        kind_index = np.array([*map(index_of.__getitem__, comm.kinds), 0], np.int64)
-        table = _later(comm.table, part.later_ns, ("start_ns", "end_ns"))
+        places = [place_of_kind[kind] for kind in comm.kinds]
+        new_kind = np.array(places, np.int64)
+        table = _later(comm.table, part.later_ns, _TIMES)
+        kind = table["kind"].to_numpy()
         member = table["member"].to_numpy()
-        shifted_member = np.where(member == NO_MEMBER, NO_MEMBER, member + part.n_members_before)
-        columns = {"member": shifted_member, "kind": kind_index[table["kind"].to_numpy()]}
-        for name, values in columns.items():
-            table = table.set_column(table.schema.get_field_index(name), name, pa.array(values))
+        shifted_member = member + part.n_members_before
+        shifted_member[member == NO_MEMBER] = NO_MEMBER
+        table = _with_column(table, "member", pa.array(shifted_member))
+        table = _with_column(table, "kind", pa.array(new_kind[kind]))
         tables.append(table)
-    return CommOperations.of(index_of, _concatenated(tables))
+    return CommOperations.of(kinds, _concatenated(tables))
 
 
 def _joined_backward(parts: _Parts) -> PhaseRanges | None:
     members = []
-    starts = []
-    ends = []
+    starts_ns = []
+    ends_ns = []
     for part in parts:
         backward = part.process.backward
-        if backward is not None:
-            members.append(backward.member + part.n_members_before)
-            starts.append(backward.starts + part.later_ns)
-            ends.append(backward.ends + part.later_ns)
+        if backward is None:
+            continue
+        members.append(backward.member + part.n_members_before)
+        starts_ns.append(backward.starts + part.later_ns)
+        ends_ns.append(backward.ends + part.later_ns)
     if not members:
         return None
-    return PhaseRanges(np.concatenate(members), np.concatenate(starts), np.concatenate(ends))
+    return PhaseRanges(np.concatenate(members), np.concatenate(starts_ns), np.concatenate(ends_ns))
 
 
 def _joined_hidden(parts: _Parts) -> NarrowIntervals:
-    intervals = [part.process.hidden.shifted(part.later_ns) for part in parts]
-    starts = np.concatenate([interval.starts for interval in intervals])
-    ends = np.concatenate([interval.ends for interval in intervals])
-    return NarrowIntervals.of(union(starts, ends))
+    starts_ns = []
+    ends_ns = []
+    for part in parts:
+        intervals = part.process.hidden.shifted(part.later_ns)
+        starts_ns.append(intervals.starts)
+        ends_ns.append(intervals.ends)
+    hidden = union(np.concatenate(starts_ns), np.concatenate(ends_ns))
+    return NarrowIntervals.of(hidden)
 
 
 def _joined_calls(processes: Sequence[ProcessDigest], field: str) -> dict[str, Int64]:
     """Put the times by API call of each capture behind those of the captures before it."""
-    times_of_processes: list[dict[str, Int64]] = [getattr(process, field) for process in processes]
-    nothing = [np.zeros(process.windows.num_rows, np.int64) for process in processes]
+    times_of_processes: list[_TimesByCall] = []
+    zeros_of_processes = []
+    for process in processes:
+        times_of_processes.append(getattr(process, field))
+        zeros_of_processes.append(np.zeros(process.windows.num_rows, np.int64))
     calls = dict.fromkeys(itertools.chain.from_iterable(times_of_processes))
     joined_times = {}
     for call in calls:
-        times = [
-            times_by_call.get(call, zeros)
-            for times_by_call, zeros in zip(times_of_processes, nothing, strict=True)
-        ]
-        joined_times[call] = np.concatenate(times)
+        times_ns = []
+        for times_by_call, zeros in zip(times_of_processes, zeros_of_processes, strict=True):
+            times_ns.append(times_by_call.get(call, zeros))
+        joined_times[call] = np.concatenate(times_ns)
     return joined_times
 
 
-def _joined_kernels(
-    processes: Sequence[ProcessDigest], windows_before: Sequence[int]
-) -> tuple[pa.Table, WindowSums]:
+class _Kernels(NamedTuple):
+    """The kernels of a rank, a row per (phase, name), and their sums by window."""
+
+    table: pa.Table
+    by_window: WindowSums
+
+
+def _joined_kernels(processes: Sequence[ProcessDigest], windows_before: Sequence[int]) -> _Kernels:
     """Sum up the kernels of each (phase, name) over captures, with their sums by window."""
     keys_of_processes = [_kernel_keys(process.kernels) for process in processes]
-    ordered = sorted(
-        set(itertools.chain.from_iterable(keys_of_processes)),
-        # Kernels of no phase are last.
-        key=lambda key: (key.phase is None, key.phase or "", key.name),
-    )
-    rows = [_places_of(keys, ordered) for keys in keys_of_processes]
+    all_keys = set(itertools.chain.from_iterable(keys_of_processes))
+    ordered = sorted(all_keys, key=_order_of_kernel)
+    new_rows = [_places_of(keys, ordered) for keys in keys_of_processes]
     columns: dict[str, Any] = {
         "phase": pa.array([key.phase for key in ordered], pa.string()),
         "name": pa.array([key.name for key in ordered], pa.string()),
@@ -504,14 +682,29 @@ def _joined_kernels(
     for name in processes[0].kernels.column_names:
         if name not in columns:
             values = [process.kernels[name].to_numpy() for process in processes]
-            columns[name] = _reduced(name, values, rows, len(ordered))
+            columns[name] = _reduced(name, values, new_rows, len(ordered))
+    edges = _joined_edges(processes, windows_before)
     sums = [process.kernels_by_window for process in processes]
-    edges: list[Any] = [
-        part.edges[:-1] + n_before for part, n_before in zip(sums, windows_before, strict=True)
-    ]
-    edges.append(windows_before[-1] + processes[-1].windows.num_rows)
-    by_window = _joined_window_sums(sums, rows, n_rows=len(ordered), edges=edges)
-    return pa.table(columns), by_window
+    by_window = _joined_window_sums(sums, new_rows, n_rows=len(ordered), edges=edges)
+    return _Kernels(pa.table(columns), by_window)
+
+
+def _joined_edges(processes: Sequence[ProcessDigest], windows_before: Sequence[int]) -> Int64:
+    """Return the edges of the groups of all captures, as numbers of windows."""
+    edges = []
+    for process, n_before in zip(processes, windows_before, strict=True):
+        without_last = process.kernels_by_window.edges[:-1]
+        edges.append(without_last + n_before)
+    n_windows = windows_before[-1] + processes[-1].windows.num_rows
+    return np.hstack([*edges, n_windows])
+
+
+def _order_of_kernel(key: _KernelKey) -> tuple[bool, _KernelKey]:
+    """Return what kernels are sorted by: their phase, then their name.
+
+    Kernels of no phase are last.
+    """
+    return key.phase is None, _KernelKey(key.phase or "", key.name)
 
 
 class _KernelKey(NamedTuple):
@@ -528,25 +721,32 @@ def _places_of(keys: Iterable[_KernelKey], ordered: Sequence[_KernelKey]) -> Int
 
 
 def _kernel_keys(kernels: pa.Table) -> list[_KernelKey]:
-    return list(map(_KernelKey, kernels["phase"].to_pylist(), kernels["name"].to_pylist()))
+    phases = kernels["phase"].to_pylist()
+    names = kernels["name"].to_pylist()
+    return list(map(_KernelKey, phases, names))
 
 
 def _joined_window_sums(
-    sums: Sequence[WindowSums], rows: Sequence[Int64], *, n_rows: int, edges: Sequence[Any]
+    sums: Sequence[WindowSums], new_rows: Sequence[Int64], *, n_rows: int, edges: Int64
 ) -> WindowSums:
     """Put the sums of each capture behind those of the captures before.
 
-    `rows` are the new rows of each capture's rows, `edges` the new edges of its groups.
+    `new_rows` are the new rows of each capture's rows, `edges` the new edges of its groups.
     """
-    groups_before = _sums_before([part.edges.size - 1 for part in sums])
-    groups = [part.group + n_before for part, n_before in zip(sums, groups_before, strict=True)]
-    new_rows = [new_row[part.row] for part, new_row in zip(sums, rows, strict=True)]
+    groups = []
+    rows = []
+    n_groups = 0
+    for part, new_row in zip(sums, new_rows, strict=True):
+        groups.append(part.group + n_groups)
+        rows.append(new_row[part.row])
+        n_groups += part.edges.size - 1
     columns = zip(*(part.sums for part in sums), strict=True)
+    row = np.concatenate(rows).astype(np.int32)
     return WindowSums(
         n_rows=n_rows,
-        edges=np.hstack(edges),
+        edges=edges,
         group=np.concatenate(groups),
-        row=np.concatenate(new_rows).astype(np.int32),
+        row=row,
         sums=tuple(map(np.concatenate, columns)),
     )
 
@@ -555,7 +755,8 @@ def _reduced(name: str, values: Sequence[Int64], rows: Sequence[Int64], n_rows: 
     """Return the sum of each row over captures, or the extreme for ``min_ns`` and ``max_ns``."""
     extremes = {"min_ns": np.minimum.at, "max_ns": np.maximum.at}
     reduce: Callable[..., None] = extremes.get(name, np.add.at)
-    reduced = np.full(n_rows, np.iinfo(np.int64).max if name == "min_ns" else 0)
+    initial_value = np.iinfo(np.int64).max if name == "min_ns" else 0
+    reduced = np.full(n_rows, initial_value)
     for capture_values, capture_rows in zip(values, rows, strict=True):
         reduce(reduced, capture_rows, capture_values)
     return reduced

@@ -57,6 +57,7 @@ _COLUMNS_FOR_STRAGGLERS = (
     "held_up_ns",
 )
 _BYTES_OF_BANDWIDTHS = {"algbw_bytes_per_s": "message_bytes", "busbw_bytes_per_s": "bus_bytes"}
+_SKIP_NO_NULL = pc.ScalarAggregateOptions(skip_nulls=False)
 
 
 class StepWaits(Struct, frozen=True):
@@ -76,40 +77,66 @@ def step_waits(
     It is the union of ``[start, min(last start, end))`` over the rank's matched operations, clipped
     to the window. It is not known if an operation of the step is not matched.
     """
+    wait_ns = np.zeros(step.size, np.int64)
+    overlapped_ns = np.zeros(step.size, np.int64)
+    if across.waiting is None:
+        is_known = np.zeros(step.size, np.bool_)
+        return StepWaits(wait_ns, wait_ns, is_known)
+    for place, (rank, operations) in enumerate(across.by_rank()):
+        first, end = np.searchsorted(rank_place, (place, place + 1))
+        windows = slice(first, end)
+        window_starts = starts[windows]
+        window_ends = ends[windows]
+        waits = across.waited(operations, across.waiting)
+        wait_ns[windows] = waits.lengths(window_starts, window_ends)
+        compute = rank.process.hidden.shifted(rank.shift_ns)
+        overlapped = waits.intersect(compute)
+        overlapped_ns[windows] = overlapped.lengths(window_starts, window_ends)
+    is_known = _are_waits_known(across, rank_place, step)
+    return StepWaits(wait_ns, wait_ns - overlapped_ns, is_known)
+
+
+def _are_waits_known(across: CrossRank, rank_place: Int64, step: Int64) -> Flags:
+    """Tell of which windows all operations are matched."""
     rows = across.rows
     n_ranks = len(across.placed)
-    wait_ns = np.zeros(step.size, np.int64)
-    exposed_wait_ns = np.zeros(step.size, np.int64)
-    if across.waiting is None:
-        return StepWaits(wait_ns, exposed_wait_ns, np.zeros(step.size, np.bool_))
-    for place, (rank, operations) in enumerate(across.by_rank()):
-        windows = slice(*np.searchsorted(rank_place, (place, place + 1)))
-        waits = across.waited(operations, across.waiting)
-        wait_ns[windows] = waits.lengths(starts[windows], ends[windows])
-        overlapped = waits.intersect(rank.process.hidden.shifted(rank.shift_ns))
-        overlapped_ns = overlapped.lengths(starts[windows], ends[windows])
-        exposed_wait_ns[windows] = wait_ns[windows] - overlapped_ns
     is_unmatched = rows.in_step & ~across.is_known
-    unknown_keys = np.unique(rows.step[is_unmatched] * n_ranks + rows.rank[is_unmatched])
-    is_known = ~np.isin(step * n_ranks + rank_place, unknown_keys)
-    return StepWaits(wait_ns, exposed_wait_ns, is_known)
+    unmatched_step = rows.step[is_unmatched]
+    unmatched_rank = rows.rank[is_unmatched]
+    unknown_keys = np.unique(unmatched_step * n_ranks + unmatched_rank)
+    window_keys = step * n_ranks + rank_place
+    return ~np.isin(window_keys, unknown_keys)
 
 
 def step_bytes(across: CrossRank, rank_place: Int64, step: Int64) -> tuple[Int64, Flags]:
     """Return the bytes of the messages of each (rank, step), and whether all sizes are known."""
-    rows = across.rows
-    n_ranks = len(across.placed)
-    operations = np.flatnonzero(rows.in_step)
+    operations = np.flatnonzero(across.rows.in_step)
     message_bytes = message_sizes(across, operations).message_bytes
-    keys = pa.array(rows.step[operations] * n_ranks + rows.rank[operations])
-    window_keys = pa.array(step * n_ranks + rank_place)
+    is_sized = message_bytes != ABSENT
+    window = _windows_of_operations(across, operations, rank_place, step)
     # Operations of no window go to one more place at the end, which is dropped.
     n_places = step.size + 1
-    window = pc.fill_null(pc.index_in(keys, value_set=window_keys), step.size).to_numpy()
-    is_sized = message_bytes != ABSENT
-    totals = sums_of(window[is_sized], message_bytes[is_sized], n_places)
-    n_unsized = np.bincount(window[~is_sized], minlength=n_places)
-    return totals[:-1], n_unsized[:-1] == 0
+    sized_window = window[is_sized]
+    unsized_window = window[~is_sized]
+    totals = sums_of(sized_window, message_bytes[is_sized], n_places)
+    n_unsized = np.bincount(unsized_window, minlength=n_places)
+    are_all_sized = n_unsized == 0
+    return totals[:-1], are_all_sized[:-1]
+
+
+def _windows_of_operations(
+    across: CrossRank, operations: Int64, rank_place: Int64, step: Int64
+) -> Int64:
+    """Return the place of the window of each operation, `step.size` if it has no window."""
+    rows = across.rows
+    n_ranks = len(across.placed)
+    operation_step = rows.step[operations]
+    operation_rank = rows.rank[operations]
+    keys = pa.array(operation_step * n_ranks + operation_rank)
+    window_keys = pa.array(step * n_ranks + rank_place)
+    known_window = pc.index_in(keys, value_set=window_keys)
+    window: Int64 = pc.fill_null(known_window, step.size).to_numpy()
+    return window
 
 
 class MessageSizes(Struct, frozen=True):
@@ -137,45 +164,71 @@ def message_sizes(across: CrossRank, operations: Int64) -> MessageSizes:
         chosen = is_reported & (collective == code)
         n_chosen_ranks = n_ranks[chosen]
         whole = matching.whole_message(name, reported[chosen], n_chosen_ranks)
-        # NCCL reports the part of one rank, so that the whole needs the number of ranks.
-        is_unknown = (n_chosen_ranks == 0) & (name in matching.PER_RANK)
-        message_bytes[chosen] = np.where(is_unknown, ABSENT, whole)
-        at_least_one_rank = np.maximum(n_chosen_ranks, 1).astype(np.float64)
-        bus_bytes[chosen] = whole * matching.bus_factor(name, at_least_one_rank)
-    is_bus_known = is_reported & (message_bytes != ABSENT) & (n_ranks > 0)
+        bus_bytes[chosen] = whole * _bus_factor(name, n_chosen_ranks)
+        if name in matching.PER_RANK:
+            # NCCL reports the part of one rank, so that the whole needs the number of ranks.
+            whole = np.where(n_chosen_ranks == 0, ABSENT, whole)
+        message_bytes[chosen] = whole
+    is_message_known = message_bytes != ABSENT
+    has_n_ranks = n_ranks > 0
+    is_bus_known = is_reported & is_message_known & has_n_ranks
     return MessageSizes(message_bytes, bus_bytes, is_bus_known)
+
+
+def _bus_factor(collective: str, n_ranks: Int64) -> Float64:
+    """Return the factor for each number of ranks. If the number is not known, it is 1."""
+    at_least_one_rank = np.maximum(n_ranks, 1)
+    return matching.bus_factor(collective, at_least_one_rank.astype(np.float64))
 
 
 def collectives_table(across: CrossRank, ranks: Sequence[int], summary_steps: Int64) -> pa.Table:
     """Return `schema.COLLECTIVES`, made in blocks of rows, which need little memory."""
     rows = across.rows
-    chosen = np.flatnonzero(rows.in_step)
+    algorithms = [kind.algorithm for kind in rows.kinds]
     seq = places_in_steps(across)
     exposed_ns, has_graph = _exposed_times(across)
-    ordered = chosen[np.lexsort((rows.rank[chosen], seq[chosen], rows.step[chosen]))]
+    ordered = _ordered_by_step(rows, seq)
     nulls = _shared_nulls(ordered.size)
     blocks = []
     for start in range(0, ordered.size, BLOCK):
         block = ordered[start : start + BLOCK]
         columns = _columns(across, block, ranks, summary_steps)
+        kind = rows.kind[block]
+        is_unknown = has_graph[block]
         columns["seq"] = seq[block]
-        algorithms = [kind.algorithm for kind in rows.kinds]
-        columns["algorithm"] = _words(rows.kind[block], algorithms)
-        columns["exposed_ns"] = pa.array(exposed_ns[block], mask=has_graph[block])
+        columns["algorithm"] = _words(kind, algorithms)
+        columns["exposed_ns"] = pa.array(exposed_ns[block], mask=is_unknown)
         columns |= _waiting_columns(across, block, ("is_significant",))
         columns |= _bandwidths(columns)
-        blocks.append(_sharing_nulls(conform(pa.table(columns), schema.COLLECTIVES), nulls))
+        table = conform(pa.table(columns), schema.COLLECTIVES)
+        blocks.append(_sharing_nulls(table, nulls))
     return pa.concat_tables([schema.COLLECTIVES.empty(), *blocks])
+
+
+def _ordered_by_step(rows: CommRows, seq: Int64) -> Int64:
+    """Return the operations in steps, ordered by step, place in the step, and rank."""
+    chosen = np.flatnonzero(rows.in_step)
+    step = rows.step[chosen]
+    rank = rows.rank[chosen]
+    order = np.lexsort((rank, seq[chosen], step))
+    return chosen[order]
 
 
 def _bandwidths(columns: Mapping[str, Any]) -> dict[str, pa.Array]:
     """Return the bandwidths of operations, null if nothing was transferred."""
-    seconds = pc.divide(pc.cast(columns["transfer_ns"], pa.float64(), safe=False), 1e9)
-    seconds = pc.if_else(pc.equal(seconds, 0.0), None, seconds)
-    return {
-        name: pc.divide(pc.cast(columns[bytes_name], pa.float64(), safe=False), seconds)
-        for name, bytes_name in _BYTES_OF_BANDWIDTHS.items()
-    }
+    transfer_ns = _as_floats(columns["transfer_ns"])
+    is_zero = pc.equal(transfer_ns, 0.0)
+    seconds = pc.divide(transfer_ns, 1e9)
+    seconds = pc.if_else(is_zero, None, seconds)
+    bandwidths = {}
+    for name, bytes_name in _BYTES_OF_BANDWIDTHS.items():
+        n_bytes = _as_floats(columns[bytes_name])
+        bandwidths[name] = pc.divide(n_bytes, seconds)
+    return bandwidths
+
+
+def _as_floats(values: pa.Array) -> pa.Array:
+    return pc.cast(values, pa.float64(), safe=False)
 
 
 def _exposed_times(across: CrossRank) -> tuple[Int64, Flags]:
@@ -187,26 +240,32 @@ def _exposed_times(across: CrossRank) -> tuple[Int64, Flags]:
     exposed_ns = rows.end_ns - rows.start_ns
     has_graph = np.zeros(len(rows), np.bool_)
     for rank, operations in across.by_rank():
+        starts = rows.start_ns[operations]
+        ends = rows.end_ns[operations]
         compute = rank.process.hidden.shifted(rank.shift_ns)
-        exposed_ns[operations] -= compute.lengths(
-            rows.start_ns[operations], rows.end_ns[operations]
-        )
-        has_graph[operations] = bool(rank.process.windows["graph_ns"].to_numpy().any())
+        exposed_ns[operations] -= compute.lengths(starts, ends)
+        graph_ns = rank.process.windows["graph_ns"].to_numpy()
+        has_graph[operations] = graph_ns.any()
     return exposed_ns, has_graph
 
 
 def _shared_nulls(n_rows: int) -> dict[pa.DataType, pa.Array]:
-    """Return blocks of nulls that all columns of a large table share; nothing for a small one."""
-    return {kind: pa.nulls(BLOCK, kind) for kind in (INT, FLOAT)} if n_rows > BLOCK else {}
+    """Return blocks of nulls that all columns of a large table share, nothing for a small one."""
+    if n_rows <= BLOCK:
+        return {}
+    return {kind: pa.nulls(BLOCK, kind) for kind in (INT, FLOAT)}
 
 
 def _sharing_nulls(table: pa.Table, nulls: Mapping[pa.DataType, pa.Array]) -> pa.Table:
     """Return a table whose columns without values use the shared nulls, to save memory."""
     for index, field in enumerate(table.schema):
-        if field.type in nulls and table[index].null_count == table.num_rows:
+        is_all_null = table[index].null_count == table.num_rows
+        if is_all_null and field.type in nulls:
+            shared = nulls[field.type]
             batches = table.select([index]).to_batches(BLOCK)
-            chunks = [nulls[field.type][: batch.num_rows] for batch in batches]
-            table = table.set_column(index, field, pa.chunked_array(chunks, field.type))
+            chunks = [shared[: batch.num_rows] for batch in batches]
+            column = pa.chunked_array(chunks, field.type)
+            table = table.set_column(index, field, column)
     return table
 
 
@@ -217,13 +276,16 @@ def collective_figures(across: CrossRank, ranks: Sequence[int], summary_steps: I
     delay of another communicator. They are null if the run has only one communicator.
     """
     rows = across.rows
-    order = np.flatnonzero(rows.in_step & np.isin(rows.step, summary_steps))
+    is_summary_step = np.isin(rows.step, summary_steps)
+    order = np.flatnonzero(rows.in_step & is_summary_step)
+    n_rows = order.size
     columns = _columns(across, order, ranks, summary_steps)
-    columns["exposed_ns"] = pa.nulls(order.size, pa.int64())
+    columns["exposed_ns"] = pa.nulls(n_rows, pa.int64())
     if len(rows.communicators) > 1:
         exposed_ns, has_graph = _exposed_times(across)
-        columns["exposed_ns"] = pa.array(exposed_ns[order], mask=has_graph[order])
-    return _sharing_nulls(pa.table(columns), _shared_nulls(order.size))
+        is_unknown = has_graph[order]
+        columns["exposed_ns"] = pa.array(exposed_ns[order], mask=is_unknown)
+    return _sharing_nulls(pa.table(columns), _shared_nulls(n_rows))
 
 
 def _columns(
@@ -231,37 +293,44 @@ def _columns(
 ) -> dict[str, Any]:
     """Return the columns of some operations that both tables of collectives have."""
     rows = across.rows
+    step = rows.step[order]
     kind = rows.kind[order]
-    sizes = message_sizes(across, order)
+    communicator = rows.communicator[order]
     micro_batch = rows.micro_batch[order]
-    columns = {
-        "step": rows.step[order],
-        "rank": np.asarray(ranks, np.int64)[rows.rank[order]],
-        "collective": _words(kind, [each.collective for each in rows.kinds]),
-        "datatype": _words(kind, [each.datatype for each in rows.kinds]),
-        "comm_id": _words(rows.communicator[order], rows.communicators),
-    }
+    rank_place = rows.rank[order]
+    rank_numbers = np.asarray(ranks, np.int64)
+    collectives = [each.collective for each in rows.kinds]
+    datatypes = [each.datatype for each in rows.kinds]
+    columns: dict[str, Any] = {"step": step}
+    columns["rank"] = rank_numbers[rank_place]
+    columns["collective"] = _words(kind, collectives)
+    columns["datatype"] = _words(kind, datatypes)
+    columns["comm_id"] = _words(communicator, rows.communicators)
     columns["micro_batch"] = pa.array(micro_batch, pa.int64(), mask=micro_batch == NONE)
     columns["start_ns"] = rows.start_ns[order]
     columns["end_ns"] = rows.end_ns[order]
     columns["is_matched"] = _is_matched(across, order)
-    columns["in_summary"] = np.isin(rows.step[order], summary_steps)
+    columns["in_summary"] = np.isin(step, summary_steps)
     columns |= _waiting_columns(across, order, _MATCHED_COLUMNS)
-    is_absent = sizes.message_bytes == ABSENT
-    columns["message_bytes"] = pa.array(sizes.message_bytes, mask=is_absent)
-    columns["bus_bytes"] = pa.array(sizes.bus_bytes, mask=~sizes.is_bus_known)
+    sizes = message_sizes(across, order)
+    message_bytes = sizes.message_bytes
+    is_bus_unknown = ~sizes.is_bus_known
+    columns["message_bytes"] = pa.array(message_bytes, mask=message_bytes == ABSENT)
+    columns["bus_bytes"] = pa.array(sizes.bus_bytes, mask=is_bus_unknown)
     return columns
 
 
 def _is_matched(across: CrossRank, order: Int64) -> Flags:
     if across.waiting is None:
         return np.zeros(order.size, np.bool_)
-    is_matched: Flags = across.waiting.collective_id[order] != matching.NOBODY
+    collective_id = across.waiting.collective_id[order]
+    is_matched: Flags = collective_id != matching.NOBODY
     return is_matched
 
 
 def _words(codes: Int32, words: Sequence[str | None]) -> pa.DictionaryArray:
-    return pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(words, pa.string()))
+    dictionary = pa.array(words, pa.string())
+    return pa.DictionaryArray.from_arrays(pa.array(codes), dictionary)
 
 
 def _waiting_columns(across: CrossRank, order: Int64, names: Sequence[str]) -> dict[str, pa.Array]:
@@ -269,9 +338,15 @@ def _waiting_columns(across: CrossRank, order: Int64, names: Sequence[str]) -> d
     waiting = across.waiting
     if waiting is None:
         return {name: pa.nulls(order.size, _type_of(name)) for name in names}
-    has_all_ranks = across.is_whole[across.rows.communicator[order]]
-    is_unknown = ~_is_matched(across, order) | ~has_all_ranks
-    return {name: pa.array(waiting.column(name, order), mask=is_unknown) for name in names}
+    communicator = across.rows.communicator[order]
+    has_all_ranks = across.is_whole[communicator]
+    is_known = _is_matched(across, order) & has_all_ranks
+    is_unknown = ~is_known
+    columns = {}
+    for name in names:
+        values = waiting.column(name, order)
+        columns[name] = pa.array(values, mask=is_unknown)
+    return columns
 
 
 def _type_of(column: str) -> pa.DataType:
@@ -293,17 +368,29 @@ def places_in_steps(across: CrossRank) -> Int64:
         seq[matched] = numbering.place
         steps_with_matches = numbering.steps
         n_matched = numbering.n_collectives
-    unmatched = np.flatnonzero(~across.is_matched & rows.in_step)
-    order = np.lexsort((rows.start_ns[unmatched], rows.rank[unmatched], rows.step[unmatched]))
-    unmatched = unmatched[order]
+    unmatched = _unmatched_by_rank(across)
     step = rows.step[unmatched]
+    rank = rows.rank[unmatched]
     n_ranks = int(rows.rank.max(initial=0)) + 1
-    seq[unmatched] = places_in_runs(step * n_ranks + rows.rank[unmatched])
     index = pc.index_in(pa.array(step), value_set=pa.array(steps_with_matches))
     # The last index is that of steps without matched collectives.
     known_index = pc.fill_null(index, steps_with_matches.size).to_numpy()
-    seq[unmatched] += np.append(n_matched, 0)[known_index]
+    n_matched_of_step = np.append(n_matched, 0)[known_index]
+    place_of_rank = places_in_runs(step * n_ranks + rank)
+    seq[unmatched] = n_matched_of_step + place_of_rank
     return seq
+
+
+def _unmatched_by_rank(across: CrossRank) -> Int64:
+    """Return the operations in steps that are not matched, ordered by step, rank and start."""
+    rows = across.rows
+    is_unmatched = ~across.is_matched & rows.in_step
+    unmatched = np.flatnonzero(is_unmatched)
+    step = rows.step[unmatched]
+    rank = rows.rank[unmatched]
+    start_ns = rows.start_ns[unmatched]
+    order = np.lexsort((start_ns, rank, step))
+    return unmatched[order]
 
 
 class _MatchedPlaces(Struct, frozen=True):
@@ -321,9 +408,11 @@ def _number_matched(waiting: matching.Waiting, step: Int64, operations: Int64) -
     collective = waiting.collective_id[operations]
     numbers, first_operation = np.unique(collective, return_index=True)
     step_of_collective = step[operations[first_operation]]
-    order = np.lexsort((waiting.first_start_ns[numbers], step_of_collective))
-    place = np.zeros(waiting.first_start_ns.size, np.int64)
-    place[numbers[order]] = places_in_runs(step_of_collective[order])
+    first_start_ns = waiting.first_start_ns
+    order = np.lexsort((first_start_ns[numbers], step_of_collective))
+    ordered_numbers = numbers[order]
+    place = np.zeros(first_start_ns.size, np.int64)
+    place[ordered_numbers] = places_in_runs(step_of_collective[order])
     steps, n_collectives = np.unique(step_of_collective, return_counts=True)
     return _MatchedPlaces(place[collective], steps, n_collectives)
 
@@ -348,18 +437,26 @@ def stragglers_table(
     # If every wait time is known and nothing matched, there was no communication. Then nobody came
     # late, even if collectives of other steps are not known.
     are_waits_known = not summary_steps["wait_ns"].null_count
-    is_silent = not matched.num_rows and summary_steps.num_rows > 0 and are_waits_known
+    has_matches = matched.num_rows > 0
+    is_silent = not has_matches and summary_steps.num_rows > 0 and are_waits_known
     matched = own_lateness(matched)
-    is_known = is_silent or (is_whole and matched.num_rows > 0)
-    skip_no_null = pc.ScalarAggregateOptions(skip_nulls=False)
-    by_rank = summary_steps.group_by("rank", use_threads=False)
-    sums = by_rank.aggregate([("wait_ns", "sum", skip_no_null)])
-    wait_ns = dict(zip(sums["rank"].to_pylist(), sums["wait_ns_sum"].to_pylist(), strict=True))
-    columns = {"rank": ranks, "wait_ns": [*map(wait_ns.get, ranks)]}
+    is_whole_and_matched = is_whole and matched.num_rows > 0
     delays = _delays_of_ranks(matched, steps, ranks, is_capture=is_capture)
-    if not is_known:
-        delays = dict.fromkeys(delays, pa.nulls(len(ranks)))
+    if not is_silent and not is_whole_and_matched:
+        nulls = pa.nulls(len(ranks))
+        delays = dict.fromkeys(delays, nulls)
+    columns = {"rank": ranks, "wait_ns": _wait_of_ranks(summary_steps, ranks)}
     return schema.STRAGGLERS.table(columns | delays)
+
+
+def _wait_of_ranks(steps: pa.Table, ranks: Sequence[int]) -> list[int | None]:
+    """Return the wait time of each rank in some steps, in ns, None if it is not known."""
+    by_rank = steps.group_by("rank", use_threads=False)
+    sums = by_rank.aggregate([("wait_ns", "sum", _SKIP_NO_NULL)])
+    ranks_with_steps = sums["rank"].to_pylist()
+    sums_ns = sums["wait_ns_sum"].to_pylist()
+    wait_ns = dict(zip(ranks_with_steps, sums_ns, strict=True))
+    return [wait_ns.get(rank) for rank in ranks]
 
 
 def _delays_of_ranks(
@@ -369,18 +466,22 @@ def _delays_of_ranks(
     n_ranks = len(ranks)
     step = matched["step"].to_numpy()
     late_by_ns = pc.fill_null(matched["late_by_ns"], 0).to_numpy()
-    place = np.searchsorted(ranks, matched["rank"].to_numpy())
+    rank_place = np.searchsorted(ranks, matched["rank"].to_numpy())
     late = np.flatnonzero(late_by_ns)
+    late_place = rank_place[late]
+    delay_ns = late_by_ns[late]
     # The largest delay of each step, the first if several are equal.
-    largest_first = late[np.lexsort((late, -late_by_ns[late], step[late]))]
+    order = np.lexsort((late, -delay_ns, step[late]))
+    largest_first = late[order]
     largest = largest_first[run_starts(step[largest_first])]
-    lateness_ns = sums_of(place[largest], late_by_ns[largest], n_ranks)
-    held_up = held_up_by_step(matched, steps).filter(pc.field("is_alone"))
+    lateness_ns = sums_of(rank_place[largest], late_by_ns[largest], n_ranks)
+    held_up = held_up_by_step(matched, steps)
+    held_up = held_up.filter(pc.field("is_alone"))
     held_up_place = np.searchsorted(ranks, held_up["rank"])
-    held_up_ns = sums_of(held_up_place, held_up["held_up_ns"].to_numpy(), n_ranks)
-    return {
-        "n_arrived_last": np.bincount(place[late], minlength=n_ranks),
-        "wait_caused_ns": sums_of(place[late], late_by_ns[late], n_ranks),
-        "lateness_ns": pa.nulls(n_ranks) if is_capture else lateness_ns,
-        "held_up_ns": held_up_ns,
-    }
+    held_up_ns = held_up["held_up_ns"].to_numpy()
+    delays: dict[str, Any] = {}
+    delays["n_arrived_last"] = np.bincount(late_place, minlength=n_ranks)
+    delays["wait_caused_ns"] = sums_of(late_place, delay_ns, n_ranks)
+    delays["lateness_ns"] = pa.nulls(n_ranks) if is_capture else lateness_ns
+    delays["held_up_ns"] = sums_of(held_up_place, held_up_ns, n_ranks)
+    return delays

@@ -1,7 +1,8 @@
 """The communication operations of all ranks, side by side, in columns of equal length."""
 
 from collections.abc import Iterable, Sequence
-from typing import TypeAlias
+from itertools import chain
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -67,8 +68,11 @@ class CommRows(Struct, frozen=True):
 
     def n_users(self, n_ranks: int) -> Int64:
         """Return how many of the run's ranks use each communicator."""
-        pairs = np.unique(self.communicator.astype(np.int64) * n_ranks + self.rank)
-        return np.bincount(pairs // max(n_ranks, 1), minlength=len(self.communicators))
+        communicator = self.communicator.astype(np.int64)
+        rank_of_communicator = communicator * n_ranks + self.rank
+        uses_by_ranks = np.unique(rank_of_communicator)
+        used_communicator = uses_by_ranks // max(n_ranks, 1)
+        return np.bincount(used_communicator, minlength=len(self.communicators))
 
     def groups(self, n_ranks: int) -> tuple[Int64, Int64]:
         """Return the group of each operation, and the number of ranks that each group needs.
@@ -76,21 +80,26 @@ class CommRows(Struct, frozen=True):
         `collectives.match_collectives` matches the operations of a group with each other.
         """
         group = np.full(len(self), matching.UNGROUPED)
-        chosen = self.in_step
-        if not chosen.any():
+        in_step = self.in_step
+        if not in_step.any():
             return group, np.empty(0, np.int64)
-        communicator = self.communicator[chosen].astype(np.int64)
-        columns: list[Int64] = [communicator, self.step[chosen]]
-        if self.has_ids and (self.seq_number[chosen] != ABSENT).all():
+        communicator = self.communicator[in_step].astype(np.int64)
+        seq_number = self.seq_number[in_step]
+        has_seq_numbers = self.has_ids and (seq_number != ABSENT).all()
+        step = self.step[in_step]
+        columns: list[Int64] = [communicator, step]
+        if has_seq_numbers or self.is_by_log:
+            collective = self.collective[in_step]
+            columns.append(collective.astype(np.int64))
+        if has_seq_numbers:
             # NCCL counts the calls of each collective separately.
-            columns += [self.collective[chosen].astype(np.int64), self.seq_number[chosen]]
-        elif self.is_by_log:
-            columns.append(self.collective[chosen].astype(np.int64))
+            columns.append(seq_number)
         code, n_codes = _one_code(columns)
-        group[chosen] = code
+        group[in_step] = code
         # A communicator that NCCL names needs the ranks that use it. One that is only an order of
         # first use needs all ranks.
-        n_ranks_of_communicator = np.where(self.is_named, self.n_users(n_ranks), n_ranks)
+        n_users = self.n_users(n_ranks)
+        n_ranks_of_communicator = np.where(self.is_named, n_users, n_ranks)
         n_required = np.zeros(n_codes, np.int64)
         n_required[code] = n_ranks_of_communicator[communicator]
         return group, n_required
@@ -102,7 +111,8 @@ def _one_code(columns: Sequence[Int64]) -> tuple[Int64, int]:
     n_codes = 1
     for column in columns:
         dense, n_values = _dense(column)
-        code, n_codes = _dense(code * n_values + dense)
+        joint_code = code * n_values + dense
+        code, n_codes = _dense(joint_code)
     return code, n_codes
 
 
@@ -112,7 +122,8 @@ def _dense(values: Int64) -> tuple[Int64, int]:
     Some numbers are not used if that saves a sort.
     """
     lowest = int(values.min())
-    width = int(values.max()) - lowest + 1
+    highest = int(values.max())
+    width = highest - lowest + 1
     if width <= 2 * values.size:
         return values - lowest, width
     distinct, index = np.unique(values, return_inverse=True)
@@ -123,8 +134,13 @@ class _Columns:
     """The columns of the operations of several ranks, each behind those of the rank before."""
 
     def __init__(self, ranks: Ranks) -> None:
-        self.tables: list[pa.Table] = [rank.process.comm.narrow for rank in ranks]
+        comm_of_ranks = [rank.process.comm for rank in ranks]
+        self.tables: list[pa.Table] = [comm.narrow for comm in comm_of_ranks]
         self.n_rows = [table.num_rows for table in self.tables]
+        shifts_of_ranks = [rank.shift_ns for rank in ranks]
+        shifts_ns = np.array(shifts_of_ranks, np.int64)
+        # How far the clock of each operation is shifted.
+        self.shift_ns = np.repeat(shifts_ns, self.n_rows)
 
     def int64(self, name: str) -> Int64:
         """Return a column with `ABSENT` for null."""
@@ -134,23 +150,45 @@ class _Columns:
         """Return a column with `NONE` for null."""
         return self._column(name, NONE, np.int32)  # type: ignore[return-value]  # of that type
 
+    def aligned_ns(self, name: str) -> Int64:
+        """Return a column of times on the clocks that start with their sessions."""
+        return self.int64(name) + self.shift_ns
+
+    def places_in_steps(self) -> dict[str, Any]:
+        """Return the columns that tell where in its step each operation was launched."""
+        return {name: self.int32(name) for name in ("launched_in", "micro_batch", "n_before")}
+
     def by_rank(self, name: str) -> Iterable[Int64]:
         """Yield the part of a column of each rank, with `ABSENT` for null."""
         return (_values(table, name, ABSENT) for table in self.tables)
 
     def _column(self, name: str, absent: int, kind: _IntType) -> Int64:
-        if all(pa.types.is_null(table[name].type) for table in self.tables):
+        types = {table[name].type for table in self.tables}
+        if all(map(pa.types.is_null, types)):
             return np.broadcast_to(kind(absent), sum(self.n_rows))
-        return _concatenate((_values(table, name, absent) for table in self.tables), kind)
+        values = (_values(table, name, absent) for table in self.tables)
+        return _concatenate(values, kind)
 
 
 def _values(table: pa.Table, name: str, absent: int) -> Int64:
-    values: Int64 = pc.fill_null(table[name].cast(pa.int64()), absent).to_numpy()
+    column = table[name].cast(pa.int64())
+    values: Int64 = pc.fill_null(column, absent).to_numpy()
     return values
 
 
 def _concatenate(parts: Iterable[Int64], kind: _IntType) -> Int64:
-    return np.concatenate([np.empty(0, kind), *parts], dtype=kind, casting="same_kind")
+    parts = [np.empty(0, kind), *parts]
+    return np.concatenate(parts, dtype=kind, casting="same_kind")
+
+
+class _Communicators(Struct, frozen=True):
+    """The communicators of a run, and which of them each operation uses."""
+
+    names: tuple[str, ...]
+    # Of each operation, the index into `names`.
+    index: Int32
+    # Whether the names are NCCL's ids, and not orders of first use.
+    has_ids: bool
 
 
 def comm_rows(ranks: Ranks, step_numbers: Sequence[Int64]) -> CommRows:
@@ -161,89 +199,115 @@ def comm_rows(ranks: Ranks, step_numbers: Sequence[Int64]) -> CommRows:
     columns = _Columns(ranks)
     kinds, kind = _kinds_of_run(ranks, columns)
     in_step = columns.int64("member") != NO_MEMBER
-    comm_id = columns.int64("comm_id")
-    has_ids = bool(in_step.any() and (comm_id[in_step] != ABSENT).all())
-    if has_ids:
-        communicators, communicator = _communicators_by_id(comm_id)
-    else:
-        communicators, communicator = _communicators_by_first_use(
-            _collective_of_kinds(kinds)[kind].astype(np.int64), columns.int64("stream_order")
-        )
+    communicators = _communicators_of_run(columns, kinds, kind, in_step)
     message_bytes = columns.int64("message_bytes")
     called = columns.int64("called")
     is_called = called != ABSENT
-    if is_called.any() and has_ids:
+    if is_called.any() and communicators.has_ids:
         kinds, kind = _as_called(kinds, kind, called)
     elif is_called.any():
         # The size is that of the call, not of its sends and receives.
         message_bytes = np.where(is_called, ABSENT, message_bytes)
-    rank_place = np.repeat(np.arange(len(ranks), dtype=np.int32), columns.n_rows)
-    shift_ns = np.array([rank.shift_ns for rank in ranks], np.int64)[rank_place]
+    rank_places = np.arange(len(ranks), dtype=np.int32)
+    rank = np.repeat(rank_places, columns.n_rows)
+    step = _steps_of_members(columns, step_numbers)
+    start_ns = columns.aligned_ns("start_ns")
+    end_ns = columns.aligned_ns("end_ns")
+    n_communicators = len(communicators.names)
+    is_named = np.full(n_communicators, communicators.has_ids)
     return CommRows(
-        rank=rank_place,
-        step=_steps_of_members(columns, step_numbers),
+        rank=rank,
+        step=step,
         in_step=in_step,
-        start_ns=columns.int64("start_ns") + shift_ns,
-        end_ns=columns.int64("end_ns") + shift_ns,
+        start_ns=start_ns,
+        end_ns=end_ns,
         kind=kind,
         kinds=kinds,
-        communicator=communicator.astype(np.int32),
-        communicators=communicators,
+        communicator=communicators.index,
+        communicators=communicators.names,
         seq_number=columns.int64("seq_number"),
         message_bytes=message_bytes,
-        launched_in=columns.int32("launched_in"),
-        micro_batch=columns.int32("micro_batch"),
-        n_before=columns.int32("n_before"),
-        has_ids=has_ids,
-        is_named=np.full(len(communicators), has_ids),
+        **columns.places_in_steps(),
+        has_ids=communicators.has_ids,
+        is_named=is_named,
     )
 
 
 def _kinds_of_run(ranks: Ranks, columns: _Columns) -> tuple[tuple[CommKind, ...], Int32]:
     """Return the kinds of operations that a run has, and the index of each operation's kind."""
-    kinds = tuple(dict.fromkeys(kind for rank in ranks for kind in rank.process.comm.kinds))
-    index_of = {kind: index for index, kind in enumerate(kinds)}
+    kinds_of_ranks = [rank.process.comm.kinds for rank in ranks]
+    all_kinds = chain.from_iterable(kinds_of_ranks)
+    kinds = tuple(dict.fromkeys(all_kinds))
+    index_of_kind = {kind: index for index, kind in enumerate(kinds)}
+    kind_in_ranks = columns.by_rank("kind")
     parts = []
-    for rank, kind_of_rank in zip(ranks, columns.by_rank("kind"), strict=True):
-        index_in_run = np.array([*map(index_of.get, rank.process.comm.kinds), 0])
-        parts.append(index_in_run[kind_of_rank])
+    for kinds_of_rank, kind_in_rank in zip(kinds_of_ranks, kind_in_ranks, strict=True):
+        indexes = map(index_of_kind.get, kinds_of_rank)
+        # The last place is not used.
+        index_in_run = np.array([*indexes, 0])
+        parts.append(index_in_run[kind_in_rank])
     return kinds, _concatenate(parts, np.int32)  # type: ignore[return-value]  # of that type
 
 
 def _steps_of_members(columns: _Columns, step_numbers: Sequence[Int64]) -> Int64:
     """Return the step number of each operation, 0 for operations outside of steps."""
-    # `NO_MEMBER` is the last place of the numbers.
-    parts = (
-        np.append(numbers, 0)[member]
-        for numbers, member in zip(step_numbers, columns.by_rank("member"), strict=True)
-    )
+    parts = []
+    members = columns.by_rank("member")
+    for numbers, member in zip(step_numbers, members, strict=True):
+        # `NO_MEMBER` is the last place of the numbers.
+        number_of_member = np.append(numbers, 0)
+        parts.append(number_of_member[member])
     return _concatenate(parts, np.int64)
 
 
 def _collective_of_kinds(kinds: Sequence[CommKind]) -> Int32:
     """Return the index in `names.COLLECTIVES` of each kind, and of one more that is not used."""
-    return np.array([*(COLLECTIVES.index(kind.collective) for kind in kinds), 0], np.int32)
+    collectives = [COLLECTIVES.index(kind.collective) for kind in kinds]
+    return np.array([*collectives, 0], np.int32)
+
+
+def _communicators_of_run(
+    columns: _Columns, kinds: Sequence[CommKind], kind: Int32, in_step: Flags
+) -> _Communicators:
+    """Return the communicators by NCCL's ids, if all operations in steps have them."""
+    comm_id = columns.int64("comm_id")
+    is_identified = comm_id[in_step] != ABSENT
+    has_ids = bool(is_identified.size and is_identified.all())
+    if has_ids:
+        names, communicator = _communicators_by_id(comm_id)
+    else:
+        collective = _collective_of_kinds(kinds)[kind]
+        stream_order = columns.int64("stream_order")
+        names, communicator = _communicators_by_first_use(collective, stream_order)
+    return _Communicators(names, communicator.astype(np.int32), has_ids)
 
 
 def _communicators_by_id(comm_id: Int64) -> tuple[tuple[str, ...], Int64]:
     """Return the names of communicators by NCCL's ids, and the index of each row's name."""
     ids, communicator = np.unique(comm_id, return_inverse=True)
-    return tuple(map(communicator_name, ids.tolist())), communicator
+    names = tuple(map(communicator_name, ids.tolist()))
+    return names, communicator
 
 
 def _communicators_by_first_use(
-    collective: Int64, stream_order: Int64
+    collective: Int32, stream_order: Int64
 ) -> tuple[tuple[str, ...], Int64]:
     """Return the same without NCCL's ids: each stream of a collective is a communicator."""
-    width = int(stream_order.max(initial=0)) + 1
-    pairs, communicator = np.unique(collective * width + stream_order, return_inverse=True)
-    names = tuple(f"{COLLECTIVES[pair // width]}/{pair % width}" for pair in pairs.tolist())
-    return names, communicator
+    last_order = int(stream_order.max(initial=0))
+    width = last_order + 1
+    pair = collective.astype(np.int64) * width + stream_order
+    pairs, communicator = np.unique(pair, return_inverse=True)
+    names = []
+    for code in pairs.tolist():
+        name = COLLECTIVES[code // width]
+        names.append(f"{name}/{code % width}")
+    return tuple(names), communicator
 
 
 def communicator_name(comm_id: int) -> str:
     """Return the name of a communicator that NCCL has an id for."""
-    return f"{comm_id & (2**64 - 1):#x}"
+    unsigned_id = comm_id & (2**64 - 1)
+    return f"{unsigned_id:#x}"
 
 
 def _as_called(
@@ -253,14 +317,17 @@ def _as_called(
     width = len(COLLECTIVES) + 1
     # 0 stands for operations without another call.
     call_code = called.clip(-1) + 1
-    pairs, index = np.unique(kind.astype(np.int64) * width + call_code, return_inverse=True)
-    named = []
-    for pair in pairs.tolist():
-        kind_number, code = divmod(pair, width)
-        called_kind = kinds[kind_number]
+    kind_number = kind.astype(np.int64)
+    pair = kind_number * width + call_code
+    pairs, index = np.unique(pair, return_inverse=True)
+    kind_of_pair = []
+    for pair_number in pairs.tolist():
+        number, code = divmod(pair_number, width)
+        called_kind = kinds[number]
         if code:
             called_kind = replace(called_kind, collective=COLLECTIVES[code - 1])
-        named.append(called_kind)
-    distinct = tuple(dict.fromkeys(named))
-    index_of_pair = np.array([distinct.index(called_kind) for called_kind in named], np.int32)
-    return distinct, index_of_pair[index]
+        kind_of_pair.append(called_kind)
+    called_kinds = tuple(dict.fromkeys(kind_of_pair))
+    indexes = [called_kinds.index(called_kind) for called_kind in kind_of_pair]
+    index_of_pair = np.array(indexes, np.int32)
+    return called_kinds, index_of_pair[index]

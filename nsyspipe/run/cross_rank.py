@@ -1,7 +1,7 @@
 """The ranks of a run on one clock, with their collectives matched."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from msgspec import Struct
@@ -15,7 +15,7 @@ from nsyspipe.model.names import COLLECTIVES
 from nsyspipe.model.problems import OR_LOG, Problem, problem
 from nsyspipe.model.side_files import NcclLog
 from nsyspipe.model.table import Flags, Int64
-from nsyspipe.run.captures import capture_numbers, joined
+from nsyspipe.run.captures import capture_numbers, joined, parts_by_capture
 from nsyspipe.run.comm_rows import CommRows, comm_rows, communicator_name
 from nsyspipe.run.digests import Rank, Ranks
 from nsyspipe.run.process import ProcessDigest
@@ -24,6 +24,8 @@ from nsyspipe.run.process_groups import MIN_RANKS, doubt_before_matching, named_
 # Stands for a clock error that is not known. No delay exceeds it.
 _UNKNOWN_ERROR_NS = 2**62
 _NO_OFFSET = ClockOffset(0, None)
+# In these collectives ranks wait for each other.
+_SYNCHRONIZING = frozenset((*ALIGNING, "send_recv"))
 
 
 class CrossRank(Struct, frozen=True):
@@ -48,26 +50,29 @@ class CrossRank(Struct, frozen=True):
 
     def by_rank(self) -> Iterator[tuple[Rank[ProcessDigest], slice]]:
         """Yield each rank with the place of its operations in `rows`."""
-        edges = np.searchsorted(self.rows.rank, np.arange(len(self.placed) + 1)).tolist()
-        return zip(self.placed, itertools.starmap(slice, itertools.pairwise(edges)), strict=True)
+        places = np.arange(len(self.placed) + 1)
+        edges = np.searchsorted(self.rows.rank, places)
+        edges_of_ranks = itertools.pairwise(edges.tolist())
+        for rank, edges_of_rank in zip(self.placed, edges_of_ranks, strict=True):
+            yield rank, slice(*edges_of_rank)
 
     def waited(self, operations: Int64 | slice, waiting: matching.Waiting) -> IntervalSet:
         """Return when some operations of one rank wait for other ranks."""
-        starts = self.rows.start_ns[operations]
-        ends = self.rows.end_ns[operations]
+        starts_ns = self.rows.start_ns[operations]
+        ends_ns = self.rows.end_ns[operations]
         wait_ns = waiting.column("wait_ns", operations)
-        wait_ends = matching.waited_until(starts, ends, wait_ns)
-        has_waited = wait_ends > starts
-        return union(starts[has_waited], wait_ends[has_waited])
+        wait_ends_ns = matching.waited_until(starts_ns, ends_ns, wait_ns)
+        has_waited = wait_ends_ns > starts_ns
+        return union(starts_ns[has_waited], wait_ends_ns[has_waited])
 
     @property
     def has_comm_between(self) -> bool:
         """Whether much communication runs between steps, so that steps show only a part of it."""
-        return any(
-            report_problem.code == "comm-between-steps"
-            for rank in self.placed
-            for report_problem in rank.report.problems
-        )
+        for rank in self.placed:
+            for report_problem in rank.report.problems:
+                if report_problem.code == "comm-between-steps":
+                    return True
+        return False
 
     @property
     def is_matched(self) -> Flags:
@@ -79,7 +84,8 @@ class CrossRank(Struct, frozen=True):
     @property
     def is_known(self) -> Flags:
         """Of which operations the wait is known: matched ones, if no rank of theirs is missing."""
-        return self.is_matched & self.is_whole[self.rows.communicator]
+        communicator_is_whole = self.is_whole[self.rows.communicator]
+        return self.is_matched & communicator_is_whole
 
 
 class _DevicePart(Struct, frozen=True):
@@ -98,48 +104,49 @@ def align_captures(
     Returns the ranks, and the offset that was applied to the first report of each rank. Its error
     is the largest of the rank's captures.
     """
-    numbers = capture_numbers([rank.parts for rank in ranks])
-    aligned: dict[_DevicePart, Rank[ProcessDigest]] = {}
+    parts_of_ranks = [rank.parts for rank in ranks]
+    numbers = capture_numbers(parts_of_ranks)
+    all_parts = itertools.chain.from_iterable(parts_of_ranks)
+    aligned_parts: dict[_DevicePart, Rank[ProcessDigest]] = {}
     offsets = [_NO_OFFSET] * n_reports
-    for capture in sorted(set(numbers.values())):
+    for parts in parts_by_capture(all_parts, numbers):
         across = cross_rank(
-            _parts_of_capture(ranks, numbers, capture),
+            parts,
             n_reports,
             log,
             has_all=has_all,
             is_one_run=True,
             is_aligned=is_aligned,
         )
-        aligned |= {_identity(part): part for part in across.placed}
-        if across.offsets is not None:
-            for part in across.placed:
-                offsets[part.argument] = across.offsets[part.argument]
+        for part in across.placed:
+            aligned_parts[_identity(part)] = part
+            argument = part.argument
+            if across.offsets is not None:
+                offsets[argument] = across.offsets[argument]
     aligned_ranks = []
     applied_offsets = [_NO_OFFSET] * n_reports
     for rank in ranks:
-        parts = [aligned[_identity(part)] for part in rank.parts]
-        applied_offsets[rank.argument] = _offset_of_rank(
-            [offsets[part.argument] for part in parts], offsets[rank.argument]
-        )
-        aligned_ranks.append(_with_aligned_parts(rank, parts))
+        aligned_parts_of_rank = [aligned_parts[_identity(part)] for part in rank.parts]
+        aligned_ranks.append(_with_aligned_parts(rank, aligned_parts_of_rank))
+        applied_offsets[rank.argument] = _offset_of_rank(rank, offsets)
     return aligned_ranks, applied_offsets
 
 
-def _parts_of_capture(
-    ranks: Ranks, numbers: dict[int, int], capture: int
-) -> list[Rank[ProcessDigest]]:
-    return [part for rank in ranks for part in rank.parts if numbers[part.argument] == capture]
-
-
 def _identity(part: Rank[ProcessDigest]) -> _DevicePart:
-    return _DevicePart(part.argument, part.process.process_id, part.process.device_id)
+    process = part.process
+    return _DevicePart(part.argument, process.process_id, process.device_id)
 
 
-def _offset_of_rank(offsets: Sequence[ClockOffset], first: ClockOffset) -> ClockOffset:
-    """Return the offset of a rank's first capture, with the largest error of its captures."""
-    known_errors = [offset.error_ns for offset in offsets if offset.error_ns is not None]
-    are_all_known = len(known_errors) == len(offsets)
-    return replace(first, error_ns=max(known_errors) if are_all_known else None)
+def _offset_of_rank(rank: Rank[ProcessDigest], offsets: Sequence[ClockOffset]) -> ClockOffset:
+    """Return the offset of a rank's first capture, with the largest error of its captures.
+
+    `offsets` are of each report.
+    """
+    errors_ns = [offsets[part.argument].error_ns for part in rank.parts]
+    known_errors_ns = [error_ns for error_ns in errors_ns if error_ns is not None]
+    are_all_known = len(known_errors_ns) == len(errors_ns)
+    max_error_ns = max(known_errors_ns) if are_all_known else None
+    return replace(offsets[rank.argument], error_ns=max_error_ns)
 
 
 def _with_aligned_parts(
@@ -169,8 +176,11 @@ class _Clocks(Struct, frozen=True):
     @property
     def offsets_if_comparable(self) -> tuple[ClockOffset, ...] | None:
         """Return the offsets, or None if some reports cannot be compared with others."""
-        parts = {offset.part for offset in self.offsets if offset.error_ns is not None}
-        return None if len(parts) > 1 else tuple(self.offsets)
+        compared = [offset for offset in self.offsets if offset.error_ns is not None]
+        parts = {offset.part for offset in compared}
+        if len(parts) > 1:
+            return None
+        return tuple(self.offsets)
 
 
 class _Communicators(Struct, frozen=True):
@@ -193,7 +203,16 @@ class _Matches(Struct, frozen=True):
 
     def of_aligning(self) -> list[Int64]:
         """Return only collectives that all their ranks end together."""
-        return [block[self.is_aligning[block[:, 0]]] for block in self.blocks]
+        return _chosen_collectives(self.blocks, self.is_aligning)
+
+
+def _chosen_collectives(blocks: Iterable[Int64], is_chosen: Flags) -> list[Int64]:
+    """Return the blocks with only the collectives whose operations are chosen."""
+    chosen = []
+    for block in blocks:
+        first_operation = block[:, 0]
+        chosen.append(block[is_chosen[first_operation]])
+    return chosen
 
 
 def cross_rank(
@@ -225,19 +244,22 @@ def cross_rank(
         is_aligned=is_aligned,
         applied_offsets=applied_offsets,
     )
-    aligned = _align(run, _find_groups(run, known_doubt=None))
-    may_be_contradicted = aligned.is_comparable and aligned.doubt is None
-    if may_be_contradicted and _is_contradicted(aligned.rows, aligned.matches.blocks):
-        aligned = _align(run, _find_groups(run, known_doubt=Doubt.TIMES))
+    aligned = _align(run, known_doubt=None)
+    if _is_contradicted(aligned):
+        aligned = _align(run, known_doubt=Doubt.TIMES)
     waiting = _measure_waiting(aligned) if aligned.is_comparable else None
+    placed = _with_corrected_shifts(ranks, aligned.clocks)
+    problems = tuple(_problems(run, aligned, waiting))
+    communicators = aligned.communicators
+    offsets = aligned.clocks.offsets_if_comparable
     return CrossRank(
-        placed=_with_corrected_shifts(ranks, aligned.clocks),
-        offsets=aligned.clocks.offsets_if_comparable,
+        placed=placed,
+        offsets=offsets,
         rows=aligned.rows,
-        sizes=aligned.communicators.sizes,
+        sizes=communicators.sizes,
         waiting=waiting,
-        problems=tuple(_problems(run, aligned, waiting)),
-        is_whole=aligned.communicators.is_whole,
+        problems=problems,
+        is_whole=communicators.is_whole,
         doubt=aligned.doubt,
     )
 
@@ -281,49 +303,54 @@ class _AlignedRun(Struct, frozen=True):
 def _find_groups(run: _UnalignedRun, known_doubt: Doubt | None) -> _Groups:
     """Find which communicators operations belong to, by NCCL's payload, or the log if in doubt."""
     ranks = run.ranks
-    rows = comm_rows(ranks, [rank.steps for rank in ranks])
+    steps_of_ranks = [rank.steps for rank in ranks]
+    rows = comm_rows(ranks, steps_of_ranks)
     doubt = known_doubt or doubt_before_matching(rows, len(ranks))
     if doubt is None:
         return _Groups(rows, doubt, is_by_log=False)
     if run.log is not None and _share_clocks(ranks):
-        rows = named_by_log(rows, [rank.process.pid for rank in ranks], run.log)
-    is_by_log = rows.has_ids
-    return _Groups(rows, None if is_by_log else doubt, is_by_log)
+        pids = [rank.process.pid for rank in ranks]
+        rows = named_by_log(rows, pids, run.log)
+    if rows.has_ids:
+        return _Groups(rows, None, is_by_log=True)
+    return _Groups(rows, doubt, is_by_log=False)
 
 
-def _align(run: _UnalignedRun, groups: _Groups) -> _AlignedRun:
+def _align(run: _UnalignedRun, known_doubt: Doubt | None) -> _AlignedRun:
     """Match the collectives of a run, and put its ranks on one clock by them."""
     ranks = run.ranks
+    groups = _find_groups(run, known_doubt)
     has_doubt = groups.doubt is not None
-    matches = _match(groups.rows, len(ranks), has_doubt=has_doubt, is_aligned=run.is_aligned)
-    clocks = _find_clocks(run, groups.rows, matches)
+    rows = groups.rows
+    matches = _match(rows, len(ranks), has_doubt=has_doubt, is_aligned=run.is_aligned)
+    clocks = _find_clocks(run, rows, matches)
+    communicators = _communicators(ranks, rows, has_all=run.has_all, has_doubt=has_doubt)
+    has_several_ranks = len(ranks) > 1
+    is_comparable = has_several_ranks and clocks.is_common and run.is_aligned
     return _AlignedRun(
-        rows=_on_one_clock(ranks, groups.rows, clocks),
+        rows=_on_one_clock(ranks, rows, clocks),
         doubt=groups.doubt,
         is_by_log=groups.is_by_log,
-        communicators=_communicators(ranks, groups.rows, has_all=run.has_all, has_doubt=has_doubt),
+        communicators=communicators,
         matches=matches,
         clocks=clocks,
-        is_comparable=len(ranks) > 1 and clocks.is_common and run.is_aligned,
+        is_comparable=is_comparable,
     )
 
 
 def _measure_waiting(aligned: _AlignedRun) -> matching.Waiting:
     rows = aligned.rows
     clocks = aligned.clocks
-    return matching.measure_waiting(
-        aligned.matches.blocks,
-        rows.start_ns,
-        rows.end_ns,
-        rows.rank,
-        (clocks.errors_ns, clocks.parts),
-    )
+    errors_and_parts = clocks.errors_ns, clocks.parts
+    blocks = aligned.matches.blocks
+    return matching.measure_waiting(blocks, rows.start_ns, rows.end_ns, rows.rank, errors_and_parts)
 
 
 def _with_corrected_shifts(ranks: Ranks, clocks: _Clocks) -> tuple[Rank[ProcessDigest], ...]:
     corrected = []
     for rank in ranks:
-        shift_ns = rank.shift_ns - clocks.remaining_ns[rank.argument]
+        remaining_ns = clocks.remaining_ns[rank.argument]
+        shift_ns = rank.shift_ns - remaining_ns
         corrected.append(replace(rank, shift_ns=shift_ns))
     return tuple(corrected)
 
@@ -336,27 +363,38 @@ def _communicators(
     NCCL's payload gives the size. Without it, the size is the number of ranks that use the
     communicator, if no rank of the job is missing.
     """
-    recorded_sizes = {
-        communicator_name(comm_id): n_ranks
-        for rank in ranks
-        for comm_id, n_ranks in rank.report.comm_sizes.items()
-    }
-    sizes = np.array([recorded_sizes.get(name, 0) for name in rows.communicators], np.int64)
-    n_users = rows.n_users(len(ranks))
+    n_ranks = len(ranks)
+    recorded_sizes = _recorded_sizes(ranks)
+    size_of_each = [recorded_sizes.get(name, 0) for name in rows.communicators]
+    sizes = np.array(size_of_each, np.int64)
+    n_users = rows.n_users(n_ranks)
     if has_all:
         sizes = np.where(sizes == 0, n_users, sizes)
     if has_doubt:
         sizes = np.where(rows.is_named, sizes, 0)
-    is_whole = has_all | ((sizes > 0) & (n_users >= sizes))
-    return _Communicators(sizes, n_users, is_whole)
+    is_size_known = sizes > 0
+    has_all_users = is_size_known & (n_users >= sizes)
+    return _Communicators(sizes, n_users, is_whole=has_all | has_all_users)
+
+
+def _recorded_sizes(ranks: Ranks) -> dict[str, int]:
+    """Return the number of ranks of each communicator that NCCL's payload describes, by name."""
+    sizes = {}
+    for rank in ranks:
+        for comm_id, n_ranks in rank.report.comm_sizes.items():
+            sizes[communicator_name(comm_id)] = n_ranks
+    return sizes
 
 
 def _match(rows: CommRows, n_ranks: int, *, has_doubt: bool, is_aligned: bool) -> _Matches:
     """Match the operations of all ranks that are one collective."""
     group, n_required = rows.groups(n_ranks)
     if has_doubt:
-        group[~rows.is_named[rows.communicator]] = matching.UNGROUPED
-    blocks = matching.match_collectives(group, rows.rank, n_required) if is_aligned else []
+        is_named = rows.is_named[rows.communicator]
+        group[~is_named] = matching.UNGROUPED
+    blocks = []
+    if is_aligned:
+        blocks = matching.match_collectives(group, rows.rank, n_required)
     is_aligning = np.array([name in ALIGNING for name in COLLECTIVES])
     return _Matches(blocks, is_aligning[rows.collective])
 
@@ -364,15 +402,15 @@ def _match(rows: CommRows, n_ranks: int, *, has_doubt: bool, is_aligned: bool) -
 def _find_clocks(run: _UnalignedRun, rows: CommRows, matches: _Matches) -> _Clocks:
     """Compare the clocks of reports, by collectives that all their ranks end together."""
     ranks = run.ranks
-    arguments = np.array([rank.argument for rank in ranks], np.int64)
-    is_one_report = np.unique(arguments).size == 1
+    arguments = [rank.argument for rank in ranks]
     if run.applied_offsets is None:
+        report_of_rank = np.array(arguments, np.int64)
         offsets = clock_offsets(
             matches.of_aligning(),
             rows.end_ns,
-            arguments[rows.rank],
+            report_of_rank[rows.rank],
             run.n_reports,
-            is_one_clock=is_one_report,
+            is_one_clock=_are_in_one_report(ranks),
         )
         remaining_ns = [offset.offset_ns for offset in offsets]
     else:
@@ -381,7 +419,9 @@ def _find_clocks(run: _UnalignedRun, rows: CommRows, matches: _Matches) -> _Cloc
     rank_offsets = [offsets[argument] for argument in arguments]
     errors_ns = np.array([_error_ns(offset) for offset in rank_offsets], np.int64)
     parts = np.array([offset.part for offset in rank_offsets], np.int64)
-    has_all_errors = np.unique(parts).size == 1 and bool((errors_ns != _UNKNOWN_ERROR_NS).all())
+    are_all_known = bool((errors_ns != _UNKNOWN_ERROR_NS).all())
+    n_parts = np.unique(parts).size
+    has_all_errors = are_all_known and n_parts == 1
     return _Clocks(
         offsets=offsets,
         remaining_ns=remaining_ns,
@@ -397,38 +437,47 @@ def _error_ns(offset: ClockOffset) -> int:
 
 
 def _on_one_clock(ranks: Ranks, rows: CommRows, clocks: _Clocks) -> CommRows:
-    offset_of_rank = np.array([clocks.remaining_ns[rank.argument] for rank in ranks], np.int64)
-    offset_ns = offset_of_rank[rows.rank]
-    return replace(rows, start_ns=rows.start_ns - offset_ns, end_ns=rows.end_ns - offset_ns)
+    remaining_ns = [clocks.remaining_ns[rank.argument] for rank in ranks]
+    offset_of_rank_ns = np.array(remaining_ns, np.int64)
+    offset_ns = offset_of_rank_ns[rows.rank]
+    start_ns = rows.start_ns - offset_ns
+    end_ns = rows.end_ns - offset_ns
+    return replace(rows, start_ns=start_ns, end_ns=end_ns)
+
+
+def _are_in_one_report(ranks: Ranks) -> bool:
+    arguments = {rank.argument for rank in ranks}
+    return len(arguments) == 1
 
 
 def _share_clocks(ranks: Ranks) -> bool:
     """Tell whether the ranks' times can be compared before any collective is matched."""
-    is_one_report = len({rank.argument for rank in ranks}) == 1
-    return is_one_report or _have_session_starts(ranks)
+    return _are_in_one_report(ranks) or _have_session_starts(ranks)
 
 
 def _have_session_starts(ranks: Ranks) -> bool:
     return all(rank.report.facts.session_start_utc_ns is not None for rank in ranks)
 
 
-def _is_contradicted(rows: CommRows, blocks: Sequence[Int64]) -> bool:
+def _is_contradicted(aligned: _AlignedRun) -> bool:
     """Tell whether aligned times contradict that a communicator without a name holds all ranks."""
-    if rows.has_ids:
+    rows = aligned.rows
+    is_in_question = aligned.is_comparable and aligned.doubt is None
+    if not is_in_question or rows.has_ids:
         return False
-    is_synchronizing = np.array([name in (*ALIGNING, "send_recv") for name in COLLECTIVES])
-    operation_synchronizes = is_synchronizing[rows.collective]
-    chosen = [
-        block[operation_synchronizes[block[:, 0]]]
-        for block in blocks
-        if block.shape[1] >= MIN_RANKS
-    ]
+    is_synchronizing = np.array([name in _SYNCHRONIZING for name in COLLECTIVES])
+    blocks = aligned.matches.blocks
+    blocks_of_ranks = [block for block in blocks if block.shape[1] >= MIN_RANKS]
+    is_chosen = is_synchronizing[rows.collective]
+    chosen = _chosen_collectives(blocks_of_ranks, is_chosen)
     if not chosen:
         return False
-    for communicator in range(len(rows.communicators)):
-        in_communicator = [
-            block[rows.communicator[block[:, 0]] == communicator] for block in chosen
-        ]
+    communicators = [rows.communicator[block[:, 0]] for block in chosen]
+    n_communicators = len(rows.communicators)
+    for communicator in range(n_communicators):
+        in_communicator = []
+        for block, communicator_of_collective in zip(chosen, communicators, strict=True):
+            in_communicator.append(block[communicator_of_collective == communicator])
         if is_contradicted_by_times(in_communicator, rows.start_ns, rows.end_ns):
             return True
     return False
@@ -439,26 +488,27 @@ def _problems(
 ) -> Iterator[Problem]:
     """Yield what keeps the ranks of a run from being compared."""
     n_ranks = len(run.ranks)
-    if n_ranks > 1 and any(rank.process.n_comm for rank in run.ranks):
+    has_comm = any(rank.process.n_comm for rank in run.ranks)
+    if n_ranks > 1 and has_comm:
         if run.is_aligned:
             yield from _problems_of_groups_and_clocks(aligned, has_log=run.log is not None)
         else:
             yield problem("steps-not-aligned")
     if waiting is not None and aligned.doubt is None:
-        yield from _problems_of_matches(
-            aligned, waiting, n_ranks=n_ranks, is_one_run=run.is_one_run
-        )
+        yield from _problems_of_lost(aligned, waiting, n_ranks=n_ranks, is_one_run=run.is_one_run)
+        yield from _problems_of_early_ends(aligned, waiting)
 
 
 def _problems_of_groups_and_clocks(aligned: _AlignedRun, *, has_log: bool) -> Iterator[Problem]:
     doubt = aligned.doubt
+    clocks = aligned.clocks
     if doubt is not None:
         yield problem_of_groups(aligned.rows, doubt, has_log=has_log)
     elif aligned.is_by_log:
         yield problem("groups-by-log")
-    if not aligned.clocks.is_common:
+    if not clocks.is_common:
         yield problem("no-common-clock")
-    elif not aligned.clocks.has_all_errors and doubt is None:
+    elif not clocks.has_all_errors and doubt is None:
         # With a doubt it is not known which collectives ranks share.
         yield problem("clock-error-unknown")
 
@@ -469,29 +519,40 @@ def problem_of_groups(rows: CommRows, doubt: Doubt, *, has_log: bool) -> Problem
     not_named = problem("groups-not-named", which=which, reason=doubt.value)
     if not has_log:
         return not_named
-    return replace(not_named, fix=(not_named.fix or "").removesuffix(OR_LOG))
+    fix = not_named.fix or ""
+    return replace(not_named, fix=fix.removesuffix(OR_LOG))
 
 
-def _problems_of_matches(
+def _problems_of_lost(
     aligned: _AlignedRun, waiting: matching.Waiting, *, n_ranks: int, is_one_run: bool
 ) -> Iterator[Problem]:
-    """Yield how many operations have no counterparts, or end before the last rank arrives."""
+    """Yield how many operations have no counterparts on other ranks."""
     rows = aligned.rows
     communicators = aligned.communicators
-    matches = aligned.matches
-    has_counterparts = communicators.is_whole | (communicators.n_users > 1)
-    is_lost = rows.in_step & ~waiting.is_matched & has_counterparts[rows.communicator]
+    has_several_users = communicators.n_users > 1
+    has_counterparts = (communicators.is_whole | has_several_users)[rows.communicator]
+    is_lost = rows.in_step & has_counterparts & ~waiting.is_matched
     n_lost = int(np.count_nonzero(is_lost))
     if n_lost:
         # A rank whose kernels or names were not recorded may match nothing in the same run.
-        has_each_rank = np.unique(rows.rank[rows.in_step]).size == n_ranks
-        may_be_different_runs = has_each_rank and not (is_one_run or matches.blocks)
+        ranks_in_steps = rows.rank[rows.in_step]
+        ranks_with_comm = np.unique(ranks_in_steps)
+        has_each_rank = ranks_with_comm.size == n_ranks
+        matches_nothing = not aligned.matches.blocks
+        may_be_different_runs = has_each_rank and matches_nothing and not is_one_run
         code = "different-runs" if may_be_different_runs else "unmatched-collectives"
-        yield problem(code, n=n_lost, total=int(np.count_nonzero(rows.in_step)))
+        n_in_steps = int(np.count_nonzero(rows.in_step))
+        yield problem(code, n=n_lost, total=n_in_steps)
+
+
+def _problems_of_early_ends(aligned: _AlignedRun, waiting: matching.Waiting) -> Iterator[Problem]:
+    """Yield how many operations end before the last rank arrives."""
+    rows = aligned.rows
     # A send, or the root of a broadcast, may end before its receiver arrives, because NCCL buffers
     # what it sends. Only collectives that all ranks end together show a wrong clock.
     is_before_last = rows.end_ns < waiting.column("last_start_ns")
-    n_early = int(np.count_nonzero(waiting.is_matched & matches.is_aligning & is_before_last))
+    is_aligning = waiting.is_matched & aligned.matches.is_aligning
+    n_early = int(np.count_nonzero(is_aligning & is_before_last))
     if n_early:
         code = "clocks-put-last-behind-end" if rows.has_ids else "ended-before-last-arrived"
         yield problem(code, n=n_early)

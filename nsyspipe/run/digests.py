@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import compress
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
@@ -104,7 +105,8 @@ class Rank(Struct, Generic[P], frozen=True):
     def span(self) -> tuple[int, int]:
         """First start and last end of its operations, or of its steps, aligned time."""
         first_ns, last_ns = self.process.span
-        return first_ns + self.shift_ns, last_ns + self.shift_ns
+        shift_ns = self.shift_ns
+        return first_ns + shift_ns, last_ns + shift_ns
 
 
 Ranks: TypeAlias = Sequence[Rank[ProcessDigest]]
@@ -124,12 +126,14 @@ def one_of_each_process(ranks: Sequence[R]) -> list[R]:
 
 def place(digests: Sequence[ReportDigest]) -> list[Rank[ProcessDigest]]:
     """List the ranks of a run, in order of argument."""
-    return _placed(digests, [digest.processes for digest in digests])
+    processes_of_reports = [digest.processes for digest in digests]
+    return _placed(digests, processes_of_reports)
 
 
 def place_hosts(digests: Sequence[ReportDigest]) -> list[Rank[HostDigest]]:
     """List the processes with steps of a run without device activity, in order of argument."""
-    return _placed(digests, [digest.hosts_with_steps for digest in digests])
+    hosts_of_reports = [digest.hosts_with_steps for digest in digests]
+    return _placed(digests, hosts_of_reports)
 
 
 def _placed(
@@ -137,11 +141,14 @@ def _placed(
 ) -> list[Rank[P]]:
     shifts_ns = clock_shifts(digests)
     ranks = []
-    for argument, (digest, processes) in enumerate(zip(digests, processes_of_reports, strict=True)):
-        is_alone = len({process.process_id for process in processes}) == 1
-        for process in processes:
-            rank = Rank(argument, digest, process, shifts_ns[argument], is_alone=is_alone)
-            ranks.append(rank)
+    for argument, processes in enumerate(processes_of_reports):
+        digest = digests[argument]
+        shift_ns = shifts_ns[argument]
+        process_ids = {process.process_id for process in processes}
+        is_alone = len(process_ids) == 1
+        ranks += [
+            Rank(argument, digest, process, shift_ns, is_alone=is_alone) for process in processes
+        ]
     return ranks
 
 
@@ -161,8 +168,9 @@ def clock_shifts(digests: Sequence[ReportDigest]) -> list[int]:
     That is its session start less the earliest one, or 0 for all if a report does not have it.
     """
     starts_ns = [digest.facts.session_start_utc_ns for digest in digests]
-    for has_ranks, start_ns in zip(have_ranks(digests), starts_ns, strict=True):
-        if has_ranks and start_ns is None:
-            return [0] * len(starts_ns)
-    first_ns = min((start_ns for start_ns in starts_ns if start_ns is not None), default=0)
+    starts_of_ranks_ns = compress(starts_ns, have_ranks(digests))
+    if None in starts_of_ranks_ns:
+        return [0] * len(starts_ns)
+    known_ns = [start_ns for start_ns in starts_ns if start_ns is not None]
+    first_ns = min(known_ns, default=0)
     return [0 if start_ns is None else start_ns - first_ns for start_ns in starts_ns]

@@ -7,8 +7,9 @@ import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor
+from itertools import compress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -132,22 +133,35 @@ def examine(
     job = _size_of_job(gathered, numbering, beside)
     reports = _reports_of_job(gathered, counts, reading, beside, job)
     names = display_names(paths)
-    problems = [*numbering.problems, *_problems_of_reports(reports, names)]
+    problems_of_reports = [*_problems_of_reports(reports, names)]
     capabilities = [_capability(question, reports, beside, names) for question in QUESTIONS]
-    digests = gathered.digests
+    problems = [*numbering.problems, *problems_of_reports]
+    problems += [*beside.sidecars.problems, *problems_of_files]
+    run_names = () if gathered.is_one_run else _names_of_runs(paths)
     return Examination(
         reports=tuple(names),
-        nsys_versions=_distinct([digest.facts.nsys_version for digest in digests]),
-        schema_versions=_distinct([digest.facts.schema_version for digest in digests]),
+        **_versions(gathered.digests),
         capabilities=tuple(capabilities),
-        problems=(*problems, *beside.sidecars.problems, *problems_of_files),
-        runs=() if gathered.is_one_run else _names_of_runs(paths),
+        problems=tuple(problems),
+        runs=run_names,
     )
 
 
+def _versions(digests: Sequence[ReportDigest]) -> dict[str, Any]:
+    """Return the versions of the reports, by field of `Examination`."""
+    all_facts = [digest.facts for digest in digests]
+    nsys_versions = [facts.nsys_version for facts in all_facts]
+    schema_versions = [facts.schema_version for facts in all_facts]
+    return {
+        "nsys_versions": _distinct(nsys_versions),
+        "schema_versions": _distinct(schema_versions),
+    }
+
+
 def _count_rows(paths: Sequence[Path], running: Executor) -> list[Counts]:
+    places = [place_for(running, path) for path in paths]
     with telling_shortage():
-        return list(running.map(read_counts, [place_for(running, path) for path in paths]))
+        return list(running.map(read_counts, places))
 
 
 def _distinct(values: Iterable[str | None]) -> tuple[str, ...]:
@@ -156,19 +170,21 @@ def _distinct(values: Iterable[str | None]) -> tuple[str, ...]:
 
 def _gather_reports(paths: Sequence[Path], reading: Reading, running: Executor) -> _GatheredReports:
     """Analyze all reports together, and again one by one if they are not of one run."""
-    sidecars = read_sidecars([source_of(path) for path in paths])
+    sources = [source_of(path) for path in paths]
+    sidecars = read_sidecars(sources)
     try:
         together = gather(paths, reading, sidecars, executor=running)
     except OptionError:
         # No range matches --step. Without it, the other questions can be answered.
         reading = dataclasses.replace(reading, step=None, is_capture=True)
         together = gather(paths, reading, sidecars, executor=running)
+    digests = together.digests
     try:
-        check_one_run(together.digests, ranks_or_hosts(together.digests), together.sidecars)
+        check_one_run(digests, ranks_or_hosts(digests), together.sidecars)
     except RankConflictError:
         by_report = [gather([path], reading, executor=running) for path in paths]
         return _GatheredReports(together, by_report, is_one_run=False)
-    by_report = [replace(together, digests=(digest,)) for digest in together.digests]
+    by_report = [replace(together, digests=(digest,)) for digest in digests]
     return _GatheredReports(together, by_report, is_one_run=True)
 
 
@@ -179,13 +195,15 @@ def _add_found_files(
     beside = replace(beside, sidecars=run.sidecars)
     if not beside.looks_beside:
         return beside, []
-    candidates = find_beside([source_of(path) for path in paths])
+    sources = [source_of(path) for path in paths]
+    wants_log = beside.log is None
+    wants_topology = beside.topology is None
     files = files_beside(
-        candidates,
+        find_beside(sources),
         run.digests,
         run.sidecars.sidecars,
-        wants_log=beside.log is None,
-        wants_topology=beside.topology is None,
+        wants_log=wants_log,
+        wants_topology=wants_topology,
     )
     log = beside.log or files.log
     topology = beside.topology or files.topology
@@ -228,18 +246,20 @@ def _reports_of_job(
     """Return each report, with what it takes from the other reports of its job."""
     is_host_only = gathered.is_host_only
     n_ranks = 0 if is_host_only else len(ranks_or_hosts(gathered.digests))
+    has_several_ranks = max(n_ranks, job.n_ranks or 1) > 1
     lacks_groups = gathered.is_one_run and _lacks_groups(gathered.together, beside)
     reports = []
     for argument, run in enumerate(gathered.by_report):
+        was_left_out = is_host_only and beside.sidecars.is_without_gpu(argument)
         report = Examined(
             digest=run.digests[0],
             counts=counts[argument],
             reading=reading,
             family=run.family,
             is_host_only=is_host_only,
-            was_left_out=is_host_only and beside.sidecars.is_without_gpu(argument),
+            was_left_out=was_left_out,
             job=job,
-            is_several=max(n_ranks, job.n_ranks or 1) > 1,
+            is_several=has_several_ranks,
             lacks_groups=lacks_groups,
         )
         reports.append(report)
@@ -249,11 +269,13 @@ def _reports_of_job(
 def _lacks_groups(run: Gathered, beside: Beside) -> bool:
     """Tell whether the process groups of a run are unknown, and so which ranks wait for which."""
     is_named = any(digest.comm_sizes for digest in run.digests)
-    n_ranks = sum(len(digest.processes) for digest in run.digests)
+    n_ranks_of_reports = [len(digest.processes) for digest in run.digests]
+    n_ranks = sum(n_ranks_of_reports)
     if is_named or n_ranks < MIN_RANKS:
         return False
     tables = merge(run, beside.rank_map, None, beside.log, frozenset())
-    return any(row.code == "groups-not-named" for row in tables.problems)
+    codes = [row.code for row in tables.problems]
+    return "groups-not-named" in codes
 
 
 def _problems_of_reports(reports: Sequence[Examined], names: Sequence[str]) -> Iterator[Problem]:
@@ -266,15 +288,17 @@ def _problems_of_reports(reports: Sequence[Examined], names: Sequence[str]) -> I
 
 
 def _problems_of_report(report: Examined) -> Iterator[Problem]:
-    for row in report.digest.problems:
+    digest = report.digest
+    for row in digest.problems:
         # An option that matches nothing changes no answer. Doubt whether a kernel communicates
         # changes only the metrics.
-        if row.code.endswith("-unmatched") or row.code in UNSURE_COMM:
+        is_unmatched_option = row.code.endswith("-unmatched")
+        if is_unmatched_option or row.code in UNSURE_COMM:
             yield row
-    version = report.digest.facts.schema_version
+    version = digest.facts.schema_version
     if version_numbers(version) > NEWEST_TESTED:
         yield problem("untested-version", version=version)
-    if not (report.digest.processes or report.was_left_out):
+    if not (digest.processes or report.was_left_out):
         yield problem("no-gpu-activity")
 
 
@@ -282,27 +306,46 @@ def _capability(
     question: Question, reports: Sequence[Examined], beside: Beside, names: Sequence[str]
 ) -> Capability:
     """Join the answers that the reports have for one question."""
-    answers = question.judge(reports, beside)
-    if reports[0].is_host_only:
-        answers = [
-            _without_devices(question.name, answer, report)
-            for answer, report in zip(answers, reports, strict=True)
-        ]
-    incomplete = [answer for answer in answers if answer.status != YES]
-    fixes = Counter(answer.fix for answer in incomplete if answer.fix)
-    most_common = fixes.most_common(1)
-    lacking = [name for answer, name in zip(answers, names, strict=True) if answer.status != YES]
+    answers = _answers(question, reports, beside)
+    status = _joint_status(answers)
+    is_incomplete = [answer.status != YES for answer in answers]
+    lacking = tuple(compress(names, is_incomplete))
+    n_sharers = _count_sharers(question.name, reports)
+    description = _describe(answers, n_sharers)
+    n_reports = len(answers)
+    n_complete = n_reports - len(lacking)
     return Capability(
         name=question.name,
         answers=question.answers,
-        status=_joint_status(answers),
-        found=_describe(answers, _count_sharers(question.name, reports)),
-        fix=most_common[0][0] if most_common else None,
+        status=status,
+        found=description,
+        fix=_most_common_fix(answers),
         is_used=question.is_used,
-        n_reports=len(answers),
-        n_with=len(answers) - len(lacking),
-        lacking=tuple(lacking),
+        n_reports=n_reports,
+        n_with=n_complete,
+        lacking=lacking,
     )
+
+
+def _answers(question: Question, reports: Sequence[Examined], beside: Beside) -> Sequence[Answer]:
+    """Return the answer of each report, which may be that no report has device activity."""
+    answers = question.judge(reports, beside)
+    if not reports[0].is_host_only:
+        return answers
+    answers_of_hosts = []
+    for answer, report in zip(answers, reports, strict=True):
+        host_answer = _without_devices(question.name, answer, report)
+        answers_of_hosts.append(host_answer)
+    return answers_of_hosts
+
+
+def _most_common_fix(answers: Sequence[Answer]) -> str | None:
+    """Return the fix that most incomplete answers have, None if none has a fix."""
+    incomplete = [answer for answer in answers if answer.status != YES]
+    fixes = [answer.fix for answer in incomplete if answer.fix]
+    for fix, _ in Counter(fixes).most_common(1):
+        return fix
+    return None
 
 
 def _joint_status(answers: Sequence[Answer]) -> str:
@@ -336,7 +379,8 @@ def _without_devices(question: str, answer: Answer, report: Examined) -> Answer:
         return answer
     if report.was_left_out:
         return Answer(NO, text="captured without a GPU")
-    return Answer(NO, text="no GPU activity" if answer.status == YES else answer.text, fix=fix)
+    text = "no GPU activity" if answer.status == YES else answer.text
+    return Answer(NO, text=text, fix=fix)
 
 
 def _describe(answers: Sequence[Answer], n_sharers: Sequence[int] | None) -> str:
@@ -344,17 +388,21 @@ def _describe(answers: Sequence[Answer], n_sharers: Sequence[int] | None) -> str
 
     `n_sharers` is how many ranks or processes share the counts of each report.
     """
+    n_reports = len(answers)
     complete = [answer for answer in answers if answer.status == YES]
+    n_complete = len(complete)
     counts = _describe_counts(answers, n_sharers)
     # If some reports have the answer, another field names those that do not.
-    words = counts or " / ".join(_texts(complete or answers))
+    words = counts or _texts(complete or answers)
     # A text that all reports share says itself which of them lack what.
     is_one_text = not counts and _have_one_text(answers)
-    if is_one_text or len(complete) in {0, len(answers)}:
+    if is_one_text or n_complete in {0, n_reports}:
         return words
-    words = f"{len(complete)} of {len(answers)} reports: {words}"
-    reasons = _texts([answer for answer in answers if _is_reason(answer)])
-    return words if counts or not reasons else f"{words} (the others: {' / '.join(reasons)})"
+    words = f"{n_complete} of {n_reports} reports: {words}"
+    reasons = _texts(filter(_is_reason, answers))
+    if counts or not reasons:
+        return words
+    return f"{words} (the others: {reasons})"
 
 
 def _have_one_text(answers: Iterable[Answer]) -> bool:
@@ -366,10 +414,10 @@ def _is_reason(answer: Answer) -> bool:
     return answer.status != YES and not answer.counts
 
 
-def _texts(answers: Iterable[Answer]) -> list[str]:
-    """Return the texts of some answers, each once."""
+def _texts(answers: Iterable[Answer]) -> str:
+    """Return the texts of some answers, each once, in one line."""
     texts = dict.fromkeys(answer.text for answer in answers)
-    return [text for text in texts if text]
+    return " / ".join(filter(None, texts))
 
 
 class _SharedCount(NamedTuple):
@@ -382,33 +430,49 @@ class _SharedCount(NamedTuple):
 
 def _describe_counts(answers: Sequence[Answer], n_sharers: Sequence[int] | None) -> str:
     """Return the counts of the reports in words, empty if there are none."""
-    counts = _shared_counts(answers, n_sharers or [1] * len(answers))
     is_shared = n_sharers is not None and sum(n_sharers) > 1
+    counts = _shared_counts(answers, n_sharers or [1] * len(answers))
     if not is_shared or not counts:
         return _show_sums(counts)
     # If ranks of one report differ, only their sum is known.
     if any(count.n % count.n_sharers for count in counts):
         return f"{_show_sums(counts)} in all ranks"
-    n_of_each = grouped((count.noun, count.n // count.n_sharers) for count in counts)
-    words = [f"{_show_range(values)} {noun}" for noun, values in n_of_each.items()]
-    return f"{', '.join(words)} per rank"
+    nouns = [count.noun for count in counts]
+    n_per_rank = [count.n // count.n_sharers for count in counts]
+    values_of_nouns = grouped(zip(nouns, n_per_rank, strict=True))
+    ranges = []
+    for noun, values in values_of_nouns.items():
+        shown = _show_range(values)
+        ranges.append(f"{shown} {noun}")
+    return f"{', '.join(ranges)} per rank"
 
 
 def _shared_counts(answers: Sequence[Answer], n_sharers: Sequence[int]) -> list[_SharedCount]:
-    pairs = [*zip(answers, n_sharers, strict=True)]
     # What there is instead counts only if no report has what the question asks for.
-    counted = [(answer, sharers) for answer, sharers in pairs if answer.status != NO] or pairs
+    has_positive_answer = any(answer.status != NO for answer in answers)
     counts = []
-    for answer, sharers in counted:
-        counts += [_SharedCount(noun, n, sharers) for noun, n in answer.counts]
+    for answer, n_ranks in zip(answers, n_sharers, strict=True):
+        if answer.status == NO and has_positive_answer:
+            continue
+        for noun, n in answer.counts:
+            count = _SharedCount(noun, n, n_ranks)
+            counts.append(count)
     return counts
 
 
 def _show_sums(counts: Iterable[_SharedCount]) -> str:
-    numbers = grouped((count.noun, count.n) for count in counts)
-    return ", ".join(f"{sum(values)} {noun}" for noun, values in numbers.items())
+    numbers_of_nouns = grouped((count.noun, count.n) for count in counts)
+    totals = []
+    for noun, numbers in numbers_of_nouns.items():
+        total = sum(numbers)
+        totals.append(f"{total} {noun}")
+    return ", ".join(totals)
 
 
 def _show_range(values: Sequence[int]) -> str:
     """Return the smallest and the largest of some numbers, or their only value."""
-    return " to ".join(dict.fromkeys((str(min(values)), str(max(values)))))
+    smallest = min(values)
+    largest = max(values)
+    if smallest == largest:
+        return str(smallest)
+    return f"{smallest} to {largest}"

@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, as_completed
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 from msgspec import Struct
 from msgspec.structs import replace
 
+from nsyspipe.analysis.attribution import Inputs
 from nsyspipe.analysis.devices import (
     ProcessShare,
     operations_by_process,
@@ -58,6 +60,7 @@ from nsyspipe.run.captures import (
     capture_numbers,
     captures_of_processes,
     joined_ranks,
+    parts_by_capture,
 )
 from nsyspipe.run.digests import (
     Rank,
@@ -71,13 +74,14 @@ from nsyspipe.run.digests import (
 from nsyspipe.run.process import (
     HostDigest,
     ProcessDigest,
+    ProcessEvents,
     ProcessSteps,
     digest_process,
     process_events,
 )
 from nsyspipe.run.sidecars import RunSidecars, run_sidecars, with_sidecar_facts
 from nsyspipe.run.step_sources import digest_hosts, host_families, process_steps
-from nsyspipe.run.unrecorded import unrecorded_processes
+from nsyspipe.run.unrecorded import UnrecordedProcess, unrecorded_processes
 from nsyspipe.run.workers import SerialExecutor, executor_for, place_for, telling_shortage
 
 # Families of ranges that a digest keeps.
@@ -88,6 +92,8 @@ MAX_COMPARED_FAMILIES = 8
 MAX_NAMED_FAMILIES = 6
 # Processes of one report. A node has some tens of them. Each takes 30 ms, even if it has nothing.
 MAX_PROCESSES = 256
+# A report's argument, and a process in it.
+_Place: TypeAlias = tuple[int, int]
 
 
 def texts_of(ranges: pa.Table) -> pa.StringArray:
@@ -101,7 +107,16 @@ def text_families(ranges: pa.Table, reading: Reading) -> tuple[TextFamilies, Tex
     """Return the families of ranges by their normalized texts, and those that steps may be of."""
     texts = texts_of(ranges)
     by_text = TextFamilies.by_text(texts)
-    return by_text, TextFamilies.by_option(texts, reading.step) if reading.step else by_text
+    if not reading.step:
+        return by_text, by_text
+    return by_text, TextFamilies.by_option(texts, reading.step)
+
+
+def _text_of_ranges(ranges: pa.Table) -> Int64:
+    """Return the text of each range, as an index into `texts_of`. There must be ranges."""
+    texts = ranges["text"].combine_chunks()
+    index: Int64 = texts.indices.to_numpy()
+    return index
 
 
 class _RangeTexts(Struct, frozen=True):
@@ -123,8 +138,8 @@ def _read_texts(ranges: pa.Table, reading: Reading) -> _RangeTexts:
     other_ranges = ranges
     n_named_steps = 0 if reading.step else None
     if reading.step and ranges.num_rows:
-        text_index = ranges["text"].combine_chunks().indices.to_numpy()
-        is_step = step_families.of_text[text_index] == 0
+        family = step_families.of_text[_text_of_ranges(ranges)]
+        is_step = family == 0
         other_ranges = ranges.filter(pa.array(~is_step))
         n_named_steps = int(np.count_nonzero(is_step))
     codes = phase_codes(by_text, reading.phases, texts_of(ranges))
@@ -160,13 +175,9 @@ def digest_report(
             is_decided=is_decided,
         )
     elif not is_decided and not reading.is_capture:
-        family = choose_host([[candidates for _, candidates in hosts.values()]], [0])
-    between = [
-        between_steps(
-            rank.ranges, texts.codes, rank_steps.members, capture.calls.all, rank.operations
-        )
-        for rank, rank_steps in zip(events, steps, strict=True)
-    ]
+        candidates_of_hosts = [candidates for _, candidates in hosts.values()]
+        family = choose_host([candidates_of_hosts], [0])
+    between = _inputs_between_steps(events, steps, texts.codes, capture.calls.all)
     capture = replace(capture, calls=replace(capture.calls, all=None))
     release_memory()
     digested = [
@@ -181,6 +192,21 @@ def digest_report(
     )
 
 
+def _inputs_between_steps(
+    events: Sequence[ProcessEvents],
+    steps: Sequence[ProcessSteps],
+    codes: Int64,
+    calls: pa.Table | None,
+) -> list[Inputs]:
+    """Return what the host of each rank does between steps. `codes` are phases by text."""
+    between = []
+    for rank, rank_steps in zip(events, steps, strict=True):
+        members = rank_steps.members
+        inputs = between_steps(rank.ranges, codes, members, calls, rank.operations)
+        between.append(inputs)
+    return between
+
+
 def _report_digest(
     path: str,
     reading: Reading,
@@ -192,50 +218,77 @@ def _report_digest(
     family: str | None,
 ) -> ReportDigest:
     """Put the digests of processes together with what the report shows as a whole."""
-    operations = capture.operations
     processes = tuple(process for process, _ in digested)
-    process_problems = [each for _, problems in digested for each in problems]
+    process_problems: list[Problem] = []
+    for _, problems_of_process in digested:
+        process_problems += problems_of_process
     families = largest_families(texts.other_ranges, texts.by_text, MAX_FAMILIES)
-    option_problems = [*_problems_of_options(reading, texts.codes, families, operations)]
-    unrecorded = unrecorded_processes(
-        capture.launches_without_kernels,
-        capture.ranges.table,
-        texts.step_families,
-        family,
-        _recorded_ranks(capture),
-    )
+    option_problems = list(_problems_of_options(reading, texts.codes, families, capture.operations))
     problems = [*capture.problems, *option_problems]
     problems += _with_fix_of_option(process_problems, option_problems)
+    phase_families = _phase_families(texts)
+    has_communication = _has_communication(capture, processes)
+    size_gap = _size_gap(capture, process_problems)
+    unrecorded = _unrecorded_processes(capture, texts.step_families, family)
     return ReportDigest(
         path=path,
-        facts=capture.facts,
-        mpi_ranks=capture.ranges.mpi_ranks,
-        comm_ranks=capture.payloads.comm_ranks,
-        comm_sizes=_communicator_sizes(capture),
         processes=processes,
         hosts=hosts,
         family=family,
         families=families,
-        phase_families=_phase_families(texts),
+        phase_families=phase_families,
         n_named_steps=texts.n_named_steps,
-        name_column=operations.name_column,
-        open_end_ns=capture.ranges.open_end_ns,
-        called=capture.called,
-        zones={**operations.zones, **capture.calls.zones},
-        n_graphs=operations.n_graphs,
-        n_nccl_ranges=capture.ranges.n_nccl,
-        n_message_bytes=len(capture.payloads.table["message_bytes"].drop_null()),
-        has_communication=_has_communication(capture, processes),
-        size_gap=_size_gap(capture, process_problems),
+        has_communication=has_communication,
+        size_gap=size_gap,
         problems=tuple(problems),
         unrecorded=unrecorded,
+        **_describe_reading(capture),
+        **_describe_communication(capture),
     )
+
+
+def _describe_reading(capture: Capture) -> dict[str, Any]:
+    """Return the fields of `ReportDigest` that say what was read, and how to read it again."""
+    operations = capture.operations
+    zones = {**operations.zones, **capture.calls.zones}
+    return {
+        "facts": capture.facts,
+        "name_column": operations.name_column,
+        "open_end_ns": capture.ranges.open_end_ns,
+        "called": capture.called,
+        "zones": zones,
+        "n_graphs": operations.n_graphs,
+    }
+
+
+def _describe_communication(capture: Capture) -> dict[str, Any]:
+    """Return the fields of `ReportDigest` that MPI's and NCCL's ranges give."""
+    ranges = capture.ranges
+    payloads = capture.payloads
+    message_bytes = payloads.table["message_bytes"].drop_null()
+    comm_sizes = _communicator_sizes(payloads.comm_sizes)
+    return {
+        "mpi_ranks": ranges.mpi_ranks,
+        "comm_ranks": payloads.comm_ranks,
+        "comm_sizes": comm_sizes,
+        "n_nccl_ranges": ranges.n_nccl,
+        "n_message_bytes": len(message_bytes),
+    }
+
+
+def _unrecorded_processes(
+    capture: Capture, step_families: TextFamilies, family: str | None
+) -> tuple[UnrecordedProcess, ...]:
+    launches = capture.launches_without_kernels
+    numbers = _recorded_ranks(capture)
+    return unrecorded_processes(launches, capture.ranges.table, step_families, family, numbers)
 
 
 def _split_by_process(path: str, capture: Capture) -> tuple[Capture, dict[int, ProcessShare]]:
     """Return a capture without its operations, and the operations of each process."""
-    kernels = capture.operations.kernels
-    copies = capture.operations.copies
+    operations = capture.operations
+    kernels = operations.kernels
+    copies = operations.copies
     n_processes = len(processes_with_operations(kernels, copies))
     if n_processes > MAX_PROCESSES:
         what = (
@@ -243,27 +296,31 @@ def _split_by_process(path: str, capture: Capture) -> tuple[Capture, dict[int, P
         )
         raise DamagedReportError(path, what, fix="pass one report per rank, or per node")
     shares = operations_by_process(kernels, copies, capture.calls.all)
-    without_tables = replace(
-        capture.operations, kernels=canonical.KERNELS.empty(), copies=canonical.COPIES.empty()
-    )
+    no_kernels = canonical.KERNELS.empty()
+    no_copies = canonical.COPIES.empty()
+    without_tables = replace(operations, kernels=no_kernels, copies=no_copies)
     return replace(capture, operations=without_tables), shares
 
 
-def _communicator_sizes(capture: Capture) -> dict[int, int]:
+def _communicator_sizes(comm_sizes: pa.Table) -> dict[int, int]:
     """Return the number of ranks of each communicator."""
-    sizes = capture.payloads.comm_sizes
-    comm_ids = sizes["comm_id"].to_pylist()
-    return dict(zip(comm_ids, sizes["n_ranks"].to_pylist(), strict=True))
+    comm_ids = comm_sizes["comm_id"].to_pylist()
+    n_ranks = comm_sizes["n_ranks"].to_pylist()
+    return dict(zip(comm_ids, n_ranks, strict=True))
 
 
 def _recorded_ranks(capture: Capture) -> dict[int, int]:
     """Return the rank of each process by NCCL's payload, else by MPI's thread names."""
-    by_nccl = {process: rank for process, (rank, _) in capture.payloads.comm_ranks.items()}
-    return capture.ranges.mpi_ranks | by_nccl
+    ranks = dict(capture.ranges.mpi_ranks)
+    for process_id, (rank, _) in capture.payloads.comm_ranks.items():
+        ranks[process_id] = rank
+    return ranks
 
 
 def _has_communication(capture: Capture, processes: Iterable[ProcessDigest]) -> bool:
-    return capture.ranges.has_communication or any(process.n_comm for process in processes)
+    if capture.ranges.has_communication:
+        return True
+    return any(process.n_comm for process in processes)
 
 
 def _size_gap(capture: Capture, process_problems: Iterable[Problem]) -> str | None:
@@ -299,13 +356,15 @@ def _phase_families(texts: _RangeTexts) -> tuple[tuple[str, str, int], ...]:
         return ()
     codes = texts.codes
     families = texts.by_text
-    text_index = ranges["text"].combine_chunks().indices.to_numpy()
     is_library = ranges["is_library"].to_numpy()
-    n_ranges = np.bincount(text_index[~is_library], minlength=codes.size)
+    text_of_ranges = _text_of_ranges(ranges)[~is_library]
+    n_ranges = np.bincount(text_of_ranges, minlength=codes.size)
+    is_phase = (codes >= 0) & (n_ranges > 0)
     counts: Counter[tuple[str, str]] = Counter()
-    for text in np.flatnonzero((codes >= 0) & (n_ranges > 0)).tolist():
-        family_and_phase = families.names[families.of_text[text]], PHASES[codes[text]]
-        counts[family_and_phase] += int(n_ranges[text])
+    for text in np.flatnonzero(is_phase).tolist():
+        family = families.names[families.of_text[text]]
+        phase = PHASES[codes[text]]
+        counts[family, phase] += int(n_ranges[text])
     return tuple((family, phase, n) for (family, phase), n in counts.items())
 
 
@@ -313,38 +372,49 @@ def _problems_of_options(
     reading: Reading, codes: Int64, families: Sequence[tuple[str, int]], operations: Operations
 ) -> Iterator[Problem]:
     """Yield patterns of options that match nothing, and communication that needs an option."""
-    if reading.comm_kernel is not None and operations.names and not operations.has_named_comm:
-        yield _problem_of_comm_pattern(reading.comm_kernel, operations)
+    comm_pattern = reading.comm_kernel
+    has_unnamed_comm = bool(operations.names) and not operations.has_named_comm
+    if comm_pattern is not None and has_unnamed_comm:
+        yield _problem_of_comm_pattern(comm_pattern, operations)
     elif operations.uncounted:
         yield _problem_of_uncounted(operations.uncounted)
-    names = ", ".join(repr(name) for name, _ in families[:MAX_NAMED_FAMILIES])
-    for code, (phase, default_pattern) in enumerate(PHASE_PATTERNS.items()):
+    shown_families = [repr(name) for name, _ in families[:MAX_NAMED_FAMILIES]]
+    if not shown_families:
+        return
+    for code, phase in enumerate(PHASES):
         pattern = reading.phases[phase].pattern
-        if names and pattern != default_pattern and code not in codes:
+        is_from_option = pattern != PHASE_PATTERNS[phase]
+        if is_from_option and code not in codes:
             yield problem(
                 "phase-pattern-unmatched",
                 option=f"--{phase}",
                 pattern=repr(pattern),
                 phase=phase,
-                families=names,
+                families=", ".join(shown_families),
             )
 
 
 def _problem_of_comm_pattern(pattern: re.Pattern[str], operations: Operations) -> Problem:
     """Return that --comm-kernel matches nothing, with kernels that look like communication."""
-    alike = {
-        kernel_label(name) for name in operations.names.values() if LIKE_COMMUNICATION.search(name)
-    }
-    shown = ", ".join(map(repr, sorted(alike)[:MAX_NAMED_FAMILIES])) or "none"
-    return problem("comm-kernel-unmatched", pattern=repr(pattern.pattern), alike=shown)
+    names = filter(LIKE_COMMUNICATION.search, operations.names.values())
+    labels = sorted({kernel_label(name) for name in names})
+    alike = ", ".join(map(repr, labels[:MAX_NAMED_FAMILIES]))
+    return problem("comm-kernel-unmatched", pattern=repr(pattern.pattern), alike=alike or "none")
 
 
 def _problem_of_uncounted(labels: Iterable[str]) -> Problem:
     """Return that kernels look like communication and do not count, with a pattern for them."""
-    functions = list(dict.fromkeys(label.partition(" [")[0] for label in labels))
-    pattern = "|".join(re.escape(name) for name in functions[:MAX_NAMED_FAMILIES])
+    functions = list(dict.fromkeys(_function_of_label(label) for label in labels))
+    escaped = map(re.escape, functions[:MAX_NAMED_FAMILIES])
+    pattern = "|".join(escaped)
     shown = few(map(repr, functions), MAX_NAMED_FAMILIES)
     return problem("uncounted-communication", names=shown, pattern=f"'{pattern}'")
+
+
+def _function_of_label(label: str) -> str:
+    """Return the function of a kernel's label, without its details in brackets."""
+    function, _, _ = label.partition(" [")
+    return function
 
 
 class Gathered(Struct, frozen=True):
@@ -380,11 +450,12 @@ def gather(
     # All files are checked before any is read.
     for path in paths:
         check_file(path)
+    sidecars = RunSidecars()
+    asks_for_steps = reading.step is None and not reading.is_capture
     with contextlib.nullcontext(executor) if executor else executor_for(paths, jobs) as running:
         digest_all = functools.partial(_digest_all, running, reading)
-        digests = digest_all([(str(path),) for path in paths], on_progress)
-        asks_for_steps = reading.step is None and not reading.is_capture
-        sidecars = RunSidecars()
+        calls = [(str(path),) for path in paths]
+        digests = digest_all(calls, on_progress)
         if found_sidecars:
             sidecars = run_sidecars(found_sidecars, digests, asks_for_steps=asks_for_steps)
         agreed = _agree_on_steps(digest_all, digests, reading, sidecars.family)
@@ -407,13 +478,16 @@ def _with_numbered_units(digests: Sequence[ReportDigest]) -> tuple[list[ReportDi
     Also returns whether it is sure that they are the same step.
     """
     parts = place(digests)
-    numbers_of_process: dict[tuple[int, int], Int64] = {}
+    numbers_of_process: dict[_Place, Int64] = {}
     n_before = 0
     is_aligned = True
-    for parts_of_capture in _parts_by_capture(parts):
+    for parts_of_capture in _parts_of_captures(parts):
         # All ranks of a process have the units of its first rank.
         leaders = one_of_each_process(parts_of_capture)
-        units = [(rank.process.comm, rank.process.members, rank.shift_ns) for rank in leaders]
+        units = []
+        for leader in leaders:
+            process = leader.process
+            units.append((process.comm, process.members, leader.shift_ns))
         numbers_of_leaders, is_sure = aligned_numbers(units)
         lowest, highest = _extremes(numbers_of_leaders)
         # Numbers go on after those of the capture before.
@@ -428,38 +502,40 @@ def _with_numbered_units(digests: Sequence[ReportDigest]) -> tuple[list[ReportDi
 def _extremes(arrays: Iterable[Int64]) -> tuple[int, int]:
     """Return the lowest and the highest of all numbers, 0 and 0 without numbers."""
     with_numbers = [numbers for numbers in arrays if numbers.size]
-    lowest = min((int(numbers.min()) for numbers in with_numbers), default=0)
-    highest = max((int(numbers.max()) for numbers in with_numbers), default=0)
+    if not with_numbers:
+        return 0, 0
+    lowest = min(int(numbers.min()) for numbers in with_numbers)
+    highest = max(int(numbers.max()) for numbers in with_numbers)
     return lowest, highest
 
 
-def _parts_by_capture(
+def _parts_of_captures(
     parts: Sequence[Rank[ProcessDigest]],
 ) -> list[list[Rank[ProcessDigest]]]:
     """Return the ranks of each capture of the run, in order of captures."""
     groups = captures_of_processes(parts, is_one_job=False)
-    captures = capture_numbers(groups) if len(groups) < len(parts) else {}
-    by_capture: dict[int, list[Rank[ProcessDigest]]] = {}
-    for part in parts:
-        by_capture.setdefault(captures.get(part.argument, 0), []).append(part)
-    return [by_capture[capture] for capture in sorted(by_capture)]
+    has_several_captures = len(groups) < len(parts)
+    captures = capture_numbers(groups) if has_several_captures else {}
+    return parts_by_capture(parts, captures)
 
 
 def _with_member_numbers(
     digests: Sequence[ReportDigest],
     parts: Sequence[Rank[ProcessDigest]],
-    numbers_of_process: Mapping[tuple[int, int], Int64],
+    numbers_of_process: Mapping[_Place, Int64],
 ) -> list[ReportDigest]:
     """Return digests whose members have other numbers. `parts` are all their ranks in order."""
     processes_of_reports: list[list[ProcessDigest]] = [[] for _ in digests]
     for part in parts:
+        process = part.process
         numbers = pa.array(numbers_of_process[part.place])
-        members = part.process.members.set_column(0, "number", numbers)
-        processes_of_reports[part.argument].append(replace(part.process, members=members))
-    return [
-        replace(digest, processes=tuple(processes))
-        for digest, processes in zip(digests, processes_of_reports, strict=True)
-    ]
+        members = process.members.set_column(0, "number", numbers)
+        processes = processes_of_reports[part.argument]
+        processes.append(replace(process, members=members))
+    numbered = []
+    for digest, processes in zip(digests, processes_of_reports, strict=True):
+        numbered.append(replace(digest, processes=tuple(processes)))
+    return numbered
 
 
 class _AgreedSteps(Struct, frozen=True):
@@ -494,8 +570,8 @@ def _agree_on_steps(
         return _AgreedSteps(digests, None, _why_no_family(digests))
     if _have_windows(digests):
         return _AgreedSteps(digests, family, None)
-    why = _why_no_windows(family, reading)
-    return _AgreedSteps(_redo(digest_all, digests, None), None, why)
+    digests = _redo(digest_all, digests, None)
+    return _AgreedSteps(digests, None, _why_no_windows(family, reading))
 
 
 def _why_no_windows(family: str, reading: Reading) -> str:
@@ -505,7 +581,8 @@ def _why_no_windows(family: str, reading: Reading) -> str:
 
 
 def _have_windows(digests: Sequence[ReportDigest]) -> bool:
-    return any(process.windows.num_rows for digest in digests for process in digest.processes)
+    processes = itertools.chain.from_iterable(digest.processes for digest in digests)
+    return any(process.windows.num_rows for process in processes)
 
 
 def _agree_on_host_steps(
@@ -518,7 +595,8 @@ def _agree_on_host_steps(
     candidates_of_reports = [_candidates_of_hosts(digest) for digest in digests]
     family = named or choose_host(candidates_of_reports, clock_shifts(digests))
     why = "no process has any" if family is None else None
-    return _AgreedSteps(_redo(digest_all, digests, family), family, why)
+    digests = _redo(digest_all, digests, family)
+    return _AgreedSteps(digests, family, why)
 
 
 def _candidates_of_hosts(digest: ReportDigest) -> list[tuple[Candidate, ...]]:
@@ -529,10 +607,12 @@ def _choose_family(digests: Sequence[ReportDigest]) -> str | None:
     """Return the best family that all ranks have."""
     groups = captures_of_processes(place(digests), is_one_job=False)
     families = []
+    shifts_ns = []
     for group in groups:
         captures = [part.process for part in group]
         families.append(candidates_of(captures))
-    return choose(families, [group[0].shift_ns for group in groups])
+        shifts_ns.append(group[0].shift_ns)
+    return choose(families, shifts_ns)
 
 
 def _why_no_family(digests: Sequence[ReportDigest]) -> str:
@@ -546,49 +626,59 @@ def _why_no_family(digests: Sequence[ReportDigest]) -> str:
             f"usual: {MORE_STEPS}, or pass --step '^{pattern}$'"
         )
     why = "no group of NVTX ranges qualifies as steps on every rank"
-    ranks = [process for digest in with_ranks for process in digest.processes]
+    ranks = list(itertools.chain.from_iterable(digest.processes for digest in with_ranks))
     units = _candidates_by_repetition(ranks)
+    if not units:
+        return f"{why}, and nsyspipe found a periodic launch pattern on no rank"
     # Units that are no part of a step would be the steps.
-    if units and all(unit.is_part for unit in units):
+    are_all_parts = all(unit.is_part for unit in units)
+    if are_all_parts:
         unit = max(units, key=lambda candidate: candidate.n_members)
         every_ms = unit.union_ns / unit.n_members / 1e6
         return (
             f"{why}. A launch pattern repeats {unit.n_members} times, every {every_ms:.3f} ms, "
             "but neither updates weights nor has a backward pass"
         )
-    where = f"only on {len(units)} of {len(ranks)} ranks" if units else "on no rank"
+    where = f"only on {len(units)} of {len(ranks)} ranks"
     return f"{why}, and nsyspipe found a periodic launch pattern {where}"
+
+
+def _largest_families(digest: ReportDigest) -> dict[str, int]:
+    """Return the number of ranges of the families among which messages look for steps."""
+    return dict(digest.families[:MAX_COMPARED_FAMILIES])
 
 
 def _single_step_range(digests: Sequence[ReportDigest]) -> str | None:
     """Return the family that is named like a step and has one range on each rank."""
     n_ranks = [len(digest.processes) for digest in digests]
-    largest = [dict(digest.families[:MAX_COMPARED_FAMILIES]) for digest in digests]
-    for name in largest[0]:
-        n_ranges = [families.get(name) for families in largest]
+    families_of_reports = [_largest_families(digest) for digest in digests]
+    for name in families_of_reports[0]:
+        n_ranges = [families.get(name) for families in families_of_reports]
         if is_step_name(name) and n_ranges == n_ranks:
             return name
     return None
 
 
 def _candidates_by_repetition(ranks: Sequence[ProcessDigest]) -> list[Candidate]:
-    return [
-        candidate for rank in ranks for candidate in rank.candidates if candidate.name == REPETITION
-    ]
+    candidates = itertools.chain.from_iterable(rank.candidates for rank in ranks)
+    return [candidate for candidate in candidates if candidate.name == REPETITION]
 
 
 def _redo(
     digest_all: _DigestAll, digests: list[ReportDigest], family: str | None
 ) -> list[ReportDigest]:
     """Digest again the reports whose windows, or whose hosts' steps, are of another family."""
-    wrong = [
-        argument
-        for argument, has_ranks in enumerate(have_ranks(digests))
-        if has_ranks and digests[argument].family != family
-    ]
-    redone = digest_all([(digests[argument].path, family) for argument in wrong])
-    digest_of = dict(zip(wrong, redone, strict=True))
-    return [digest_of.get(argument, digest) for argument, digest in enumerate(digests)]
+    redone = list(digests)
+    arguments: list[int] = []
+    calls: list[tuple[str, str | None]] = []
+    for argument, has_ranks in enumerate(have_ranks(digests)):
+        digest = digests[argument]
+        if has_ranks and digest.family != family:
+            arguments.append(argument)
+            calls.append((digest.path, family))
+    for argument, digest in zip(arguments, digest_all(calls), strict=True):
+        redone[argument] = digest
+    return redone
 
 
 def _digest_all(
@@ -599,6 +689,7 @@ def _digest_all(
 ) -> list[ReportDigest]:
     """Digest reports, each with its path and, if it is decided, its family."""
     report_progress = on_progress or (lambda _n_done, _n_calls: None)
+    n_calls = len(calls)
     # In this process, work is done while it is submitted. It stops at the first error.
     works_at_once = isinstance(running, SerialExecutor)
     futures: list[Future[ReportDigest]] = []
@@ -613,31 +704,31 @@ def _digest_all(
                 futures.append(future)
                 if works_at_once:
                     future.result()
-                    report_progress(len(futures), len(calls))
+                    report_progress(len(futures), n_calls)
             if not works_at_once:
                 for n_done, _ in enumerate(as_completed(futures), start=1):
-                    report_progress(n_done, len(calls))
-            return [
-                replace(future.result(), path=path)
-                for future, (path, *_) in zip(futures, calls, strict=True)
-            ]
+                    report_progress(n_done, n_calls)
+            digests = [future.result() for future in futures]
     except BaseException:
         for future in futures:
             future.cancel()
         raise
+    paths = [path for path, *_ in calls]
+    return [replace(digest, path=path) for digest, path in zip(digests, paths, strict=True)]
 
 
 def _no_match(pattern: str, digests: Sequence[ReportDigest]) -> OptionError:
     """Return the error of a step pattern that matches no range, with the largest families."""
     n_ranges: Counter[str] = Counter()
     for digest in digests:
-        n_ranges.update(dict(digest.families[:MAX_COMPARED_FAMILIES]))
-    named = list(n_ranges.items())[:MAX_NAMED_FAMILIES]
-    shown = ", ".join(f"{name!r} ({n})" for name, n in named)
-    example = next(iter(n_ranges), "step #").replace("#", "[0-9]+")
+        n_ranges.update(_largest_families(digest))
+    families = list(n_ranges)[:MAX_NAMED_FAMILIES]
+    shown = ", ".join(f"{name!r} ({n_ranges[name]})" for name in families)
+    example = families[0] if families else "step #"
+    example_pattern = example.replace("#", "[0-9]+")
     fix = (
         "leave out --step, or name one of these ranges, with [0-9]+ for digits: --step "
-        f"'^{example}$'"
+        f"'^{example_pattern}$'"
     )
     return OptionError(
         f"--step {pattern!r}",
@@ -651,4 +742,5 @@ def ranks_or_hosts(
     digests: Sequence[ReportDigest],
 ) -> list[Rank[ProcessDigest]] | list[Rank[HostDigest]]:
     """List what is numbered, in order of argument: ranks, or hosts with steps if no rank exists."""
-    return joined_ranks(place(digests), is_one_job=False) or place_hosts(digests)
+    ranks = joined_ranks(place(digests), is_one_job=False)
+    return ranks or place_hosts(digests)

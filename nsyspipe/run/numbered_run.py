@@ -53,20 +53,24 @@ def number_run(
 ) -> NumberedRun:
     """Give ranks, or hosts if a run has no ranks, their numbers, and find the size of the job."""
     digests = gathered.digests
-    report_names = display_names([Path(digest.path) for digest in digests])
+    report_paths = [Path(digest.path) for digest in digests]
     is_one_run = is_surely_one_run(digests, gathered.sidecars)
     ranks = joined_ranks(place(digests), is_one_job=is_one_run)
     hosts = [] if ranks else place_hosts(digests)
-    numbering = number_ranks(digests, ranks or hosts, rank_map, gathered.sidecars)
+    ranks_or_hosts = ranks or hosts
+    numbering = number_ranks(digests, ranks_or_hosts, rank_map, gathered.sidecars)
     job = job_size(
-        gathered, ranks or hosts, numbering, log=log, ranks_of_all_reports=ranks_of_all_reports
+        gathered, ranks_or_hosts, numbering, log=log, ranks_of_all_reports=ranks_of_all_reports
     )
-    is_capture = bool(ranks) and gathered.why_no_steps is not None
+    has_no_steps = gathered.why_no_steps is not None
+    is_capture = bool(ranks) and has_no_steps
+    numbered_ranks = _with_numbers(ranks, numbering, is_capture=is_capture)
+    numbered_hosts = _with_numbers(hosts, numbering, is_capture=False)
     return NumberedRun(
         gathered=gathered,
-        report_names=report_names,
-        ranks=_with_numbers(ranks, numbering, is_capture=is_capture),
-        hosts=_with_numbers(hosts, numbering, is_capture=False),
+        report_names=display_names(report_paths),
+        ranks=numbered_ranks,
+        hosts=numbered_hosts,
         numbering=numbering,
         job=job,
         ranks_of_all_reports=ranks_of_all_reports,
@@ -84,11 +88,9 @@ def _with_numbers(
         steps = [np.arange(len(rank.parts)) for rank in ranks]
     else:
         ordinals = step_ordinals([rank.parts for rank in ranks])
-        steps = step_numbers([rank.process.members["number"] for rank in ranks], ordinals)
+        marked_numbers = [rank.process.members["number"] for rank in ranks]
+        steps = step_numbers(marked_numbers, ordinals)
     # The numbers are those of ranks or of hosts: one of the two lists is empty.
-    numbers = zip(numbering.numbers, numbering.process_numbers, steps, strict=False)
-    numbered = [
-        with_steps(rank, number, process_number, rank_steps)
-        for rank, (number, process_number, rank_steps) in zip(ranks, numbers, strict=False)
-    ]
+    process_numbers = numbering.process_numbers
+    numbered = map(with_steps, ranks, numbering.numbers, process_numbers, steps)
     return sorted(numbered, key=lambda rank: rank.number)

@@ -6,10 +6,10 @@ This decides what to read of each report, who reads it, and yields results in or
 import contextlib
 import itertools
 from collections import Counter, deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -41,6 +41,7 @@ from nsyspipe.run.workers import SerialExecutor, jobs_for, place_for, size_of, t
 
 # A span without time, which does not change the hull with another span.
 _EMPTY_SPAN = (NEVER, -NEVER)
+_ALL_STEPS = (-NEVER, NEVER)
 # How many reports of a whole capture, or of some steps, wait for their turn. All operations of a
 # report are large. Those of some steps are small.
 _N_WHOLE_AHEAD = 1
@@ -88,21 +89,31 @@ def report_operations(task: ReportTask) -> list[OfRank]:
 
     The tables are sorted by all columns.
     """
-    kernel_names, tables = read_again(task.path, task.reading.comm_kernel, task.wanted)
+    reading = task.reading
+    kernel_names, tables = read_again(task.path, reading.comm_kernel, task.wanted)
     *_, all_ranges, _ = tables
-    families_by_text, families = text_families(all_ranges, task.reading)
-    phases = phase_codes(families_by_text, task.reading.phases, texts_of(all_ranges))
+    families_by_text, families = text_families(all_ranges, reading)
+    phases = phase_codes(families_by_text, reading.phases, texts_of(all_ranges))
     meanings = _TextMeanings(families, phases, kernel_names)
-    processes = sorted({rank.process_id for rank in task.ranks})
-    parts = [by_process(table, processes) for table in tables]
-    tables_of_process = {
-        process_id: _ProcessTables(*process_parts)
-        for process_id, *process_parts in zip(processes, *parts, strict=True)
-    }
-    return [
-        _operations_of_rank(task, rank, tables_of_process[rank.process_id], meanings)
-        for rank in task.ranks
-    ]
+    processes = {rank.process_id for rank in task.ranks}
+    tables_of_process = _tables_by_process(tables, processes)
+    results = []
+    for rank in task.ranks:
+        process_tables = tables_of_process[rank.process_id]
+        results.append(_operations_of_rank(task, rank, process_tables, meanings))
+    return results
+
+
+def _tables_by_process(
+    tables: Iterable[pa.Table | None], processes: Collection[int]
+) -> dict[int, _ProcessTables]:
+    """Return the part of each table that belongs to each process."""
+    ordered = sorted(processes)
+    parts = [by_process(table, ordered) for table in tables]
+    tables_of_process = {}
+    for process_id, *process_parts in zip(ordered, *parts, strict=True):
+        tables_of_process[process_id] = _ProcessTables(*process_parts)
+    return tables_of_process
 
 
 def _operations_of_rank(
@@ -119,7 +130,8 @@ def _operations_of_rank(
     if rank.backward is not None:
         phases["backward"] = rank.backward
     events = event_table(task.path, rank, operations, phases, members)
-    return rank.rank, events, phase_ranges_table(rank, operations, phases)
+    ranges = phase_ranges_table(rank, operations, phases)
+    return rank.rank, events, ranges
 
 
 def _members(
@@ -130,17 +142,26 @@ def _members(
     if family in families.names and rank.starts.size and ranges.num_rows:
         starts = ranges["start_ns"].to_numpy()
         ends = ranges["end_ns"].to_numpy()
-        thread_ids = ranges["thread_id"].to_numpy()
-        place = np.searchsorted(rank.starts, starts)
-        place = np.minimum(place, rank.starts.size - 1)
-        is_at_step = (rank.starts[place] == starts) & (rank.ends[place] == ends)
-        is_step = is_at_step & (thread_ids == rank.thread_id)
         text_code = ranges["text"].combine_chunks().indices.to_numpy()
-        is_of_family = families.of_text[text_code] == families.names.index(family)
-        rows = np.flatnonzero(is_step & is_of_family)
+        family_of_range = families.of_text[text_code]
+        is_of_family = family_of_range == families.names.index(family)
+        is_on_thread = ranges["thread_id"].to_numpy() == rank.thread_id
+        is_step = is_of_family & is_on_thread & _are_at_steps(rank, starts, ends)
+        rows = np.flatnonzero(is_step)
         # Of equal ranges, this is the one that the first reading took.
-        rows = rows[outermost(starts[rows], ends[rows])]
+        picks = outermost(starts[rows], ends[rows])
+        rows = rows[picks]
     return Members(rank.thread_id, rows, rank.starts, rank.ends)
+
+
+def _are_at_steps(rank: RankSteps, starts: Int64, ends: Int64) -> Flags:
+    """Tell which ranges have the start and the end of a step range."""
+    last_step = rank.starts.size - 1
+    next_step = np.searchsorted(rank.starts, starts)
+    place = np.minimum(next_step, last_step)
+    has_start: Flags = rank.starts[place] == starts
+    has_end: Flags = rank.ends[place] == ends
+    return has_start & has_end
 
 
 class _RankPart(NamedTuple):
@@ -159,11 +180,15 @@ class _CommTimes(NamedTuple):
 
     def take(self, rows: slice | Int64) -> "_CommTimes":
         """Return some of the operations."""
-        return _CommTimes(self.starts_ns[rows], self.ends_ns[rows], self.seqs[rows])
+        starts_ns = self.starts_ns[rows]
+        ends_ns = self.ends_ns[rows]
+        return _CommTimes(starts_ns, ends_ns, self.seqs[rows])
 
     def in_report_time(self, shift_ns: int) -> "_CommTimes":
         """Turn aligned times into times of the report."""
-        return _CommTimes(self.starts_ns - shift_ns, self.ends_ns - shift_ns, self.seqs)
+        starts_ns = self.starts_ns - shift_ns
+        ends_ns = self.ends_ns - shift_ns
+        return _CommTimes(starts_ns, ends_ns, self.seqs)
 
 
 def run_operations(
@@ -186,14 +211,17 @@ def run_operations(
     """
     if steps is not None:
         steps = check_steps(tables.steps, steps)
-    rows = tables.across.rows
-    all_times = _CommTimes(rows.start_ns, rows.end_ns, places_in_steps(tables.across))
+    across = tables.across
+    seqs = places_in_steps(across)
+    all_times = _CommTimes(across.rows.start_ns, across.rows.end_ns, seqs)
     parts_of_report: dict[int, list[_RankPart]] = {}
-    for rank, rows_of_rank in tables.across.by_rank():
+    for rank, rows_of_rank in across.by_rank():
         if ranks is not None and rank.number not in ranks:
             continue
-        for capture, times in _captures(rank, all_times.take(rows_of_rank)):
-            part = _RankPart(capture, _rank_steps(capture, times, steps))
+        times_of_rank = all_times.take(rows_of_rank)
+        for capture, times in _captures(rank, times_of_rank):
+            rank_steps = _rank_steps(capture, times, steps)
+            part = _RankPart(capture, rank_steps)
             parts_of_report.setdefault(capture.argument, []).append(part)
     tasks = [_task(parts, reading) for parts in parts_of_report.values()]
     return _in_order(tasks, jobs, executor)
@@ -203,11 +231,14 @@ def _captures(
     rank: Rank[ProcessDigest], times: _CommTimes
 ) -> Iterator[tuple[Rank[ProcessDigest], _CommTimes]]:
     """Yield each capture of a rank with its communication operations."""
-    starts_of_later_captures = [capture.span[0] for capture in rank.parts[1:]]
+    later_captures = rank.parts[1:]
+    starts_of_later_captures = [capture.span[0] for capture in later_captures]
     edges = np.searchsorted(times.starts_ns, starts_of_later_captures).tolist()
-    ends = itertools.pairwise([0, *edges, times.starts_ns.size])
-    for capture, (first, last) in zip(rank.parts, ends, strict=True):
-        yield capture, times.take(slice(first, last))
+    n_operations = times.starts_ns.size
+    rows_of_captures = itertools.pairwise([0, *edges, n_operations])
+    for capture, (first, last) in zip(rank.parts, rows_of_captures, strict=True):
+        rows = slice(first, last)
+        yield capture, times.take(rows)
 
 
 def _in_order(
@@ -216,14 +247,17 @@ def _in_order(
     """Run the tasks, a few ahead of the next one, and yield their results in order of rank."""
     # The captures of each rank that have been read.
     ready: dict[int, list[OfRank]] = {}
-    n_captures = Counter(rank.rank for task in tasks for rank in task.ranks)
+    captured_ranks = itertools.chain.from_iterable(task.ranks for task in tasks)
+    n_captures = Counter(rank.rank for rank in captured_ranks)
     waiting: deque[Future[list[OfRank]]] = deque()
     remaining = iter(tasks)
     with _running(tasks, jobs, executor) as (running, n_ahead), telling_shortage():
         try:
             for number in sorted(n_captures):
-                while len(ready.get(number, ())) < n_captures[number]:
-                    for task in itertools.islice(remaining, n_ahead - len(waiting)):
+                captures = ready.setdefault(number, [])
+                while len(captures) < n_captures[number]:
+                    n_free = n_ahead - len(waiting)
+                    for task in itertools.islice(remaining, n_free):
                         waiting.append(_submit(task, running))
                     for result in waiting.popleft().result():
                         ready.setdefault(result[0], []).append(result)
@@ -258,7 +292,8 @@ def _running(
         return
     is_whole = any(task.wanted.span is None for task in tasks)
     weight = _MEMORY_WEIGHT_OF_WHOLE if is_whole else 1
-    n_jobs = jobs_for([weight * size_of(Path(task.path)) for task in tasks], jobs)
+    weighted_sizes = [weight * size_of(Path(task.path)) for task in tasks]
+    n_jobs = jobs_for(weighted_sizes, jobs)
     if n_jobs == 1:
         yield SerialExecutor(), 1
         return
@@ -283,39 +318,53 @@ def _rank_steps(
     capture: Rank[ProcessDigest], times: _CommTimes, steps: tuple[int, int] | None
 ) -> RankSteps:
     """Return what the first reading found about a capture of a rank."""
-    process = capture.process
-    windows = Windows(
-        process.windows["member"].to_numpy(),
-        process.windows["start_ns"].to_numpy(),
-        process.windows["end_ns"].to_numpy(),
-        process.windows["is_complete"].to_numpy(),
-    )
-    starts_ns = process.members["start_ns"].to_numpy()
+    members = capture.process.members
+    starts_ns = members["start_ns"].to_numpy()
+    ends_ns = members["end_ns"].to_numpy()
+    n_ranges = starts_ns.size
+    numbers = capture.steps
+    windows = _windows(capture.process.windows)
     times = times.in_report_time(capture.shift_ns)
     span = None
     if steps is not None:
-        is_chosen_window = _between(capture.steps[windows.member], steps)
+        is_chosen_window = _between(numbers[windows.member], steps)
         span = _hull(windows.starts, windows.ends, is_chosen_window)
-        times = times.take(overlapping_rows(times.starts_ns, times.ends_ns, span))
+        wanted_rows = overlapping_rows(times.starts_ns, times.ends_ns, span)
+        times = times.take(wanted_rows)
+    is_chosen = _between(numbers[:n_ranges], steps)
+    thread_id = _thread_of_steps(capture)
     return RankSteps(
+        **_facts_of_process(capture.process),
         rank=capture.number,
-        process_id=process.process_id,
-        device=process.device,
         shift_ns=capture.shift_ns,
-        has_launches=process.has_launches,
-        thread_id=_thread_of_steps(capture),
+        thread_id=thread_id,
         starts=starts_ns,
-        ends=process.members["end_ns"].to_numpy(),
-        numbers=capture.steps,
-        backward=process.backward,
-        others=process.other_threads,
+        ends=ends_ns,
+        numbers=numbers,
         windows=windows,
-        is_chosen=_between(capture.steps[: starts_ns.size], steps),
+        is_chosen=is_chosen,
         span=span,
         comm_starts=times.starts_ns,
         comm_ends=times.ends_ns,
         seqs=times.seqs,
     )
+
+
+def _windows(table: pa.Table) -> Windows:
+    member = table["member"].to_numpy()
+    starts = table["start_ns"].to_numpy()
+    ends = table["end_ns"].to_numpy()
+    is_complete = table["is_complete"].to_numpy()
+    return Windows(member, starts, ends, is_complete)
+
+
+def _facts_of_process(process: ProcessDigest) -> dict[str, Any]:
+    """Return what `RankSteps` has of a process in the same form."""
+    facts: dict[str, Any] = {"process_id": process.process_id, "device": process.device}
+    facts["has_launches"] = process.has_launches
+    facts["backward"] = process.backward
+    facts["others"] = process.other_threads
+    return facts
 
 
 def _thread_of_steps(capture: Rank[ProcessDigest]) -> int:
@@ -327,7 +376,7 @@ def _thread_of_steps(capture: Rank[ProcessDigest]) -> int:
 
 
 def _between(numbers: Int64, steps: tuple[int, int] | None) -> Flags:
-    first, last = steps or (-NEVER, NEVER)
+    first, last = steps or _ALL_STEPS
     return (numbers >= first) & (numbers <= last)
 
 
@@ -335,7 +384,9 @@ def _hull(starts: Int64, ends: Int64, is_chosen: Flags) -> tuple[int, int]:
     """Return the first start and the last end of the chosen intervals."""
     if not is_chosen.any():
         return _EMPTY_SPAN
-    return int(starts[is_chosen].min()), int(ends[is_chosen].max())
+    first = starts[is_chosen].min()
+    last = ends[is_chosen].max()
+    return int(first), int(last)
 
 
 def _task(parts: Sequence[_RankPart], reading: Reading) -> ReportTask:
@@ -345,14 +396,16 @@ def _task(parts: Sequence[_RankPart], reading: Reading) -> ReportTask:
     starts = np.concatenate([rank.starts for rank in steps])
     ends = np.concatenate([rank.ends for rank in steps])
     is_chosen = np.concatenate([rank.is_chosen for rank in steps])
+    host_span = _hull(starts, ends, is_chosen) if is_chosen.any() else None
+    device_span = _device_span(parts)
     threads: set[int] = set()
     for rank in steps:
         if rank.starts.size:
             threads.update(rank.threads)
     wanted = Wanted(
-        span=_device_span(parts),
+        span=device_span,
         steps=(starts, ends),
-        host_span=_hull(starts, ends, is_chosen) if is_chosen.any() else None,
+        host_span=host_span,
         threads=tuple(sorted(threads)),
         name_column=report.name_column,
         open_end_ns=report.open_end_ns,
@@ -368,20 +421,24 @@ def _device_span(parts: Sequence[_RankPart]) -> tuple[int, int] | None:
 
     It covers the wanted operations, and the operations that the wanted steps launched.
     """
-    spans = [part.steps.span for part in parts if part.steps.span is not None]
+    all_steps = [part.steps for part in parts]
+    spans = [steps.span for steps in all_steps if steps.span is not None]
     if not spans:
         return None
     first_ns = [first for first, _ in spans]
     last_ns = [last for _, last in spans]
     for part in parts:
         members = part.rank.process.members.filter(part.steps.is_chosen)
-        first_ns += members["device_start_ns"].drop_null().to_pylist()
+        start_ns = members["device_start_ns"].drop_null()
+        end_ns = members["device_end_ns"].drop_null()
+        first_ns += start_ns.to_pylist()
         # The last operation may begin where it ends.
-        last_ns += pc.add(members["device_end_ns"].drop_null(), 1).to_pylist()
-    if parts[0].rank.report.called.launches.num_rows:
+        last_ns += pc.add(end_ns, 1).to_pylist()
+    calls_with_copies = parts[0].rank.report.called.launches
+    if calls_with_copies.num_rows:
         # A collective that is made of copies needs all of them, or it would be too short.
-        for part in parts:
-            if part.steps.comm_starts.size:
-                first_ns.append(int(part.steps.comm_starts.min()))
-                last_ns.append(int(part.steps.comm_ends.max()))
+        for steps in all_steps:
+            if steps.comm_starts.size:
+                first_ns.append(int(steps.comm_starts.min()))
+                last_ns.append(int(steps.comm_ends.max()))
     return min(first_ns), max(last_ns)

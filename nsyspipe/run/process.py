@@ -61,6 +61,10 @@ MAX_UNREPORTED_CLOCK_ERROR_NS = 1_000_000
 MAX_SHARE_BETWEEN_STEPS = 0.1
 _HOST_TIMES = ("host_launch_ns", "host_input_ns", "host_lead_ns")
 _Phases: TypeAlias = Mapping[str, PhaseRanges]
+# Of windows, by name of the column. None if not known.
+_Columns: TypeAlias = dict[str, Int64 | Flags | None]
+# Of members, by name of the column. None if not known.
+_PhaseCosts: TypeAlias = dict[str, Int64 | None]
 
 
 class ProcessEvents(Struct, frozen=True):
@@ -104,29 +108,35 @@ class _ProcessTables(Struct, frozen=True):
 
 def process_events(capture: Capture, shares: Mapping[int, ProcessShare]) -> Iterator[ProcessEvents]:
     """Yield the events of each rank, in the order of `devices.operations_by_process`."""
+    names = capture.operations.names
     tables = _tables_of_processes(capture, [*shares])
-    for (process_id, share), process in zip(shares.items(), tables, strict=True):
+    for process_id, process in zip(shares, tables, strict=True):
+        share = shares[process_id]
         messages = None
         if len(share.ranks) > 1:
-            messages = messages_of(share.whole, capture.operations.names, process.payloads)
-        for index, rank in enumerate(share.ranks):
+            messages = messages_of(share.whole, names, process.payloads)
+        is_first_rank = True
+        for rank in share.ranks:
             events = _events_of_rank(process_id, share, rank, process, messages)
-            yield events if index == 0 else replace(events, strays=())
+            yield events if is_first_rank else replace(events, strays=())
+            is_first_rank = False
 
 
 def _tables_of_processes(capture: Capture, process_ids: Sequence[int]) -> Iterator[_ProcessTables]:
     calls = capture.calls
-    has_copy_kinds = capture.recorded.memcpy and capture.recorded.kinds
+    recorded = capture.recorded
+    has_copy_kinds = recorded.memcpy and recorded.kinds
+    blocking_copies = calls.blocking_copies if has_copy_kinds else None
     tables = (
         capture.ranges.table,
         capture.payloads.table,
         calls.blocking,
-        calls.blocking_copies if has_copy_kinds else None,
+        blocking_copies,
         calls.waits,
         calls.all,
     )
-    by_table = [by_process(table, process_ids) for table in tables]
-    return itertools.starmap(_ProcessTables, zip(*by_table, strict=True))
+    tables_by_process = [by_process(table, process_ids) for table in tables]
+    return itertools.starmap(_ProcessTables, zip(*tables_by_process, strict=True))
 
 
 def _events_of_rank(
@@ -137,26 +147,25 @@ def _events_of_rank(
     messages: pa.Table | None,
 ) -> ProcessEvents:
     operations = rank.operations
-    device_id = None if rank.device is None else rank.device.device_id
+    device = rank.device
+    device_id = None if device is None else device.device_id
     clock = clock_of_device(operations, process.waits, process.calls, device_id)
     if messages is not None:
         is_of_rank = rank.is_of_rank[share.whole.is_comm]
         messages = messages.filter(pa.array(is_of_rank))
-    waits = None
-    if process.blocking_calls is not None and process.calls is not None:
-        waits = device_waits(
-            operations, process.calls, process.blocking_calls, process.waits, clock.offset_ns
-        )
+    has_launches = operations.n_without_launch < max(operations.n_launchable, 1)
+    blocking_copies = _copies_of_rank(process.blocking_copies, device)
+    waits = _waits_of_rank(operations, process, clock)
     return ProcessEvents(
         process_id=process_id,
         operations=operations,
         ranges=process.ranges,
-        has_launches=operations.n_without_launch < max(operations.n_launchable, 1),
+        has_launches=has_launches,
         blocking_calls=process.blocking_calls,
-        blocking_copies=_copies_of_rank(process.blocking_copies, rank.device),
+        blocking_copies=blocking_copies,
         payloads=process.payloads,
         clock=clock,
-        device=rank.device,
+        device=device,
         process_devices=share.whole.devices,
         messages=messages,
         strays=share.strays,
@@ -164,11 +173,23 @@ def _events_of_rank(
     )
 
 
+def _waits_of_rank(
+    operations: ProcessOperations, process: _ProcessTables, clock: DeviceClock
+) -> IntervalSet | None:
+    """Return when the host waits for the rank's device, or None if calls were not recorded."""
+    calls = process.calls
+    blocking_calls = process.blocking_calls
+    if calls is None or blocking_calls is None:
+        return None
+    return device_waits(operations, calls, blocking_calls, process.waits, clock.offset_ns)
+
+
 def _copies_of_rank(copies: pa.Table | None, device: RankDevice | None) -> pa.Table | None:
     """Return the copies on a rank's device. If its process used one device, these are all."""
     if copies is None or device is None:
         return copies
-    return copies.filter(pc.equal(copies["device_id"], device.device_id))
+    is_on_device = pc.equal(copies["device_id"], device.device_id)
+    return copies.filter(is_on_device)
 
 
 class ProcessSteps(Struct, frozen=True):
@@ -246,6 +267,7 @@ class ProcessDigest(_Process, frozen=True):
     other_threads: LaunchingThreads = NO_OTHER_THREADS
 
 
+_NO_KERNEL_LAUNCHED = "no kernel was launched in these ranges"
 _NO_KERNEL_LATER = "no kernel launched in these ranges starts later than the preceding step"
 
 
@@ -261,9 +283,9 @@ class HostDigest(_Process, frozen=True):
     @property
     def span(self) -> tuple[int, int]:
         """First start and last end of its steps, report time, ns. There must be steps."""
-        first_start_ns = pc.min(self.members["start_ns"]).as_py()
-        last_end_ns = pc.max(self.members["end_ns"]).as_py()
-        return first_start_ns, last_end_ns
+        first_start_ns = pc.min(self.members["start_ns"])
+        last_end_ns = pc.max(self.members["end_ns"])
+        return first_start_ns.as_py(), last_end_ns.as_py()
 
 
 def digest_process(
@@ -279,38 +301,56 @@ def digest_process(
     `between` is what its host does between steps.
     """
     operations = events.operations
-    recorded = capture.recorded
-    windows = (
-        capture_window(operations) if is_one_window else step_windows(steps.members, operations)
-    )
+    members = steps.members
+    windows = capture_window(operations) if is_one_window else step_windows(members, operations)
     phases = dict(steps.phases)
     if steps.backward is not None:
         phases["backward"] = steps.backward
-    has_names = recorded.kernels and recorded.names
-    has_copy_kinds = recorded.memcpy and recorded.kinds
-    n_comm = int(np.count_nonzero(operations.is_comm))
-    n_dtod = int(np.count_nonzero(operations.copy_kind == DTOD_KIND))
-    measures = _measure_rank(_RankWork.of(events, capture, windows, steps, phases), between)
+    work = _RankWork.of(events, capture, windows, steps, phases)
+    measures = _measure_rank(work, between)
     digest = ProcessDigest(
-        process_id=events.process_id,
         candidates=tuple(steps.candidates),
-        members=_members_table(events, steps.members),
-        device_id=operations.devices[0] if operations.devices else None,
-        device_ids=events.process_devices,
-        device=events.device,
-        n_kernels=operations.kernel_start.size if recorded.kernels else None,
-        n_comm=n_comm if has_names else None,
-        n_dtod=n_dtod if has_copy_kinds else None,
-        span=operations.span,
-        has_launches=events.has_launches,
+        members=_members_table(events, members),
         backward=steps.backward,
         other_threads=steps.other_threads,
+        **_describe_rank(events, capture.recorded),
         **measures,
     )
-    problems = [*steps.problems, *_problems_of_events(events, windows)]
+    problems = list(steps.problems)
+    problems += _problems_of_events(events, windows)
     if not is_one_window:
-        problems += _problems_of_steps(events, steps.members, windows, phases)
-    return digest, [replace(rank_problem, device_id=digest.device_id) for rank_problem in problems]
+        problems += _problems_of_steps(events, members, windows, phases)
+    device_id = digest.device_id
+    problems_of_device = [replace(each, device_id=device_id) for each in problems]
+    return digest, problems_of_device
+
+
+def _describe_rank(events: ProcessEvents, recorded: Recorded) -> dict[str, Any]:
+    """Return the fields of `ProcessDigest` that do not depend on steps."""
+    operations = events.operations
+    device_id = operations.devices[0] if operations.devices else None
+    return {
+        "process_id": events.process_id,
+        "device_id": device_id,
+        "device_ids": events.process_devices,
+        "device": events.device,
+        "span": operations.span,
+        "has_launches": events.has_launches,
+        **_count_operations(operations, recorded),
+    }
+
+
+def _count_operations(operations: ProcessOperations, recorded: Recorded) -> dict[str, int | None]:
+    """Return the fields of `ProcessDigest` that are counts, None for what was not recorded."""
+    n_kernels = n_comm = n_dtod = None
+    if recorded.kernels:
+        n_kernels = operations.kernel_start.size
+        if recorded.names:
+            n_comm = int(np.count_nonzero(operations.is_comm))
+    if recorded.memcpy and recorded.kinds:
+        is_dtod = operations.copy_kind == DTOD_KIND
+        n_dtod = int(np.count_nonzero(is_dtod))
+    return {"n_kernels": n_kernels, "n_comm": n_comm, "n_dtod": n_dtod}
 
 
 def _members_table(events: ProcessEvents, members: Members) -> pa.Table:
@@ -326,10 +366,17 @@ def _members_table(events: ProcessEvents, members: Members) -> pa.Table:
     return pa.table(columns)
 
 
+def _launches_of_kernels(operations: ProcessOperations) -> Int64:
+    """Return the time of the launch of each kernel that has one. The other kernels are last."""
+    return operations.kernel_launch[: operations.n_launched]
+
+
 def _launched_kernels(operations: ProcessOperations, members: Members) -> Int64:
     """Return how many kernels were launched in each step range."""
-    launches = np.sort(operations.kernel_launch[: operations.n_launched])
-    return np.searchsorted(launches, members.ends) - np.searchsorted(launches, members.starts)
+    launches = np.sort(_launches_of_kernels(operations))
+    n_before_start = np.searchsorted(launches, members.starts)
+    n_before_end = np.searchsorted(launches, members.ends)
+    return n_before_end - n_before_start
 
 
 def _problems_of_steps(
@@ -338,7 +385,8 @@ def _problems_of_steps(
     """Yield steps without window, launches outside of steps, and a backward pass not seen."""
     yield from _problems_of_windows(events, members, windows)
     yield from _problems_between_steps(events, members)
-    if not phases["backward"].starts.size and events.has_launches:
+    has_backward = phases["backward"].starts.size > 0
+    if events.has_launches and not has_backward:
         is_in_graphs = _runs_mostly_in_graphs(events.operations)
         code = "backward-in-graphs" if is_in_graphs else "no-backward"
         yield problem(code, process_id=events.process_id)
@@ -347,17 +395,19 @@ def _problems_of_steps(
 def _problems_of_windows(
     events: ProcessEvents, members: Members, windows: Windows
 ) -> Iterator[Problem]:
+    process_id = events.process_id
     n_members = members.starts.size
     if not n_members:
-        yield problem("steps-missing-on-rank", process_id=events.process_id)
+        yield problem("steps-missing-on-rank", process_id=process_id)
         return
-    without_window = np.setdiff1d(np.arange(n_members), windows.member)
-    if without_window.size:
-        n_kernels = _launched_kernels(events.operations, members)[without_window]
-        why = _NO_KERNEL_LATER if n_kernels.any() else "no kernel was launched in these ranges"
-        yield problem(
-            "step-without-window", process_id=events.process_id, n=without_window.size, why=why
-        )
+    all_members = np.arange(n_members)
+    without_window = np.setdiff1d(all_members, windows.member)
+    n_without = without_window.size
+    if n_without:
+        n_kernels = _launched_kernels(events.operations, members)
+        has_kernels = n_kernels[without_window].any()
+        why = _NO_KERNEL_LATER if has_kernels else _NO_KERNEL_LAUNCHED
+        yield problem("step-without-window", process_id=process_id, n=n_without, why=why)
 
 
 class _LaunchesBetween(Struct, frozen=True):
@@ -370,19 +420,23 @@ class _LaunchesBetween(Struct, frozen=True):
 
 def _count_launches_between(launches: Int64, members: Members) -> _LaunchesBetween:
     # The edges alternate: every second stretch, from the second on, is between two ranges.
-    edges = np.stack((members.starts, members.ends), axis=1).ravel()
-    n_by_stretch = np.diff(np.searchsorted(launches, edges))
+    spans = np.stack((members.starts, members.ends), axis=1)
+    edges = spans.ravel()
+    n_before_edge = np.searchsorted(launches, edges)
+    n_by_stretch = np.diff(n_before_edge)
     n_between = n_by_stretch[1::2].sum()
-    return _LaunchesBetween(n_between, n_between / max(n_by_stretch.sum(), 1))
+    n_all = max(n_by_stretch.sum(), 1)
+    return _LaunchesBetween(n_between, n_between / n_all)
 
 
 def _problems_between_steps(events: ProcessEvents, members: Members) -> Iterator[Problem]:
     operations = events.operations
-    launches = operations.kernel_launch[: operations.n_launched]
-    comm_launches = launches[operations.is_comm[: launches.size]]
+    launches = _launches_of_kernels(operations)
+    is_comm = operations.is_comm[: launches.size]
     between = _count_launches_between(launches, members)
-    comm_between = _count_launches_between(comm_launches, members)
-    if max(between.share, comm_between.share) > MAX_SHARE_BETWEEN_STEPS:
+    comm_between = _count_launches_between(launches[is_comm], members)
+    share_between = max(between.share, comm_between.share)
+    if share_between > MAX_SHARE_BETWEEN_STEPS:
         n_comm = comm_between.n_launches
         code = "comm-between-steps" if n_comm else "launches-between-steps"
         percent = f"{100 * between.share:.0f}"
@@ -391,23 +445,31 @@ def _problems_between_steps(events: ProcessEvents, members: Members) -> Iterator
 
 def _runs_mostly_in_graphs(operations: ProcessOperations) -> bool:
     """Tell whether CUDA graphs have more than half of the time of launched kernels."""
-    launches = operations.kernel_launch[: operations.n_launched]
-    durations_ns = (operations.kernel_end - operations.kernel_start)[: launches.size]
+    launches = _launches_of_kernels(operations)
+    n_launched = launches.size
+    starts_ns = operations.kernel_start[:n_launched]
+    ends_ns = operations.kernel_end[:n_launched]
+    durations_ns = ends_ns - starts_ns
     _, launch_of_kernel, n_kernels = np.unique(launches, return_inverse=True, return_counts=True)
-    is_whole_graph = operations.kernel_column("name_id")[: launches.size] == GRAPH_NAME_ID
+    name_ids = operations.kernel_column("name_id")[:n_launched]
+    is_whole_graph = name_ids == GRAPH_NAME_ID
     # A launch of several kernels is also that of a graph.
     is_in_graph = is_whole_graph | (n_kernels[launch_of_kernel] > 1)
-    return bool(2 * durations_ns[is_in_graph].sum() > durations_ns.sum())
+    in_graphs_ns = durations_ns[is_in_graph].sum()
+    return bool(2 * in_graphs_ns > durations_ns.sum())
 
 
 def member_columns(ranges: pa.Table, members: Members) -> dict[str, Any]:
     """Return the columns that every digest has of its members."""
-    if members.rows.size == members.starts.size:
-        texts = ranges["text"].take(pa.array(members.rows)).to_pylist()
-        numbers = pa.array([step_number(text) for text in texts], pa.int64())
+    n_members = members.starts.size
+    if members.rows.size == n_members:
+        rows = pa.array(members.rows)
+        texts = ranges["text"].take(rows)
+        step_numbers = [step_number(text) for text in texts.to_pylist()]
+        numbers = pa.array(step_numbers, pa.int64())
     else:
         # Members that a launch pattern shows have no ranges.
-        numbers = pa.array(np.arange(members.starts.size))
+        numbers = pa.array(np.arange(n_members))
     return {"number": numbers, "start_ns": members.starts, "end_ns": members.ends}
 
 
@@ -416,7 +478,8 @@ def _are_clocks_comparable(clock: DeviceClock, windows: Windows) -> bool:
     error_ns = clock.span_ns or 0
     if error_ns <= MAX_UNREPORTED_CLOCK_ERROR_NS or not len(windows):
         return True
-    return bool(error_ns < np.median(windows.ends - windows.starts))
+    durations_ns = windows.ends - windows.starts
+    return bool(error_ns < np.median(durations_ns))
 
 
 def _problems_of_events(events: ProcessEvents, windows: Windows) -> Iterator[Problem]:
@@ -424,28 +487,31 @@ def _problems_of_events(events: ProcessEvents, windows: Windows) -> Iterator[Pro
     yield from _problems_of_clock(events, windows)
     process_id = events.process_id
     for stray in events.strays:
-        yield problem(
-            "stray-device", process_id=process_id, device=stray.device_id, n=stray.n_operations
-        )
+        device_id = stray.device_id
+        yield problem("stray-device", process_id=process_id, device=device_id, n=stray.n_operations)
     n_missing = events.operations.n_without_launch
-    total = events.operations.n_launchable
+    n_launchable = events.operations.n_launchable
     if not events.has_launches:
-        yield problem("no-launches", process_id=process_id, n=total)
+        yield problem("no-launches", process_id=process_id, n=n_launchable)
     elif n_missing:
-        yield problem("launch-missing", process_id=process_id, n=n_missing, total=total)
+        yield problem("launch-missing", process_id=process_id, n=n_missing, total=n_launchable)
 
 
 def _problems_of_clock(events: ProcessEvents, windows: Windows) -> Iterator[Problem]:
     clock = events.clock
     error_ns = clock.span_ns
-    device = "the device" if events.device is None else f"device {events.device.device_id}"
+    device = "the device"
+    if events.device is not None:
+        device = f"device {events.device.device_id}"
     facts: dict[str, Any] = {"device": device, "process_id": events.process_id}
     if clock.offset_ns:
-        yield problem("device-clock-apart", **facts, ms=f"{clock.offset_ns / 1e6:+,.3f}")
+        offset_ms = f"{clock.offset_ns / 1e6:+,.3f}"
+        yield problem("device-clock-apart", **facts, ms=offset_ms)
     if error_ns is not None and error_ns > MAX_UNREPORTED_CLOCK_ERROR_NS:
         is_comparable = _are_clocks_comparable(clock, windows)
         code = "device-clock-uncertain" if is_comparable else "device-clock-unknown"
-        yield problem(code, **facts, ms=f"{error_ns / 1e6:,.3f}")
+        error_ms = f"{error_ns / 1e6:,.3f}"
+        yield problem(code, **facts, ms=error_ms)
 
 
 class _RankWork(Struct, frozen=True):
@@ -472,15 +538,18 @@ class _RankWork(Struct, frozen=True):
         phases: _Phases,
     ) -> "_RankWork":
         operations = events.operations
+        device = device_time(operations, windows)
+        kernel_phase = phases_of_launches(phases, operations.kernel_launch)
+        copy_phase = phases_of_launches(phases, operations.copy_launch)
         return cls(
             events=events,
             capture=capture,
             windows=windows,
             steps=steps,
             phases=phases,
-            device=device_time(operations, windows),
-            kernel_phase=phases_of_launches(phases, operations.kernel_launch),
-            copy_phase=phases_of_launches(phases, operations.copy_launch),
+            device=device,
+            kernel_phase=kernel_phase,
+            copy_phase=copy_phase,
         )
 
     @property
@@ -489,13 +558,20 @@ class _RankWork(Struct, frozen=True):
         return self.events.operations
 
     @property
+    def offset_ns(self) -> int:
+        """What is added to times of the host to get times of the device."""
+        return self.events.clock.offset_ns
+
+    @property
     def has_named_kernels(self) -> bool:
         """Whether kernels and their names were recorded."""
-        return self.capture.recorded.kernels and self.capture.recorded.names
+        recorded = self.capture.recorded
+        return recorded.kernels and recorded.names
 
     def in_backward(self, phase: NDArray[np.int8]) -> Flags | None:
         """Return which operations, by their phase, are in backward, or None without backward."""
-        if not self.phases["backward"].starts.size:
+        backward = self.phases["backward"]
+        if not backward.starts.size:
             return None
         is_in_backward: Flags = phase == PHASES.index("backward")
         return is_in_backward
@@ -505,7 +581,7 @@ class _MeasuredWindows(Struct, frozen=True):
     """What the windows of one rank show."""
 
     # by name of the column
-    columns: dict[str, Int64 | Flags | None]
+    columns: _Columns
     causes: IdleCauses
     # the idle time of each phase, by its index in `names.PHASES`
     idle_ns_by_phase: list[Int64]
@@ -513,41 +589,56 @@ class _MeasuredWindows(Struct, frozen=True):
 
 def _measure_rank(work: _RankWork, between: Inputs) -> dict[str, Any]:
     """Return the fields of `ProcessDigest` that are measured."""
-    names = work.capture.operations.names
-    members = work.steps.members
+    operations = work.operations
     windows = work.windows
-    comm_streams = work.operations.kernel_column("stream_id")[work.operations.is_comm]
-    stream = compute_stream(work.operations, comm_streams) if work.has_named_kernels else None
+    is_comm = operations.is_comm
+    comm_streams = operations.kernel_column("stream_id")[is_comm]
+    stream = compute_stream(operations, comm_streams) if work.has_named_kernels else None
     measured = _measure_windows(work, between)
     columns = measured.columns.copy()
-    columns.update(_measure_comm_and_graphs(work, comm_streams, stream))
+    columns |= _measure_comm_and_graphs(work, comm_streams, stream)
     costs = _measure_phases(work, measured.idle_ns_by_phase)
-    kernels, by_window = kernels_table(
-        work.operations, names, work.kernel_phase, work.device.comm, windows
+    names = work.capture.operations.names
+    kernels, kernels_by_window = kernels_table(
+        operations, names, work.kernel_phase, work.device.comm, windows
     )
-    unknown = pa.nulls(len(windows), pa.int64())
-    arrays = {
-        name: unknown if values is None else pa.array(values) for name, values in columns.items()
-    }
-    comm = comm_operations(
-        work.device,
-        names,
-        members,
-        work.events.payloads,
-        work.steps.passes,
-        messages=work.events.messages,
-    )
+    comm = _list_comm_operations(work)
+    windows_table = _windows_table(columns, len(windows))
+    phases = _phases_table(costs, work.capture.recorded)
+    hidden = NarrowIntervals.of(work.device.hidden)
     return {
         "compute_stream_id": stream,
         "comm": comm,
-        "windows": pa.table(arrays),
-        "phases": _phases_table(costs, work.capture.recorded),
+        "windows": windows_table,
+        "phases": phases,
         "kernels": kernels,
-        "kernels_by_window": by_window,
+        "kernels_by_window": kernels_by_window,
         "blocked_ns_by_call": measured.causes.by_call,
         "of_copies_ns_by_call": measured.causes.of_copies_by_call,
-        "hidden": NarrowIntervals.of(work.device.hidden),
+        "hidden": hidden,
     }
+
+
+def _list_comm_operations(work: _RankWork) -> CommOperations:
+    names = work.capture.operations.names
+    events = work.events
+    return comm_operations(
+        work.device,
+        names,
+        work.steps.members,
+        events.payloads,
+        work.steps.passes,
+        messages=events.messages,
+    )
+
+
+def _windows_table(columns: _Columns, n_windows: int) -> pa.Table:
+    """Return the columns of windows as a table, with null for what is not known."""
+    unknown = pa.nulls(n_windows, pa.int64())
+    arrays = {}
+    for name, values in columns.items():
+        arrays[name] = unknown if values is None else pa.array(values)
+    return pa.table(arrays)
 
 
 def _measure_windows(work: _RankWork, between: Inputs) -> _MeasuredWindows:
@@ -555,28 +646,34 @@ def _measure_windows(work: _RankWork, between: Inputs) -> _MeasuredWindows:
     device = work.device
     windows = work.windows
     recorded = work.capture.recorded
-    offset_ns = work.events.clock.offset_ns
     has_launches = bool(work.operations.n_launched)
     kernels_in_backward = work.in_backward(work.kernel_phase) if has_launches else None
-    columns = breakdown(device, kernels_in_backward, recorded)
-    data_phase = work.phases["data"]
-    data = union_of(union(data_phase.starts, data_phase.ends), between.data)
-    inputs = Inputs(data.shifted(offset_ns), between.quiet.shifted(offset_ns))
-    causes, idle_ns_by_phase = _measure_idle(work, columns["idle_ns"], inputs)
-    if columns["exposed_comm_ns"] is None or not has_launches:
+    measures = breakdown(device, kernels_in_backward, recorded)
+    inputs = Inputs(_inputs_of_data_phase(work, between), between.quiet)
+    measured = _measure_idle(work, measures["idle_ns"], inputs)
+    causes = measured.causes
+    if measures["exposed_comm_ns"] is None or not has_launches:
         causes.columns["exposed_late_comm_ns"] = None
-    columns |= causes.columns
-    columns |= grad_copies(device, work.in_backward(work.copy_phase), recorded)
-    columns |= blocking_copies(device, work.events.blocking_copies, recorded)
-    columns |= _host_times(work, union_of(data, between.quiet))
-    all_columns: dict[str, Int64 | Flags | None] = {
+    measures |= causes.columns
+    copies_in_backward = work.in_backward(work.copy_phase)
+    measures |= grad_copies(device, copies_in_backward, recorded)
+    measures |= blocking_copies(device, work.events.blocking_copies, recorded)
+    measures |= _host_times(work, inputs)
+    columns: _Columns = {
         "member": windows.member,
         "start_ns": windows.starts,
         "end_ns": windows.ends,
         "is_complete": windows.is_complete,
-        **columns,
+        **measures,
     }
-    return _MeasuredWindows(all_columns, causes, idle_ns_by_phase)
+    return _MeasuredWindows(columns, causes, measured.idle_ns_by_phase)
+
+
+def _inputs_of_data_phase(work: _RankWork, between: Inputs) -> IntervalSet:
+    """Return when the host was getting input in ranges of the data phase, in or between steps."""
+    data_phase = work.phases["data"]
+    in_steps = union(data_phase.starts, data_phase.ends)
+    return union_of(in_steps, between.data)
 
 
 def _measure_comm_and_graphs(
@@ -589,37 +686,43 @@ def _measure_comm_and_graphs(
     operations = work.operations
     windows = work.windows
     is_graph = operations.kernel_column("name_id") == GRAPH_NAME_ID
-    graphs = union(operations.kernel_start[is_graph], operations.kernel_end[is_graph])
+    graph_starts = operations.kernel_start[is_graph]
+    graph_ends = operations.kernel_end[is_graph]
+    graph_ns = windows.covered(union(graph_starts, graph_ends))
     on_compute_stream_ns = delay_ns = overhead_ns = None
     if work.has_named_kernels:
         on_compute_stream_ns = comm_on_stream(operations, comm_streams, stream, windows)
         delay_ns = comm_delays(operations, work.device.comm, windows)
-    if work.capture.overhead is not None:
-        overhead = union(*work.capture.overhead.of_process(work.events.process_id))
-        overhead_ns = windows.covered(overhead)
+    overhead = work.capture.overhead
+    if overhead is not None:
+        starts, ends = overhead.of_process(work.events.process_id)
+        overhead_ns = windows.covered(union(starts, ends))
     return {
         "comm_on_compute_stream_ns": on_compute_stream_ns,
         "comm_delay_ns": delay_ns,
-        "graph_ns": windows.covered(graphs),
+        "graph_ns": graph_ns,
         "overhead_ns": overhead_ns,
     }
 
 
-def _measure_phases(
-    work: _RankWork, idle_ns_by_phase: Sequence[Int64]
-) -> dict[str, dict[str, Int64 | None]]:
+def _measure_phases(work: _RankWork, idle_ns_by_phase: Sequence[Int64]) -> dict[str, _PhaseCosts]:
     """Return the costs of each phase, a value per member."""
     members = work.steps.members
+    copies = work.events.blocking_copies
     costs = {}
-    for code, (name, ranges) in enumerate(work.phases.items()):
-        in_phase = work.kernel_phase == code, work.copy_phase == code
-        costs[name] = phase_costs(ranges, members, work.device, in_phase, idle_ns_by_phase[code])
-        n_copies = launches_in_phase(ranges, members, work.events.blocking_copies)
-        costs[name]["n_blocking_copies"] = n_copies
+    for code, phase in enumerate(work.phases):
+        ranges = work.phases[phase]
+        kernels_in_phase = work.kernel_phase == code
+        copies_in_phase = work.copy_phase == code
+        in_phase = kernels_in_phase, copies_in_phase
+        idle_ns = idle_ns_by_phase[code]
+        columns = phase_costs(ranges, members, work.device, in_phase, idle_ns)
+        columns["n_blocking_copies"] = launches_in_phase(ranges, members, copies)
+        costs[phase] = columns
     return costs
 
 
-def _host_times(work: _RankWork, inputs: IntervalSet) -> dict[str, Int64 | None]:
+def _host_times(work: _RankWork, inputs: Inputs) -> dict[str, Int64 | None]:
     """Return the host's times as columns of `schema.STEPS`.
 
     They are None without launches, or if names and ends of calls were not recorded.
@@ -627,43 +730,54 @@ def _host_times(work: _RankWork, inputs: IntervalSet) -> dict[str, Int64 | None]
     events = work.events
     if events.device_waits is None or not events.operations.n_launched:
         return dict.fromkeys(_HOST_TIMES)
+    all_inputs = union_of(inputs.data, inputs.quiet)
     times = host_times(
         events.operations,
         work.steps.members,
         work.windows,
         waits=events.device_waits,
-        inputs=inputs,
-        offset_ns=events.clock.offset_ns,
+        inputs=all_inputs,
+        offset_ns=work.offset_ns,
     )
-    return dict(zip(_HOST_TIMES, (times.launch_ns, times.input_ns, times.lead_ns), strict=True))
+    columns = times.launch_ns, times.input_ns, times.lead_ns
+    return dict(zip(_HOST_TIMES, columns, strict=True))
 
 
-def _measure_idle(
-    work: _RankWork, idle_ns: Int64 | None, inputs: Inputs
-) -> tuple[IdleCauses, list[Int64]]:
+class _MeasuredIdle(Struct, frozen=True):
+    """Why one rank idles, and in which phases."""
+
+    causes: IdleCauses
+    # by the index of the phase in `names.PHASES`
+    idle_ns_by_phase: list[Int64]
+
+
+def _measure_idle(work: _RankWork, idle_ns: Int64 | None, inputs: Inputs) -> _MeasuredIdle:
     """Return the causes of idle time, and the idle time of each phase.
 
     The causes are unknown if the clocks of device and host cannot be compared. The many gaps that
-    this needs are not kept.
+    this needs are not kept. `inputs` are in the time of the host.
     """
     events = work.events
     windows = work.windows
-    offset_ns = events.clock.offset_ns
+    offset_ns = work.offset_ns
     gaps = idle_gaps(events.operations, offset_ns)
-    blocking_calls = _shift_calls(events.blocking_calls, offset_ns)
     phase_of_operation = np.append(work.kernel_phase, work.copy_phase)
-    by_phase = phase_idle(gaps, windows, phase_of_operation[gaps.operation], len(PHASES))
+    phase_of_gap = phase_of_operation[gaps.operation]
+    idle_ns_by_phase = phase_idle(gaps, windows, phase_of_gap, len(PHASES))
     known_idle_ns = idle_ns if _are_clocks_comparable(events.clock, windows) else None
-    causes = idle_causes(gaps, windows, known_idle_ns, inputs, blocking_calls)
+    data = inputs.data.shifted(offset_ns)
+    quiet = inputs.quiet.shifted(offset_ns)
+    blocking_calls = _shift_calls(events.blocking_calls, offset_ns)
+    causes = idle_causes(gaps, windows, known_idle_ns, Inputs(data, quiet), blocking_calls)
     late_start_ns = exposed_late_comm_ns = None
     if known_idle_ns is not None:
         late_start_ns = late_starts(gaps, windows)
         exposed_late_comm_ns = exposed_by_late_launches(work.device, gaps.latency_ns, offset_ns)
-    by_launches = {
+    columns = causes.columns | {
         "idle_late_start_ns": late_start_ns,
         "exposed_late_comm_ns": exposed_late_comm_ns,
     }
-    return replace(causes, columns=causes.columns | by_launches), by_phase
+    return _MeasuredIdle(replace(causes, columns=columns), idle_ns_by_phase)
 
 
 def _shift_calls(calls: pa.Table | None, offset_ns: int) -> pa.Table | None:
@@ -671,26 +785,31 @@ def _shift_calls(calls: pa.Table | None, offset_ns: int) -> pa.Table | None:
     if calls is None or not offset_ns:
         return calls
     for name in ("start_ns", "end_ns"):
-        shifted = pc.add(calls[name], offset_ns)
-        calls = calls.set_column(calls.column_names.index(name), name, shifted)
+        place = calls.column_names.index(name)
+        shifted_ns = pc.add(calls[name], offset_ns)
+        calls = calls.set_column(place, name, shifted_ns)
     return calls
 
 
-def _phases_table(costs: Mapping[str, Mapping[str, Int64 | None]], recorded: Recorded) -> pa.Table:
+def _phases_table(costs: Mapping[str, _PhaseCosts], recorded: Recorded) -> pa.Table:
     """Return a row per (phase, member), with null for what was not recorded."""
-    unrecorded = [] if recorded.names else ["compute_ns", "comm_ns", "exposed_comm_ns"]
+    unrecorded: set[str] = set()
+    if not recorded.names:
+        unrecorded |= {"compute_ns", "comm_ns", "exposed_comm_ns"}
     if not (recorded.memcpy and recorded.memset):
-        unrecorded += ["device_ns", "idle_ns"]
+        unrecorded |= {"device_ns", "idle_ns"}
     tables = []
     for phase, columns in costs.items():
         n_rows = columns["member"].size  # type: ignore[union-attr]  # always given
-        arrays = {"phase": pa.array([phase] * n_rows, pa.string())}
+        unknown = pa.nulls(n_rows, pa.int64())
+        arrays = {"phase": pa.repeat(phase, n_rows)}
         for name, values in columns.items():
             if values is None or name in unrecorded:
-                arrays[name] = pa.nulls(n_rows, pa.int64())
+                arrays[name] = unknown
             else:
                 # A negative value stands for a step without window.
-                arrays[name] = pa.array(values, mask=values < 0)
+                has_no_window = values < 0
+                arrays[name] = pa.array(values, mask=has_no_window)
         tables.append(pa.table(arrays))
     # One chunk takes less memory than many chunks of few rows.
     return pa.concat_tables(tables).combine_chunks()

@@ -102,7 +102,13 @@ class Answer(Struct, frozen=True):
 
 def _lack(code: str, text: str = "", counts: _Counts = (), *, status: str = NO) -> Answer:
     """Return the answer of a report that has a problem, with the fix of that problem."""
-    return Answer(status, counts, text, CATALOGUE[code].fix)
+    fix = CATALOGUE[code].fix
+    return Answer(status, counts, text, fix)
+
+
+def _have(n: int, noun: str) -> Answer:
+    """Return the answer of a report that has so many of something."""
+    return Answer(YES, ((noun, n),))
 
 
 class Beside(Struct, frozen=True):
@@ -158,7 +164,10 @@ class Examined(Struct, frozen=True):
     @property
     def other_families(self) -> list[tuple[str, int]]:
         """The first few families except that of the steps, as counts of an answer."""
-        counts = [(_quoted(text), n) for text, n in self.families if text != self.family]
+        counts = []
+        for text, n_ranges in self.families:
+            if text != self.family:
+                counts.append((_quoted(text), n_ranges))
         return counts[:_MAX_FAMILIES_SHOWN]
 
     @property
@@ -171,31 +180,41 @@ class Examined(Struct, frozen=True):
         """Number of collectives that are made of copies."""
         launches = self.digest.called.launches
         calls_of_copies = launches["call"].filter(launches["is_copy"])
-        return int(pc.count_distinct(calls_of_copies).as_py())
+        n_calls: int = pc.count_distinct(calls_of_copies).as_py()
+        return n_calls
 
     @property
     def has_only_nccl(self) -> bool:
         """Whether every communication kernel is NCCL's, as far as nsyspipe knows kernel names."""
+        if self.reading.comm_kernel is not None:
+            return False
         kernel_names: set[str] = set()
         for process in self.digest.processes:
-            kernel_names.update(process.kernels["name"].unique().to_pylist())
-        return self.reading.comm_kernel is None and not any(map(library_of, kernel_names))
+            names = process.kernels["name"].unique()
+            kernel_names.update(names.to_pylist())
+        return not any(map(library_of, kernel_names))
 
     @property
     def windows(self) -> list[pa.Table]:
         """The windows of each rank that has some."""
-        return [rank.windows for rank in self.digest.processes if rank.windows.num_rows]
+        return [rank.windows for rank in self._ranks_with_windows]
 
     @property
     def stepping_processes(self) -> list[ProcessDigest]:
         """Each process with windows once, although it may have several ranks."""
-        with_windows = [rank for rank in self.digest.processes if rank.windows.num_rows]
-        return [*{process.process_id: process for process in with_windows}.values()]
+        by_process = {rank.process_id: rank for rank in self._ranks_with_windows}
+        return list(by_process.values())
+
+    @property
+    def _ranks_with_windows(self) -> list[ProcessDigest]:
+        return [rank for rank in self.digest.processes if rank.windows.num_rows]
 
     def fix_of(self, code: str) -> str | None:
         """Return the fix of a problem as the report has it, else the general one."""
-        fixes = (problem.fix for problem in self.digest.problems if problem.code == code)
-        return next(fixes, CATALOGUE[code].fix)
+        for problem in self.digest.problems:
+            if problem.code == code:
+                return problem.fix
+        return CATALOGUE[code].fix
 
     def has(self, code: str) -> bool:
         """Tell whether the analysis has a problem with the report alone."""
@@ -204,12 +223,14 @@ class Examined(Struct, frozen=True):
     @property
     def hides_comm(self) -> bool:
         """Whether CUDA graphs that were captured as a whole may hold communication."""
-        return bool(self.digest.n_graphs) and (self.is_several or self.digest.has_communication)
+        may_communicate = self.is_several or self.digest.has_communication
+        return bool(self.digest.n_graphs) and may_communicate
 
     @property
     def sends_nothing(self) -> bool:
         """Whether it is the only rank of its job, and does not communicate."""
-        return len(self.pids) == 1 and not (self.is_several or self.n_comm or self.hides_comm)
+        may_send = self.is_several or self.n_comm or self.hides_comm
+        return len(self.pids) == 1 and not may_send
 
     @property
     def replays_communication(self) -> bool:
@@ -217,9 +238,10 @@ class Examined(Struct, frozen=True):
 
         That explains why a report with NVTX ranges has none of NCCL.
         """
-        has_graphs = self.digest.n_graphs or self.counts.n_graph_kernels
-        has_nvtx = self.counts.rows[versions.NVTX]
-        return bool(has_graphs and has_nvtx) and not self.digest.n_nccl_ranges
+        n_ranges = self.counts.rows[versions.NVTX]
+        if not n_ranges or self.digest.n_nccl_ranges:
+            return False
+        return bool(self.digest.n_graphs or self.counts.n_graph_kernels)
 
     @property
     def phase_counts(self) -> _Counts:
@@ -228,7 +250,12 @@ class Examined(Struct, frozen=True):
         for text, phase, n_ranges in self.digest.phase_families:
             if text not in (self.family, _CAPTURE_RANGE):
                 n_by_phase[phase] += n_ranges
-        return tuple((phase, n_ranges) for phase, n_ranges in n_by_phase.items() if n_ranges)
+        return _counts_of_existing(n_by_phase)
+
+
+def _counts_of_existing(n_by_noun: Mapping[str, int]) -> _Counts:
+    """Return the counts that are not 0."""
+    return tuple((noun, n) for noun, n in n_by_noun.items() if n)
 
 
 def _steps(report: Examined) -> Answer:
@@ -237,14 +264,10 @@ def _steps(report: Examined) -> Answer:
     if absent is not None:
         return absent
     counts = _step_counts(report, n_steps)
-    # The first complete step of several is not used.
-    n_used = [
-        max(n_complete - 1, 1)
-        for n_complete in map(_count_complete_steps, report.stepping_processes)
-        if n_complete
-    ]
+    n_used = _count_used_steps(report)
     has_steps = n_steps >= _MIN_STEPS
-    has_few_used = has_steps and min(n_used, default=_MIN_STEPS) < _MIN_STEPS
+    least_used = min(n_used, default=_MIN_STEPS)
+    has_few_used = has_steps and least_used < _MIN_STEPS
     if has_few_used:
         counts.insert(1, ("used", sum(n_used)))
     if has_steps and not has_few_used:
@@ -262,13 +285,23 @@ def _count_steps(report: Examined) -> int:
         return 0
     processes = (*report.stepping_processes, *report.digest.hosts)
     n_steps: int = sum(process.members.num_rows for process in processes)
-    if report.reading.step is None or report.family == REPETITION or not n_steps:
+    are_of_pattern = report.reading.step is not None and report.family != REPETITION
+    if not are_of_pattern or not n_steps:
         return n_steps
     return report.digest.n_named_steps or 0
 
 
-def _count_complete_steps(process: ProcessDigest) -> int:
-    return int(pc.sum(process.windows["is_complete"], min_count=0).as_py())
+def _count_used_steps(report: Examined) -> list[int]:
+    """Return how many steps the metrics use of each process that has complete steps.
+
+    The first complete step of several is not used.
+    """
+    n_used = []
+    for process in report.stepping_processes:
+        n_complete = pc.sum(process.windows["is_complete"]).as_py()
+        if n_complete:
+            n_used.append(max(n_complete - 1, 1))
+    return n_used
 
 
 def _lacking_steps(report: Examined, n_steps: int) -> Answer | None:
@@ -285,7 +318,7 @@ def _lacking_steps(report: Examined, n_steps: int) -> Answer | None:
         return None
     counts = report.other_families
     if report.reading.step is not None:
-        counts = [*_step_counts(report, 0), *counts]
+        counts = _step_counts(report, 0) + counts
         fix: str | None = "leave out --step, or match one of the existing ranges"
     elif report.reading.is_capture:
         fix = "leave out --step none"
@@ -299,9 +332,11 @@ def _step_counts(report: Examined, n_steps: int) -> list[tuple[str, int]]:
     if report.family == REPETITION and n_steps:
         return [("found by a periodic launch pattern", n_steps)]
     if report.reading.step is not None:
-        return [(f"match --step {_quoted(report.reading.step.pattern)}", n_steps)]
+        pattern = _quoted(report.reading.step.pattern)
+        return [(f"match --step {pattern}", n_steps)]
+    family = _quoted(report.family or "")
     rivals = report.other_families[: _MAX_FAMILIES_SHOWN - 1]
-    return [(_quoted(report.family or ""), n_steps), *rivals]
+    return [(family, n_steps), *rivals]
 
 
 def _phases(report: Examined) -> Answer:
@@ -310,15 +345,16 @@ def _phases(report: Examined) -> Answer:
     counts = report.phase_counts
     for code, text in BACKWARD_SOURCES.items():
         if report.has(code):
-            return Answer(
-                PARTLY, ((text, _count_windows(report)), *counts), fix=report.fix_of(code)
-            )
+            window_count = (text, _count_windows(report))
+            return Answer(PARTLY, (window_count, *counts), fix=report.fix_of(code))
     has_backward = "backward" in dict(counts)
     codes_without_backward = filter(report.has, ("backward-in-graphs", "no-backward"))
     lacking_code = next(codes_without_backward, None)
-    if report.family is not None and has_backward and lacking_code is None:
+    is_split = has_backward and lacking_code is None
+    if is_split and report.family is not None:
         return Answer(YES, counts)
-    fix = report.fix_of("no-steps" if has_backward else lacking_code or "no-backward")
+    code = "no-steps" if has_backward else lacking_code or "no-backward"
+    fix = report.fix_of(code)
     if counts:
         return Answer(PARTLY, counts, fix=fix)
     return Answer(NO, text="no NVTX range has the name of a phase", fix=fix)
@@ -326,7 +362,9 @@ def _phases(report: Examined) -> Answer:
 
 def _count_windows(report: Examined) -> int:
     """Return the number of windows, once for each process although it may have several ranks."""
-    n_by_process = {rank.process_id: rank.windows.num_rows for rank in report.digest.processes}
+    n_by_process = {}
+    for rank in report.digest.processes:
+        n_by_process[rank.process_id] = rank.windows.num_rows
     return sum(n_by_process.values())
 
 
@@ -337,9 +375,11 @@ def _kernels(report: Examined) -> Answer:
     if not report.counts.rows[versions.STRINGS]:
         return _lack("no-kernel-names", "kernels without names")
     comm_noun = "NCCL kernels" if report.has_only_nccl else "communication kernels"
-    counts = [("kernels", n_kernels), (comm_noun, report.n_comm - report.n_copied)]
-    if report.n_copied:
-        counts.append(("collectives made of copies", report.n_copied))
+    n_copied = report.n_copied
+    n_comm_kernels = report.n_comm - n_copied
+    counts = [("kernels", n_kernels), (comm_noun, n_comm_kernels)]
+    if n_copied:
+        counts.append(("collectives made of copies", n_copied))
     if report.hides_comm:
         return _lack("comm-in-graphs", counts=tuple(counts), status=PARTLY)
     if report.is_several and not report.n_comm:
@@ -360,10 +400,12 @@ def _copies(report: Examined) -> Answer:
     noun_by_code = {"no-memcpy": "copies", "no-memset": "memsets"}
     lacking = [noun for code, noun in noun_by_code.items() if report.has(code)]
     if lacking:
-        status = NO if len(lacking) == len(noun_by_code) else PARTLY
-        return _lack("no-memcpy", f"not recorded: {', '.join(lacking)}", status=status)
-    n_rows = report.counts.rows
-    counts = (("copies", n_rows[versions.MEMCPY]), ("memsets", n_rows[versions.MEMSET]))
+        lacks_all = len(lacking) == len(noun_by_code)
+        text = f"not recorded: {', '.join(lacking)}"
+        return _lack("no-memcpy", text, status=NO if lacks_all else PARTLY)
+    n_copies = report.counts.rows[versions.MEMCPY]
+    n_memsets = report.counts.rows[versions.MEMSET]
+    counts = (("copies", n_copies), ("memsets", n_memsets))
     if report.digest.n_graphs:
         text = "copies inside CUDA graphs are not visible"
         return _lack("graphs-as-a-whole", text, counts, status=PARTLY)
@@ -371,10 +413,12 @@ def _copies(report: Examined) -> Answer:
 
 
 def _gpu_model(report: Examined) -> Answer:
-    models = sorted(set(report.digest.facts.gpu_names.values()))
+    names = report.digest.facts.gpu_names
+    models = sorted(set(names.values()))
     if not models:
         return _lack("no-kernels", "not recorded")
-    return Answer(YES, text=", ".join(map(_shortened, models)))
+    text = ", ".join(map(_shortened, models))
+    return Answer(YES, text=text)
 
 
 def _message_bytes(report: Examined) -> Answer:
@@ -383,7 +427,7 @@ def _message_bytes(report: Examined) -> Answer:
     if report.replays_communication:
         return _size_gap("replayed")
     if report.digest.size_gap is None:
-        return Answer(YES, (("calls with a size", report.digest.n_message_bytes),))
+        return _have(report.digest.n_message_bytes, "calls with a size")
     return _size_gap(report.digest.size_gap)
 
 
@@ -410,7 +454,7 @@ def _idle_causes(report: Examined) -> Answer:
 def _nccl_ranges(report: Examined) -> Answer:
     n_ranges = report.digest.n_nccl_ranges
     if n_ranges:
-        return Answer(YES, (("ranges", n_ranges),))
+        return _have(n_ranges, "ranges")
     if report.replays_communication:
         return _size_gap("replayed")
     return Answer(NO, text="none recorded", fix=TRACE_NVTX)
@@ -423,13 +467,14 @@ def _comparable_share(report: Examined) -> float | None:
     overlap.
     """
     overlap_ns = _sum_over_windows(report, "overlap_compute_ns")
-    wall_ns = sum(map(_wall_ns, report.windows))
-    if not overlap_ns or overlap_ns < MIN_OVERLAP_SHARE_OF_STEP * wall_ns:
+    min_overlap_ns = MIN_OVERLAP_SHARE_OF_STEP * sum(map(_wall_ns, report.windows))
+    if not overlap_ns or overlap_ns < min_overlap_ns:
         return None
     kernels_of_ranks = []
-    for place, rank in enumerate(report.digest.processes):
-        rank_column = pa.repeat(place, rank.kernels.num_rows)
-        kernels_of_ranks.append(rank.kernels.append_column("rank", rank_column))
+    for place, process in enumerate(report.digest.processes):
+        kernels = process.kernels
+        rank = pa.repeat(place, kernels.num_rows)
+        kernels_of_ranks.append(kernels.append_column("rank", rank))
     return compared_kernels(pa.concat_tables(kernels_of_ranks)).share
 
 
@@ -439,14 +484,18 @@ def _wall_ns(windows: pa.Table) -> int:
 
 
 def _sum_over_windows(report: Examined, column: str) -> int:
-    return sum(pc.sum(windows[column]).as_py() or 0 for windows in report.windows)
+    total = 0
+    for windows in report.windows:
+        total += pc.sum(windows[column]).as_py() or 0
+    return total
 
 
 def _kernel_shapes(report: Examined) -> Answer:
-    has_kernels = bool(report.counts.rows[versions.KERNEL])
-    if report.counts.rows[versions.GRAPH] and not has_kernels:
+    n_kernels = report.counts.rows[versions.KERNEL]
+    n_graphs = report.counts.rows[versions.GRAPH]
+    if n_graphs and not n_kernels:
         return _lack("graphs-as-a-whole", "unknown inside CUDA graphs captured as a whole")
-    if not (report.counts.has_shapes and has_kernels):
+    if not n_kernels or not report.counts.has_shapes:
         return _lack("no-kernels", "not recorded")
     share = _comparable_share(report)
     if share is None or share >= LEAST_COMPARED:
@@ -471,11 +520,10 @@ def _shapes_of_all(reports: Sequence[Examined], _: Beside) -> list[Answer]:
     Reports with too few comparable kernels share one sentence.
     """
     answers = [_kernel_shapes(report) for report in reports]
-    hardly_comparable = [
-        report
-        for report, answer in zip(reports, answers, strict=True)
-        if answer.status == PARTLY and answer.text == _SHAPES
-    ]
+    hardly_comparable = []
+    for report, answer in zip(reports, answers, strict=True):
+        if answer.text == _SHAPES and answer.status == PARTLY:
+            hardly_comparable.append(report)
     if not hardly_comparable:
         return answers
     text = _text_of_few_comparable(hardly_comparable, len(reports))
@@ -484,12 +532,14 @@ def _shapes_of_all(reports: Sequence[Examined], _: Beside) -> list[Answer]:
 
 def _text_of_few_comparable(hardly_comparable: Sequence[Examined], n_reports: int) -> str:
     """Return the sentence of reports with too few comparable kernels, of `n_reports` in all."""
-    percents = sorted(100 * (_comparable_share(report) or 0.0) for report in hardly_comparable)
-    ends = dict.fromkeys(f"{percent:.1f}" for percent in (percents[0], percents[-1]))
+    shares = [_comparable_share(report) or 0.0 for report in hardly_comparable]
+    lowest = f"{100 * min(shares):.1f}"
+    highest = f"{100 * max(shares):.1f}"
+    percents = lowest if lowest == highest else f"{lowest} to {highest}"
     n_hardly = len(hardly_comparable)
     start = "Only" if n_hardly == n_reports else f"In {n_hardly} of {n_reports} reports, only"
     return (
-        f"{_SHAPES}. {start} {' to '.join(ends)}% of the kernel time during communication can be "
+        f"{_SHAPES}. {start} {percents}% of the kernel time during communication can be "
         "compared with equal kernels "
         "without communication"
     )
@@ -501,14 +551,14 @@ def _cuda_graphs(report: Examined) -> Answer:
         "launches as a whole": n_graphs,
         "kernels inside": report.counts.n_graph_kernels,
     }
-    counts = tuple((noun, n) for noun, n in n_by_noun.items() if n)
+    counts = _counts_of_existing(n_by_noun)
     if n_graphs:
         return _lack("graphs-as-a-whole", counts=counts, status=PARTLY)
     return Answer(YES, counts, "no CUDA graph ran")
 
 
 def _gpu_metrics(reports: Sequence[Examined], _: Beside) -> list[Answer]:
-    n_ranks = len(_pids(reports))
+    n_ranks = _count_ranks(reports)
     return [_gpu_metrics_of_report(report, n_ranks) for report in reports]
 
 
@@ -516,14 +566,15 @@ def _gpu_metrics_of_report(report: Examined, n_ranks: int) -> Answer:
     """Return what a report has of GPU metrics, if all reports have `n_ranks`."""
     n_samples = report.counts.rows[versions.GPU_METRICS]
     if n_samples:
-        return Answer(YES, (("samples", n_samples),))
+        return _have(n_samples, "samples")
     # Older versions of nsys do not know the newer name. Newer ones accept the older name, because
     # it is a prefix.
     version = versions.version_numbers(report.digest.facts.nsys_version)
     option = "--gpu-metrics-devices" if version >= _NSYS_WITH_DEVICES else "--gpu-metrics-device"
     fix = f"capture with nsys profile {option}=all"
     n_job_ranks = max(n_ranks, report.job.n_ranks or 0)
-    has_nsys_of_its_own = report.n_processes == 1 and len(report.pids) < n_job_ranks
+    lacks_ranks = len(report.pids) < n_job_ranks
+    has_nsys_of_its_own = report.n_processes == 1 and lacks_ranks
     if has_nsys_of_its_own:
         fix += ONE_NSYS_PER_GPU
     return Answer(NO, text="none recorded", fix=fix)
@@ -543,10 +594,16 @@ def _pids(reports: Sequence[Examined]) -> list[int]:
     return [pid for report in reports for pid in report.pids]
 
 
+def _count_ranks(reports: Sequence[Examined]) -> int:
+    return len(_pids(reports))
+
+
 def _missing_ranks(reports: Sequence[Examined]) -> Answer | None:
     """Return the answer of a single rank whose job had more ranks, None for other reports."""
-    is_alone = len(_pids(reports)) == 1 and any(report.is_several for report in reports)
-    return _lack("ranks-missing", "the other ranks' reports are missing") if is_alone else None
+    had_more_ranks = any(report.is_several for report in reports)
+    if had_more_ranks and _count_ranks(reports) == 1:
+        return _lack("ranks-missing", "the other ranks' reports are missing")
+    return None
 
 
 def _ranks(reports: Sequence[Examined], beside: Beside) -> list[Answer]:
@@ -555,13 +612,19 @@ def _ranks(reports: Sequence[Examined], beside: Beside) -> list[Answer]:
     return [numbering if report.pids else without_gpu for report in reports]
 
 
+def _ranks_of(reports: Sequence[Examined]) -> Ranks:
+    digests = [report.digest for report in reports]
+    return ranks_or_hosts(digests)
+
+
 def _rank_numbers(reports: Sequence[Examined], beside: Beside) -> Answer:
     """Return which ranks there are, and what gives them their numbers."""
-    ranks: Ranks = ranks_or_hosts([report.digest for report in reports])
+    ranks = _ranks_of(reports)
     processes = one_of_each_process(ranks)
     if beside.rank_map is not None:
         numbers = ranks_by_map(processes, beside.rank_map, beside.sidecars)
-        return Answer(YES, text=f"{_shown_processes(numbers, len(ranks))}, from --rank-map")
+        shown = _shown_processes(numbers, len(ranks))
+        return Answer(YES, text=f"{shown}, from --rank-map")
     not_unique: Answer | None = None
     for source, numbers_of_processes in rank_sources(processes, beside.sidecars):
         numbers = [number for number in numbers_of_processes if number is not None]
@@ -570,9 +633,12 @@ def _rank_numbers(reports: Sequence[Examined], beside: Beside) -> Answer:
         name = _name_of_rank_source(source)
         repeated = _first_repeated(numbers)
         if repeated is None:
-            return Answer(YES, text=f"{_shown_processes(numbers, len(ranks))}, from {name}")
-        text = f"rank {repeated} occurs {numbers.count(repeated)} times in {name}"
-        not_unique = not_unique or Answer(PARTLY, text=text, fix=_ONE_RUN)
+            shown = _shown_processes(numbers, len(ranks))
+            return Answer(YES, text=f"{shown}, from {name}")
+        if not_unique is None:
+            n_times = numbers.count(repeated)
+            text = f"rank {repeated} occurs {n_times} times in {name}"
+            not_unique = Answer(PARTLY, text=text, fix=_ONE_RUN)
     if len(processes) > 1:
         unnamed = _lack("rank-by-order", "the reports do not identify the ranks", status=PARTLY)
         return not_unique or unnamed
@@ -588,7 +654,8 @@ def _name_of_rank_source(source: str) -> str:
 
 def _first_repeated(numbers: Sequence[int]) -> int | None:
     """Return the lowest number that occurs several times."""
-    repeated = [number for number, n in Counter(numbers).items() if n > 1]
+    n_by_number = Counter(numbers)
+    repeated = [number for number, n_times in n_by_number.items() if n_times > 1]
     return min(repeated, default=None)
 
 
@@ -596,8 +663,9 @@ def _shown_processes(numbers: Sequence[int], n_ranks: int) -> str:
     """Return in words which ranks run in processes with these numbers."""
     if len(numbers) == n_ranks:
         return shown_ranks(numbers)
+    all_ranks = shown_ranks(range(n_ranks))
     noun = "process" if len(numbers) == 1 else "processes"
-    return f"{shown_ranks(range(n_ranks))} on the GPUs of {noun} {shown_ranks(numbers)}"
+    return f"{all_ranks} on the GPUs of {noun} {shown_ranks(numbers)}"
 
 
 def _have_shared_processes(reports: Sequence[Examined]) -> bool:
@@ -611,8 +679,8 @@ def _world_size(reports: Sequence[Examined], beside: Beside) -> list[Answer]:
     if not any(sizes):
         # A launcher, a log, or gaps in the numbers of the ranks may show the size.
         sizes = [report.job.world_size for report in reports]
-    known_sizes = sorted({size for size in sizes if size is not None})
-    answer = _known_world_size(reports, known_sizes)
+    known_sizes = {size for size in sizes if size is not None}
+    answer = _known_world_size(reports, sorted(known_sizes))
     answers = []
     for report, size in zip(reports, sizes, strict=True):
         # If one nsys captured a launcher, the environment is the launcher's, without WORLD_SIZE.
@@ -633,7 +701,7 @@ def _known_world_size(reports: Sequence[Examined], sizes: Sequence[int]) -> Answ
         return _lack("ranks-missing", text, status=PARTLY)
     if not _have_shared_processes(reports):
         return Answer(YES, text=shown_sizes)
-    n_gpus = len(_pids(reports))
+    n_gpus = _count_ranks(reports)
     return Answer(YES, text=f"{shown_sizes} processes, with {n_gpus} GPUs in these reports")
 
 
@@ -649,7 +717,7 @@ def _known_clock(reports: Sequence[Examined]) -> Answer:
     missing = _missing_ranks(reports)
     if missing is not None:
         return missing
-    if len(_pids(reports)) < _least_job_size(reports):
+    if _count_ranks(reports) < _least_job_size(reports):
         text = "waiting is unknown for communication with missing ranks"
         return _lack("ranks-missing", text, status=PARTLY)
     if any(report.hides_comm for report in reports):
@@ -664,14 +732,18 @@ def _known_clock(reports: Sequence[Examined]) -> Answer:
 
 def _least_job_size(reports: Sequence[Examined]) -> int:
     """Return how many ranks the job had at least, as far as the reports say, else 0."""
+    sizes: list[int | None] = []
     if _have_shared_processes(reports):
-        return max(report.job.n_ranks or 0 for report in reports)
-    return max(world_size([report.digest]) or report.job.world_size or 0 for report in reports)
+        sizes += [report.job.n_ranks for report in reports]
+    else:
+        sizes += [world_size([report.digest]) or report.job.world_size for report in reports]
+    return max(size or 0 for size in sizes)
 
 
 def _clock_text(reports: Sequence[Examined]) -> str:
     text = "from session start times" if len(reports) > 1 else "from the session start time"
-    hosts = {report.digest.facts.host for report in reports if report.digest.facts.host}
+    hosts = {report.digest.facts.host for report in reports}
+    hosts -= {None, ""}
     if len(hosts) > 1:
         text += f" of {len(hosts)} hosts, which may have different clocks"
     return text
@@ -683,8 +755,9 @@ def _link(reports: Sequence[Examined], beside: Beside) -> list[Answer]:
         sizes |= {report.job.n_ranks for report in reports}
     known_sizes = sizes - {None}
     # A single report with communication may be one of many, unless it has the size of the job.
-    is_size_sure = bool(known_sizes) or not any(report.n_comm for report in reports)
-    if is_size_sure and {len(_pids(reports)), *known_sizes} == {1}:
+    may_have_others = not known_sizes and any(report.n_comm for report in reports)
+    is_size_one = {_count_ranks(reports), *known_sizes} == {1}
+    if is_size_one and not may_have_others:
         answer = Answer(YES, text="one rank")
     else:
         answer = _links_of_ranks(reports, beside, sizes)
@@ -700,14 +773,18 @@ def _links_of_ranks(reports: Sequence[Examined], beside: Beside, sizes: set[int 
     pids = _pids(reports)
     if log is None and topology is None:
         text = "no NCCL log and no topology file was passed or lies next to the reports"
-        return Answer(NO, text=text, fix=f"{_log_fix(reports)}. Also {_TOPOLOGY}")
-    if log is not None and log.of_run(pids, {len(pids), *sizes}) is None:
+        fix = f"{_log_fix(reports)}. Also {_TOPOLOGY}"
+        return Answer(NO, text=text, fix=fix)
+    possible_sizes = {len(pids), *sizes}
+    if log is not None and log.of_run(pids, possible_sizes) is None:
         return _lack("log-of-another-run", "the NCCL log is of another run")
-    rows, _ = links(log, topology, pids=pids, local_ranks=_local_ranks(reports, beside))
+    local_ranks = _local_ranks(reports, beside)
+    rows, _ = links(log, topology, pids=pids, local_ranks=local_ranks)
     link = slowest(rows)
     if link is not None:
         # Direct access uses NVLink or PCIe. Only the topology shows which.
-        unclear_kinds = {"p2p", "unknown"}.intersection(rows["kind"].to_pylist())
+        kinds = rows["kind"].to_pylist()
+        unclear_kinds = {"p2p", "unknown"}.intersection(kinds)
         lacks_topology = "p2p" in unclear_kinds and topology is None
         return _slowest_link(link, is_clear=not unclear_kinds, lacks_topology=lacks_topology)
     if topology is None:
@@ -721,15 +798,17 @@ def _local_ranks(reports: Sequence[Examined], beside: Beside) -> dict[int, int |
     """Return which GPU of its host each rank has, to find the GPUs of processes without a log."""
     if beside.log is None or not beside.log.communicators:
         return {}
-    ranks: Ranks = ranks_or_hosts([report.digest for report in reports])
+    ranks = _ranks_of(reports)
     # There are no numbers if nothing identifies the ranks.
     numbers = number_by_name(ranks, beside.sidecars).numbers
-    numbered = [*zip(numbers, ranks, strict=False)]
-    if _have_shared_processes(reports):
-        return {number: rank.process.device_id for number, rank in numbered}
-    return {
-        number: rank.report.facts.number("LOCAL_RANK") for number, rank in numbered if rank.is_alone
-    }
+    counts_devices = _have_shared_processes(reports)
+    local_ranks: dict[int, int | None] = {}
+    for number, rank in zip(numbers, ranks, strict=False):
+        if counts_devices:
+            local_ranks[number] = rank.process.device_id
+        elif rank.is_alone:
+            local_ranks[number] = rank.report.facts.number("LOCAL_RANK")
+    return local_ranks
 
 
 def _slowest_link(link: SlowestLink, *, is_clear: bool, lacks_topology: bool) -> Answer:
@@ -747,14 +826,20 @@ def _slowest_link(link: SlowestLink, *, is_clear: bool, lacks_topology: bool) ->
 def _connections(topology: Topology) -> str:
     """Return in words what connects the GPUs of a topology."""
     gpus = {f"GPU{index}" for index in topology.gpus}
-    paths = sorted({path for ends, path in topology.paths.items() if gpus.issuperset(ends)})
-    return f"the GPUs are connected by {', '.join(paths)}" if paths else "a topology of one GPU"
+    paths: set[str] = set()
+    for ends, path in topology.paths.items():
+        if gpus.issuperset(ends):
+            paths.add(path)
+    if not paths:
+        return "a topology of one GPU"
+    return f"the GPUs are connected by {', '.join(sorted(paths))}"
 
 
 def _log_fix(reports: Sequence[Examined]) -> str:
     """Return how to get the NCCL log. A run that was told to write a log has written it."""
     environments = [report.digest.facts.environment or {} for report in reports]
-    return LOG_WRITTEN if all(writes_log(environment) for environment in environments) else _LOG
+    have_logs = all(map(writes_log, environments))
+    return LOG_WRITTEN if have_logs else _LOG
 
 
 class Question(Struct, frozen=True):
@@ -781,7 +866,7 @@ def _counted(
 
     def judge(report: Examined) -> Answer:
         n = count(report)
-        return Answer(YES, ((noun, n),)) if n else Answer(NO, text=text, fix=fix)
+        return _have(n, noun) if n else Answer(NO, text=text, fix=fix)
 
     return _each(judge)
 

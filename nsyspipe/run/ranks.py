@@ -8,13 +8,14 @@ import re
 import shlex
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 import pyarrow as pa
 from msgspec import Struct
 
 from nsyspipe.errors import OptionError, RankConflictError, as_given
 from nsyspipe.model import schema
+from nsyspipe.model.captured import CapturedRank
 from nsyspipe.model.names import decoded, few, grouped, ranges
 from nsyspipe.model.options import RANK_MAP, asked_ranks, parse_rank_map
 from nsyspipe.model.problems import Problem, problem
@@ -29,7 +30,9 @@ from nsyspipe.run.gather import Gathered
 from nsyspipe.run.process import HostDigest, ProcessDigest
 from nsyspipe.run.sidecars import RunSidecars
 
-Ranks: TypeAlias = Sequence[Rank[ProcessDigest] | Rank[HostDigest]]
+_AnyRank: TypeAlias = Rank[ProcessDigest] | Rank[HostDigest]
+Ranks: TypeAlias = Sequence[_AnyRank]
+_Row: TypeAlias = dict[str, object]
 # Reports of one run are not farther apart than this.
 MAX_GAP_IN_RUN_NS = 60 * 10**9
 # Reports that communicate on one host, and have different names, are not farther apart than this.
@@ -53,6 +56,8 @@ _TWICE = "are the same report"
 _DIFFERENT = "{}, so they are reports of different runs"
 _ACTIVE = "active"
 _ENVIRONMENT = "env:"
+# "none" is torchrun's default.
+_NO_JOB_IDS = frozenset(("", "none"))
 
 
 class _Claim(Struct, frozen=True):
@@ -77,25 +82,41 @@ def check_one_run(digests: Sequence[ReportDigest], ranks: Ranks, sidecars: RunSi
     for claim in _claims(digests, ranks, sidecars):
         first = first_claims.setdefault(claim.key, claim)
         if first.value != claim.value:
-            what = claim.words.format(f"{first.value} and {claim.value}")
+            values = f"{first.value} and {claim.value}"
+            what = claim.words.format(values)
             raise _conflict(digests, first.digest, claim.digest, what)
-    if all(rank.report.facts.session_start_utc_ns is not None for rank in ranks):
+    starts_ns = [rank.report.facts.session_start_utc_ns for rank in ranks]
+    if None not in starts_ns:
         _check_gaps(digests, ranks, is_surely_one=is_surely_one)
 
 
 def _check_gaps(digests: Sequence[ReportDigest], ranks: Ranks, *, is_surely_one: bool) -> None:
     """Raise if ranks ran so long after each other that they are of different runs."""
-    latest: Rank[ProcessDigest] | Rank[HostDigest] | None = None
-    for rank in sorted(ranks, key=lambda rank: rank.span[0]):
+    in_order = sorted(ranks, key=_start_ns)
+    # The rank that ends last of those before.
+    latest: _AnyRank | None = None
+    for rank in in_order:
         if latest is None:
             latest = rank
             continue
-        gap_ns = rank.span[0] - latest.span[1]
-        max_gap_ns = MAX_GAP_IN_RUN_NS if is_surely_one else _max_gap_ns(latest.report, rank.report)
+        gap_ns = _start_ns(rank) - _end_ns(latest)
+        max_gap_ns = MAX_GAP_IN_RUN_NS
+        if not is_surely_one:
+            max_gap_ns = _max_gap_ns(latest.report, rank.report)
         if gap_ns > max_gap_ns:
-            words = f"{_ACTIVE} {_duration(gap_ns)} apart"
-            raise _conflict(digests, latest.report, rank.report, _DIFFERENT.format(words))
-        latest = max(latest, rank, key=lambda rank: rank.span[1])
+            what = _DIFFERENT.format(f"{_ACTIVE} {_duration(gap_ns)} apart")
+            raise _conflict(digests, latest.report, rank.report, what)
+        latest = max(latest, rank, key=_end_ns)
+
+
+def _start_ns(rank: _AnyRank) -> int:
+    start_ns, _ = rank.span
+    return start_ns
+
+
+def _end_ns(rank: _AnyRank) -> int:
+    _, end_ns = rank.span
+    return end_ns
 
 
 def _duration(duration_ns: int) -> str:
@@ -109,33 +130,50 @@ def _check_processes_once(digests: Sequence[ReportDigest], ranks: Ranks) -> None
 
     It is right in any case to analyze each of them alone.
     """
-    processes = [rank for rank in ranks if isinstance(rank.process, ProcessDigest)]
-    by_number = grouped(
-        ((rank.report.facts.host, rank.process.pid, rank.process.device_id), rank)
-        for rank in processes
-    )
-    groups = [sorted(group, key=lambda rank: rank.span) for group in by_number.values()]
+    groups = _ranks_by_device(ranks)
     pairs = itertools.chain.from_iterable(map(itertools.pairwise, groups))
-    pair = next((pair for pair in pairs if share_one_process_number(*pair)), None)
-    if pair is None:
-        return
-    first_of_pair, _ = pair
+    for before, after in pairs:
+        if share_one_process_number(before, after):
+            captures = capture_numbers(groups)
+            raise _unconfirmed_captures(digests, before, after, captures)
+
+
+def _ranks_by_device(ranks: Ranks) -> list[list[Rank[ProcessDigest]]]:
+    """Group the ranks that have one host, process number and device, in order of time."""
+    groups: dict[object, list[Rank[ProcessDigest]]] = {}
+    for rank in ranks:
+        if _has_device(rank):
+            process = rank.process
+            key = rank.report.facts.host, process.pid, process.device_id
+            group = groups.setdefault(key, [])
+            group.append(rank)
+    return [sorted(group, key=lambda rank: rank.span) for group in groups.values()]
+
+
+def _has_device(rank: _AnyRank) -> TypeGuard[Rank[ProcessDigest]]:
+    return isinstance(rank.process, ProcessDigest)
+
+
+def _unconfirmed_captures(
+    digests: Sequence[ReportDigest],
+    before: Rank[ProcessDigest],
+    after: Rank[ProcessDigest],
+    captures: Mapping[int, int],
+) -> RankConflictError:
+    """Return the error of two reports with one process. `captures` are numbers by argument."""
     what = (
-        f"both contain process {first_of_pair.process.pid} of one host, one after the other. They "
+        f"both contain process {before.process.pid} of one host, one after the other. They "
         "may be captures of one process, but the reports do not confirm this"
     )
-    captures = capture_numbers(groups)
-    first_capture = [
-        digest
-        for argument, digest in enumerate(digests)
-        if captures.get(argument) == captures[first_of_pair.argument]
-    ]
-    raise RankConflictError(
-        " and ".join(_shown_path(rank.report.path) for rank in pair),
-        what,
-        fix=f"analyze the reports of each capture separately{_example(first_capture)}, or use "
-        "--rank-map if they are ranks of one run",
+    first_capture = []
+    for argument, digest in enumerate(digests):
+        if captures.get(argument) == captures[before.argument]:
+            first_capture.append(digest)
+    fix = (
+        f"analyze the reports of each capture separately{_example(first_capture)}, or use "
+        "--rank-map if they are ranks of one run"
     )
+    return RankConflictError(_names_of_two(before.report, after.report), what, fix=fix)
 
 
 def _example(digests: Sequence[ReportDigest]) -> str:
@@ -143,12 +181,18 @@ def _example(digests: Sequence[ReportDigest]) -> str:
     if len(digests) > MAX_NAMED_REPORTS:
         return ""
     paths = [_shown_path(as_given(digest.path)) for digest in digests]
-    return f": nsyspipe analyze {' '.join(shlex.quote(path) for path in paths)}"
+    words = " ".join(map(shlex.quote, paths))
+    return f": nsyspipe analyze {words}"
+
+
+def _names_of_two(first: ReportDigest, second: ReportDigest) -> str:
+    return f"{_shown_path(first.path)} and {_shown_path(second.path)}"
 
 
 def _shown_path(path: str) -> str:
     """Return the path of a report as the user knows it, not that of its export."""
-    return decoded(str(files.source_of(Path(path))))
+    source = files.source_of(Path(path))
+    return decoded(str(source))
 
 
 def _max_gap_ns(first: ReportDigest, second: ReportDigest) -> int:
@@ -156,15 +200,18 @@ def _max_gap_ns(first: ReportDigest, second: ReportDigest) -> int:
 
     It is less if both communicate on one host and have different names.
     """
-    names = {
-        files.RANK_OF_NAME.sub("", files.source_of(Path(digest.path)).stem)
-        for digest in (first, second)
-    }
-    is_one_host = first.facts.host is not None and first.facts.host == second.facts.host
+    first_host = first.facts.host
+    is_one_host = first_host is not None and first_host == second.facts.host
     may_meet = first.has_communication and second.has_communication
-    if is_one_host and may_meet and len(names) > 1:
+    if is_one_host and may_meet and _name_of_run(first) != _name_of_run(second):
         return MAX_GAP_ON_HOST_NS
     return MAX_GAP_IN_RUN_NS
+
+
+def _name_of_run(report: ReportDigest) -> str:
+    """Return the name of a report without the rank at its end."""
+    source = files.source_of(Path(report.path))
+    return files.RANK_OF_NAME.sub("", source.stem)
 
 
 def _claims(
@@ -173,30 +220,34 @@ def _claims(
     """Yield what must be the same in all reports of a run."""
     for argument, digest in enumerate(digests):
         status = Path(digest.path).stat()
-        yield _Claim(digest, ("file", status.st_dev, status.st_ino), argument, _TWICE)
+        file_key = "file", status.st_dev, status.st_ino
+        yield _Claim(digest, file_key, argument, _TWICE)
     for rank in ranks:
-        start_ns = rank.report.facts.session_start_utc_ns
+        report = rank.report
+        start_ns = report.facts.session_start_utc_ns
         if start_ns is not None:
-            key = "capture", start_ns, rank.process.process_id
-            yield _Claim(rank.report, key, rank.argument, _TWICE)
+            capture_key = "capture", start_ns, rank.process.process_id
+            yield _Claim(report, capture_key, rank.argument, _TWICE)
     yield from _claims_of_variables(digests, ranks)
     yield from _claims_of_sidecars(digests, sidecars)
 
 
 def _claims_of_sidecars(digests: Sequence[ReportDigest], sidecars: RunSidecars) -> Iterator[_Claim]:
     for argument, (sidecar, _) in sidecars.by_argument.items():
-        values: dict[object, tuple[object, str]] = {
-            "name": (sidecar.facts.name, "their sidecars name two captures"),
-            "size": (sidecar.world_size, "their sidecars say two world sizes"),
-        }
+        digest = digests[argument]
+        name = sidecar.facts.name
+        if name is not None:
+            conflict = _DIFFERENT.format("their sidecars name two captures")
+            yield _Claim(digest, ("sidecar", "name"), name, conflict)
+        if sidecar.world_size is not None:
+            conflict = _DIFFERENT.format("their sidecars say two world sizes")
+            yield _Claim(digest, ("sidecar", "size"), sidecar.world_size, conflict)
         # A capture of the same name may have been made again elsewhere.
         for entry in sidecar.ranks:
             words = f"their sidecars are of two captures, each with a rank {entry.rank}"
-            values[entry.rank] = (sidecar.captured_at_utc_ns, entry.pid), words
-        for key, (value, words) in values.items():
-            if value is not None:
-                conflict = _DIFFERENT.format(words)
-                yield _Claim(digests[argument], ("sidecar", key), value, conflict)
+            conflict = _DIFFERENT.format(words)
+            time_and_pid = sidecar.captured_at_utc_ns, entry.pid
+            yield _Claim(digest, ("sidecar", entry.rank), time_and_pid, conflict)
 
 
 def _claims_of_variables(digests: Sequence[ReportDigest], ranks: Ranks) -> Iterator[_Claim]:
@@ -206,37 +257,47 @@ def _claims_of_variables(digests: Sequence[ReportDigest], ranks: Ranks) -> Itera
             conflict = _DIFFERENT.format("captured WORLD_SIZE is {}")
             yield _Claim(digest, "WORLD_SIZE", size, conflict)
     for rank in ranks:
-        number = rank.report.facts.number("RANK") if rank.is_alone else None
+        number = _captured_number(rank, "RANK")
         if number is not None:
             conflict = _DIFFERENT.format(f"captured RANK is {number} in both")
             yield _Claim(rank.report, ("RANK", number), rank.argument, conflict)
     for variable, digest in itertools.product(JOB_VARIABLES, digests):
-        value = digest.facts.variables.get(variable, "").strip()
-        if value:
+        value = digest.facts.variables.get(variable, "")
+        if value.strip():
             conflict = _DIFFERENT.format(f"captured {variable} differs")
-            yield _Claim(digest, variable, value, conflict)
+            yield _Claim(digest, variable, value.strip(), conflict)
+
+
+def _captured_number(rank: _AnyRank, variable: str) -> int | None:
+    """Return a number that the environment has of a process.
+
+    The environment is that of the program that was launched. It describes a process only if that
+    is alone in its report.
+    """
+    return rank.report.facts.number(variable) if rank.is_alone else None
 
 
 def _conflict(
     digests: Sequence[ReportDigest], first: ReportDigest, second: ReportDigest, what: str
 ) -> RankConflictError:
     """Return the error of two reports that cannot be of one run."""
-    names = " and ".join(_shown_path(digest.path) for digest in (first, second))
+    names = _names_of_two(first, second)
     if first.path == second.path:
         return RankConflictError(names, what, fix="pass each report once")
     if what == _TWICE:
         fix = "pass each report once, or number them yourself with --rank-map"
         return RankConflictError(names, what, fix=fix)
     fix = "pass the reports of one run"
-    runs = files.words_of_runs((as_given(digest.path) for digest in digests), is_whole=True)
-    has_ranks = any(
-        files.RANK_OF_NAME.search(path.stem) for paths in runs.values() for path in paths
-    )
+    paths = [as_given(digest.path) for digest in digests]
+    runs = files.words_of_runs(paths, is_whole=True)
+    paths_of_runs = itertools.chain.from_iterable(runs.values())
+    has_ranks = any(files.RANK_OF_NAME.search(path.stem) for path in paths_of_runs)
     if len(runs) > 1 and has_ranks:
-        named = " or ".join([*runs][:MAX_NAMED_RUNS])
-        n_more = len(runs) - MAX_NAMED_RUNS
-        more = f" or {n_more} more" if n_more > 0 else ""
-        return RankConflictError(names, what, fix=f"{fix}: {named}{more}")
+        words = list(runs)[:MAX_NAMED_RUNS]
+        n_more = len(runs) - len(words)
+        if n_more:
+            words.append(f"{n_more} more")
+        return RankConflictError(names, what, fix=f"{fix}: {' or '.join(words)}")
     joined = ". If they are of one run," if what.startswith(_ACTIVE) else ", or"
     return RankConflictError(names, what, fix=f"{fix}{joined} number them yourself with --rank-map")
 
@@ -250,33 +311,45 @@ def check_several_runs(arguments: Iterable[str], start: str = "") -> None:
     no world size was captured, they are of one job if their captures began together. Reports that
     are not exported yet are judged by their names alone.
     """
-    groups = files.words_of_runs(files.without_exported([*map(Path, arguments)]))
-    for word, named in groups.items():
+    given_paths = [Path(argument) for argument in arguments]
+    runs = files.words_of_runs(files.without_exported(given_paths))
+    for word, named in runs.items():
         # Globs are no files.
         paths = [path for path in named if path.is_file()]
+        if len(paths) <= 1:
+            continue
         is_raw = any(path.suffix in files.RAW_SUFFIXES for path in paths)
-        if len(paths) > 1 and (is_raw or _are_of_one_job(paths)):
+        if is_raw or _are_of_one_job(paths):
             shared = "name" if is_raw else "job"
             what = f"{len(paths)} reports of one {shared}, but each is given as its own run"
-            is_only_run = len(groups) == 1 and not start
+            is_only_run = len(runs) == 1 and not start
             second_run = " and another for the other run" if is_only_run else ""
-            fix = f"{start}{' '.join(groups)}{second_run}, or LABEL=REPORT if each is a run"
+            words = " ".join(runs)
+            fix = f"{start}{words}{second_run}, or LABEL=REPORT if each is a run"
             raise RankConflictError(word, what, fix=fix)
 
 
 def _are_of_one_job(paths: Sequence[Path]) -> bool:
     facts = [_facts_of(path) for path in paths]
     sizes = {each.number("WORLD_SIZE") for each in facts}
-    ranks = {each.number("RANK") for each in facts}
     if len(sizes) > 1 or _have_different_jobs(facts):
         return False
     (world_size,) = sizes
     if world_size is not None:
-        return world_size > 1 and len(ranks) == len(facts)
-    starts_ns = [each.session_start_utc_ns for each in facts]
-    known_ns = [start_ns for start_ns in starts_ns if start_ns is not None]
-    are_all_known = len(known_ns) == len(facts)
-    return are_all_known and max(known_ns) - min(known_ns) <= MAX_START_DIFFERENCE_NS
+        ranks = {each.number("RANK") for each in facts}
+        is_each_once = len(ranks) == len(facts)
+        return world_size > 1 and is_each_once
+    starts_ns = _known(each.session_start_utc_ns for each in facts)
+    are_all_known = len(starts_ns) == len(facts)
+    return are_all_known and max(starts_ns) - min(starts_ns) <= MAX_START_DIFFERENCE_NS
+
+
+def _known(numbers: Iterable[int | None]) -> list[int]:
+    return [number for number in numbers if number is not None]
+
+
+def _first_known(numbers: Iterable[int | None]) -> int | None:
+    return next((number for number in numbers if number is not None), None)
 
 
 def _have_different_jobs(facts: Sequence[ReportFacts]) -> bool:
@@ -292,7 +365,10 @@ def is_surely_one_run(digests: Sequence[ReportDigest], sidecars: RunSidecars) ->
 
     They are if they are of one capture, or if they have the ID of one job.
     """
-    used = [argument for argument, digest in enumerate(digests) if digest.processes or digest.hosts]
+    used: list[int] = []
+    for argument, digest in enumerate(digests):
+        if digest.processes or digest.hosts:
+            used.append(argument)
     # Only two reports can differ.
     if len(used) < 2:  # noqa: PLR2004
         return True
@@ -300,9 +376,8 @@ def is_surely_one_run(digests: Sequence[ReportDigest], sidecars: RunSidecars) ->
         return True
     variables = [digests[argument].facts.variables for argument in used]
     for name in ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID"):
-        job_ids = {variable.get(name, "").strip() for variable in variables}
-        # "none" is torchrun's default.
-        if len(job_ids) == 1 and not job_ids & {"", "none"}:
+        job_ids = {values.get(name, "").strip() for values in variables}
+        if len(job_ids) == 1 and job_ids.isdisjoint(_NO_JOB_IDS):
             return True
     return False
 
@@ -314,7 +389,8 @@ def _are_of_one_capture(arguments: Sequence[int], sidecars: RunSidecars) -> bool
         if argument not in sidecars.by_argument:
             return False
         sidecar, _ = sidecars.by_argument[argument]
-        captures.add((sidecar.facts.name, sidecar.captured_at_utc_ns))
+        name_and_time = sidecar.facts.name, sidecar.captured_at_utc_ns
+        captures.add(name_and_time)
     return len(captures) == 1
 
 
@@ -371,23 +447,32 @@ def number_ranks(
     if rank_map is None:
         check_one_run(digests, ranks, sidecars)
     processes = one_of_each_process(ranks)
-    return _with_ranks(ranks, processes, _number_processes(processes, rank_map, sidecars))
+    numbered = _number_processes(processes, rank_map, sidecars)
+    return _with_ranks(ranks, processes, numbered)
 
 
 def _with_ranks(ranks: Ranks, processes: Ranks, numbered: _ProcessNumbers) -> Numbering:
     """Return the numbers of ranks. `processes` has one rank of each process, with its number."""
-    number_of = {
-        process.place: number for process, number in zip(processes, numbered.numbers, strict=True)
-    }
-    process_numbers = tuple(number_of[rank.place] for rank in ranks)
+    number_of_place: dict[tuple[int, int], int] = {}
+    for process, number in zip(processes, numbered.numbers, strict=True):
+        number_of_place[process.place] = number
+    process_numbers = [number_of_place[rank.place] for rank in ranks]
     numbers = process_numbers
     if len(processes) != len(ranks):
         devices = [_device_key(rank.process.device_id) for rank in ranks]
-        keys = list(zip(process_numbers, devices, strict=True))
-        in_order = sorted(range(len(ranks)), key=keys.__getitem__)
-        count_of = {index: count for count, index in enumerate(in_order)}
-        numbers = tuple(count_of[index] for index in range(len(ranks)))
-    return Numbering(numbers, process_numbers, numbered.source, tuple(numbered.problems))
+        numbers = _places_in_order(list(zip(process_numbers, devices, strict=True)))
+    problems = tuple(numbered.problems)
+    return Numbering(tuple(numbers), tuple(process_numbers), numbered.source, problems)
+
+
+def _places_in_order(keys: Sequence[tuple[int, ...]]) -> list[int]:
+    """Return the place of each key if all keys are sorted. Equal keys keep their order."""
+    n_keys = len(keys)
+    in_order = sorted(range(n_keys), key=keys.__getitem__)
+    places = [0] * n_keys
+    for place_in_order, index in enumerate(in_order):
+        places[index] = place_in_order
+    return places
 
 
 def _number_processes(
@@ -396,25 +481,27 @@ def _number_processes(
     """Return the number of each process, each given as one of its ranks."""
     if rank_map is not None:
         numbers = ranks_by_map(processes, rank_map, sidecars)
-        problems = [*_problems_of_map(processes, numbers, sidecars)]
+        problems = list(_problems_of_map(processes, numbers, sidecars))
         return _ProcessNumbers(numbers, "rank_map", problems)
     named = named_ranks(processes, sidecars)
     if named is not None:
         numbers, source = named
         return _ProcessNumbers(numbers, source)
-    keys = [
-        (rank.argument, _device_key(_leading_device(rank)), rank.process.process_id)
-        for rank in processes
-    ]
-    number_of = {key: number for number, key in enumerate(sorted(keys))}
+    keys = [_order_of_process(rank) for rank in processes]
     problems = []
     if keys:
         severity = "info" if len(keys) == 1 else None
         problems.append(problem("rank-by-order", severity=severity))
-    return _ProcessNumbers([number_of[key] for key in keys], "order", problems)
+    return _ProcessNumbers(_places_in_order(keys), "order", problems)
 
 
-def _leading_device(rank: Rank[ProcessDigest] | Rank[HostDigest]) -> int | None:
+def _order_of_process(rank: _AnyRank) -> tuple[int, ...]:
+    """Return what processes without numbers are sorted by: their report, device and ID."""
+    device_key = _device_key(_leading_device(rank))
+    return rank.argument, device_key, rank.process.process_id
+
+
+def _leading_device(rank: _AnyRank) -> int | None:
     """Return the device of a rank's process with most operations."""
     return next(iter(rank.process.device_ids), None)
 
@@ -433,15 +520,17 @@ def _problems_of_map(
     # The first two sources are RANK and the sidecar.
     sources = itertools.islice(rank_sources(ranks, sidecars), 2)
     numbers_of_sources = [source_numbers for _, source_numbers in sources]
+    captured_numbers = map(_first_known, zip(*numbers_of_sources, strict=True))
     different = []
-    for rank, number, *recorded in zip(ranks, numbers, *numbers_of_sources, strict=True):
-        captured = next((each for each in recorded if each is not None), None)
+    for rank, number, captured in zip(ranks, numbers, captured_numbers, strict=True):
         if captured is not None and captured != number:
             different.append((rank, number, captured))
     if different:
         rank, number, captured = different[0]
-        name = decoded(files.source_of(Path(rank.report.path)).name)
-        more = f" (and {len(different) - 1} more)" if len(different) > 1 else ""
+        source = files.source_of(Path(rank.report.path))
+        name = decoded(source.name)
+        n_more = len(different) - 1
+        more = f" (and {n_more} more)" if n_more else ""
         yield problem("rank-map-differs", report=name, number=number, told=captured, more=more)
 
 
@@ -457,47 +546,71 @@ def ranks_table(
 
     Counts are null if CUDA graphs that were captured as a whole may hold such operations.
     """
-    rows: list[dict[str, object]] = []
+    rows: list[_Row] = []
     for rank in across.placed:
-        process = rank.process
-        facts = rank.report.facts
-        has_graphs = bool(rank.report.n_graphs)
-        row: dict[str, object] = {
-            "rank": rank.number,
-            "process_rank": rank.process_number,
-            "local_rank": _local_rank(rank, sidecars),
-            "report": ",".join(names[part.argument] for part in rank.parts),
-            "pid": process.pid,
-            "device_id": process.device_id,
-            "device_ids": ",".join(map(str, sorted(process.device_ids))),
-            "host": facts.host,
-            "rank_source": source,
-        }
-        row["gpu_name"] = facts.gpu_name(process.pid, process.device_id)
-        row["compute_stream_id"] = process.compute_stream_id
-        row["n_kernels"] = process.n_kernels
-        row["n_comm"] = None if has_graphs and is_comm_in_graphs else process.n_comm
-        row["n_dtod"] = None if has_graphs else process.n_dtod
+        row = _identity_of_rank(rank, source, names, sidecars)
+        row |= _device_and_counts(rank, is_comm_in_graphs=is_comm_in_graphs)
         row["clock_shift_ns"] = rank.shift_ns
+        row["clock_offset_ns"] = None
+        row["clock_error_ns"] = None
         if across.offsets is not None:
             offset = across.offsets[rank.argument]
             row["clock_offset_ns"] = offset.offset_ns
             row["clock_error_ns"] = offset.error_ns
-        else:
-            row["clock_offset_ns"] = None
-            row["clock_error_ns"] = None
         rows.append(row)
     return schema.RANKS.from_rows(rows)
 
 
+def _identity_of_rank(
+    rank: Rank[ProcessDigest], source: str, names: Sequence[str], sidecars: RunSidecars
+) -> _Row:
+    """Return the columns of a rank's row that say which process and devices it is."""
+    process = rank.process
+    local_rank = _local_rank(rank, sidecars)
+    report_names = [names[part.argument] for part in rank.parts]
+    device_ids = map(str, sorted(process.device_ids))
+    return {
+        "rank": rank.number,
+        "process_rank": rank.process_number,
+        "local_rank": local_rank,
+        "report": ",".join(report_names),
+        "pid": process.pid,
+        "device_id": process.device_id,
+        "device_ids": ",".join(device_ids),
+        "host": rank.report.facts.host,
+        "rank_source": source,
+    }
+
+
+def _device_and_counts(rank: Rank[ProcessDigest], *, is_comm_in_graphs: bool) -> _Row:
+    """Return the columns of a rank's row about its GPU and its numbers of operations."""
+    process = rank.process
+    has_graphs = bool(rank.report.n_graphs)
+    has_hidden_comm = has_graphs and is_comm_in_graphs
+    gpu_name = rank.report.facts.gpu_name(process.pid, process.device_id)
+    n_comm = None if has_hidden_comm else process.n_comm
+    n_dtod = None if has_graphs else process.n_dtod
+    return {
+        "gpu_name": gpu_name,
+        "compute_stream_id": process.compute_stream_id,
+        "n_kernels": process.n_kernels,
+        "n_comm": n_comm,
+        "n_dtod": n_dtod,
+    }
+
+
 def _local_rank(rank: Rank[ProcessDigest], sidecars: RunSidecars) -> int | None:
     """Return the captured LOCAL_RANK of a process, else what the sidecar has."""
-    # With several processes in a report, the captured variable is that of none of them.
-    local_rank = rank.report.facts.number("LOCAL_RANK") if rank.is_alone else None
+    local_rank = _captured_number(rank, "LOCAL_RANK")
     if local_rank is not None:
         return local_rank
-    entry = sidecars.rank_of(rank.argument, rank.process.pid, is_alone=rank.is_alone)
+    entry = _entry_of(rank, sidecars)
     return entry.local_rank if entry else None
+
+
+def _entry_of(rank: _AnyRank, sidecars: RunSidecars) -> CapturedRank | None:
+    """Return the entry of a rank's process in its sidecar."""
+    return sidecars.rank_of(rank.argument, rank.process.pid, is_alone=rank.is_alone)
 
 
 def rank_sources(ranks: Ranks, sidecars: RunSidecars) -> Iterator[tuple[str, list[int | None]]]:
@@ -506,22 +619,26 @@ def rank_sources(ranks: Ranks, sidecars: RunSidecars) -> Iterator[tuple[str, lis
     Each comes with the number of each process, None if it has no number for it.
     """
 
-    # The environment is that of the program that was launched. It numbers a process only if that
-    # is alone in its report.
     def captured(variable: str) -> tuple[str, list[int | None]]:
-        numbers = [rank.report.facts.number(variable) if rank.is_alone else None for rank in ranks]
+        numbers = [_captured_number(rank, variable) for rank in ranks]
         return f"{_ENVIRONMENT}{variable}", numbers
 
     yield captured("RANK")
-    entries = [
-        sidecars.rank_of(rank.argument, rank.process.pid, is_alone=rank.is_alone) for rank in ranks
-    ]
+    entries = [_entry_of(rank, sidecars) for rank in ranks]
     yield "sidecar", [entry.rank if entry else None for entry in entries]
     yield from map(captured, LAUNCHER_SIZES)
-    comm_ranks = [rank.report.comm_ranks.get(rank.process.process_id) for rank in ranks]
-    yield "nccl_payload", [comm[0] if comm else None for comm in comm_ranks]
-    yield "nvtx_mpi", [rank.report.mpi_ranks.get(rank.process.process_id) for rank in ranks]
+    yield "nccl_payload", [_number_by_payload(rank) for rank in ranks]
+    yield "nvtx_mpi", [_number_by_mpi(rank) for rank in ranks]
     yield "file_name", _numbers_of_names(ranks)
+
+
+def _number_by_payload(rank: _AnyRank) -> int | None:
+    rank_and_size = rank.report.comm_ranks.get(rank.process.process_id)
+    return rank_and_size[0] if rank_and_size else None
+
+
+def _number_by_mpi(rank: _AnyRank) -> int | None:
+    return rank.report.mpi_ranks.get(rank.process.process_id)
 
 
 def _numbers_of_names(ranks: Ranks) -> list[int | None]:
@@ -529,35 +646,44 @@ def _numbers_of_names(ranks: Ranks) -> list[int | None]:
 
     They are not if they may be process IDs, or if one of them is too large.
     """
-    numbers = [_number_of_names(rank) if rank.is_alone else None for rank in ranks]
-    named = [
-        (rank, number) for rank, number in zip(ranks, numbers, strict=True) if number is not None
-    ]
-    are_process_ids = all(_may_be_process_id(number, rank.process.pid) for rank, number in named)
-    if are_process_ids or not all(_may_be_rank(number, rank.report) for rank, number in named):
-        return [None] * len(numbers)
-    return numbers
+    numbers = [_number_of_names(rank) for rank in ranks]
+    no_numbers: list[int | None] = [None] * len(numbers)
+    are_process_ids = True
+    for rank, number in zip(ranks, numbers, strict=True):
+        if number is None:
+            continue
+        if not _may_be_rank(number, rank.report):
+            return no_numbers
+        if not _may_be_process_id(number, rank.process.pid):
+            are_process_ids = False
+    return no_numbers if are_process_ids else numbers
 
 
-def _number_of_names(rank: Rank[ProcessDigest] | Rank[HostDigest]) -> int | None:
+def _number_of_names(rank: _AnyRank) -> int | None:
     """Return the number at the end of the name of a rank's report.
 
-    It is None if the rank has several reports with different numbers, which count its captures.
+    It is None if its report has other processes too, or if the rank has several reports with
+    different numbers, which count its captures.
     """
+    if not rank.is_alone:
+        return None
     numbers = {stem_rank(part.report.path) for part in rank.parts}
     return numbers.pop() if len(numbers) == 1 else None
 
 
 def _may_be_process_id(number: int, pid: int) -> bool:
     """Tell whether a name may have the ID of its process (nsys's ``%p``), or of its starter."""
-    is_starter = number >= MIN_STARTER_PID and 0 < pid - number <= MAX_PIDS_AFTER_STARTER
+    n_pids_later = pid - number
+    starts_soon_after = 0 < n_pids_later <= MAX_PIDS_AFTER_STARTER
+    is_starter = number >= MIN_STARTER_PID and starts_soon_after
     return number == pid or is_starter
 
 
 def _may_be_rank(number: int, report: ReportDigest) -> bool:
     """Tell whether a number may be a rank: below the world size if it is known, and no date."""
     size = recorded_world_size([report])
-    return number < (MAX_RANKS if size is None else size)
+    max_size = MAX_RANKS if size is None else size
+    return number < max_size
 
 
 def named_ranks(ranks: Ranks, sidecars: RunSidecars) -> tuple[list[int], str] | None:
@@ -574,8 +700,9 @@ def named_ranks(ranks: Ranks, sidecars: RunSidecars) -> tuple[list[int], str] | 
 
 def _all_numbers(candidates: Sequence[int | None]) -> list[int] | None:
     """Return numbers if each one is known and different."""
-    numbers = [number for number in candidates if number is not None]
-    return numbers if len(candidates) == len(numbers) == len(set(numbers)) else None
+    numbers = _known(candidates)
+    n_different = len(set(numbers))
+    return numbers if n_different == len(candidates) else None
 
 
 def launcher_size(ranks: Ranks, sidecars: RunSidecars) -> int | None:
@@ -583,11 +710,18 @@ def launcher_size(ranks: Ranks, sidecars: RunSidecars) -> int | None:
 
     It is None if another source numbered them, or if a rank's number is not below the size.
     """
-    numbers, source = named_ranks(ranks, sidecars) or ([], "")
+    named = named_ranks(ranks, sidecars)
+    if named is None:
+        return None
+    numbers, source = named
     variable = LAUNCHER_SIZES.get(source.removeprefix(_ENVIRONMENT))
-    sizes = {rank.report.facts.number(variable) for rank in ranks} if variable else set()
+    if variable is None:
+        return None
+    sizes = {rank.report.facts.number(variable) for rank in ranks}
     size = sizes.pop() if len(sizes) == 1 else None
-    return size if size is not None and size > max(numbers, default=0) else None
+    if size is None or size <= max(numbers, default=0):
+        return None
+    return size
 
 
 def recorded_world_size(
@@ -637,41 +771,41 @@ def job_size(
 
     If processes have several devices, NCCL counts more ranks than launchers do.
     """
+    digests = gathered.digests
+    n_ranks = len(ranks)
     processes = one_of_each_process(ranks)
     launched = None
     if numbering.source != "rank_map":
         launched = launcher_size(processes, gathered.sidecars)
     least_size = _least_size(numbering, ranks_of_all_reports)
-    if len(processes) == len(ranks):
-        size = world_size(gathered.digests, gathered.sidecars, log, launched)
+    if len(processes) == n_ranks:
+        size = world_size(digests, gathered.sidecars, log, launched)
         if size is None:
             size = least_size
-        n_unrecorded = n_unrecorded_ranks(gathered.digests)
+        n_unrecorded = n_unrecorded_ranks(digests)
         if size is None and n_unrecorded and ranks:
-            return JobSize(None, len(ranks) + n_unrecorded)
+            return JobSize(None, n_ranks + n_unrecorded)
         return JobSize(size, size)
-    n_nccl_ranks = largest_communicator(gathered.digests, log)
-    recorded = recorded_world_size(gathered.digests, gathered.sidecars)
+    recorded = recorded_world_size(digests, gathered.sidecars)
+    n_job_processes = _first_known((recorded, launched, least_size))
+    n_nccl_ranks = largest_communicator(digests, log)
     return _size_with_shared_processes(
-        (recorded, launched, least_size),
-        n_nccl_ranks,
-        n_ranks=len(ranks),
-        n_processes=len(processes),
+        n_job_processes, n_nccl_ranks, n_ranks=n_ranks, n_processes=len(processes)
     )
 
 
 def _size_with_shared_processes(
-    sizes: Iterable[int | None], n_nccl_ranks: int | None, *, n_ranks: int, n_processes: int
+    n_job_processes: int | None, n_nccl_ranks: int | None, *, n_ranks: int, n_processes: int
 ) -> JobSize:
     """Return the size of a job if some of the present processes have several ranks.
 
-    `sizes` are numbers of processes, and the first known one counts. NCCL counts ranks.
+    NCCL counts ranks.
     """
-    n_job_processes = next((size for size in sizes if size is not None), None)
     if n_job_processes is None and n_nccl_ranks is None:
         return JobSize(None, None)
     n_missing = max((n_job_processes or 0) - n_processes, 0)
-    return JobSize(n_job_processes, max(n_ranks + n_missing, n_nccl_ranks or 0))
+    least_n_ranks = n_ranks + n_missing
+    return JobSize(n_job_processes, max(least_n_ranks, n_nccl_ranks or 0))
 
 
 def n_unrecorded_ranks(digests: Sequence[ReportDigest]) -> int:
@@ -680,32 +814,44 @@ def n_unrecorded_ranks(digests: Sequence[ReportDigest]) -> int:
     for digest in digests:
         with_kernels = {process.process_id for process in digest.processes}
         for process in digest.unrecorded:
-            n_ranks += process.is_rank and process.process_id not in with_kernels
+            has_kernels = process.process_id in with_kernels
+            n_ranks += process.is_rank and not has_kernels
     return n_ranks
 
 
 def _least_size(numbering: Numbering, ranks_of_all_reports: Iterable[int]) -> int | None:
     """Return how many processes their numbers prove, None if they prove nothing."""
-    numbers = set(numbering.process_numbers)
-    source = numbering.source
-    is_counted = source != "order" and (source != "file_name" or 0 in numbers)
-    has_gaps = bool(numbers) and max(numbers) - min(numbers) >= len(numbers)
     proven = set(ranks_of_all_reports)
-    if is_counted and has_gaps:
-        proven |= numbers
+    numbers = set(numbering.process_numbers)
+    if numbers and _do_count_ranks(numbers, numbering.source):
+        width = max(numbers) - min(numbers) + 1
+        has_gaps = width > len(numbers)
+        if has_gaps:
+            proven |= numbers
     size = max(proven, default=-1) + 1
     return size or None
 
 
+def _do_count_ranks(numbers: Container[int], source: str) -> bool:
+    """Tell whether numbers count ranks: not if they are an order, or may be IDs in file names."""
+    if source == "file_name":
+        return 0 in numbers
+    return source != "order"
+
+
 def largest_communicator(digests: Sequence[ReportDigest], log: NcclLog | None) -> int | None:
     """Return the size of NCCL's largest communicator, by the payloads, else by the log."""
-    sizes = [size for digest in digests for size in digest.comm_sizes.values()]
+    sizes: list[int] = []
+    for digest in digests:
+        sizes += digest.comm_sizes.values()
     return max(sizes or _logged_sizes(log), default=None)
 
 
 def _logged_sizes(log: NcclLog | None) -> list[int]:
     """Return how many ranks each communicator of NCCL's log has."""
-    return [communicator.n_ranks for communicator in log.communicators] if log else []
+    if log is None:
+        return []
+    return [communicator.n_ranks for communicator in log.communicators]
 
 
 def world_size(
@@ -720,12 +866,12 @@ def world_size(
     communicator.
     """
     recorded = recorded_world_size(digests, sidecars)
-    communicator_sizes = [
-        n_ranks for digest in digests for _, n_ranks in digest.comm_ranks.values()
-    ]
+    communicator_sizes = []
+    for digest in digests:
+        for _, n_ranks in digest.comm_ranks.values():
+            communicator_sizes.append(n_ranks)
     largest = max(communicator_sizes or _logged_sizes(log), default=None)
-    sizes = (recorded, launched, largest)
-    return next((size for size in sizes if size is not None), None)
+    return _first_known((recorded, launched, largest))
 
 
 def run_sizes(gathered: Gathered) -> list[int]:
@@ -734,17 +880,20 @@ def run_sizes(gathered: Gathered) -> list[int]:
     These are the number of its ranks, and world sizes.
     """
     digests = gathered.digests
-    n_ranks = len(
-        joined_ranks(place(digests), is_one_job=is_surely_one_run(digests, gathered.sidecars))
-    )
-    launched = [digest.facts.number(name) for digest in digests for name in LAUNCHER_SIZES.values()]
-    possible = {size for size in launched if size is not None and size >= n_ranks}
-    return sorted({n_ranks, world_size(digests, gathered.sidecars) or n_ranks, *possible})
+    sidecars = gathered.sidecars
+    is_one_job = is_surely_one_run(digests, sidecars)
+    n_ranks = len(joined_ranks(place(digests), is_one_job=is_one_job))
+    sizes = {n_ranks, world_size(digests, sidecars) or n_ranks}
+    for digest in digests:
+        launched = _known(map(digest.facts.number, LAUNCHER_SIZES.values()))
+        sizes.update(size for size in launched if size >= n_ranks)
+    return sorted(sizes)
 
 
 def stem_rank(path: str) -> int | None:
     """Return the number at the end of a file's name, or None."""
-    match = files.RANK_OF_NAME.search(Path(path).stem)
+    stem = Path(path).stem
+    match = files.RANK_OF_NAME.search(stem)
     return int(match[1]) if match else None
 
 
@@ -753,30 +902,34 @@ def ranks_by_map(ranks: Ranks, rank_map: Mapping[str, int], sidecars: RunSidecar
 
     Raises `OptionError` unless the map names each process and no other, and each number once.
     """
-    # A process that was captured several times may be named by any of its reports.
-    names_of_parts = [list(map(_names_of, rank.parts)) for rank in ranks]
-    names = [parts[0][0] for parts in names_of_parts]
-    used_names = [_first_names(parts, rank_map) for parts in names_of_parts]
+    names: list[str] = []
+    used_names: list[list[str]] = []
+    for rank in ranks:
+        # A process that was captured several times may be named by any of its reports.
+        names_of_parts = [_names_of(part) for part in rank.parts]
+        names.append(names_of_parts[0][0])
+        used_names.append(_first_names(names_of_parts, rank_map))
     for name, rank_names in zip(names, used_names, strict=True):
         _check_one_number(name, rank_names, rank_map)
     _check_all_used(names, used_names, rank_map)
     keys = _check_all_named(names, used_names, rank_map)
     numbers: list[int] = []
     for key in keys:
-        if rank_map[key] in numbers:
-            what = f"gives rank {rank_map[key]} twice"
+        number = rank_map[key]
+        if number in numbers:
+            what = f"gives rank {number} twice"
             raise OptionError("--rank-map", what, fix="one number per rank")
-        numbers.append(rank_map[key])
+        numbers.append(number)
     _check_below_world_size(ranks, numbers, sidecars)
     return numbers
 
 
 def _check_one_number(name: str, used_names: Sequence[str], rank_map: Mapping[str, int]) -> None:
     """Raise if the names of one process have several numbers."""
-    numbers = sorted({rank_map[key] for key in used_names})
+    numbers = {rank_map[key] for key in used_names}
     if len(numbers) > 1:
-        both = " and ".join(map(str, numbers[:2]))
-        what = f"assigns ranks {both} to one process that was captured several times"
+        first, second, *_ = sorted(numbers)
+        what = f"assigns ranks {first} and {second} to one process that was captured several times"
         raise OptionError("--rank-map", what, found=name, fix="one rank per process")
 
 
@@ -784,46 +937,48 @@ def _check_all_used(
     names: Sequence[str], used_names: Sequence[Sequence[str]], rank_map: Mapping[str, int]
 ) -> None:
     """Raise if the map has a name of no process, or a second name of one."""
-    unused = rank_map.keys() - set(itertools.chain.from_iterable(used_names))
+    all_used = set(itertools.chain.from_iterable(used_names))
+    unused = rank_map.keys() - all_used
     if unused:
-        raise OptionError(
-            "--rank-map",
-            f"names {min(unused)}, but no such report has GPU activity or steps",
-            found=few(names, MAX_NAMED_REPORTS),
-            fix="use one of these reports, or leave out --rank-map",
-        )
+        what = f"names {min(unused)}, but no such report has GPU activity or steps"
+        fix = "use one of these reports, or leave out --rank-map"
+        raise OptionError("--rank-map", what, found=few(names, MAX_NAMED_REPORTS), fix=fix)
 
 
 def _check_all_named(
     names: Sequence[str], used_names: Sequence[Sequence[str]], rank_map: Mapping[str, int]
 ) -> list[str]:
     """Return the name by which the map has each process, and raise if it does not have one."""
-    named = zip(names, used_names, strict=True)
-    absent = [name for name, rank_names in named if not rank_names][:MAX_NAMED_REPORTS]
-    keys = [rank_names[0] for rank_names in used_names if rank_names]
+    keys: list[str] = []
+    absent: list[str] = []
+    for name, rank_names in zip(names, used_names, strict=True):
+        if rank_names:
+            keys.append(rank_names[0])
+        else:
+            absent.append(name)
     if absent:
-        mapped = [f"{key}={rank_map[key]}" for key in keys]
-        missing = [f"{name}=N" for name in absent]
-        raise OptionError(
-            "--rank-map",
-            f"gives no rank to {', '.join(absent)}",
-            found=", ".join([*rank_map][:MAX_NAMED_REPORTS]),
-            fix=f'--rank-map "{",".join([*mapped, *missing])}"',
-        )
+        shown_absent = absent[:MAX_NAMED_REPORTS]
+        shown_map = list(rank_map)[:MAX_NAMED_REPORTS]
+        entries = [f"{key}={rank_map[key]}" for key in keys]
+        entries += [f"{name}=N" for name in shown_absent]
+        what = f"gives no rank to {', '.join(shown_absent)}"
+        fix = f'--rank-map "{",".join(entries)}"'
+        raise OptionError("--rank-map", what, found=", ".join(shown_map), fix=fix)
     return keys
 
 
 def _check_below_world_size(ranks: Ranks, numbers: Sequence[int], sidecars: RunSidecars) -> None:
-    sizes = (recorded_world_size([rank.report], sidecars) for rank in ranks)
-    world_size = max((size for size in sizes if size is not None), default=None)
+    sizes = _known(recorded_world_size([rank.report], sidecars) for rank in ranks)
+    world_size = max(sizes, default=None)
     if world_size is not None and max(numbers) >= world_size:
         what = f"gives rank {max(numbers)} of {world_size}"
         raise OptionError("--rank-map", what, fix=f"ranks 0 to {world_size - 1}")
 
 
-def _names_of(part: Rank[ProcessDigest] | Rank[HostDigest]) -> list[str]:
+def _names_of(part: _AnyRank) -> list[str]:
     pid = None if part.is_alone else part.process.pid
-    return _map_keys(files.source_of(Path(part.report.path)), pid)
+    source = files.source_of(Path(part.report.path))
+    return _map_keys(source, pid)
 
 
 def _first_names(parts: Sequence[Sequence[str]], rank_map: Mapping[str, int]) -> list[str]:
@@ -842,13 +997,21 @@ def _map_keys(path: Path, pid: int | None) -> list[str]:
     With several processes in the report, each name ends in ``:PID``.
     """
     exported = path.with_suffix(files.EXPORT_SUFFIX)
-    names = [*_tails(path), path.stem, str(path), *_tails(exported)]
-    return names if pid is None else [f"{name}:{pid}" for name in names]
+    names = _tails(path)
+    names += [path.stem, str(path)]
+    names += _tails(exported)
+    if pid is None:
+        return names
+    return [f"{name}:{pid}" for name in names]
 
 
 def _tails(path: Path) -> list[str]:
     """Return the ends of a path, from its name to all of it."""
-    return ["/".join(path.parts[-depth:]) for depth in range(1, len(path.parts) + 1)]
+    tails: list[str] = []
+    for n_parts in range(1, len(path.parts) + 1):
+        last_parts = path.parts[-n_parts:]
+        tails.append("/".join(last_parts))
+    return tails
 
 
 class ChosenRanks(Struct, frozen=True):
@@ -866,10 +1029,9 @@ class ChosenRanks(Struct, frozen=True):
     def check(self, numbers: Sequence[int], source: str) -> None:
         """Refuse reports that turn out to be of other ranks than was taken from their names."""
         if not self.ranks.issuperset(numbers):
-            problem = f"does not match the reports, because their names and ranks differ ({source})"
-            raise OptionError(
-                f"--ranks {self.asked}", problem, found=shown_ranks(numbers), fix=RANK_MAP
-            )
+            option = f"--ranks {self.asked}"
+            what = f"does not match the reports, because their names and ranks differ ({source})"
+            raise OptionError(option, what, found=shown_ranks(numbers), fix=RANK_MAP)
 
 
 def choose_ranks(
@@ -891,25 +1053,37 @@ def choose_ranks(
     if ranks_of_reports is None:
         raise _unknown_ranks(option, paths)
     existing = frozenset(itertools.chain.from_iterable(ranks_of_reports))
-    absent = wanted - existing
-    if absent:
-        what = f"rank {min(absent)} is not there"
-        fix = f"--ranks {shown_ranks(wanted & existing or existing)}" if existing else RANK_MAP
-        raise OptionError(option, what, found=shown_ranks(existing), fix=fix)
+    _check_all_exist(option, wanted, existing)
     is_chosen = [not wanted.isdisjoint(report_ranks) for report_ranks in ranks_of_reports]
     chosen = itertools.compress(ranks_of_reports, is_chosen)
     ranks = frozenset(itertools.chain.from_iterable(chosen))
     left_out = ranks - wanted
     if left_out:
         what = f"leaves out {shown_ranks(left_out)}, but nsyspipe reads a report with all its ranks"
-        raise OptionError(option, what, fix=f"--ranks {shown_ranks(ranks)}, or leave out --ranks")
+        fix = f"--ranks {shown_ranks(ranks)}, or leave out --ranks"
+        raise OptionError(option, what, fix=fix)
+    chosen_paths = itertools.compress(paths, is_chosen)
+    chosen_map = full_map and _entries_of(ranks, full_map)
     return ChosenRanks(
         asked=shown,
-        paths=tuple(itertools.compress(paths, is_chosen)),
+        paths=tuple(chosen_paths),
         ranks=ranks,
         ranks_of_all_reports=existing,
-        rank_map=full_map and _entries_of(ranks, full_map),
+        rank_map=chosen_map,
     )
+
+
+def _check_all_exist(option: str, wanted: frozenset[int], existing: frozenset[int]) -> None:
+    """Raise if a rank that was asked for does not exist."""
+    absent = wanted - existing
+    if not absent:
+        return
+    fix = RANK_MAP
+    if existing:
+        suggested = wanted & existing or existing
+        fix = f"--ranks {shown_ranks(suggested)}"
+    what = f"rank {min(absent)} is not there"
+    raise OptionError(option, what, found=shown_ranks(existing), fix=fix)
 
 
 def _entries_of(ranks: Container[int], rank_map: Mapping[str, int]) -> dict[str, int]:
@@ -932,11 +1106,13 @@ def _unknown_ranks(option: str, paths: Sequence[Path]) -> OptionError:
     if len(paths) <= 1:
         fix = "leave out --ranks, nsyspipe reads one report as a whole"
         return OptionError(option, what, fix=fix)
-    named = paths[:MAX_NAMED_RUNS]
-    pairs = [f"{files.source_of(path).name}={rank}" for rank, path in enumerate(named)]
+    entries: list[str] = []
+    for rank, path in enumerate(paths[:MAX_NAMED_RUNS]):
+        source = files.source_of(path)
+        entries.append(f"{source.name}={rank}")
     if len(paths) > MAX_NAMED_RUNS:
-        pairs.append("...")
-    fix = f'--rank-map "{",".join(pairs)}", or leave out --ranks'
+        entries.append("...")
+    fix = f'--rank-map "{",".join(entries)}", or leave out --ranks'
     return OptionError(option, what, fix=fix)
 
 
@@ -944,12 +1120,20 @@ def _ranks_of(paths: Sequence[Path], rank_map: Mapping[str, int] | None) -> list
     """Return the ranks of each report before it is read, None if nothing numbers all reports."""
     sources = [files.source_of(path) for path in paths]
     if rank_map is not None:
-        ranks_of_name = grouped((re.sub(r":\d+$", "", key), rank) for key, rank in rank_map.items())
-        return [_mapped_ranks(path, ranks_of_name) for path in sources]
-    numbers = _all_numbers([stem_rank(str(path)) for path in sources])
-    if numbers is None and all(path.suffix == files.EXPORT_SUFFIX for path in paths):
+        ranks_of_name = grouped((_without_pid(key), rank) for key, rank in rank_map.items())
+        return [_mapped_ranks(source, ranks_of_name) for source in sources]
+    numbers = _all_numbers([stem_rank(str(source)) for source in sources])
+    are_exports = all(path.suffix == files.EXPORT_SUFFIX for path in paths)
+    if numbers is None and are_exports:
         numbers = _captured_ranks([_facts_of(path) for path in paths])
-    return None if numbers is None else [{rank} for rank in numbers]
+    if numbers is None:
+        return None
+    return [{rank} for rank in numbers]
+
+
+def _without_pid(key: str) -> str:
+    """Return the report that a name in a rank map is of, if it names a process of it."""
+    return re.sub(r":\d+$", "", key)
 
 
 def _mapped_ranks(path: Path, ranks_of_name: Mapping[str, Sequence[int]]) -> set[int]:
@@ -966,8 +1150,7 @@ def _captured_ranks(facts: Sequence[ReportFacts]) -> list[int] | None:
     Reports of one rank are its captures.
     """
     for variable in ("RANK", *LAUNCHER_SIZES):
-        captured = [each.number(variable) for each in facts]
-        numbers = [number for number in captured if number is not None]
+        numbers = _known(each.number(variable) for each in facts)
         if len(numbers) == len(facts):
             return numbers
     return None

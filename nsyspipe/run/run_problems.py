@@ -1,7 +1,7 @@
 """The problems of one run: what its reports lack, and what that makes unknown."""
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -23,7 +23,7 @@ from nsyspipe.run.sidecars import RunSidecars
 from nsyspipe.run.unrecorded import MissingRanks, problems_of
 
 # Process and device to rank number, of one report.
-_RankNumbers: TypeAlias = Mapping[tuple[int | None, int | None], int]
+_RankNumbers: TypeAlias = dict[tuple[int | None, int | None], int]
 
 MAX_LISTED_NUMBERS = 8
 # Only so many ranks without kernels are named by their number.
@@ -52,6 +52,7 @@ def problems_of_run(
 ) -> tuple[Problem, ...]:
     """Return all problems of a run, in order of their stage."""
     ranks = across.placed
+    gathered = run.gathered
     # Hosts without numbers are no ranks.
     has_ranks_to_number = run.is_numbered or not run.hosts
     problems = [*_problems_of_reports(run, ranks, may_hide_comm=steps.may_hide_comm)]
@@ -62,16 +63,17 @@ def problems_of_run(
     problems += _problems_of_ranks(run, ranks)
     problems += _problems_of_unrecorded_processes(run)
     problems += _problems_of_world_size(run)
-    problems += run.gathered.sidecars.problems
-    problems += _problems_of_message_sizes(across, run.gathered.digests)
-    problems += _problems_of_steps(ranks, steps, run.gathered.why_no_steps)
+    problems += gathered.sidecars.problems
+    problems += _problems_of_message_sizes(across, gathered.digests)
+    problems += _problems_of_steps(ranks, steps, gathered.why_no_steps)
     return tuple(problems)
 
 
 def lacks_communication(ranks: Ranks, n_job_ranks: int | None) -> bool:
     """Tell whether a job of several ranks has no communication kernel that nsyspipe knows."""
-    has_several_ranks = len(ranks) > 1 or (n_job_ranks or 0) > 1
-    return bool(ranks) and has_several_ranks and all(rank.process.n_comm == 0 for rank in ranks)
+    has_several_ranks = max(len(ranks), n_job_ranks or 0) > 1
+    has_comm_kernel = any(rank.process.n_comm for rank in ranks)
+    return bool(ranks) and has_several_ranks and not has_comm_kernel
 
 
 def _problems_of_reports(
@@ -80,7 +82,8 @@ def _problems_of_reports(
     """Yield the problems of each report, with its name and, if known, the rank."""
     digests = run.gathered.digests
     numbers = _numbers_by_report(ranks)
-    for argument, (digest, name) in enumerate(zip(digests, run.report_names, strict=True)):
+    for argument, digest in enumerate(digests):
+        name = run.report_names[argument]
         if not ranks and run.gathered.sidecars.is_without_gpu(argument):
             yield problem("captured-without-gpu")
         elif not digest.processes:
@@ -93,9 +96,9 @@ def _problems_of_reports(
                 yield problem("no-session-start").at(report=name)
 
 
-def _numbers_by_report(ranks: Ranks) -> dict[int, dict[tuple[int | None, int | None], int]]:
+def _numbers_by_report(ranks: Ranks) -> dict[int, _RankNumbers]:
     """Return the rank numbers of each report, by its argument, and by process and device."""
-    numbers: dict[int, dict[tuple[int | None, int | None], int]] = {}
+    numbers: dict[int, _RankNumbers] = {}
     for rank in ranks:
         for part in rank.parts:
             key = part.process.process_id, part.process.device_id
@@ -106,10 +109,13 @@ def _numbers_by_report(ranks: Ranks) -> dict[int, dict[tuple[int | None, int | N
 def _problems_of_report(
     digest: ReportDigest, name: str, rank_numbers: _RankNumbers, *, may_hide_comm: bool
 ) -> Iterator[Problem]:
-    only_rank = next(iter(rank_numbers.values())) if len(rank_numbers) == 1 else None
+    only_rank = None
+    if len(rank_numbers) == 1:
+        (only_rank,) = rank_numbers.values()
     for report_problem in digest.problems:
         key = report_problem.process_id, report_problem.device_id
-        yield report_problem.at(report=name, rank=rank_numbers.get(key, only_rank))
+        rank_number = rank_numbers.get(key, only_rank)
+        yield report_problem.at(report=name, rank=rank_number)
     if digest.n_graphs:
         code = "comm-in-graphs" if may_hide_comm else "graphs-as-a-whole"
         yield problem(code, n=digest.n_graphs).at(report=name, rank=only_rank)
@@ -127,7 +133,9 @@ def _problems_of_ranks(run: NumberedRun, ranks: Ranks) -> Iterator[Problem]:
     numbering = run.numbering
     job = run.job
     for rank in ranks:
-        if rank.report.facts.gpu_name(rank.process.pid, rank.process.device_id) is None:
+        process = rank.process
+        gpu_name = rank.report.facts.gpu_name(process.pid, process.device_id)
+        if gpu_name is None:
             yield problem("no-gpu-name", rank=rank.number)
     has_graphs = any(rank.report.n_graphs for rank in ranks)
     if lacks_communication(ranks, job.n_ranks) and not has_graphs:
@@ -135,9 +143,10 @@ def _problems_of_ranks(run: NumberedRun, ranks: Ranks) -> Iterator[Problem]:
     if job.world_size is not None:
         yield from _problems_of_absent_ranks(run, ranks, job.world_size)
     elif numbering.has_shared_processes and not job.has_all(len(ranks)):
+        n_missing = (job.n_ranks or 0) - len(ranks)
         yield problem(
             "ranks-missing",
-            n=(job.n_ranks or 0) - len(ranks),
+            n=n_missing,
             world_size=job.n_ranks,
             noun="ranks",
             missing="according to NCCL's communicator",
@@ -191,26 +200,25 @@ def _find_absent_ranks(
     ranks_of_all_reports: frozenset[int],
 ) -> _AbsentRanks:
     read_or_not = present | ranks_of_all_reports
-    without_report = {
-        rank.rank for rank in sidecars.ranks if rank.report is None and rank.problem is None
-    }
-    not_captured = without_report - read_or_not
+    without_report = [rank for rank in sidecars.ranks if rank.report is None]
+    left_out = {rank.rank for rank in without_report if rank.problem is None}
+    not_captured = left_out - read_or_not
     not_captured_in_job = sorted(number for number in not_captured if number < world_size)
-    accounted = read_or_not.union(not_captured_in_job)
-    return _AbsentRanks(
-        unread=sorted(ranks_of_all_reports - present),
-        not_captured=not_captured_in_job,
-        accounted=frozenset(accounted),
-        n_missing=world_size - sum(number < world_size for number in accounted),
-    )
+    accounted = frozenset(read_or_not.union(not_captured_in_job))
+    n_accounted = sum(number < world_size for number in accounted)
+    unread = sorted(ranks_of_all_reports - present)
+    n_missing = world_size - n_accounted
+    return _AbsentRanks(unread, not_captured_in_job, accounted, n_missing)
 
 
 def _name_unread_files(sidecars: RunSidecars, accounted: frozenset[int]) -> str:
     """Return the names of reports that sidecars have for missing ranks, as the end of a list."""
-    reports = {rank.report for rank in sidecars.ranks if rank.report and rank.rank not in accounted}
+    missing_ranks = [rank for rank in sidecars.ranks if rank.rank not in accounted]
+    reports = {rank.report for rank in missing_ranks if rank.report}
     if not reports:
         return ""
-    return f", captured as {', '.join(sorted(reports)[:MAX_LISTED_NUMBERS])}"
+    listed = sorted(reports)[:MAX_LISTED_NUMBERS]
+    return f", captured as {', '.join(listed)}"
 
 
 def _problems_of_unrecorded_processes(run: NumberedRun) -> Iterator[Problem]:
@@ -243,12 +251,14 @@ def _problems_of_message_sizes(
     if len(across.placed) < 2:  # noqa: PLR2004
         return
     in_steps = np.flatnonzero(across.rows.in_step)
+    n_operations = in_steps.size
     message_bytes = comm.message_sizes(across, in_steps).message_bytes
-    n_absent = int(np.count_nonzero(message_bytes == comm.ABSENT))
+    is_absent = message_bytes == comm.ABSENT
+    n_absent = int(np.count_nonzero(is_absent))
     if not n_absent:
         return
-    if n_absent < in_steps.size:
-        yield problem("few-message-sizes", n=n_absent, total=in_steps.size)
+    if n_absent < n_operations:
+        yield problem("few-message-sizes", n=n_absent, total=n_operations)
         return
     gaps = {digest.size_gap for digest in digests}
     # Without a gap there are sizes, but none belongs to a kernel.
@@ -271,11 +281,9 @@ def _problems_of_steps(
         return
     rank_numbers = [rank.number for rank in ranks]
     for ranks_without, step_numbers in _ranks_without_steps(steps.table, rank_numbers).items():
-        yield problem(
-            "step-missing",
-            step=_list_numbers(step_numbers, len(step_numbers)),
-            missing=_list_numbers(ranks_without, len(ranks_without)),
-        )
+        listed_steps = _list_numbers(step_numbers, len(step_numbers))
+        listed_ranks = _list_numbers(ranks_without, len(ranks_without))
+        yield problem("step-missing", step=listed_steps, missing=listed_ranks)
     yield from _problems_of_selection(steps, n_ranks=len(ranks))
     yield from _problems_of_slowest_rank(steps.table)
 
@@ -303,7 +311,8 @@ def _problems_of_slowest_rank(steps: pa.Table) -> Iterator[Problem]:
     longest_ns = pc.max(rank_sums).as_py()
     if not longest_ns:
         return
-    changing_share = int(step_times(summary_steps).sum()) / longest_ns - 1
+    sum_of_longest_ns = int(step_times(summary_steps).sum())
+    changing_share = sum_of_longest_ns / longest_ns - 1
     if changing_share > MIN_CHANGING_SHARE_FOR_NOTE:
         severity = "warning" if changing_share > MIN_CHANGING_SHARE_FOR_WARNING else None
         percent = f"{100 * changing_share:.1f}"
@@ -312,9 +321,12 @@ def _problems_of_slowest_rank(steps: pa.Table) -> Iterator[Problem]:
 
 def _counts_start_of_capture(steps: SelectedSteps) -> bool:
     """Tell whether the first step of a capture is a summary step."""
-    order = np.lexsort((steps.table["start_ns"].to_numpy(), steps.capture))
-    first_steps = order[run_starts(steps.capture[order])]
-    return bool(steps.table["in_summary"].to_numpy()[first_steps].any())
+    start_ns = steps.table["start_ns"].to_numpy()
+    in_summary = steps.table["in_summary"].to_numpy()
+    order = np.lexsort((start_ns, steps.capture))
+    capture_of_ordered = steps.capture[order]
+    first_steps = order[run_starts(capture_of_ordered)]
+    return bool(in_summary[first_steps].any())
 
 
 def _ranks_without_steps(steps: pa.Table, ranks: Sequence[int]) -> dict[tuple[int, ...], list[int]]:
@@ -322,10 +334,12 @@ def _ranks_without_steps(steps: pa.Table, ranks: Sequence[int]) -> dict[tuple[in
     rank = steps["rank"].to_numpy()
     step = steps["step"].to_numpy()
     step_numbers, n_ranks = np.unique(step, return_counts=True)
+    incomplete_steps = step_numbers[n_ranks < len(ranks)]
     steps_by_ranks: dict[tuple[int, ...], list[int]] = {}
-    for number in step_numbers[n_ranks < len(ranks)].tolist():
-        ranks_without = np.setdiff1d(ranks, rank[step == number])
-        steps_by_ranks.setdefault(tuple(ranks_without.tolist()), []).append(number)
+    for number in incomplete_steps.tolist():
+        ranks_with_step = rank[step == number]
+        ranks_without = tuple(np.setdiff1d(ranks, ranks_with_step).tolist())
+        steps_by_ranks.setdefault(ranks_without, []).append(number)
     return steps_by_ranks
 
 
@@ -340,10 +354,10 @@ def _list_numbers(numbers: Iterable[int], n_numbers: int) -> str:
 
     The numbers that are not listed are never made, because a world size may be any number.
     """
-    listed = ", ".join(map(str, itertools.islice(numbers, MAX_LISTED_NUMBERS)))
-    if n_numbers <= MAX_LISTED_NUMBERS:
-        return listed
-    return f"{listed} and {n_numbers - MAX_LISTED_NUMBERS} more"
+    first_numbers = itertools.islice(numbers, MAX_LISTED_NUMBERS)
+    listed = ", ".join(map(str, first_numbers))
+    n_more = n_numbers - MAX_LISTED_NUMBERS
+    return f"{listed} and {n_more} more" if n_more > 0 else listed
 
 
 def problems_table(problems: Iterable[Problem]) -> pa.Table:
@@ -353,10 +367,7 @@ def problems_table(problems: Iterable[Problem]) -> pa.Table:
 
 
 def _severity_order(run_problem: Problem) -> tuple[object, ...]:
-    return (
-        SEVERITIES.index(run_problem.severity),
-        run_problem.code,
-        -1 if run_problem.rank is None else run_problem.rank,
-        run_problem.report or "",
-        run_problem.message,
-    )
+    severity = SEVERITIES.index(run_problem.severity)
+    rank = -1 if run_problem.rank is None else run_problem.rank
+    report = run_problem.report or ""
+    return severity, run_problem.code, rank, report, run_problem.message

@@ -44,14 +44,19 @@ class RunSidecars(Struct, frozen=True):
     def rank_of(self, argument: int, pid: int, *, is_alone: bool) -> CapturedRank | None:
         """Return the entry of one process of a report, by its pid or because it is the only one."""
         _, ranks = self.by_argument.get(argument, (None, ()))
-        only = ranks[0] if is_alone and len(ranks) == 1 and ranks[0].pid is None else None
-        return next((rank for rank in ranks if rank.pid == pid), only)
+        for rank in ranks:
+            if rank.pid == pid:
+                return rank
+        is_only_entry = is_alone and len(ranks) == 1
+        return ranks[0] if is_only_entry and ranks[0].pid is None else None
 
     def is_without_gpu(self, argument: int) -> bool:
         """Tell whether a report was captured without tracing a GPU, for example with ``--cpu``."""
         sidecar, _ = self.by_argument.get(argument, (None, ()))
         trace = sidecar.facts.trace if sidecar else None
-        return bool(trace) and not any(name.startswith("cuda") for name in trace or ())
+        if not trace:
+            return False
+        return not any(name.startswith("cuda") for name in trace)
 
     @property
     def world_size(self) -> int | None:
@@ -97,8 +102,9 @@ def _joined_environment(environments: Sequence[Mapping[str, str]]) -> dict[str, 
     """Return every variable with all its different values."""
     joined = {}
     for variable in sorted(set().union(*environments)):
-        values = [environment[variable] for environment in environments if variable in environment]
-        joined[variable] = " | ".join(dict.fromkeys(values))
+        values = [environment.get(variable) for environment in environments]
+        known_values = [value for value in values if value is not None]
+        joined[variable] = " | ".join(dict.fromkeys(known_values))
     return joined
 
 
@@ -157,11 +163,10 @@ def run_sidecars(
     problems += conflicts
     sidecars = tuple(sidecar.sidecar for sidecar in agreeing)
     problems += _failures(sidecars)
-    by_argument = {
-        argument: (sidecar.sidecar, ranks)
-        for sidecar in agreeing
-        for argument, ranks in sidecar.by_argument.items()
-    }
+    by_argument = {}
+    for sidecar in agreeing:
+        for argument, ranks in sidecar.by_argument.items():
+            by_argument[argument] = sidecar.sidecar, ranks
     family = None
     if asks_for_steps:
         family, ignored = _step_family(sidecars, digests)
@@ -178,10 +183,11 @@ def _misfit(candidate: FoundSidecar, digests: Sequence[ReportDigest]) -> str | N
         if _are_of_different_days(written_ns, start_ns):
             captured_at = candidate.sidecar.facts.captured_at_utc
             return f"written for {captured_at}, over a day from the report's session"
-        known = {rank.pid: rank.rank for rank in ranks if rank.pid is not None}
+        rank_of_pid = {rank.pid: rank.rank for rank in ranks if rank.pid is not None}
         pids = {process.pid for process in (*digest.processes, *digest.hosts)}
-        if known and pids and pids.isdisjoint(known):
-            pid, number = next(iter(known.items()))
+        if rank_of_pid and pids and pids.isdisjoint(rank_of_pid):
+            pid, *_ = rank_of_pid
+            number = rank_of_pid[pid]
             return f"rank {number} was process {pid}, which the report does not have"
     return None
 
@@ -194,36 +200,41 @@ def _are_of_different_days(first_ns: int | None, second_ns: int | None) -> bool:
 
 def _agreeing(candidates: Sequence[FoundSidecar]) -> tuple[list[FoundSidecar], list[Problem]]:
     """Return the sidecars that no other one contradicts, and a problem of the others."""
-    contents = [
-        replace(candidate.sidecar, path=candidate.sidecar.path.parent) for candidate in candidates
-    ]
-    distinct = [
-        candidate
-        for index, candidate in enumerate(candidates)
-        if contents[index] not in contents[:index]
-    ]
-    claims = Counter(argument for candidate in distinct for argument in candidate.by_argument)
-    disputed = {argument for argument, count in claims.items() if count > 1}
-    agreeing: list[FoundSidecar] = []
-    conflicting: list[FoundSidecar] = []
-    for candidate in distinct:
-        is_disputed = not disputed.isdisjoint(candidate.by_argument)
-        (conflicting if is_disputed else agreeing).append(candidate)
+    distinct = _without_copies(candidates)
+    claims = Counter(itertools.chain.from_iterable(sidecar.by_argument for sidecar in distinct))
+    disputed = {argument for argument, n_claims in claims.items() if n_claims > 1}
+    agreeing = [sidecar for sidecar in distinct if disputed.isdisjoint(sidecar.by_argument)]
+    conflicting = [sidecar for sidecar in distinct if not disputed.isdisjoint(sidecar.by_argument)]
     if not conflicting:
         return agreeing, []
     files = ", ".join(_shown(candidate.sidecar) for candidate in conflicting)
-    first_disputed = min(disputed & set(conflicting[0].by_argument))
-    report = conflicting[0].by_argument[first_disputed][0].report
-    return agreeing, [problem("conflicting-sidecars", files=files, of=report)]
+    reports_of_first = conflicting[0].by_argument
+    first_disputed = min(disputed.intersection(reports_of_first))
+    first_rank, *_ = reports_of_first[first_disputed]
+    return agreeing, [problem("conflicting-sidecars", files=files, of=first_rank.report)]
+
+
+def _without_copies(candidates: Sequence[FoundSidecar]) -> list[FoundSidecar]:
+    """Return the sidecars without those that have the content of an earlier one beside them."""
+    contents: list[Sidecar] = []
+    distinct = []
+    for candidate in candidates:
+        sidecar = candidate.sidecar
+        content = replace(sidecar, path=sidecar.path.parent)
+        if content not in contents:
+            contents.append(content)
+            distinct.append(candidate)
+    return distinct
 
 
 def _step_family(
     sidecars: Sequence[Sidecar], digests: Sequence[ReportDigest]
 ) -> tuple[str | None, list[Problem]]:
     """Return the family that the sidecars name, if every rank has it, or why it is ignored."""
-    family_of_pattern = {
-        sidecar.step_pattern: sidecar.family for sidecar in sidecars if sidecar.step_pattern
-    }
+    family_of_pattern = {}
+    for sidecar in sidecars:
+        if sidecar.step_pattern:
+            family_of_pattern[sidecar.step_pattern] = sidecar.family
     if not family_of_pattern:
         return None, []
     families = set(family_of_pattern.values())
@@ -277,8 +288,11 @@ def _failures(sidecars: Sequence[Sidecar]) -> Iterator[Problem]:
             if outcome:
                 ranks_of_outcome.setdefault(outcome, []).append(rank.rank)
     for outcome, ranks in ranks_of_outcome.items():
-        more = f" and {len(ranks) - 1} more" if len(ranks) > 1 else ""
-        yield problem("capture-failed", which=f"{min(ranks)}{more}", outcome=outcome)
+        shown = str(min(ranks))
+        n_more = len(ranks) - 1
+        if n_more:
+            shown += f" and {n_more} more"
+        yield problem("capture-failed", which=shown, outcome=outcome)
 
 
 def _outcomes(rank: CapturedRank) -> Iterator[str]:

@@ -5,7 +5,7 @@ It also finds their backward pass if no range marks it.
 
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -46,14 +46,15 @@ from nsyspipe.model import canonical
 from nsyspipe.model.names import is_optimizer, is_part_of_step
 from nsyspipe.model.options import Reading
 from nsyspipe.model.problems import Problem, problem
-from nsyspipe.model.table import Int64
+from nsyspipe.model.table import Flags, Int64
 from nsyspipe.reader.metadata import Capture
 from nsyspipe.reader.report import main_thread_of
 from nsyspipe.run.process import HostDigest, ProcessEvents, ProcessSteps, member_columns
 
 # If steps have a smaller share of a rank's launches, this is a problem.
 MIN_COVERED_SHARE = 0.9
-_NO_MEMBERS = Members(0, *(np.empty(0, np.int64),) * 3)
+_NO_NUMBERS = np.empty(0, np.int64)
+_NO_MEMBERS = Members(0, _NO_NUMBERS, _NO_NUMBERS, _NO_NUMBERS)
 # Of a report without device activity: the processes with ranges, each with its ranges and families.
 _Hosts = dict[int, tuple[pa.Table, list[Candidate]]]
 
@@ -92,19 +93,24 @@ def process_steps(
     or if you ask for it. It looks for the backward pass in launches if no range marks it.
     """
     names = capture.operations.names
+    n_ranks = len(events)
+    # The ranks of one report have one clock.
+    shifts_ns = [0] * n_ranks
+    no_repetitions: list[Repetition | None] = [None] * n_ranks
     candidates_of_ranks: list[list[Candidate]] = [[] for _ in events]
     if not reading.is_repetition:
         candidates_of_ranks = [_candidates(rank, families, names) for rank in events]
         if not is_decided and not reading.is_capture:
-            family = choose(candidates_of_ranks, [0] * len(events))
+            family = choose(candidates_of_ranks, shifts_ns)
     ranks = _launches_of_ranks(capture, events)
-    repetitions: list[Repetition | None] = [None] * len(events)
+    repetitions = no_repetitions
     if _may_repeat(capture, reading, family):
         repetitions = _find_repetitions(ranks, reading)
         candidates_of_ranks = _with_repetitions(candidates_of_ranks, repetitions)
-        family = family if is_decided else choose(candidates_of_ranks, [0] * len(events))
+        if not is_decided:
+            family = choose(candidates_of_ranks, shifts_ns)
     if family != REPETITION:
-        repetitions = [None] * len(events)
+        repetitions = no_repetitions
     steps = []
     for rank, rank_candidates, units in zip(ranks, candidates_of_ranks, repetitions, strict=True):
         if units is None:
@@ -116,12 +122,13 @@ def process_steps(
 
 
 def _launches_of_ranks(capture: Capture, events: Sequence[ProcessEvents]) -> list[_RankLaunches]:
-    calls_of_ranks = by_process(capture.calls.all, [rank.process_id for rank in events])
+    process_ids = [rank.process_id for rank in events]
+    calls_of_ranks = by_process(capture.calls.all, process_ids)
     names = capture.operations.names
-    return [
-        _RankLaunches(rank, calls, names)
-        for rank, calls in zip(events, calls_of_ranks, strict=True)
-    ]
+    ranks = []
+    for rank, calls in zip(events, calls_of_ranks, strict=True):
+        ranks.append(_RankLaunches(rank, calls, names))
+    return ranks
 
 
 def _may_repeat(capture: Capture, reading: Reading, family: str | None) -> bool:
@@ -134,10 +141,11 @@ def _may_repeat(capture: Capture, reading: Reading, family: str | None) -> bool:
 def _find_repetitions(ranks: Sequence[_RankLaunches], reading: Reading) -> list[Repetition | None]:
     """Return the periodic launch pattern of each rank, which the ranks of a process share."""
     by_rank = [find_repetition(rank.sequence, reading.n_steps) for rank in ranks]
-    repetitions = _share_in_processes([rank.events for rank in ranks], by_rank)
+    events = [rank.events for rank in ranks]
+    repetitions = _share_in_processes(events, by_rank)
     if reading.n_steps is not None and None in repetitions:
-        without = ranks[repetitions.index(None)]
-        raise _not_as_many(reading.n_steps, without.sequence)
+        first_without = repetitions.index(None)
+        raise _not_as_many(reading.n_steps, ranks[first_without].sequence)
     return repetitions
 
 
@@ -145,10 +153,11 @@ def _with_repetitions(
     candidates_of_ranks: Sequence[list[Candidate]], repetitions: Sequence[Repetition | None]
 ) -> list[list[Candidate]]:
     """Return the candidates of each rank, with its periodic launch pattern as the last one."""
-    return [
-        rank_candidates if repetition is None else [*rank_candidates, repetition.candidate]
-        for rank_candidates, repetition in zip(candidates_of_ranks, repetitions, strict=True)
-    ]
+    extended = []
+    for rank_candidates, repetition in zip(candidates_of_ranks, repetitions, strict=True):
+        last = [] if repetition is None else [repetition.candidate]
+        extended.append([*rank_candidates, *last])
+    return extended
 
 
 def _share_in_processes(
@@ -195,7 +204,8 @@ def _steps_of_rank(
     if units is not None:
         optimizer_member = marked.phases["optimizer"].member
         n_optimizers = np.bincount(optimizer_member, minlength=members.starts.size)
-        is_marked = bool((n_optimizers == 1).all())
+        has_one_optimizer = n_optimizers == 1
+        is_marked = bool(has_one_optimizer.all())
         problems += _problems_of_repetition(process_id, units, is_marked=is_marked)
     passes = marked.passes
     backward = None
@@ -226,14 +236,15 @@ class _FoundPhases(Struct, frozen=True):
 
 
 def _find_phases(rank: _RankLaunches, codes: Int64, members: Members) -> _FoundPhases:
-    events = rank.events
-    if rank.calls is None or not has_phases_elsewhere(events.ranges, codes, members):
-        phases = phase_ranges(events.ranges, codes, members)
+    ranges = rank.events.ranges
+    operations = rank.events.operations
+    if rank.calls is None or not has_phases_elsewhere(ranges, codes, members):
+        phases = phase_ranges(ranges, codes, members)
         return _FoundPhases(phases, NO_OTHER_THREADS, phases["backward"])
-    launches = events.operations.kernel_launch[: events.operations.n_launched]
+    launches = operations.kernel_launch[: operations.n_launched]
     threads = threads_of(launches, rank.calls)
     other_threads = launching_threads(members, launches, threads)
-    phases = phase_ranges(events.ranges, codes, members, other_threads)
+    phases = phase_ranges(ranges, codes, members, other_threads)
     passes = backward_passes(phases["backward"], members, launches, threads)
     return _FoundPhases(phases, other_threads, passes)
 
@@ -294,13 +305,7 @@ def _problems_of_repetition(
 
     `is_marked` says that each unit has one optimizer range.
     """
-    facts: dict[str, Any] = {
-        "n_units": units.edges.size - 1,
-        "n_launches": units.n_launches,
-        "key": units.key,
-    }
-    agreement = f"{units.agreement:.3f}"
-    yield problem("steps-by-repetition", process_id=process_id, agreement=agreement, **facts)
+    yield _problem_of_pattern(process_id, units)
     if not (units.has_optimizer or is_marked):
         yield problem("steps-without-optimizer", process_id=process_id)
     elif units.n_updates > 1:
@@ -309,21 +314,36 @@ def _problems_of_repetition(
     n_covered = int(np.ptp(units.edges))
     # At both ends of the capture, a unit may be cut off.
     n_cut_off = 2 * units.n_launches
+    n_outside = n_launches - n_covered
     is_small_share = n_covered < MIN_COVERED_SHARE * n_launches
-    if is_small_share and n_launches - n_covered > n_cut_off:
+    if is_small_share and n_outside > n_cut_off:
         percent = f"{100 * n_covered / n_launches:.0f}"
         yield problem("steps-cover-part", process_id=process_id, percent=percent)
 
 
+def _problem_of_pattern(process_id: int, units: Repetition) -> Problem:
+    """Return the problem that steps are units of a launch pattern, with the pattern."""
+    n_units = units.edges.size - 1
+    return problem(
+        "steps-by-repetition",
+        process_id=process_id,
+        agreement=f"{units.agreement:.3f}",
+        n_units=n_units,
+        n_launches=units.n_launches,
+        key=units.key,
+    )
+
+
 def host_families(ranges: pa.Table, families: TextFamilies) -> _Hosts:
     """Return the ranges and families of the processes of a report without device activity."""
-    no_launches = np.empty(0, np.int64)
-    no_operations = operations_of(
-        canonical.KERNELS.empty(), no_launches, canonical.COPIES.empty(), no_launches
-    )
+    no_kernels = canonical.KERNELS.empty()
+    no_copies = canonical.COPIES.empty()
+    no_operations = operations_of(no_kernels, _NO_NUMBERS, no_copies, _NO_NUMBERS)
+    process_ids = ranges["process_id"]
     hosts = {}
-    for process in np.unique(ranges["process_id"].to_numpy()).tolist():
-        process_ranges = ranges.filter(pc.equal(ranges["process_id"], process))
+    for process in np.unique(process_ids.to_numpy()).tolist():
+        is_of_process = pc.equal(process_ids, process)
+        process_ranges = ranges.filter(is_of_process)
         process_candidates = candidates(process_ranges, families, no_operations)
         if process_candidates:
             hosts[process] = process_ranges, process_candidates
@@ -338,16 +358,20 @@ def digest_hosts(
     for process, (ranges, process_candidates) in hosts.items():
         members = _step_members(ranges, families, process_candidates, family)
         columns = member_columns(ranges, members)
-        # No recorded range ends as late as one that never closed.
-        columns["is_complete"] = (
-            np.ones(members.starts.size, np.bool_)
-            if open_end_ns is None
-            else members.ends != open_end_ns
-        )
+        columns["is_complete"] = _are_closed(members, open_end_ns)
         for phase, phase_of_steps in phase_ranges(ranges, codes, members).items():
             columns[f"{phase}_ns"] = _times_of_members(phase_of_steps, members)
-        digests.append(HostDigest(process, tuple(process_candidates), pa.table(columns)))
+        digest = HostDigest(process, tuple(process_candidates), pa.table(columns))
+        digests.append(digest)
     return tuple(digests)
+
+
+def _are_closed(members: Members, open_end_ns: int | None) -> Flags:
+    """Tell which step ranges closed. No recorded range ends as late as one that never closed."""
+    if open_end_ns is None:
+        return np.ones(members.starts.size, np.bool_)
+    is_closed: Flags = members.ends != open_end_ns
+    return is_closed
 
 
 def _times_of_members(phase: PhaseRanges, members: Members) -> pa.Array:
@@ -355,4 +379,5 @@ def _times_of_members(phase: PhaseRanges, members: Members) -> pa.Array:
     n_members = members.starts.size
     if not phase.starts.size:
         return pa.nulls(n_members, pa.int64())
-    return pa.array(grouped_lengths(phase.member, phase.starts, phase.ends, n_members))
+    times_ns = grouped_lengths(phase.member, phase.starts, phase.ends, n_members)
+    return pa.array(times_ns)

@@ -49,6 +49,7 @@ _FLOATS = ("exposed_part_ns", "sized_bus_bytes")
 _CELLS = pa.schema(
     [(name, pa.float64() if name in _FLOATS else pa.int64()) for name in ("rank", "use", *_SUMS)]
 )
+_SKIP_NO_NULL = pc.ScalarAggregateOptions(skip_nulls=False)
 
 
 def traffic_table(across: CrossRank, steps: pa.Table, *, is_capture: bool) -> pa.Table:
@@ -56,75 +57,112 @@ def traffic_table(across: CrossRank, steps: pa.Table, *, is_capture: bool) -> pa
 
     `steps` is `schema.STEPS`.
     """
+    rows = across.rows
     summary_steps = steps.filter(steps["in_summary"])
-    is_summary_step = np.isin(across.rows.step, summary_steps["step"].to_numpy())
-    in_summary = across.rows.in_step & is_summary_step
-    cells = pa.Table.from_pylist([*_cells(across, summary_steps, in_summary)], _CELLS)
+    step_numbers = summary_steps["step"].to_numpy()
+    is_summary_step = np.isin(rows.step, step_numbers)
+    in_summary = rows.in_step & is_summary_step
+    cells_of_ranks = [*_cells(across, summary_steps, in_summary)]
+    cells = pa.Table.from_pylist(cells_of_ranks, _CELLS)
     all_ranks = _sum_over_ranks(cells)
     uses = _uses(across, cells, all_ranks, in_summary)
-    table = pa.concat_tables([all_ranks.select(_CELLS.names), cells])
+    all_ranks = all_ranks.select(_CELLS.names)
+    table = pa.concat_tables([all_ranks, cells])
     use_numbers = pa.array(uses, pa.int64())
-    index = pc.index_in(table["use"], value_set=use_numbers).to_numpy()
-    order = np.lexsort((index, pc.fill_null(table["rank"], NONE)))
+    place_of_use = pc.index_in(table["use"], value_set=use_numbers).to_numpy()
+    # The rows of all ranks come first.
+    rank_or_none = pc.fill_null(table["rank"], NONE)
+    order = np.lexsort((place_of_use, rank_or_none))
     table = table.take(pa.array(order))
-    communicator = table["use"].to_numpy() // len(COLLECTIVES)
-    n_ranks = across.sizes[communicator]
-    columns = _columns_of_uses([*uses.values()], index[order])
+    columns = _columns_of_uses([*uses.values()], place_of_use[order])
     columns |= _values_per_step(
         table, is_capture=is_capture, has_comm_between=across.has_comm_between
     )
+    columns |= _waits_and_bubbles(columns)
     columns |= _bandwidths(table)
     columns["rank"] = table["rank"]
-    columns["n_ranks"] = pa.array(n_ranks, mask=n_ranks == 0)
-    # Stages wait for each other by design.
-    is_staged = pc.equal(columns["role"], PIPELINE)
-    wait_ns = columns["wait_ns_per_step"]
-    columns["bubble_ns_per_step"] = pc.if_else(is_staged, wait_ns, None)
-    columns["wait_ns_per_step"] = pc.if_else(is_staged, None, wait_ns)
+    columns["n_ranks"] = _sizes_of_communicators(across, table["use"].to_numpy())
     return schema.TRAFFIC.table(columns)
 
 
 def _sum_over_ranks(cells: pa.Table) -> pa.Table:
     """Return a cell of each use for all ranks, whose rank is null."""
-    skip_no_null = pc.ScalarAggregateOptions(skip_nulls=False)
     by_use = cells.group_by("use", use_threads=False)
-    sums = by_use.aggregate([(name, "sum", skip_no_null) for name in _SUMS])
+    aggregations = [(name, "sum", _SKIP_NO_NULL) for name in _SUMS]
+    sums = by_use.aggregate(aggregations)
+    sums = sums.rename_columns(["use", *_SUMS])
     no_rank = pa.nulls(len(sums), pa.int64())
-    return sums.rename_columns(["use", *_SUMS]).append_column("rank", no_rank)
+    return sums.append_column("rank", no_rank)
 
 
 def _columns_of_uses(uses: Sequence[CommUse], index: Int64) -> dict[str, Any]:
     """Return what identifies the use of each row, whose place in `uses` is its index."""
-    places = pa.array(index)
-    names = pa.array([use.communicator for use in uses], pa.string())
-    collectives = pa.array([use.collective for use in uses], pa.string())
-    # All rows of a communicator share one text, because thousands of ranks may be listed in
-    # thousands of rows.
-    text_of_ranks = {use.ranks: pa.array([",".join(map(str, use.ranks))]) for use in uses}
-    text_of_use = [text_of_ranks[use.ranks] for use in uses]
-    texts = [text_of_use[place] for place in index.tolist()]
-    roles_of_uses = pa.array(roles(uses), pa.string())
-    return {
-        "communicator": names.take(places),
-        "collective": collectives.take(places),
-        "role": roles_of_uses.take(places),
-        "ranks": pa.chunked_array(texts, pa.string()),
+    communicators = [use.communicator for use in uses]
+    collectives = [use.collective for use in uses]
+    names_of_uses = {
+        "communicator": communicators,
+        "collective": collectives,
+        "role": roles(uses),
     }
+    places = pa.array(index)
+    columns: dict[str, Any] = {}
+    for column, names in names_of_uses.items():
+        texts_of_uses = pa.array(names, pa.string())
+        columns[column] = texts_of_uses.take(places)
+    texts = _texts_of_ranks(uses)
+    texts_of_rows = [texts[place] for place in index.tolist()]
+    columns["ranks"] = pa.chunked_array(texts_of_rows, pa.string())
+    return columns
+
+
+def _texts_of_ranks(uses: Sequence[CommUse]) -> list[pa.Array]:
+    """Return the ranks of each use as a text, such as ``0,1``, in an array of length 1.
+
+    All uses of a communicator share one array, because thousands of ranks may be listed in
+    thousands of rows.
+    """
+    text_of_ranks = {}
+    for ranks in {use.ranks for use in uses}:
+        text = ",".join(map(str, ranks))
+        text_of_ranks[ranks] = pa.array([text])
+    return [text_of_ranks[use.ranks] for use in uses]
+
+
+def _sizes_of_communicators(across: CrossRank, use: Int64) -> pa.Array:
+    """Return the number of ranks of the communicator of each use, null if it is not known."""
+    communicator = use // len(COLLECTIVES)
+    n_ranks = across.sizes[communicator]
+    is_unknown = n_ranks == 0
+    return pa.array(n_ranks, mask=is_unknown)
 
 
 def _values_per_step(
     table: pa.Table, *, is_capture: bool, has_comm_between: bool
 ) -> dict[str, pa.ChunkedArray]:
-    n_steps = pc.if_else(is_capture, None, pc.cast(table["n_steps"], pa.float64()))
-    values = {f"{name}_per_step": _divide(table[name], n_steps) for name in _PER_STEP}
-    if has_comm_between:
-        for name in _PARTIAL_BETWEEN_STEPS:
-            values[f"{name}_per_step"] = pa.nulls(len(table), pa.float64())
+    n_steps = pc.cast(table["n_steps"], pa.float64())
+    divisor = pc.if_else(is_capture, None, n_steps)
+    values = {}
+    for name in _PER_STEP:
+        per_step = _divide(table[name], divisor)
+        if has_comm_between and name in _PARTIAL_BETWEEN_STEPS:
+            per_step = pa.nulls(len(table), pa.float64())
+        values[f"{name}_per_step"] = per_step
     return values
 
 
+def _waits_and_bubbles(columns: Mapping[str, Any]) -> dict[str, pa.ChunkedArray]:
+    """Return the wait times of stages as bubbles, because stages wait for each other by design."""
+    is_staged = pc.equal(columns["role"], PIPELINE)
+    wait_ns = columns["wait_ns_per_step"]
+    return {
+        "bubble_ns_per_step": pc.if_else(is_staged, wait_ns, None),
+        "wait_ns_per_step": pc.if_else(is_staged, None, wait_ns),
+    }
+
+
 def _bandwidths(table: pa.Table) -> dict[str, pa.ChunkedArray]:
-    seconds = pc.divide(pc.cast(table["sized_ns"], pa.float64()), 1e9)
+    sized_ns = pc.cast(table["sized_ns"], pa.float64())
+    seconds = pc.divide(sized_ns, 1e9)
     return {
         "algbw_bytes_per_s": _divide(table["sized_bytes"], seconds),
         "busbw_bytes_per_s": _divide(table["sized_bus_bytes"], seconds),
@@ -133,8 +171,10 @@ def _bandwidths(table: pa.Table) -> dict[str, pa.ChunkedArray]:
 
 def _divide(values: pa.ChunkedArray, divisor: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return the quotient, null for a divisor that is not above 0."""
-    positive = pc.if_else(pc.greater(divisor, 0), divisor, None)
-    return pc.divide(pc.cast(values, pa.float64(), safe=False), positive)
+    is_positive = pc.greater(divisor, 0)
+    positive = pc.if_else(is_positive, divisor, None)
+    dividend = pc.cast(values, pa.float64(), safe=False)
+    return pc.divide(dividend, positive)
 
 
 class _Calls(Struct, frozen=True):
@@ -157,28 +197,29 @@ class _StepsOfRank(Struct, frozen=True):
     # When compute hides communication.
     hidden: IntervalSet
 
+    def time_in_steps(self, intervals: IntervalSet) -> int:
+        """Return how much of the steps some intervals cover, in ns."""
+        ns_of_steps = intervals.lengths(self.starts, self.ends)
+        return int(ns_of_steps.sum())
+
 
 def _cells(
     across: CrossRank, summary_steps: pa.Table, in_summary: Flags
 ) -> Iterator[dict[str, Any]]:
     """Yield a row of `_CELLS` for each rank and use."""
     rows = across.rows
-    calls = _Calls(
-        across=across,
-        use=use_of(rows),
-        in_summary=in_summary,
-        sizes=message_sizes(across, np.arange(len(rows))),
-        is_known=across.is_known,
-    )
-    is_comm_unknown = pc.is_null(summary_steps["comm_ns"])
-    ranks_with_hidden_comm = {*summary_steps.filter(is_comm_unknown)["rank"].to_pylist()}
+    all_operations = np.arange(len(rows))
+    sizes = message_sizes(across, all_operations)
+    calls = _Calls(across, use_of(rows), in_summary, sizes, across.is_known)
+    ranks_with_hidden_comm = _ranks_with_hidden_comm(summary_steps)
     for rank, span in across.by_rank():
         has_hidden_comm = rank.number in ranks_with_hidden_comm
         steps = _steps_of_rank(summary_steps, rank)
+        n_steps = steps.starts.size
         operations_of_use = _operations_of_uses(calls.use, span)
         times = {} if has_hidden_comm else _times_of_uses(calls, operations_of_use, steps)
         for use, operations in operations_of_use.items():
-            cell = {"rank": rank.number, "use": use, "n_steps": steps.starts.size}
+            cell = {"rank": rank.number, "use": use, "n_steps": n_steps}
             cell |= _sized_sums(calls, operations)
             if not has_hidden_comm:
                 cell |= times[use]
@@ -186,24 +227,32 @@ def _cells(
             yield cell
 
 
+def _ranks_with_hidden_comm(summary_steps: pa.Table) -> set[int]:
+    """Return the ranks that have a summary step whose communication time is not known."""
+    is_comm_unknown = pc.is_null(summary_steps["comm_ns"])
+    steps_with_hidden_comm = summary_steps.filter(is_comm_unknown)
+    return {*steps_with_hidden_comm["rank"].to_pylist()}
+
+
 def _operations_of_uses(use: Int64, span: slice) -> dict[int, Int64]:
     """Return the operations of each use in a span of all operations."""
     use_in_span = use[span]
-    return {
-        number: np.flatnonzero(use_in_span == number) + span.start
-        for number in np.unique(use_in_span).tolist()
-    }
+    operations = {}
+    for number in np.unique(use_in_span).tolist():
+        place_in_span = np.flatnonzero(use_in_span == number)
+        operations[number] = place_in_span + span.start
+    return operations
 
 
 def _steps_of_rank(summary_steps: pa.Table, rank: Rank[ProcessDigest]) -> _StepsOfRank:
     rank_of_step = summary_steps["rank"].to_numpy()
-    first, end = np.searchsorted(rank_of_step, (rank.number, rank.number + 1))
-    windows = slice(first, end)
-    return _StepsOfRank(
-        starts=summary_steps["start_ns"].to_numpy()[windows],
-        ends=summary_steps["end_ns"].to_numpy()[windows],
-        hidden=rank.process.hidden.shifted(rank.shift_ns),
-    )
+    first = np.searchsorted(rank_of_step, rank.number)
+    n_steps = np.searchsorted(rank_of_step, rank.number, side="right") - first
+    steps_of_rank = summary_steps.slice(first, n_steps)
+    hidden = rank.process.hidden.shifted(rank.shift_ns)
+    starts = steps_of_rank["start_ns"].to_numpy()
+    ends = steps_of_rank["end_ns"].to_numpy()
+    return _StepsOfRank(starts, ends, hidden)
 
 
 def _times_of_uses(
@@ -211,20 +260,22 @@ def _times_of_uses(
 ) -> dict[int, dict[str, Any]]:
     """Return how long each use runs in the steps, exposed and overlapped by compute."""
     rows = calls.across.rows
-    unions = {
-        use: union(rows.start_ns[operations], rows.end_ns[operations])
-        for use, operations in operations_of_use.items()
-    }
+    unions = []
+    for operations in operations_of_use.values():
+        starts = rows.start_ns[operations]
+        ends = rows.end_ns[operations]
+        unions.append(union(starts, ends))
     windows = IntervalSet(steps.starts, steps.ends)
-    exposed_part_ns = exposed_parts([*unions.values()], steps.hidden, windows)
+    exposed_part_ns = exposed_parts(unions, steps.hidden, windows)
     times = {}
-    for (use, intervals), part_ns in zip(unions.items(), exposed_part_ns, strict=True):
-        comm_ns = intervals.lengths(steps.starts, steps.ends).sum()
+    for use, intervals, part_ns in zip(operations_of_use, unions, exposed_part_ns, strict=True):
+        comm_ns = steps.time_in_steps(intervals)
         overlapped = intervals.intersect(steps.hidden)
-        overlapped_ns = overlapped.lengths(steps.starts, steps.ends).sum()
+        overlapped_ns = steps.time_in_steps(overlapped)
+        exposed_ns = comm_ns - overlapped_ns
         times[use] = {
             "comm_ns": comm_ns,
-            "exposed_ns": comm_ns - overlapped_ns,
+            "exposed_ns": exposed_ns,
             "hidden_ns": overlapped_ns,
             "exposed_part_ns": part_ns,
         }
@@ -234,30 +285,40 @@ def _times_of_uses(
 def _sized_sums(calls: _Calls, operations: Int64) -> dict[str, Any]:
     """Return bytes and time of a use if all its operations are matched and have known sizes."""
     waiting = calls.across.waiting
-    counted = operations[calls.in_summary[operations]]
-    is_measured = calls.sizes.is_bus_known[counted] & calls.is_known[counted]
-    if waiting is None or not counted.size or not is_measured.all():
+    sizes = calls.sizes
+    in_summary = calls.in_summary[operations]
+    counted = operations[in_summary]
+    has_wait = calls.is_known[counted]
+    is_measured = sizes.is_bus_known[counted] & has_wait
+    are_all_measured = counted.size and is_measured.all()
+    if waiting is None or not are_all_measured:
         return {}
+    message_bytes = sizes.message_bytes[counted]
+    bus_bytes = sizes.bus_bytes[counted]
+    transfer_ns = waiting.column("transfer_ns", counted)
     return {
-        "sized_bytes": calls.sizes.message_bytes[counted].sum(),
-        "sized_bus_bytes": calls.sizes.bus_bytes[counted].sum(),
-        "sized_ns": waiting.column("transfer_ns", counted).sum(),
+        "sized_bytes": message_bytes.sum(),
+        "sized_bus_bytes": bus_bytes.sum(),
+        "sized_ns": transfer_ns.sum(),
     }
 
 
 def _sums_of_use(calls: _Calls, operations: Int64, steps: _StepsOfRank) -> dict[str, Any]:
     """Return the counts, bytes and wait time of a use, without those that are not known."""
     across = calls.across
-    counted = operations[calls.in_summary[operations]]
+    in_summary = calls.in_summary[operations]
+    counted = operations[in_summary]
     sums: dict[str, Any] = {"calls": counted.size}
     message_bytes = calls.sizes.message_bytes[counted]
     if not (message_bytes == ABSENT).any():
         sums["bytes"] = message_bytes.sum()
-    if across.waiting is not None and calls.is_known[counted].all():
+    has_wait = calls.is_known[counted]
+    if across.waiting is not None and has_wait.all():
         waits = across.waited(operations, across.waiting)
-        sums["wait_ns"] = waits.lengths(steps.starts, steps.ends).sum()
+        sums["wait_ns"] = steps.time_in_steps(waits)
     launched_in = across.rows.launched_in[counted]
-    if not (launched_in == NONE).any():
+    is_pass_known = launched_in != NONE
+    if is_pass_known.all():
         sums["forward"] = np.count_nonzero(launched_in == IN_FORWARD)
         sums["backward"] = np.count_nonzero(launched_in == IN_BACKWARD)
     return sums
@@ -270,32 +331,44 @@ def _uses(
 
     They hold what `roles` needs to find the kind of parallelism.
     """
+    communicators = across.rows.communicators
     ranks_of_communicator = _ranks_of_communicators(cells)
     kernels_before = kernels_before_sends(across.rows, in_summary)
     uses = {}
     for row in all_ranks.to_pylist():
         number = row["use"]
         communicator, collective = divmod(number, len(COLLECTIVES))
+        ranks = ranks_of_communicator[communicator]
+        n_calls = row["calls"] or 0
         n_steps = row["n_steps"]
+        calls_per_step = n_calls / n_steps if n_steps else 0.0
         uses[number] = CommUse(
-            communicator=across.rows.communicators[communicator],
+            communicator=communicators[communicator],
             collective=COLLECTIVES[collective],
-            ranks=ranks_of_communicator[communicator],
-            calls_per_step=(row["calls"] or 0) / n_steps if n_steps else 0.0,
+            ranks=ranks,
+            calls_per_step=calls_per_step,
             kernels_before=kernels_before.get(number, ()),
             **_means_per_call(row),
         )
-    in_order = sorted(uses.items(), key=lambda entry: (entry[1].communicator, entry[1].collective))
-    return dict(in_order)
+
+    def names_of_use(number: int) -> tuple[str, str]:
+        use = uses[number]
+        return use.communicator, use.collective
+
+    in_order = sorted(uses, key=names_of_use)
+    return {number: uses[number] for number in in_order}
 
 
 def _ranks_of_communicators(cells: pa.Table) -> dict[int, tuple[int, ...]]:
     """Return the ranks that use each communicator, in order of their first cell."""
     # A dict keeps the order, and each rank once.
     users: dict[int, dict[int, None]] = {}
-    for rank, use in zip(cells["rank"].to_pylist(), cells["use"].to_pylist(), strict=True):
-        users.setdefault(use // len(COLLECTIVES), {})[rank] = None
-    return {communicator: tuple(ranks) for communicator, ranks in users.items()}
+    ranks = cells["rank"].to_pylist()
+    uses = cells["use"].to_pylist()
+    for rank, use in zip(ranks, uses, strict=True):
+        communicator = use // len(COLLECTIVES)
+        users.setdefault(communicator, {})[rank] = None
+    return {communicator: tuple(user_ranks) for communicator, user_ranks in users.items()}
 
 
 def _means_per_call(row: Mapping[str, Any]) -> dict[str, float | None]:
@@ -303,6 +376,7 @@ def _means_per_call(row: Mapping[str, Any]) -> dict[str, float | None]:
     n_calls = row["calls"] or 0
     means: dict[str, float | None] = {}
     for name, column in _SUMS_PER_CALL.items():
-        is_known = n_calls and row[column] is not None
-        means[name] = row[column] / n_calls if is_known else None
+        total = row[column]
+        is_known = n_calls and total is not None
+        means[name] = total / n_calls if is_known else None
     return means

@@ -59,19 +59,17 @@ def unrecorded_processes(
     is_step = np.zeros(ranges.num_rows, np.bool_)
     if family in families.names:
         text_code = ranges["text"].combine_chunks().indices.to_numpy()
-        is_step = families.of_text[text_code] == families.names.index(family)
-    n_ranges = Counter(process_id_of_range[is_of_user].tolist())
-    n_steps = Counter(process_id_of_range[is_step].tolist())
+        family_of_range = families.of_text[text_code]
+        is_step = family_of_range == families.names.index(family)
+    ranges_of_processes = Counter(process_id_of_range[is_of_user].tolist())
+    steps_of_processes = Counter(process_id_of_range[is_step].tolist())
     processes = []
     for process_id, n_launches in sorted(launches.items()):
-        process = UnrecordedProcess(
-            process_id=process_id,
-            n_launches=n_launches,
-            n_ranges=n_ranges[process_id],
-            n_steps=n_steps[process_id],
-            number=numbers.get(process_id),
-        )
-        if process.n_launches or process.n_ranges:
+        n_ranges = ranges_of_processes[process_id]
+        n_steps = steps_of_processes[process_id]
+        number = numbers.get(process_id)
+        if n_launches or n_ranges:
+            process = UnrecordedProcess(process_id, n_launches, n_ranges, n_steps, number)
             processes.append(process)
     return tuple(processes)
 
@@ -119,14 +117,15 @@ def _problem(
     *,
     severity: str | None = None,
 ) -> Problem:
-    pids = few([str(pid_of(process.process_id)) for process in processes], _MAX_SHOWN)
+    pids = [str(pid_of(process.process_id)) for process in processes]
     is_single = len(processes) == 1
     noun = "process" if is_single else "processes"
+    pronoun = "it" if is_single else "them"
     return problem(
         "processes-without-kernels",
         severity=severity,
-        processes=f"{noun} {pids}",
-        them="it" if is_single else "them",
+        processes=f"{noun} {few(pids, _MAX_SHOWN)}",
+        them=pronoun,
         what=activity,
         stand_for=identity,
         cost=cost,
@@ -140,23 +139,27 @@ def _have(processes: Sequence[UnrecordedProcess]) -> str:
 def _identify(processes: Sequence[UnrecordedProcess], missing: MissingRanks, n_ranks: int) -> str:
     """Return in words which ranks the processes are, if all reports lack kernels of `n_ranks`."""
     n_processes = len(processes)
-    known = sorted(process.number for process in processes if process.number is not None)
+    world_size = missing.world_size
+    numbers = [process.number for process in processes]
+    known = sorted(number for number in numbers if number is not None)
     if known and len(known) == n_processes:
         return f" (these processes are {_list_ranks(known)})"
-    if missing.world_size is None:
+    if world_size is None:
         return ""
     if missing.numbers is None:
-        return f" (these processes are {n_processes} of the {missing.world_size} ranks of the job)"
+        return f" (these processes are {n_processes} of the {world_size} ranks of the job)"
     if not missing.numbers:
         return ""
+    missing_ranks = _list_ranks(missing.numbers)
     if len(missing.numbers) == n_ranks == n_processes:
-        return f" (these processes are {_list_ranks(missing.numbers)})"
-    return f" (these processes are some of {_list_ranks(missing.numbers)})"
+        return f" (these processes are {missing_ranks})"
+    return f" (these processes are some of {missing_ranks})"
 
 
 def _list_ranks(numbers: Sequence[int]) -> str:
     if len(numbers) == 1:
         return f"rank {numbers[0]}"
     names = [str(number) for number in numbers]
-    shown = few(names, _MAX_SHOWN) if len(names) > _MAX_SHOWN else listed(names)
-    return f"ranks {shown}"
+    if len(names) > _MAX_SHOWN:
+        return f"ranks {few(names, _MAX_SHOWN)}"
+    return f"ranks {listed(names)}"

@@ -47,7 +47,11 @@ _Member = TypeVar("_Member")
 
 def has_whole_graphs(run: Run) -> bool:
     """Tell whether CUDA graphs of a run were captured as a whole, without what ran inside."""
-    return not _PROBLEMS_OF_WHOLE_GRAPHS.isdisjoint([row["code"] for row in run.problem_rows])
+    return bool(_PROBLEMS_OF_WHOLE_GRAPHS & _problem_codes(run))
+
+
+def _problem_codes(run: Run) -> set[str]:
+    return {row["code"] for row in run.problem_rows}
 
 
 def n_steps(run: Run) -> int:
@@ -61,7 +65,8 @@ def missing_ranks(run: Run) -> tuple[int, ...]:
     n_job_ranks = run.header.n_job_ranks if run.header.n_ranks else 0
     present = {*run.ranks["rank"].to_pylist()}
     n_compared = min(n_job_ranks or 0, _MAX_RANKS_COMPARED)
-    return tuple(rank for rank in range(n_compared) if rank not in present)
+    missing = [rank for rank in range(n_compared) if rank not in present]
+    return tuple(missing)
 
 
 def source_of_steps(run: Run) -> str:
@@ -94,24 +99,22 @@ class Work(NamedTuple):
     @classmethod
     def of(cls, runs: Sequence[Run]) -> Work:
         """Return the work of the captures of one side."""
-        means_ns = [pc.mean(run.breakdown()[_COMPUTE], skip_nulls=False).as_py() for run in runs]
-        all_kernels = pa.concat_tables(run.kernels().select(_KERNEL_COLUMNS) for run in runs)
-        is_compute = pc.invert(are_communication(all_kernels["name"]))
-        kernels = all_kernels.filter(is_compute)
+        kernels = _compute_kernels(runs)
+        n_rank_steps = _count_rank_steps(runs)
+        batches = map(_describe_batch, runs)
+        descriptions = map(_describe_rest, runs)
         return cls(
-            busy_ns=None if None in means_ns else sum(means_ns) / len(means_ns),
+            busy_ns=_mean_compute_ns(runs),
             kernels=_time_of_kernels(kernels),
-            launches=_launches_per_step(kernels, _count_rank_steps(runs)),
-            per_batch=dict(map(_describe_batch, runs)),
-            alike=" | ".join(map(_describe_rest, runs)),
+            launches=_launches_per_step(kernels, n_rank_steps),
+            per_batch=dict(batches),
+            alike=" | ".join(descriptions),
         )
 
     def saved(self) -> str:
         """Return the work as JSON. Kernels have a code of their name."""
-        names = {*self.kernels, *self.launches} - {_PRODUCTS}
-        codes = {name: f"{zlib.crc32(name.encode(errors='replace')):x}" for name in names}
-        kernels = _with_codes(self.kernels, codes)
-        launches = _with_codes(self.launches, codes)
+        kernels = _with_codes(self.kernels)
+        launches = _with_codes(self.launches)
         fields = [self.busy_ns, kernels, launches, self.per_batch, self.alike]
         return json.dumps(fields, separators=(",", ":"))
 
@@ -124,10 +127,7 @@ class Work(NamedTuple):
                 busy_ns=None if busy_ns is None else float(busy_ns),
                 kernels=_positive_numbers(kernels),
                 launches=_positive_numbers(launches),
-                per_batch={
-                    str(words): RanksPerBatch(int(n_ranks), bool(is_certain))
-                    for words, (n_ranks, is_certain) in per_batch.items()
-                },
+                per_batch=_parse_batches(per_batch),
                 alike=str(alike),
             )
         except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
@@ -140,8 +140,10 @@ class Work(NamedTuple):
 
     def shared(self, rival: Work) -> float:
         """Return the share of the kernels' time that is in kernels which the rival runs too."""
-        shared_ns = sum(ns for name, ns in self.kernels.items() if name in rival.kernels)
-        return shared_ns / sum(self.kernels.values())
+        shared_names = [name for name in self.kernels if name in rival.kernels]
+        shared_ns = sum(self.kernels[name] for name in shared_names)
+        total_ns = sum(self.kernels.values())
+        return shared_ns / total_ns
 
     @property
     def text(self) -> str:
@@ -161,9 +163,9 @@ class Work(NamedTuple):
         long with 1.5 times as many matrix products. (More layers have more of them, and so have
         more micro-batches.) Otherwise it is another if fewer than 0.8 of the launches are alike.
         """
-        longer, shorter = (self, rival) if self._is_longer(rival) else (rival, self)
-        shorter_ns = shorter.busy_ns or 0.0
-        time_ratio = (longer.busy_ns or 0.0) / shorter_ns if shorter_ns else 1.0
+        shorter, longer = sorted((rival, self), key=_compute_ns_of)
+        shorter_ns = _compute_ns_of(shorter)
+        time_ratio = _compute_ns_of(longer) / shorter_ns if shorter_ns else 1.0
         if time_ratio >= _MIN_TIME_RATIO_OF_OTHER_PROGRAM:
             return True
         shared_share = max(self.shared(rival), rival.shared(self))
@@ -171,20 +173,20 @@ class Work(NamedTuple):
         if not runs_same_kernels:
             return not self._launches_alike(rival)
         n_products = longer.launches.get(_PRODUCTS, 0.0)
-        products_ratio = n_products / shorter.launches.get(_PRODUCTS, math.inf)
+        n_products_of_shorter = shorter.launches.get(_PRODUCTS, math.inf)
+        products_ratio = n_products / n_products_of_shorter
         has_more_layers = min(time_ratio, products_ratio) >= _MIN_RATIO_OF_MORE_LAYERS
         return time_ratio >= _MIN_TIME_RATIO_OF_SAME_KERNELS or has_more_layers
-
-    def _is_longer(self, rival: Work) -> bool:
-        return (self.busy_ns or 0.0) >= (rival.busy_ns or 0.0)
 
     def _launches_alike(self, rival: Work) -> bool:
         """Tell whether most launches of both are of equal kernels.
 
         Matrix products count as equal, because they have other names in another precision.
         """
-        n_alike = sum(min(n, rival.launches.get(name, 0.0)) for name, n in self.launches.items())
-        return n_alike >= _MIN_SHARE_OF_LAUNCHES_ALIKE * max(self.n, rival.n, _MIN_LAUNCHES)
+        launches_of_rival = [rival.launches.get(name, 0.0) for name in self.launches]
+        n_alike = sum(map(min, self.launches.values(), launches_of_rival))
+        n_launches_of_larger = max(self.n, rival.n, _MIN_LAUNCHES)
+        return n_alike >= _MIN_SHARE_OF_LAUNCHES_ALIKE * n_launches_of_larger
 
     def other_batches(self, rival: Work) -> bool | None:
         """Tell whether it is certain that a different number of ranks shares a batch.
@@ -195,7 +197,8 @@ class Work(NamedTuple):
         largest = max((number.n_ranks for number in numbers), default=1)
         if len(numbers) <= 1 or largest <= 1:
             return None
-        return any(number.is_certain and number.n_ranks < largest for number in numbers)
+        certain = [number.n_ranks for number in numbers if number.is_certain]
+        return any(n_ranks < largest for n_ranks in certain)
 
     def is_unlike(self, rival: Work) -> bool:
         """Tell whether the times of the two are never compared."""
@@ -203,7 +206,31 @@ class Work(NamedTuple):
             return True
         if self.busy_ns is None or rival.busy_ns is None:
             return self.busy_ns is not rival.busy_ns
-        return bool(self.kernels and rival.kernels) and self.is_other(rival)
+        have_kernels = bool(self.kernels and rival.kernels)
+        return have_kernels and self.is_other(rival)
+
+
+def _compute_ns_of(work: Work) -> float:
+    return work.busy_ns or 0.0
+
+
+def _mean_compute_ns(runs: Iterable[Run]) -> float | None:
+    """Return the mean compute time of a step, None if a capture has an unknown one or no step."""
+    means_ns: list[float | None] = []
+    for run in runs:
+        compute_ns = run.breakdown()[_COMPUTE]
+        means_ns.append(pc.mean(compute_ns, skip_nulls=False).as_py())
+    known_ns = [mean_ns for mean_ns in means_ns if mean_ns is not None]
+    is_known = len(known_ns) == len(means_ns)
+    return sum(known_ns) / len(known_ns) if is_known else None
+
+
+def _compute_kernels(runs: Iterable[Run]) -> pa.Table:
+    """Return the kernels of all runs that are not communication."""
+    kernels_of_runs = [run.kernels().select(_KERNEL_COLUMNS) for run in runs]
+    kernels = pa.concat_tables(kernels_of_runs)
+    is_communication = are_communication(kernels["name"])
+    return kernels.filter(pc.invert(is_communication))
 
 
 def _count_rank_steps(runs: Iterable[Run]) -> int:
@@ -231,16 +258,39 @@ def _launches_per_step(kernels: pa.Table, n_rank_steps: int) -> dict[str, float]
 
 
 def _pairs(kernels: pa.Table, column: str) -> Iterator[tuple[str, int]]:
-    return zip(kernels["name"].to_pylist(), kernels[column].to_pylist(), strict=True)
+    names = kernels["name"].to_pylist()
+    values = kernels[column].to_pylist()
+    return zip(names, values, strict=True)
 
 
-def _with_codes(numbers: Mapping[str, float], codes: Mapping[str, str]) -> dict[str, float]:
-    """Return numbers of 4 digits by the code of each name that has one."""
-    return {codes.get(name, name): float(f"{number:.4g}") for name, number in numbers.items()}
+def _with_codes(numbers: Mapping[str, float]) -> dict[str, float]:
+    """Return numbers of 4 digits by the code of each name. All matrix products have no code."""
+    numbers_of_codes = {}
+    for name, number in numbers.items():
+        code = name if name == _PRODUCTS else _code_of_name(name)
+        numbers_of_codes[code] = float(f"{number:.4g}")
+    return numbers_of_codes
+
+
+def _code_of_name(name: str) -> str:
+    checksum = zlib.crc32(name.encode(errors="replace"))
+    return f"{checksum:x}"
 
 
 def _positive_numbers(numbers: Mapping[str, Any]) -> dict[str, float]:
-    return {name: float(number) for name, number in numbers.items() if number > 0}
+    positive = {}
+    for name, number in numbers.items():
+        if number > 0:
+            positive[name] = float(number)
+    return positive
+
+
+def _parse_batches(per_batch: Mapping[str, Any]) -> dict[str, RanksPerBatch]:
+    batches = {}
+    for words, (n_ranks, is_certain) in per_batch.items():
+        batch = RanksPerBatch(int(n_ranks), bool(is_certain))
+        batches[str(words)] = batch
+    return batches
 
 
 def _describe_batch(run: Run) -> tuple[str, RanksPerBatch]:
@@ -254,16 +304,17 @@ def _describe_batch(run: Run) -> tuple[str, RanksPerBatch]:
         words = f"{n_ranks} or more"
     else:
         words = "not known"
-    degrees = ", ".join(map(str, dimensions(run.traffic(), n_job_ranks)))
-    if degrees:
-        words = f"{words} ({degrees})"
+    degrees = map(str, dimensions(run.traffic(), n_job_ranks))
+    degrees_in_words = ", ".join(degrees)
+    if degrees_in_words:
+        words = f"{words} ({degrees_in_words})"
     return words, RanksPerBatch(n_ranks, is_certain)
 
 
 def _describe_rest(run: Run) -> str:
     """Return what must be equal besides compute and batch for times to be compared."""
     words = [source_of_steps(run), *ranges(missing_ranks(run))]
-    if not MIXED_RUNS.isdisjoint([row["code"] for row in run.problem_rows]):
+    if MIXED_RUNS & _problem_codes(run):
         # A mixture of several runs is like no other run.
         words.append(run.header.run_id)
     return ", ".join(words)

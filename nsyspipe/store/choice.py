@@ -5,9 +5,9 @@ from __future__ import annotations
 import glob
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from nsyspipe.errors import OptionError
 from nsyspipe.model.names import RUN_DIRECTORY, printable
@@ -21,6 +21,8 @@ from nsyspipe.store.layout import (
     run_reference,
 )
 from nsyspipe.suggestions import LabelChoice, RunChoice, argument_of
+
+_COLUMNS_OF_RANKS = ["run_id", "label", "n_ranks", "n_processes", "world_size"]
 
 
 def find_saved(path: Path, run_id: str | None = None, label: str | None = None) -> tuple[Path, str]:
@@ -65,7 +67,8 @@ def _run_without_a_name(choice: RunChoice, label: str | None) -> str:
 def _with_operations(choice: RunChoice) -> list[str]:
     """Return the ids of the runs that were saved with their operations."""
     events = choice.store / "events"
-    return [run_id for run_id in choice.ids if (events / f"{RUN_DIRECTORY}{run_id}").is_dir()]
+    directories = {run_id: events / f"{RUN_DIRECTORY}{run_id}" for run_id in choice.ids}
+    return [run_id for run_id, directory in directories.items() if directory.is_dir()]
 
 
 def _named_run(reference: RunReference) -> str | None:
@@ -73,18 +76,18 @@ def _named_run(reference: RunReference) -> str | None:
     store, name, is_id = reference
     if not name or is_id:
         return name
-    of_label = [run_id for run_id, label in labels_by_time(store).items() if label == name]
-    latest_of_label = of_label[-1] if of_label else None
+    latest_of_label = None
+    for run_id, label in labels_by_time(store).items():
+        if label == name:
+            latest_of_label = run_id
     if not has_run(store, name):
         return latest_of_label or name
     if latest_of_label is not None and latest_of_label != name:
-        fix = (
-            f"{shlex.quote(place_of(store, name))}, that run, or "
-            f"{argument_of(store, latest_of_label)}, the label's latest"
-        )
-        raise OptionError(
-            f"{store}:{name}", "is the ID of a run and the label of other runs", fix=fix
-        )
+        run_place = shlex.quote(place_of(store, name))
+        label_place = argument_of(store, latest_of_label)
+        problem = "is the ID of a run and the label of other runs"
+        fix = f"{run_place}, that run, or {label_place}, the label's latest"
+        raise OptionError(f"{store}:{name}", problem, fix=fix)
     return name
 
 
@@ -99,7 +102,9 @@ def labels_by_time(store: Path) -> dict[str, str]:
 
     stored = listed_runs(store)
     labels = dict.fromkeys((run.run_id for run in stored.unreadable), "")
-    readable = zip(stored.runs["run_id"].to_pylist(), stored.runs["label"].to_pylist(), strict=True)
+    readable_ids = stored.runs["run_id"].to_pylist()
+    readable_labels = stored.runs["label"].to_pylist()
+    readable = zip(readable_ids, readable_labels, strict=True)
     return labels | {run_id: printable(label) for run_id, label in readable}
 
 
@@ -124,28 +129,36 @@ def runs_by_label(
 
     store = Path(place)
     if not is_saved(store) or is_one_run(store):
-        raise OptionError(
-            f"--against {label}",
-            f"{place} is not a run store",
-            fix=_command_with_a_store(store, label),
-        )
+        fix = _command_with_a_store(store, label)
+        raise OptionError(f"--against {label}", f"{place} is not a run store", fix=fix)
     stored = listed_runs(store)
     if stored.unreadable:
         first = argument_of(store, stored.unreadable[0].run_id)
         problem = f"{first} cannot be read, so its label is unknown"
         raise OptionError(f"--against {label}", problem, fix="remove this run")
-    runs = dict[str, dict[str, bool]]()
-    for run in stored.runs.select(
-        ["run_id", "label", "n_ranks", "n_processes", "world_size"]
-    ).to_pylist():
-        n_captured = run["n_ranks"] if run["n_processes"] is None else run["n_processes"]
-        runs_of_label = runs.setdefault(printable(run["label"]), {})
-        runs_of_label[run["run_id"]] = n_captured >= (run["world_size"] or 0)
+    rows = stored.runs.select(_COLUMNS_OF_RANKS).to_pylist()
+    runs = _has_all_ranks_by_label(rows)
     choice = LabelChoice(place, label, runs)
     if label not in runs:
         raise choice.no_such_baseline()
     compared = [label, *_candidate_labels(choice, candidates)]
     return {name: _runs_of_label(place, runs[name]) for name in compared}
+
+
+def _has_all_ranks_by_label(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, bool]]:
+    """Return for each label whether each of its runs has all ranks, by run id.
+
+    `rows` have `_COLUMNS_OF_RANKS` of the runs of a store.
+    """
+    has_all_ranks: dict[str, dict[str, bool]] = {}
+    for run in rows:
+        n_captured = run["n_processes"]
+        if n_captured is None:
+            n_captured = run["n_ranks"]
+        world_size = run["world_size"] or 0
+        runs_of_label = has_all_ranks.setdefault(printable(run["label"]), {})
+        runs_of_label[run["run_id"]] = n_captured >= world_size
+    return has_all_ranks
 
 
 def _runs_of_label(place: str, has_all_ranks: Mapping[str, bool]) -> LabelRuns:
@@ -176,9 +189,9 @@ def _candidate_labels(choice: LabelChoice, candidates: Sequence[object]) -> list
 def _may_be_a_place(name: str) -> bool:
     """Return whether a text is, or looks like, reports or a saved run."""
     has_path_letters = os.sep in name or "=" in name
-    return (
-        os.path.lexists(name) or has_path_letters or glob.has_magic(name) or is_one_run(Path(name))
-    )
+    if os.path.lexists(name) or has_path_letters:
+        return True
+    return glob.has_magic(name) or is_one_run(Path(name))
 
 
 def _command_with_a_store(path: Path, label: str) -> str:
@@ -188,9 +201,8 @@ def _command_with_a_store(path: Path, label: str) -> str:
     """
     reference = run_reference(path)
     if reference is None:
-        return (
-            f"nsyspipe analyze REPORTS --out STORE --label {shlex.quote(label)}, for each capture"
-        )
+        quoted_label = shlex.quote(label)
+        return f"nsyspipe analyze REPORTS --out STORE --label {quoted_label}, for each capture"
     command = ["nsyspipe", "diff", "--against", label, str(reference.store)]
     name = reference.name
     if name is not None and name != label:

@@ -58,10 +58,11 @@ class Locked(Struct, frozen=True):
         Only files of tables of the dataset count.
         """
         files = set()
+        name = f"{RUN_DIRECTORY}{run_id}"
         for table in DATASET.keys() & self.top.names():
             with (
                 contextlib.suppress(FileNotFoundError),
-                self.top.within(table, f"{RUN_DIRECTORY}{run_id}") as run_directory,
+                self.top.within(table, name) as run_directory,
             ):
                 if run_directory.require(layout.PART, layout.FILE):
                     files.add(layout.file_name(table))
@@ -77,11 +78,12 @@ class Locked(Struct, frozen=True):
         new = sorted(staged.tables.names())
         try:
             with staged.tables.create(_FILES) as file:
-                file.write(json.dumps(sorted({*names, *new})).encode())
+                all_names = sorted({*names, *new})
+                file.write(json.dumps(all_names).encode())
             for name in new:
                 with self.place_of(name, run_id, make=True) as place:
                     place.require(layout.PART, layout.FILE)
-            os.rename(_TABLES, run_id, src_dir_fd=staged.directory.fd, dst_dir_fd=self.switch.fd)
+            staged.directory.move(_TABLES, self.switch, run_id)
         except BaseException:
             self._prune(run_id)
             raise
@@ -102,16 +104,17 @@ class Locked(Struct, frozen=True):
         """
         with self.switch.enter(run_id) as committed:
             listed = _listed_files(committed)
-            names = sorted({*committed.names()} - {_FILES})
+            names = [name for name in sorted(committed.names()) if name != _FILES]
             for name in names:
                 committed.require(name, layout.FILE)
             self._check_committed(committed, run_id, names, listed, is_ours=is_ours)
             # `runs` last: False sorts before True.
             for name in sorted(names, key=lambda file: file == layout.RUNS_FILE):
                 with self.place_of(name, run_id, make=True) as place:
-                    os.rename(name, layout.PART, src_dir_fd=committed.fd, dst_dir_fd=place.fd)
+                    committed.move(name, place, layout.PART)
             if listed:
-                for name in sorted(self.files_of(run_id) - listed):
+                not_listed = self.files_of(run_id) - listed
+                for name in sorted(not_listed):
                     with self.place_of(name, run_id) as place:
                         os.unlink(layout.PART, dir_fd=place.fd)
                 # Also the directories that a writer had emptied when it was killed here.
@@ -133,13 +136,14 @@ class Locked(Struct, frozen=True):
 
         Such a directory is empty, or it has some of the files of one run that it lists.
         """
+        is_run = True
         if listed or names:
-            is_complete = {*names, layout.RUNS_FILE} <= listed
-            is_run = is_complete and (is_ours or files_in_row(self.top, run_id) == listed)
-        else:
-            is_run = True
+            is_run = {*names, layout.RUNS_FILE} <= listed
+            if is_run and not is_ours:
+                is_run = files_in_row(self.top, run_id) == listed
         has_run_id = layout.RUN_ID.fullmatch(run_id) is not None
-        if not (has_run_id and is_run and all(map(layout.table_of_file, listed))):
+        are_of_tables = all(map(layout.table_of_file, listed))
+        if not (has_run_id and is_run and are_of_tables):
             raise NotPlainError(committed.path, "files of no run", "those of one")
 
     def clean(self) -> None:
@@ -147,7 +151,7 @@ class Locked(Struct, frozen=True):
         for name in self.staging.names():
             if not _is_dead(self.staging, name):
                 continue
-            run_id = name.partition(".")[2]
+            _, _, run_id = name.partition(".")
             if layout.RUN_ID.fullmatch(run_id):
                 self._prune(run_id)
             shutil.rmtree(name, dir_fd=self.staging.fd, ignore_errors=True)
@@ -156,12 +160,13 @@ class Locked(Struct, frozen=True):
         self, name: str, run_id: str, *, make: bool = False
     ) -> contextlib.AbstractContextManager[Directory]:
         """Return the directory of the place of a file of a run, as a context."""
-        return self.top.within(*layout.published(name, run_id).parent.parts, make=make)
+        directory = layout.published(name, run_id).parent
+        return self.top.within(*directory.parts, make=make)
 
     def _prune(self, run_id: str) -> None:
         """Remove the empty directories of a run."""
         for table in DATASET.keys() & self.top.names():
-            names = table, f"{RUN_DIRECTORY}{run_id}"
+            names = (table, f"{RUN_DIRECTORY}{run_id}")
             with (
                 contextlib.suppress(OSError, NotPlainError),
                 self.top.within(*names) as run_directory,
@@ -201,7 +206,8 @@ def staged_run(store: Path, run_id: str) -> Iterator[Staged]:
     try:
         if root.exists() and not root.is_dir():
             raise OutputError(str(store), "is not a directory", fix="--out DIR")
-        missing = [path for path in (root, *root.parents) if not path.exists()]
+        directories = (root, *root.parents)
+        missing = [path for path in directories if not path.exists()]
         is_new = not os.path.lexists(root / layout.HIDDEN)
         try:
             with _staged(store, run_id) as staged:
@@ -217,9 +223,12 @@ def staged_run(store: Path, run_id: str) -> Iterator[Staged]:
             f"has {error.actual} at {place}, but a run store needs {error.expected}, "
             "so nothing was saved"
         )
-        raise OutputError(str(store), problem, fix=f"remove {error.path}") from error
+        fix = f"remove {error.path}"
+        raise OutputError(str(store), problem, fix=fix) from error
     except OSError as error:
-        reason = f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+        reason = error.strerror
+        if error.filename:
+            reason = f"{reason}: {error.filename}"
         problem = f"cannot be written ({reason})"
         fix = "use --out with another directory"
         if error.errno in _DISK_FULL_ERRORS:
@@ -291,7 +300,8 @@ def _take_lock(hidden: Directory, opened: contextlib.ExitStack, deadline_s: floa
         else:
             # Another writer may have removed the file, and then the lock protects nothing.
             present = os.stat(_LOCK, dir_fd=hidden.fd, follow_symlinks=False)
-            return os.path.samestat(present, os.fstat(lock.fileno()))
+            locked_file = os.fstat(lock.fileno())
+            return os.path.samestat(present, locked_file)
     return False
 
 
@@ -304,8 +314,11 @@ def _listed_files(committed: Directory) -> set[str]:
         names: object = None
         with contextlib.suppress(ValueError, RecursionError):
             names = json.loads(file.read(_MAX_BYTES_OF_FILE_LIST))
-        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise NotPlainError(committed.path / _FILES, "damaged", "a list of names")
+        damage = NotPlainError(committed.path / _FILES, "damaged", "a list of names")
+        if not isinstance(names, list):
+            raise damage
+        if not all(isinstance(name, str) for name in names):
+            raise damage
         return set(names)
     return set()
 

@@ -85,7 +85,8 @@ def listed_runs(store: Path, on_progress: OnProgress | None = None) -> StoredRun
     for n_done, run_id in enumerate(ids, start=1):
         try:
             content = content_of(store, run_id, layout.RUNS_FILE)
-            row_number = index_rows.get((run_id, digest_of(content)))
+            identity = (run_id, digest_of(content))
+            row_number = index_rows.get(identity)
             if row_number is None:
                 read_rows.append(read_index_row(store, run_id, content))
             else:
@@ -96,13 +97,16 @@ def listed_runs(store: Path, on_progress: OnProgress | None = None) -> StoredRun
             on_progress(n_done, len(ids))
     from_index = index.take(pa.array(known_rows, pa.int64()))
     rows = pa.concat_tables([from_index, *read_rows]).combine_chunks()
-    return StoredRuns(nulls_first(rows, ["captured_at_utc", "run_id"]), tuple(unreadable))
+    runs = nulls_first(rows, ["captured_at_utc", "run_id"])
+    return StoredRuns(runs, tuple(unreadable))
 
 
 def _index_row_numbers(index: pa.Table) -> dict[tuple[str, str], int]:
     """Return the number of each row of an index, by run id and digest."""
-    run_id, digest = (index[column.name].to_pylist() for column in _IDENTITY)
-    return {identity: number for number, identity in enumerate(zip(run_id, digest, strict=True))}
+    run_ids_of_rows = index["run_id"].to_pylist()
+    digests = index["digest"].to_pylist()
+    identities = zip(run_ids_of_rows, digests, strict=True)
+    return {identity: number for number, identity in enumerate(identities)}
 
 
 def _unreadable_run(store: Path, run_id: str, error: DatasetError) -> Unreadable:
@@ -119,7 +123,8 @@ def stored_runs(store: Path, *, on_progress: OnProgress | None = None) -> Stored
         return stored
     if stored.unreadable:
         first = stored.unreadable[0]
-        problem = f"contains {len(stored.unreadable)} saved runs, but none can be read"
+        n_runs = len(stored.unreadable)
+        problem = f"contains {n_runs} saved runs, but none can be read"
         example = printable(f"{first.run_id} {first.message}")
         raise DatasetError(str(store), problem, found=example, fix=first.fix)
     raise _no_runs_error(store)
@@ -137,7 +142,8 @@ def _no_runs_error(store: Path) -> DatasetError:
     if store.is_dir():
         table_problem = table_of_store(store)
         if table_problem is None:
-            return DatasetError(str(store), "contains no saved run", fix=_fix_in_directory(store))
+            fix = _fix_in_directory(store)
+            return DatasetError(str(store), "contains no saved run", fix=fix)
         problem, fix = table_problem
         return DatasetError(str(store), problem, fix=fix)
     fix = f"nsyspipe analyze REPORTS --out {quoted}"
@@ -147,10 +153,12 @@ def _no_runs_error(store: Path) -> DatasetError:
 def _fix_in_directory(directory: Path) -> str:
     """Return the command that saves a run, for a directory without runs."""
     content = [*directory.iterdir()]
-    reports = [path for path in content if path.suffix in (EXPORT_SUFFIX, *RAW_SUFFIXES)]
+    suffixes = (EXPORT_SUFFIX, *RAW_SUFFIXES)
+    reports = sorted(path for path in content if path.suffix in suffixes)
     if reports:
-        words = words_of_runs(without_exported(sorted(reports)))
-        return f"nsyspipe analyze {next(iter(words))} --out runs"
+        words = words_of_runs(without_exported(reports))
+        first_run = next(iter(words))
+        return f"nsyspipe analyze {first_run} --out runs"
     # Other files do not belong into a store, so the store is a new directory.
     store = directory / "runs" if content else directory
     return f"nsyspipe analyze REPORTS --out {shlex.quote(str(store))}"
@@ -158,14 +166,20 @@ def _fix_in_directory(directory: Path) -> str:
 
 def read_index(store: Path) -> pa.Table:
     """Return the `INDEX` of a store; no rows if the store has no usable index."""
+    path = store / layout.HIDDEN / layout.INDEX_FILE
+    with contextlib.suppress(OSError, ValueError, MemoryError, NotPlainError, DatasetError):
+        content = _content_of_index(store)
+        return table_of(content, INDEX, path)
+    return INDEX.empty()
+
+
+def _content_of_index(store: Path) -> pa.Buffer:
     with (
-        contextlib.suppress(OSError, ValueError, MemoryError, NotPlainError, DatasetError),
         Directory.at(store) as top,
         top.enter(layout.HIDDEN) as hidden,
         hidden.open_file(layout.INDEX_FILE) as file,
     ):
-        return table_of(small_content(file), INDEX, store / layout.HIDDEN / layout.INDEX_FILE)
-    return INDEX.empty()
+        return small_content(file)
 
 
 def read_index_row(store: Path, run_id: str, content: pa.Buffer) -> pa.Table:
@@ -190,7 +204,10 @@ def index_row(row: pa.Table, run_id: str, digest: str) -> pa.Table:
     work = None
     # Damaged details do not keep a run out of the list.
     with contextlib.suppress(ValueError):
-        work = parsed_object(row["details"][0].as_py()).get(WORK)
-    texts = {"run_id": run_id, "digest": digest, WORK: work if isinstance(work, str) else None}
+        details = parsed_object(row["details"][0].as_py())
+        work = details.get(WORK)
     columns = {column_name: row[column_name] for column_name in row.column_names}
-    return INDEX.table(columns | {name: [text] for name, text in texts.items()})
+    columns["run_id"] = [run_id]
+    columns["digest"] = [digest]
+    columns[WORK] = [work if isinstance(work, str) else None]
+    return INDEX.table(columns)

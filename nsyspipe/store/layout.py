@@ -100,7 +100,8 @@ class Directory(contextlib.AbstractContextManager["Directory"]):
     @classmethod
     def at(cls, path: Path) -> Self:
         """Open a directory that the user named. Links in its path are followed."""
-        return cls(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), path)
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        return cls(fd, path)
 
     def __exit__(self, *_: object) -> None:
         os.close(self.fd)
@@ -112,17 +113,19 @@ class Directory(contextlib.AbstractContextManager["Directory"]):
     def require(self, name: str, kind: str) -> bool:
         """Return whether a name exists. Refuse one that is not of a kind: `FILE` or `DIRECTORY`."""
         try:
-            mode = os.stat(name, dir_fd=self.fd, follow_symlinks=False).st_mode
+            state = os.stat(name, dir_fd=self.fd, follow_symlinks=False)
         except (FileNotFoundError, NotADirectoryError):
             return False
-        if _kind(mode) != kind:
-            raise NotPlainError(self.path / name, _kind(mode), kind)
+        actual_kind = _kind(state.st_mode)
+        if actual_kind != kind:
+            raise NotPlainError(self.path / name, actual_kind, kind)
         return True
 
     def enter(self, name: str, *, make: bool = False) -> Directory:
         """Open a directory inside this one. With `make`, a missing one is made first."""
+        flags = os.O_RDONLY | os.O_DIRECTORY | _SAFE_OPEN_FLAGS
         try:
-            fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | _SAFE_OPEN_FLAGS, dir_fd=self.fd)
+            fd = os.open(name, flags, dir_fd=self.fd)
         except FileNotFoundError:
             if not make:
                 raise
@@ -164,15 +167,19 @@ class Directory(contextlib.AbstractContextManager["Directory"]):
         """Make a new file in the directory, and open it for writing."""
         return self.open_file(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
 
+    def move(self, name: str, target: Directory, new_name: str) -> None:
+        """Move a file or directory from this directory into another one, in one step."""
+        os.rename(name, new_name, src_dir_fd=self.fd, dst_dir_fd=target.fd)
+
     def remove_empty(self, *names: str) -> None:
         """Remove the directory at the end of a path of names, and its parents, while empty."""
         for n_names in range(len(names), 0, -1):
-            parents = names[: n_names - 1]
+            *parents, name = names[:n_names]
             with (
                 contextlib.suppress(OSError, NotPlainError),
                 self.within(*parents) as parent,
             ):
-                os.rmdir(names[n_names - 1], dir_fd=parent.fd)
+                os.rmdir(name, dir_fd=parent.fd)
 
 
 def _kind(mode: int) -> str:
@@ -181,15 +188,17 @@ def _kind(mode: int) -> str:
 
 def file_name(table: str, rank: int | None = None) -> str:
     """Return the name of a table's file while the file is not in its place."""
-    return f"{table}{_SUFFIX}" if rank is None else f"{table}-{rank}{_SUFFIX}"
+    name = table if rank is None else f"{table}-{rank}"
+    return f"{name}{_SUFFIX}"
 
 
 def table_of_file(name: str) -> str | None:
     """Return the table that a file belongs to by its `file_name`; None for any other name."""
     from nsyspipe.model.schema import DATASET  # noqa: PLC0415 - heavy, and not needed to find a run
 
-    table = name.removesuffix(_SUFFIX).partition("-")[0]
-    return table if FILE_NAME.fullmatch(name) and table in DATASET else None
+    table, _, _ = name.removesuffix(_SUFFIX).partition("-")
+    is_of_table = FILE_NAME.fullmatch(name) and table in DATASET
+    return table if is_of_table else None
 
 
 def published(name: str, run_id: str) -> Path:
@@ -207,9 +216,11 @@ def has_run(store: Path, run_id: str) -> bool:
         return False
     # Look into `switch` first. A file leaves it only for its place, so in the other order a file
     # that moves in between would be in neither.
-    if RUN_ID.fullmatch(run_id) and os.path.lexists(store / HIDDEN / SWITCH / run_id / RUNS_FILE):
+    place_in_switch = store / HIDDEN / SWITCH / run_id / RUNS_FILE
+    if RUN_ID.fullmatch(run_id) and os.path.lexists(place_in_switch):
         return True
-    return os.path.lexists(store / published(RUNS_FILE, run_id))
+    place = store / published(RUNS_FILE, run_id)
+    return os.path.lexists(place)
 
 
 def name_of_store(store: Path) -> str:
@@ -224,11 +235,9 @@ def run_ids(store: Path) -> Iterator[str]:
     """
     # First the runs in `switch`, then those in their places, as in `has_run`.
     switched = _names_in(store, HIDDEN, SWITCH)
-    in_place = {
-        name.removeprefix(RUN_DIRECTORY)
-        for name in _names_in(store, "runs")
-        if name.startswith(RUN_DIRECTORY)
-    }
+    names = _names_in(store, "runs")
+    directories = [name for name in names if name.startswith(RUN_DIRECTORY)]
+    in_place = {name.removeprefix(RUN_DIRECTORY) for name in directories}
     for run_id in in_place.union(switched):
         if has_run(store, run_id):
             yield run_id
@@ -309,7 +318,8 @@ class RunReference(NamedTuple):
 
 def place_of(store: str | Path, run_id: str) -> str:
     """Return the path that names one run of a store by its id, whatever labels there are."""
-    return str(Path(store, published(RUNS_FILE, run_id).parent))
+    directory = published(RUNS_FILE, run_id).parent
+    return str(Path(store, directory))
 
 
 def run_reference(path: Path) -> RunReference | None:
@@ -319,12 +329,10 @@ def run_reference(path: Path) -> RunReference | None:
     directory = path if is_complete else Path(os.path.realpath(path))
     run_id = directory.name.removeprefix(RUN_DIRECTORY)
     store = directory.parent.parent
-    if (
-        directory.name.startswith(RUN_DIRECTORY)
-        and os.path.isdir(directory)  # noqa: PTH112 - a name may be too long
-        and has_run(store, run_id)
-    ):
-        return RunReference(store, run_id, is_id=True)
+    if directory.name.startswith(RUN_DIRECTORY):
+        is_directory = os.path.isdir(directory)  # noqa: PTH112 - a name may be too long
+        if is_directory and has_run(store, run_id):
+            return RunReference(store, run_id, is_id=True)
     text = str(path)
     if os.path.lexists(text):
         return None
@@ -333,5 +341,6 @@ def run_reference(path: Path) -> RunReference | None:
         if letter == ":" and index > 0:
             store = Path(text[:index])
             if any(run_ids(store)):
-                return RunReference(store, text[index + 1 :], is_id=False)
+                name = text[index + 1 :]
+                return RunReference(store, name, is_id=False)
     return None

@@ -7,7 +7,6 @@ times its size if that is more.
 
 import os
 from collections.abc import Iterator, Mapping
-from itertools import accumulate
 from typing import Any, BinaryIO, NamedTuple, Self
 
 import pyarrow as pa
@@ -130,13 +129,16 @@ def check_size(file: BinaryIO) -> int:
 
 def _footer_size(file: BinaryIO, size: int) -> int:
     """Return the size of a file's footer, which the file ends with."""
-    require(size >= _TAIL_BYTES + len(_MAGIC), f"{size} bytes are too few for a Parquet file")
+    min_size = _TAIL_BYTES + len(_MAGIC)
+    require(size >= min_size, f"{size} bytes are too few for a Parquet file")
     file.seek(size - _TAIL_BYTES)
     tail = file.read(_TAIL_BYTES)
     n_footer = int.from_bytes(tail[:4], "little")
-    footer_start = size - _TAIL_BYTES - n_footer
-    is_inside = len(_MAGIC) <= footer_start < size - _TAIL_BYTES
-    is_complete = tail[4:] == _MAGIC and is_inside and n_footer <= _MAX_FOOTER_BYTES
+    footer_end = size - _TAIL_BYTES
+    footer_start = footer_end - n_footer
+    is_inside = len(_MAGIC) <= footer_start < footer_end
+    has_magic = tail[4:] == _MAGIC
+    is_complete = has_magic and is_inside and n_footer <= _MAX_FOOTER_BYTES
     require(is_complete, "it is not a complete Parquet file")
     return n_footer
 
@@ -148,16 +150,20 @@ def _check_chunk_sizes(file: BinaryIO, chunks: list[_Struct], size: int, end_of_
     n_plain = sum(chunk["plain"] for chunk in chunks)
     max_plain = max(_MAX_PAGES_BYTES, _MAX_RATIO * size)
     require(n_stored <= size, f"its columns claim {n_stored} of its {size} bytes")
-    is_filled = size <= 2 * (n_stored + n_footer) + _MAX_FOOTER_BYTES
+    n_used = n_stored + n_footer
+    is_filled = size <= 2 * n_used + _MAX_FOOTER_BYTES
     require(is_filled, f"of its {size} bytes {n_stored} hold columns")
     problem = "claim to be larger than a file of its size has them"
     require(n_plain <= max_plain, f"its columns {problem}")
     if n_stored * _MAX_EXPANSION <= _MAX_PAGES_BYTES:
         # The pages cannot become too large, whatever their headers claim.
         return
-    page_sizes = (n_page for chunk in chunks for n_page in _page_sizes(file, chunk, end_of_rows))
-    is_possible = all(n_bytes <= max_plain for n_bytes in accumulate(page_sizes))
-    require(is_possible, f"its pages {problem}")
+    n_bytes = 0
+    for chunk in chunks:
+        for n_page_bytes in _page_sizes(file, chunk, end_of_rows):
+            n_bytes += n_page_bytes
+            if n_bytes > max_plain:
+                raise ValueError(f"its pages {problem}")
 
 
 def check_rows(n_rows: int, n_columns: int, n_file_bytes: int) -> None:
@@ -181,35 +187,43 @@ class _Columns(NamedTuple):
         root, *columns = footer["schema"] or [{}]
         has_children = any("children" in column for column in columns)
         has_lists = any(column.get("repetition") == _REPEATED for column in columns)
+        n_columns = len(columns)
         is_flat = not has_children and not has_lists
-        require(is_flat and root.get("children") == len(columns), "its columns are no plain ones")
+        is_plain = is_flat and root.get("children") == n_columns
+        require(is_plain, "its columns are no plain ones")
         n_rows = sum(group["rows"] for group in footer["groups"])
         require(n_rows == footer["rows"], "its numbers of rows contradict each other")
         chunks: list[_Struct] = []
         for group in footer["groups"]:
-            chunks_of_group = [column["data"] for column in group["columns"]]
-            has_all_columns = len(chunks_of_group) == len(columns)
-            has_all_rows = all(chunk["values"] == group["rows"] for chunk in chunks_of_group)
-            require(
-                has_all_columns and has_all_rows, "its numbers of columns contradict each other"
-            )
-            chunks += chunks_of_group
+            chunks += _chunks_of_group(group, n_columns)
         has_our_codecs = all(chunk["codec"] in _CODECS for chunk in chunks)
         require(has_our_codecs, "its columns are compressed as none of ours is")
-        return cls(chunks, n_rows, len(columns))
+        return cls(chunks, n_rows, n_columns)
+
+
+def _chunks_of_group(group: _Struct, n_columns: int) -> list[_Struct]:
+    """Return the chunks of a row group; a ValueError if columns or rows are missing."""
+    chunks: list[_Struct] = [column["data"] for column in group["columns"]]
+    n_rows = group["rows"]
+    has_all_rows = all(chunk["values"] == n_rows for chunk in chunks)
+    is_whole = has_all_rows and len(chunks) == n_columns
+    require(is_whole, "its numbers of columns contradict each other")
+    return chunks
 
 
 def _page_sizes(file: BinaryIO, chunk: _Struct, end_of_rows: int) -> Iterator[int]:
     """Yield the decompressed size of each page of a column chunk, as the page's header declares."""
-    position = chunk.get("dictionary") or chunk["pages"]
+    first_data_page = chunk["pages"]
+    position = chunk.get("dictionary") or first_data_page
     end = position + chunk["stored"]
-    is_inside = len(_MAGIC) <= position <= chunk["pages"] < end <= end_of_rows
+    is_inside = len(_MAGIC) <= position <= first_data_page < end <= end_of_rows
     require(is_inside, "a column of it does not lie in it")
     for _ in range(_MAX_PAGES_PER_CHUNK):
         if position == end:
             return
         file.seek(position)
-        reader = _Thrift(file.read(min(_MAX_HEADER_BYTES, end - position)), "a page's header")
+        n_bytes = min(_MAX_HEADER_BYTES, end - position)
+        reader = _Thrift(file.read(n_bytes), "a page's header")
         header = reader.struct(_PAGE)
         yield header["plain"]
         position += reader.position + header["stored"]
@@ -252,7 +266,11 @@ class _Thrift:
             field = fields.get(number, kind)
             if field is None:
                 raise self._fault("refers to encryption or to other files")
-            name, needed_kind, inner = field if isinstance(field, tuple) else (None, field, None)
+            name = None
+            needed_kind = field
+            inner = None
+            if isinstance(field, tuple):
+                name, needed_kind, inner = field
             if kind != needed_kind:
                 raise self._fault("has a part of another type")
             value = self._value(kind, inner, depth + 1)
@@ -264,11 +282,13 @@ class _Thrift:
 
     def _check_named(self, fields: _Fields, named_values: _Struct) -> None:
         """Raise a ValueError if a struct lacks a named field, or has a negative number."""
-        if any(isinstance(value, int) and value < 0 for value in named_values.values()):
+        numbers = [value for value in named_values.values() if isinstance(value, int)]
+        if min(numbers, default=0) < 0:
             raise self._fault("has a negative size")
         for field in fields.values():
             name = field[0] if isinstance(field, tuple) else None
-            if name is not None and name not in named_values and name not in _OPTIONAL:
+            is_there = name is None or name in named_values
+            if not is_there and name not in _OPTIONAL:
                 raise self._fault("lacks a part")
 
     def _value(
@@ -348,25 +368,27 @@ def as_plain_text(
     UTF-8, and for more text than a file of that size can hold.
     """
     column.validate(full=True)
-    lengths = [pc.binary_length(chunk.dictionary).take(chunk.indices) for chunk in column.chunks]
-    n_bytes = sum(pc.sum(length).as_py() or 0 for length in lengths)
+    n_bytes = sum(map(_n_text_bytes, column.chunks))
     max_bytes = max(_MAX_ROWS_BYTES, _MAX_RATIO * n_file_bytes)
     if n_bytes <= max_bytes:
         return column.cast(pa.string())
     n_dictionary_bytes = sum(chunk.dictionary.nbytes for chunk in column.chunks)
-    is_possible = (
-        may_be_shared
-        and n_dictionary_bytes <= max_bytes
-        and n_bytes <= _MAX_SHARED_TEXT_BYTES
-        and len(column) <= _MAX_ROWS_WITH_SHARED_TEXT
-    )
-    require(
-        is_possible, f"{n_bytes} bytes of text are more than a file of {n_file_bytes} bytes has"
-    )
+    has_few_texts = n_dictionary_bytes <= max_bytes and n_bytes <= _MAX_SHARED_TEXT_BYTES
+    has_few_rows = len(column) <= _MAX_ROWS_WITH_SHARED_TEXT
+    is_possible = may_be_shared and has_few_texts and has_few_rows
+    problem = f"{n_bytes} bytes of text are more than a file of {n_file_bytes} bytes has"
+    require(is_possible, problem)
     shared_texts = []
+    no_text = pa.nulls(1, pa.string())
     for chunk in column.chunks:
         dictionary = chunk.dictionary
         for index in chunk.indices.to_pylist():
-            text = pa.nulls(1, pa.string()) if index is None else dictionary.slice(index, 1)
+            text = no_text if index is None else dictionary.slice(index, 1)
             shared_texts.append(text)
     return pa.chunked_array(shared_texts, pa.string())
+
+
+def _n_text_bytes(texts: pa.DictionaryArray) -> int:
+    """Return the length in bytes of all texts of an array, as often as each stands in it."""
+    lengths = pc.binary_length(texts.dictionary).take(texts.indices)
+    return pc.sum(lengths).as_py() or 0

@@ -106,18 +106,16 @@ class RunFiles(Struct, frozen=True):
     def _read_now(self, file: str) -> pa.Buffer:
         """Read a file that was not read before. A file of another save is an error."""
         path = self.store / layout.published(file, self.run_id)
-        if self.listed is not None and file not in self.listed:
+        listed = self.listed
+        if listed is not None and file not in listed:
             raise DatasetError(str(path), "is missing from the saved run", fix=AGAIN)
         content = content_of(self.store, self.run_id, file)
-        if self.listed is None or digest_of(content) == self.listed[file]:
+        if listed is None or digest_of(content) == listed[file]:
             return content
         runs = _content_or_none(self.store, self.run_id, layout.RUNS_FILE)
         if runs is None or not runs.equals(self.contents[layout.RUNS_FILE]):
-            raise DatasetError(
-                f"run {self.run_id}",
-                "was replaced or removed during reading",
-                fix="read the run again",
-            )
+            problem = "was replaced or removed during reading"
+            raise DatasetError(f"run {self.run_id}", problem, fix="read the run again")
         problem = "cannot be read (damaged, or from another save of the run)"
         raise DatasetError(str(path), problem, fix=AGAIN)
 
@@ -130,10 +128,11 @@ def read_run_files(store: Path, run_id: str) -> RunFiles:
     skipped = (*_NOT_READ_AT_ONCE, RUNS.name)
     files = [layout.file_name(name) for name in DATASET if name not in skipped]
     runs = _content_or_none(store, run_id, layout.RUNS_FILE)
+    path_of_runs = store / layout.published(layout.RUNS_FILE, run_id)
     for _ in range(_MAX_ATTEMPTS):
         row = None
         if runs is not None:
-            row = _runs_row(runs, store / layout.published(layout.RUNS_FILE, run_id))
+            row = _runs_row(runs, path_of_runs)
         listed = _listed_digests(row)
         contents = _read_contents(store, run_id, files, listed)
         if listed is None or len(contents) == len(files):
@@ -174,11 +173,12 @@ def nulls_first(table: pa.Table, names: Sequence[str]) -> pa.Table:
     """
     keys = []
     for name in names:
-        keys += [pc.is_valid(table[name]), table[name]]
+        column = table[name]
+        keys += [pc.is_valid(column), column]
     key_names = [str(number) for number in range(len(keys))]
-    order = pc.sort_indices(
-        pa.table(keys, names=key_names), [(key_name, "ascending") for key_name in key_names]
-    )
+    sort_keys = [(key_name, "ascending") for key_name in key_names]
+    key_table = pa.table(keys, names=key_names)
+    order = pc.sort_indices(key_table, sort_keys)
     return table.take(order)
 
 
@@ -196,7 +196,8 @@ def _listed_digests(runs: pa.Table | None) -> dict[str, str] | None:
         return None
     # The error of damaged details comes when the details are asked for.
     with contextlib.suppress(ValueError):
-        digests = parsed_object(runs["details"][0].as_py()).get("files")
+        details = parsed_object(runs["details"][0].as_py())
+        digests = details.get("files")
         if not isinstance(digests, dict):
             return None
         has_texts = all(isinstance(digest, str) for digest in digests.values())
@@ -218,8 +219,15 @@ def content_of(store: Path, run_id: str, name: str) -> pa.Buffer:
     except FileNotFoundError:
         problem = "is missing from the saved run"
     except (OSError, ValueError, pa.ArrowException, MemoryError) as error:
-        problem = f"cannot be read ({' '.join(str(error).split())})"
-    raise DatasetError(str(store / layout.published(name, run_id)), problem, fix=AGAIN)
+        problem = f"cannot be read ({_in_one_line(error)})"
+    path = store / layout.published(name, run_id)
+    raise DatasetError(str(path), problem, fix=AGAIN)
+
+
+def _in_one_line(error: Exception) -> str:
+    """Return the message of an error without line breaks."""
+    words = str(error).split()
+    return " ".join(words)
 
 
 def _content_or_none(store: Path, run_id: str, name: str) -> pa.Buffer | None:
@@ -232,10 +240,8 @@ def _opened(top: Directory, run_id: str, name: str) -> BinaryIO:
     """Open a file of a run: of a save that is committed but not in place yet, else in its place."""
     if layout.RUN_ID.fullmatch(run_id):
         # Look into `switch` first: a file leaves it only for its place.
-        with (
-            contextlib.suppress(FileNotFoundError),
-            top.within(layout.HIDDEN, layout.SWITCH, run_id) as switch,
-        ):
+        switch_place = (layout.HIDDEN, layout.SWITCH, run_id)
+        with contextlib.suppress(FileNotFoundError), top.within(*switch_place) as switch:
             return switch.open_file(name)
     *directories, part = layout.published(name, run_id).parts
     with top.within(*directories) as directory:
@@ -246,7 +252,8 @@ def files_in_row(top: Directory, run_id: str) -> set[str] | None:
     """Return the names of all files of a run from its own row; None if the row is not usable."""
     with contextlib.suppress(OSError, ValueError, MemoryError, pa.ArrowException):
         content = _content(top, run_id, layout.RUNS_FILE)
-        digests = _listed_digests(_runs_row(content, top.path / layout.RUNS_FILE))
+        runs = _runs_row(content, top.path / layout.RUNS_FILE)
+        digests = _listed_digests(runs)
         return None if digests is None else {*digests, layout.RUNS_FILE}
     return None
 
@@ -286,12 +293,14 @@ def table_of(content: pa.Buffer, schema: TableSchema, path: Path) -> pa.Table:
         source = pa.BufferReader(content)
         if is_of_runs:
             check_size(source)
-        table = _conformed(path, _read_columns(source, schema, path), schema, content.size)
-        table.validate(full=content.size < _MIN_BYTES_FOR_THREADS)
+        columns_of_file = _read_columns(source, schema, path)
+        table = _conformed(path, columns_of_file, schema, content.size)
+        is_small = content.size < _MIN_BYTES_FOR_THREADS
+        table.validate(full=is_small)
         check_values(table, schema)
     except (OSError, ValueError, LookupError, TypeError, MemoryError, pa.ArrowException) as error:
         # Arrow raises all of these if a file is not what its footer says.
-        problem = f"cannot be read ({' '.join(str(error).split())})"
+        problem = f"cannot be read ({_in_one_line(error)})"
         raise DatasetError(str(path), problem, fix=AGAIN) from error
     return table if is_of_runs else table.drop_columns(["run_id"])
 
@@ -299,21 +308,22 @@ def table_of(content: pa.Buffer, schema: TableSchema, path: Path) -> pa.Table:
 def _read_columns(source: pa.BufferReader, schema: TableSchema, path: Path) -> pa.Table:
     """Read the columns of a schema that a file has, texts as dictionaries."""
     n_bytes = source.size()
-    texts = {
-        column.name
-        for column in schema.columns
-        if pa.types.is_string(column.type) or pa.types.is_dictionary(column.type)
-    }
+    texts = {column.name for column in schema.columns if _is_text(column.type)}
     footer = pq.read_metadata(source)
     # A file of a former version may lack some columns.
-    texts_in_file = texts.intersection(footer.schema.names)
+    texts_in_file = [*texts.intersection(footer.schema.names)]
     source.seek(0)
-    with pq.ParquetFile(
-        source, metadata=footer, page_checksum_verification=True, read_dictionary=[*texts_in_file]
-    ) as file:
+    options = {"page_checksum_verification": True, "read_dictionary": texts_in_file}
+    with pq.ParquetFile(source, metadata=footer, **options) as file:
         _check_schema(path, file, {*schema.names} - texts)
         check_rows(file.metadata.num_rows, len(schema.columns), n_bytes)
-        return file.read(schema.names, use_threads=n_bytes > _MIN_BYTES_FOR_THREADS)
+        uses_threads = n_bytes > _MIN_BYTES_FOR_THREADS
+        return file.read(schema.names, use_threads=uses_threads)
+
+
+def _is_text(column_type: pa.DataType) -> bool:
+    is_text: bool = pa.types.is_string(column_type) or pa.types.is_dictionary(column_type)
+    return is_text
 
 
 def check_ranks(table: pa.Table, ranks: Sequence[int], path: Path) -> None:
@@ -322,7 +332,8 @@ def check_ranks(table: pa.Table, ranks: Sequence[int], path: Path) -> None:
         return
     rank = table["rank"]
     is_known = pc.is_in(rank, pa.array(ranks, pa.int64()))
-    if pc.any(pc.and_not(pc.is_valid(rank), is_known)).as_py():
+    is_unknown = pc.and_not(pc.is_valid(rank), is_known)
+    if pc.any(is_unknown).as_py():
         raise DatasetError(str(path), "has rows of ranks that the run has not", fix=AGAIN)
 
 
@@ -331,9 +342,11 @@ def check_steps_known(table: pa.Table, steps: pa.Table, path: Path) -> None:
     if not {"rank", "step"} <= {*table.column_names}:
         return
     keys = ["rank", "step"]
-    with_step = table.select(keys).filter(pc.is_valid(table["step"]))
+    has_step = pc.is_valid(table["step"])
+    with_step = table.select(keys).filter(has_step)
     steps_of_table = with_step.group_by(keys, use_threads=False).aggregate([])
-    if steps_of_table.join(steps.select(keys), keys, join_type="left anti").num_rows:
+    unknown_steps = steps_of_table.join(steps.select(keys), keys, join_type="left anti")
+    if unknown_steps.num_rows:
         raise DatasetError(str(path), "has rows of steps that the run has not", fix=AGAIN)
 
 
@@ -353,7 +366,8 @@ def _check_schema(path: Path, file: pq.ParquetFile, number_columns: set[str]) ->
     names = file.schema.names
     repeated_names = sorted({name for name in names if names.count(name) > 1})
     if repeated_names:
-        raise DatasetError(str(path), f"has columns twice: {', '.join(repeated_names)}", fix=AGAIN)
+        problem = f"has columns twice: {', '.join(repeated_names)}"
+        raise DatasetError(str(path), problem, fix=AGAIN)
     for column in file.schema:
         is_text = column.physical_type.endswith("BYTE_ARRAY")
         is_wrong = is_text and column.name in number_columns
@@ -363,11 +377,8 @@ def _check_schema(path: Path, file: pq.ParquetFile, number_columns: set[str]) ->
 def _conformed(path: Path, table: pa.Table, schema: TableSchema, n_file_bytes: int) -> pa.Table:
     """Return a table with all columns of a schema, those that its file lacks as nulls."""
     present = {*table.column_names}
-    missing = [
-        column.name
-        for column in schema.columns
-        if not column.nullable and column.name not in present
-    ]
+    needed = [column.name for column in schema.columns if not column.nullable]
+    missing = [name for name in needed if name not in present]
     if missing:
         raise DatasetError(str(path), f"lacks the columns {', '.join(missing)}", fix=AGAIN)
     columns = []
@@ -398,24 +409,28 @@ def check_values(table: pa.Table, schema: TableSchema) -> None:
     _check_keys(table, schema)
     for start, end in _SPANS:
         if start in table.column_names:
-            ends_early = pc.any(pc.less(table[end], table[start])).as_py()
+            is_early = pc.less(table[end], table[start])
+            ends_early = pc.any(is_early).as_py()
             require(not ends_early, f"{end} is before {start}")
 
 
 def _check_column(column: Column, values: pa.ChunkedArray, *, checks_json: bool) -> None:
-    require(column.nullable or not values.null_count, f"{column.name} has nulls")
+    """Raise a ValueError if a column has nulls, numbers or JSON that no run has."""
+    name = column.name
+    require(column.nullable or not values.null_count, f"{name} has nulls")
     if column.type == FLOAT:
         # Null if there is no value at all.
         is_finite = pc.all(pc.is_finite(values)).as_py()
-        require(is_finite is not False, f"{column.name} has values that are not numbers")
-    if column.type in (INT, FLOAT) or column.unit == "time":
+        require(is_finite is not False, f"{name} has values that are not numbers")
+    is_time = column.unit == "time"
+    if is_time or column.type in (INT, FLOAT):
         least, greatest = _LIMITS.get(column.unit, (-LARGEST, LARGEST))
-        numbers = values.cast(INT) if column.unit == "time" else values
+        numbers = values.cast(INT) if is_time else values
         extremes = pc.min_max(numbers).as_py()
-        is_within = (
-            extremes["min"] is None or least <= extremes["min"] <= extremes["max"] <= greatest
-        )
-        require(is_within, f"{column.name} has values beyond what a run has")
+        first = extremes["min"]
+        last = extremes["max"]
+        is_within = first is None or least <= first <= last <= greatest
+        require(is_within, f"{name} has values beyond what a run has")
     elif column.unit == "json" and checks_json:
         for text in pc.unique(values.drop_null()).to_pylist():
             parsed_object(text)
@@ -430,8 +445,9 @@ def _check_keys(table: pa.Table, schema: TableSchema) -> None:
         # The key has the start, by which steps are sorted. Two steps of no length may start at
         # once, but each has a number of its own.
         key = ["rank", "step"]
-    n_keys = len(table.group_by(key, use_threads=False).aggregate([]))
-    require(n_keys == len(table), f"it has rows of the same {', '.join(key)}")
+    distinct_keys = table.group_by(key, use_threads=False).aggregate([])
+    is_unique = len(distinct_keys) == len(table)
+    require(is_unique, f"it has rows of the same {', '.join(key)}")
 
 
 def parsed_object(text: str) -> dict[str, Any]:
@@ -440,9 +456,9 @@ def parsed_object(text: str) -> dict[str, Any]:
     A ValueError is raised if the text is not an object, is too long or nested too deeply, or has
     a number that is not finite.
     """
-    require(
-        len(text) <= _MAX_JSON_CHARACTERS, f"it has {len(text)} characters, more than any run has"
-    )
+    n_characters = len(text)
+    is_short = n_characters <= _MAX_JSON_CHARACTERS
+    require(is_short, f"it has {n_characters} characters, more than any run has")
     try:
         parsed = json.loads(text, parse_constant=_finite_number, parse_float=_finite_number)
     except RecursionError as error:

@@ -83,7 +83,8 @@ class SavedRun(Run):
         table = self.files.table(name)
         path = self._path(name)
         if name not in _TABLES_WITH_OTHER_RANKS:
-            check_ranks(table, self._table("ranks")["rank"].to_pylist(), path)
+            ranks = self._table("ranks")["rank"]
+            check_ranks(table, ranks.to_pylist(), path)
             if name not in _TABLES_WITH_OTHER_STEPS:
                 check_steps_known(table, self._table("steps"), path)
         return table
@@ -116,15 +117,11 @@ class SavedRun(Run):
     def header(self) -> RunHeader:
         header = self._details.header
         n_host_steps = self._details.n_host_steps or 0
-        steps_from = header.steps_from or steps_source(
-            header.n_ranks, n_host_steps, self.step_family
-        )
-        return replace(
-            header,
-            run_id=self.run_id,
-            label=self.given_label or self._row["label"],
-            steps_from=steps_from,
-        )
+        steps_from = header.steps_from
+        if not steps_from:
+            steps_from = steps_source(header.n_ranks, n_host_steps, self.step_family)
+        label = self.given_label or self._row["label"]
+        return replace(header, run_id=self.run_id, label=label, steps_from=steps_from)
 
     @property
     def definitions_version(self) -> int:
@@ -143,12 +140,9 @@ class SavedRun(Run):
         saved = self._details.skipped_checks
         if saved is None:
             problems = self._table("problems").to_pylist()
-            return tuple(
-                _check_of_text(problem["message"], problem["fix"])
-                for problem in problems
-                if problem["code"] == _SKIPPED_CHECKS_CODE
-            )
-        return tuple(SkippedCheck(tuple(check.rules), check.reason, check.fix) for check in saved)
+            notes = [problem for problem in problems if problem["code"] == _SKIPPED_CHECKS_CODE]
+            return tuple(_check_of_text(note["message"], note["fix"]) for note in notes)
+        return tuple(check.as_skipped() for check in saved)
 
     @property
     def nccl(self) -> NcclFacts | None:
@@ -171,9 +165,8 @@ class SavedRun(Run):
             steps = check_steps(self.steps(), steps)
         all_ranks = self.ranks["rank"].to_pylist()
         if chosen and not any(self.files.has("events", rank) for rank in all_ranks):
-            raise DatasetError(
-                f"run {self.run_id}", "was saved without single operations", fix=self._saved_again
-            )
+            problem = "was saved without single operations"
+            raise DatasetError(f"run {self.run_id}", problem, fix=self._saved_again)
         return (self._operations_of_rank(rank, steps) for rank in chosen)
 
     def _operations_of_rank(self, rank: int, steps: tuple[int, int] | None) -> schema.OfRank:
@@ -190,21 +183,30 @@ class SavedRun(Run):
             return rank, events, ranges
         all_steps = self.steps()
         is_of_rank = pc.equal(all_steps["rank"], rank)
-        windows = all_steps.filter(pc.and_(is_of_rank, _is_in_steps(all_steps, steps)))
-        rows = np.empty(0, np.int64)
-        if windows.num_rows:
-            start_ns = pc.min(windows["start_ns"]).as_py()
-            end_ns = pc.max(windows["end_ns"]).as_py()
-            event_starts = events["start_ns"].to_numpy()
-            event_ends = events["end_ns"].to_numpy()
-            rows = overlapping_rows(event_starts, event_ends, (start_ns, end_ns))
-        return rank, events.take(pa.array(rows)), ranges.filter(_is_in_steps(ranges, steps))
+        is_asked = pc.and_(is_of_rank, _is_in_steps(all_steps, steps))
+        events_of_steps = _overlapping_events(events, all_steps.filter(is_asked))
+        ranges_of_steps = ranges.filter(_is_in_steps(ranges, steps))
+        return rank, events_of_steps, ranges_of_steps
+
+
+def _overlapping_events(events: pa.Table, windows: pa.Table) -> pa.Table:
+    """Return the events between the first start and the last end of some windows."""
+    rows = np.empty(0, np.int64)
+    if windows.num_rows:
+        start_ns = pc.min(windows["start_ns"]).as_py()
+        end_ns = pc.max(windows["end_ns"]).as_py()
+        event_starts = events["start_ns"].to_numpy()
+        event_ends = events["end_ns"].to_numpy()
+        rows = overlapping_rows(event_starts, event_ends, (start_ns, end_ns))
+    return events.take(pa.array(rows))
 
 
 def _is_in_steps(table: pa.Table, steps: tuple[int, int]) -> pa.ChunkedArray:
     first_step, last_step = steps
     numbers = table["step"]
-    return pc.and_(pc.greater_equal(numbers, first_step), pc.less_equal(numbers, last_step))
+    is_after_start = pc.greater_equal(numbers, first_step)
+    is_before_end = pc.less_equal(numbers, last_step)
+    return pc.and_(is_after_start, is_before_end)
 
 
 def open_saved(path: Path, run_id: str | None = None, label: str | None = None) -> SavedRun:
@@ -226,6 +228,10 @@ class SavedCheck:
     reason: str
     fix: str | None
 
+    def as_skipped(self) -> SkippedCheck:
+        """Return it as a run has it."""
+        return SkippedCheck(tuple(self.rules), self.reason, self.fix)
+
 
 def _check_of_text(message: str, fix: str | None) -> SkippedCheck:
     """Return the skipped check of a run that an older nsyspipe saved.
@@ -234,8 +240,10 @@ def _check_of_text(message: str, fix: str | None) -> SkippedCheck:
     """
     names = {*rule_names()}
     words = set(re.findall(r"[a-z]+(?:-[a-z]+)*", message.partition(" (")[0]))
-    reason = message.partition("(")[2].removesuffix(")") or message
-    return SkippedCheck(tuple(sorted(names & words or names)), reason, fix)
+    rules = sorted(names & words or names)
+    _, _, text_in_brackets = message.partition("(")
+    reason = text_in_brackets.removesuffix(")") or message
+    return SkippedCheck(tuple(rules), reason, fix)
 
 
 @dataclass(frozen=True)
@@ -260,21 +268,28 @@ def parse_details(text: str) -> Details:
     as an older nsyspipe may have recorded parts that can be secret.
     """
     details: Details = _parsed_value("Details", parsed_object(text), "")
-    _check_utc_time(details.header.captured_at_utc, "header")
-    if details.header.capture is not None:
-        _check_utc_time(details.header.capture.captured_at_utc, "header.capture")
+    header = details.header
+    _check_utc_time(header.captured_at_utc, "header")
+    if header.capture is not None:
+        _check_utc_time(header.capture.captured_at_utc, "header.capture")
     nccl = details.nccl
     if nccl is not None:
-        settings = {name: values.split(BETWEEN_VALUES) for name, values in nccl.settings.items()}
-        nccl = replace(nccl, settings=recorded_settings(settings, Mask()))
-    return replace(details, header=_masked_header(details.header), nccl=nccl)
+        values_by_name: dict[str, list[str]] = {}
+        for name, values in nccl.settings.items():
+            values_by_name[name] = values.split(BETWEEN_VALUES)
+        settings = recorded_settings(values_by_name, Mask())
+        nccl = replace(nccl, settings=settings)
+    masked_header = _masked_header(header)
+    return replace(details, header=masked_header, nccl=nccl)
 
 
 def _masked_header(header: RunHeader) -> RunHeader:
     """Return a header in which only texts remain that nsyspipe records."""
     capture = header.capture
     if capture is not None:
-        command = None if capture.command is None else recorded_command(capture.command, Mask())
+        command = capture.command
+        if command is not None:
+            command = recorded_command(command, Mask())
         capture_environment = recorded_environment(capture.environment, Mask())
         capture = replace(capture, command=command, environment=capture_environment)
     environment = header.environment
@@ -282,12 +297,16 @@ def _masked_header(header: RunHeader) -> RunHeader:
         environment = recorded_environment(environment, Mask())
     commands = shown_commands(map(shlex.split, header.commands))
     header = replace(header, capture=capture, environment=environment, commands=commands)
+    driver_versions = shown_alone(header.driver_versions, VERSION)
+    cuda_driver_versions = shown_alone(header.cuda_driver_versions, VERSION)
+    traced_events = shown_alone(header.traced_events, TRACED)
+    cuda_graph_traces = shown_alone(header.cuda_graph_traces, TRACED)
     return replace(
         header,
-        driver_versions=shown_alone(header.driver_versions, VERSION),
-        cuda_driver_versions=shown_alone(header.cuda_driver_versions, VERSION),
-        traced_events=shown_alone(header.traced_events, TRACED),
-        cuda_graph_traces=shown_alone(header.cuda_graph_traces, TRACED),
+        driver_versions=driver_versions,
+        cuda_driver_versions=cuda_driver_versions,
+        traced_events=traced_events,
+        cuda_graph_traces=cuda_graph_traces,
     )
 
 
@@ -304,7 +323,8 @@ def _parsed_value(kind: str, value: Any, place: str) -> Any:  # noqa: ANN401 - a
         require(isinstance(value, list), f"{place} is not a list")
         items = []
         for index, item in enumerate(value):
-            items.append(_parsed_value(item_kind, item, f"{place}[{index}]"))
+            place_of_item = f"{place}[{index}]"
+            items.append(_parsed_value(item_kind, item, place_of_item))
         return items
     if needed in _OBJECTS:
         require(isinstance(value, dict), f"{place} is not an object")
@@ -317,23 +337,30 @@ def _parsed_fields(kind: str, json_object: dict[str, Any], place: str) -> object
     """Return an object of JSON as an object of a class, whose fields need not all be there."""
     values = {}
     for field in fields(_OBJECTS[kind]):
-        if field.name in json_object:
-            field_place = f"{place}.{field.name}".lstrip(".")
-            value = json_object[field.name]
-            values[field.name] = _parsed_value(str(field.type), value, field_place)
-        elif field.default is MISSING and field.default_factory is MISSING:
-            raise ValueError(f"{place or 'it'} lacks {field.name}")
+        name = field.name
+        has_default = field.default is not MISSING or field.default_factory is not MISSING
+        if name in json_object:
+            field_place = f"{place}.{name}".lstrip(".")
+            field_kind = str(field.type)
+            values[name] = _parsed_value(field_kind, json_object[name], field_place)
+        elif not has_default:
+            raise ValueError(f"{place or 'it'} lacks {name}")
     return _OBJECTS[kind](**values)
 
 
 def _is_number(value: object) -> bool:
-    return type(value) in (int, float) and abs(value) <= LARGEST  # type: ignore[arg-type]
+    # A bool is an int in Python.
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return abs(value) <= LARGEST
 
 
 def _is_evidence(value: object, depth: int = 0) -> bool:
     if isinstance(value, dict | list):
+        if depth >= _MAX_EVIDENCE_DEPTH:
+            return False
         items = value.values() if isinstance(value, dict) else value
-        return depth < _MAX_EVIDENCE_DEPTH and all(_is_evidence(item, depth + 1) for item in items)
+        return all(_is_evidence(item, depth + 1) for item in items)
     return value is None or isinstance(value, bool | str) or _is_number(value)
 
 
@@ -358,6 +385,8 @@ _IS: dict[str, Callable[[object], bool]] = {
 
 def _check_utc_time(text: str | None, place: str) -> None:
     is_utc = text is None
-    with contextlib.suppress(ValueError):
-        is_utc = is_utc or datetime.fromisoformat(str(text)).tzinfo is not None
+    if text is not None:
+        with contextlib.suppress(ValueError):
+            time = datetime.fromisoformat(str(text))
+            is_utc = time.tzinfo is not None
     require(is_utc, f"{place}.captured_at_utc is not a time in UTC")

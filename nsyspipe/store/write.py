@@ -3,7 +3,7 @@
 import contextlib
 import json
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict
 from datetime import datetime
 from itertools import pairwise
@@ -18,8 +18,9 @@ import pyarrow.parquet as pq
 from nsyspipe.errors import DatasetError, OutputError
 from nsyspipe.model import schema
 from nsyspipe.model.options import OnProgress
+from nsyspipe.model.problems import SkippedCheck
 from nsyspipe.model.schema import DATASET, EVENT_TABLES, METRICS, RUN_TABLES, RUNS
-from nsyspipe.model.table import FLOAT, INT, SCHEMA_VERSION, TEXT
+from nsyspipe.model.table import FLOAT, INT, SCHEMA_VERSION, TEXT, TableSchema
 from nsyspipe.nsys.find_reports import EXPORT_SUFFIX, RAW_SUFFIXES, has_reports, reports_near
 from nsyspipe.run.run import Run
 from nsyspipe.run.work import Work
@@ -62,13 +63,11 @@ def runs_table(run: Run, files: Mapping[str, str]) -> pa.Table:
         row[name] = ", ".join(value) if isinstance(value, list) else value
     row |= run.summary().to_pylist()[0]
     row |= _columns_of_capture(run)
-    row |= {
-        "step_family": run.step_family,
-        "details": json.dumps(details),
-        "tool_version": __version__,
-        "schema_version": SCHEMA_VERSION,
-        "definitions_version": run.definitions_version,
-    }
+    row["step_family"] = run.step_family
+    row["details"] = json.dumps(details)
+    row["tool_version"] = __version__
+    row["schema_version"] = SCHEMA_VERSION
+    row["definitions_version"] = run.definitions_version
     row |= _columns_of_findings(run)
     return RUNS.from_rows([row])
 
@@ -76,63 +75,80 @@ def runs_table(run: Run, files: Mapping[str, str]) -> pa.Table:
 def _columns_of_capture(run: Run) -> dict[str, Any]:
     """Return the time of the capture, and what was recorded of the link, NCCL and variables."""
     captured = run.header.captured_at_utc
+    captured_at = datetime.fromisoformat(captured) if captured else None
     environment = run.header.environment
+    environment_text = None if environment is None else json.dumps(environment)
     link = run.link.slowest if run.link else None
+    link_kind = link.kind if link else None
+    nccl_version = run.nccl.version if run.nccl else None
     return {
-        "captured_at_utc": datetime.fromisoformat(captured) if captured else None,
-        "link_kind": link.kind if link else None,
-        "nccl_version": run.nccl.version if run.nccl else None,
-        "environment": None if environment is None else json.dumps(environment),
+        "captured_at_utc": captured_at,
+        "link_kind": link_kind,
+        "nccl_version": nccl_version,
+        "environment": environment_text,
     }
 
 
 def _details_of(run: Run, files: Mapping[str, str]) -> dict[str, Any]:
     """Return what the row of a run contains as JSON, because no column has it."""
-    checks = [SavedCheck([*check.rules], check.reason, check.fix) for check in run.skipped_checks]
-    n_host_steps = run.host_steps().num_rows
+    checks = map(_saved_check, run.skipped_checks)
+    host_steps = run.host_steps()
     details = Details(
         header=run.header,
         skipped_steps=run.skipped_steps,
         nccl=run.nccl,
         link=run.link,
-        n_host_steps=n_host_steps,
-        skipped_checks=checks,
+        n_host_steps=host_steps.num_rows,
+        skipped_checks=list(checks),
     )
     work = Work.of([run]).saved()
-    return asdict(details) | {"files": dict(sorted(files.items())), WORK: work}
+    json_object = asdict(details)
+    json_object["files"] = dict(sorted(files.items()))
+    json_object[WORK] = work
+    return json_object
+
+
+def _saved_check(check: SkippedCheck) -> SavedCheck:
+    return SavedCheck([*check.rules], check.reason, check.fix)
 
 
 def _columns_of_findings(run: Run) -> dict[str, Any]:
+    """Return the number of findings, and the identity of the first finding."""
     findings = run.finding_rows
     first = findings[0] if findings else dict.fromkeys(schema.FINDINGS.names)
-    return {
-        "n_findings": len(findings),
-        "first_finding": first["id"],
-        "first_action": first["action"],
-        "first_saving_ns_per_step": first["saving_ns_per_step"],
-    }
+    columns: dict[str, Any] = {"n_findings": len(findings)}
+    columns["first_finding"] = first["id"]
+    columns["first_action"] = first["action"]
+    columns["first_saving_ns_per_step"] = first["saving_ns_per_step"]
+    return columns
 
 
 def _metrics_table(run: Run) -> pa.Table:
     """Return the table `metrics`: one row for each number of the run, of its ranks and steps."""
-    wide_tables = (
-        (run.summary(), schema.SUMMARY),
-        (run.rank_summary(), schema.RANK_SUMMARY),
-        (run.steps(), schema.STEPS),
-    )
-    tables = []
-    for table, table_schema in wide_tables:
-        n_rows = table.num_rows
-        columns = dict.fromkeys(("rank", "step", "in_summary"), pa.nulls(n_rows))
-        columns |= {name: table[name] for name in columns if name in table.column_names}
-        for column in table_schema.columns:
-            if column.type not in (INT, FLOAT) or column.name in _PLACE_COLUMNS:
-                continue
-            columns["metric"] = pa.repeat(column.name, n_rows)
-            columns["unit"] = pa.repeat(column.unit, n_rows)
-            columns["value"] = pc.cast(table[column.name], FLOAT, safe=False)
-            tables.append(METRICS.table(columns))
-    return nulls_first(pa.concat_tables(tables).combine_chunks(), METRICS.key)
+    summary = run.summary()
+    rank_summary = run.rank_summary()
+    steps = run.steps()
+    tables = [*_metrics_of(summary, schema.SUMMARY)]
+    tables += _metrics_of(rank_summary, schema.RANK_SUMMARY)
+    tables += _metrics_of(steps, schema.STEPS)
+    metrics = pa.concat_tables(tables).combine_chunks()
+    return nulls_first(metrics, METRICS.key)
+
+
+def _metrics_of(table: pa.Table, table_schema: TableSchema) -> Iterator[pa.Table]:
+    """Yield the rows of `metrics` for each number of a table with a column for each metric."""
+    n_rows = table.num_rows
+    columns = dict.fromkeys(("rank", "step", "in_summary"), pa.nulls(n_rows))
+    for name in columns.keys() & set(table.column_names):
+        columns[name] = table[name]
+    for column in table_schema.columns:
+        is_number = column.type in (INT, FLOAT)
+        if not is_number or column.name in _PLACE_COLUMNS:
+            continue
+        columns["metric"] = pa.repeat(column.name, n_rows)
+        columns["unit"] = pa.repeat(column.unit, n_rows)
+        columns["value"] = pc.cast(table[column.name], FLOAT, safe=False)
+        yield METRICS.table(columns)
 
 
 def save(
@@ -165,8 +181,8 @@ def save(
     check_run_id(run_id)
     check_store(run, store)
     # The timeline first, because workers read reports for it while this process makes the rest.
-    names = dict.fromkeys(["timeline", *(name for name in RUN_TABLES if name in DATASET)])
-    tables = {name: run.table(name) for name in names}
+    names = ["timeline", *(name for name in RUN_TABLES if name in DATASET)]
+    tables = {name: run.table(name) for name in dict.fromkeys(names)}
     # With the fixes as options of the commands.
     tables["problems"] = schema.PROBLEMS.from_rows(run.problem_rows)
     tables["findings"] = schema.FINDINGS.from_rows(run.finding_rows)
@@ -182,11 +198,13 @@ def save(
                 if on_progress:
                     on_progress(n_done, run.ranks.num_rows)
         with locked(store) as opened:
-            files |= _remaining_files(run, store, opened, {*files, RUNS_FILE}, force=force)
+            written = {*files, RUNS_FILE}
+            files |= _remaining_files(run, store, opened, written, force=force)
             row = runs_table(run, files)
             digest = _write(staged, RUNS.name, row)[RUNS_FILE]
             opened.commit(staged, files)
-            _update_index(store, opened, staged, index_row(row, run_id, digest))
+            saved_row = index_row(row, run_id, digest)
+            _update_index(store, opened, staged, saved_row)
 
 
 def _remaining_files(
@@ -220,12 +238,10 @@ def _not_replaced(present: Collection[str], written: Collection[str]) -> set[str
     A written table replaces the present one, which may be unreadable. Operations are written by
     rank, so a file of one rank does not replace that of another.
     """
-    replaced_tables = {table_of_file(name) for name in written}.difference(EVENT_TABLES)
-    return {
-        name
-        for name in set(present).difference(written)
-        if table_of_file(name) not in replaced_tables
-    }
+    written_tables = {table_of_file(name) for name in written}
+    replaced_tables = written_tables.difference(EVENT_TABLES)
+    others = set(present).difference(written)
+    return {name for name in others if table_of_file(name) not in replaced_tables}
 
 
 def _loss_error(store: Path, run_id: str, files: Collection[str], *, has_run: bool) -> OutputError:
@@ -233,11 +249,10 @@ def _loss_error(store: Path, run_id: str, files: Collection[str], *, has_run: bo
     reason = "and no such run"
     if has_run:
         reason = "of other reports, or read with other options or by an older nsyspipe"
-    return OutputError(
-        str(store),
-        f"has {', '.join(tables)} of run {run_id}, {reason}, so nothing was saved",
-        fix="use --run-id with another name, or --force to replace the old run",
-    )
+    shown_tables = ", ".join(tables)
+    problem = f"has {shown_tables} of run {run_id}, {reason}, so nothing was saved"
+    fix = "use --run-id with another name, or --force to replace the old run"
+    return OutputError(str(store), problem, fix=fix)
 
 
 def _digests_if_same_run(run: Run, store: Path, names: set[str]) -> dict[str, str] | None:
@@ -248,10 +263,13 @@ def _digests_if_same_run(run: Run, store: Path, names: set[str]) -> dict[str, st
         if saved.step_family != run.step_family:
             return None
         for name in _TABLES_OF_OPERATIONS:
-            if not getattr(saved, name)().equals(getattr(run, name)()):
+            saved_table = getattr(saved, name)()
+            table = getattr(run, name)()
+            if not saved_table.equals(table):
                 return None
         saved_processes = saved.ranks.select(_PROCESS_COLUMNS)
-        if saved_processes.equals(run.ranks.select(_PROCESS_COLUMNS)):
+        processes = run.ranks.select(_PROCESS_COLUMNS)
+        if saved_processes.equals(processes):
             return {name: saved.files.digest(name) for name in sorted(names)}
     return None
 
@@ -270,24 +288,27 @@ def check_store(run: Run, store: Path) -> None:
     directory = Path(os.path.realpath(store))
     # An input that is a directory is a saved run.
     reports = [path for path in run.inputs if not path.is_dir()]
-    if any(Path(os.path.realpath(report)).parent == directory for report in reports):
-        fix = f"--out {store / 'runs'}"
+    real_reports = map(os.path.realpath, reports)
+    fix = f"--out {store / 'runs'}"
+    if any(Path(report).parent == directory for report in real_reports):
         raise OutputError(str(store), "is the directory of the reports", fix=fix)
-    if has_reports(store, (EXPORT_SUFFIX, *RAW_SUFFIXES)) and not any(run_ids(store)):
+    suffixes = (EXPORT_SUFFIX, *RAW_SUFFIXES)
+    if has_reports(store, suffixes) and not any(run_ids(store)):
         problem = "contains reports, but no saved run"
-        fix = f"--out {store / 'runs'}"
-        raise OutputError(str(store), problem, found=reports_near(store), fix=fix)
+        found = reports_near(store)
+        raise OutputError(str(store), problem, found=found, fix=fix)
 
 
 def _write(staged: Staged, name: str, table: pa.Table, rank: int | None = None) -> dict[str, str]:
     """Write the file of a table with the id of its run, and return its digest by file name."""
-    run_id_column = pa.DictionaryArray.from_arrays(
-        np.zeros(table.num_rows, np.int32), pa.array([staged.run_id])
-    )
+    table_schema = DATASET[name]
+    codes = np.zeros(table.num_rows, np.int32)
+    run_ids_of_rows = pa.DictionaryArray.from_arrays(codes, pa.array([staged.run_id]))
     columns = {column_name: table[column_name] for column_name in table.column_names}
-    with_run_id = DATASET[name].table(columns | {"run_id": run_id_column})
+    columns["run_id"] = run_ids_of_rows
+    with_run_id = table_schema.table(columns)
     try:
-        check_values(with_run_id, DATASET[name])
+        check_values(with_run_id, table_schema)
     except ValueError as error:
         reason = " ".join(str(error).split())
         problem = f"cannot hold the table {name}: {reason}, so nothing was saved"
@@ -306,31 +327,33 @@ def _update_index(store: Path, opened: Locked, staged: Staged, saved_row: pa.Tab
     A failure is ignored: readers need more time without an index, but read the same.
     """
     with contextlib.suppress(OSError, ValueError, DatasetError):
-        ids = {*filter(RUN_ID.fullmatch, run_ids(store))} - {staged.run_id}
+        ids = set(filter(RUN_ID.fullmatch, run_ids(store)))
+        ids.discard(staged.run_id)
         index = read_index(store)
-        is_present = pc.is_in(index["run_id"], pa.array(ids, pa.string()))
+        indexed_ids = index["run_id"]
+        is_present = pc.is_in(indexed_ids, pa.array(ids, pa.string()))
         rows = [index.filter(is_present), saved_row]
-        missing = sorted(ids.difference(index["run_id"].to_pylist()))
+        missing = sorted(ids.difference(indexed_ids.to_pylist()))
         for run_id in missing[:_MAX_RUNS_ADDED_TO_INDEX]:
             with contextlib.suppress(DatasetError):
                 content = content_of(store, run_id, RUNS_FILE)
                 rows.append(read_index_row(store, run_id, content))
         with staged.directory.create(INDEX_FILE) as file:
             file.write(_encoded(pa.concat_tables(rows)))
-        os.rename(
-            INDEX_FILE,
-            INDEX_FILE,
-            src_dir_fd=staged.directory.fd,
-            dst_dir_fd=opened.hidden.fd,
-        )
+        staged.directory.move(INDEX_FILE, opened.hidden, INDEX_FILE)
 
 
 def _encoded(table: pa.Table) -> pa.Buffer:
     """Return a table as the bytes of a Parquet file."""
+    texts: list[str] = []
+    times: list[str] = []
+    for field in table.schema:
+        name = field.name
+        if field.type == TEXT or name == "run_id":
+            texts.append(name)
+        if field.type == INT and name.endswith("_ns"):
+            times.append(name)
     names = table.column_names
-    types = dict(zip(names, table.schema.types, strict=True))
-    texts = [name for name in names if types[name] == TEXT or name == "run_id"]
-    times = [name for name in names if types[name] == INT and name.endswith("_ns")]
     with_statistics = [name for name in names if name not in _COLUMNS_WITHOUT_STATISTICS]
     options = {
         "use_dictionary": texts,
@@ -342,7 +365,8 @@ def _encoded(table: pa.Table) -> pa.Buffer:
     with pq.ParquetWriter(stream, table.schema, **options) as writer:
         boundaries = [*_row_group_starts(table), table.num_rows]
         for start, end in pairwise(boundaries):
-            writer.write_table(table.slice(start, end - start), _ROWS_PER_GROUP)
+            rows = table.slice(start, end - start)
+            writer.write_table(rows, _ROWS_PER_GROUP)
     return stream.getvalue()
 
 
@@ -355,13 +379,16 @@ def _row_group_starts(table: pa.Table) -> list[int]:
     n_rows = table.num_rows
     rank_starts = np.empty(0, np.int64)
     if n_rows > _ROWS_PER_GROUP and "rank" in table.column_names:
-        rank_changes = np.diff(pc.fill_null(table["rank"], -1).to_numpy())
+        ranks = pc.fill_null(table["rank"], -1).to_numpy()
+        rank_changes = np.diff(ranks)
         if (rank_changes >= 0).all():
             rank_starts = np.flatnonzero(rank_changes) + 1
     starts = [0]
-    while starts[-1] + _ROWS_PER_GROUP < n_rows:
-        latest = starts[-1] + _ROWS_PER_GROUP
+    latest = _ROWS_PER_GROUP
+    while latest < n_rows:
         n_rank_starts = np.searchsorted(rank_starts, latest, "right")
         rank_start = int(rank_starts[:n_rank_starts].max(initial=0))
-        starts.append(rank_start if rank_start > starts[-1] else latest)
+        start = rank_start if rank_start > starts[-1] else latest
+        starts.append(start)
+        latest = start + _ROWS_PER_GROUP
     return starts

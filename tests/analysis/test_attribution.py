@@ -90,7 +90,7 @@ def test_ids_in_several_chunks_keep_their_order():
     assert [one.tolist() for one in times] == [[50, NEVER, 60], [], [60, 50]]
 
 
-def test_kernels_and_copies_are_each_in_order_of_launch_with_the_unlaunched_last():
+def test_operations_are_in_order_of_launch_and_unlaunched_ones_come_last():
     kernels = (
         compute(10, 11),
         comm(20, 21, 7),
@@ -119,7 +119,7 @@ def test_kernels_and_copies_are_each_in_order_of_launch_with_the_unlaunched_last
     assert ops.span == (10, 82)
 
 
-def test_columns_that_few_ask_for_follow_the_order_of_launch_and_say_where_they_are_null():
+def test_optional_columns_follow_the_order_of_launch_and_have_a_null_mask():
     second = compute(0, 1, 9, name_id=4, grid=-(2**63) + 1, stream_id=0)
     ops = operations(second, comm(1, 2, 3, name_id=5, device_id=2), dtod(2, 3, 1))
     names = ("name_id", "grid", "block", "device_id", "stream_id")
@@ -132,7 +132,7 @@ def test_columns_that_few_ask_for_follow_the_order_of_launch_and_say_where_they_
     }
 
 
-def test_kernels_in_order_of_launch_keep_their_rows_and_copies_alone_of_an_unknown_kind_have_no_launched_kernels():
+def test_kernels_in_order_of_launch_keep_their_rows():
     ops = operations(compute(9, 10, 1, name_id=7), compute(0, 1, 1, name_id=6), compute(0, 1))
     assert ops.kernel_order is None
     assert ops.kernel_column("name_id").tolist() == [7, 6, UNKNOWN]

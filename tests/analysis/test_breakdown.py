@@ -96,9 +96,7 @@ def row(*ops, span=(0, 100), **options):
         (Recorded(sizes=False), {"dtod_bytes"}),
     ],
 )
-def test_every_figure_of_a_window_with_all_kinds_of_operations_and_null_where_it_was_not_recorded(
-    recorded, nulls
-):
+def test_each_figure_of_a_window_is_its_value_or_null_if_not_recorded(recorded, nulls):
     assert row(*MIXED, recorded=recorded) == MIXED_PARTS | dict.fromkeys(nulls)
 
 
@@ -201,7 +199,7 @@ def test_where_gaps_are_and_what_ends_them(ops, expected):
         ((dtod(10, 20, 5), compute(30, 40)), 0),
     ],
 )
-def test_the_latency_is_the_shortest_time_from_a_launch_to_the_start_of_its_kernel(ops, expected):
+def test_launch_latency_is_the_shortest_time_from_launch_to_kernel_start(ops, expected):
     assert idle_gaps(operations(*ops)).latency_ns == expected
 
 

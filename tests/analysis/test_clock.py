@@ -179,7 +179,7 @@ def test_nodes_that_never_meet_are_parts_of_their_own():
 
 
 @pytest.mark.parametrize("n_reports", [1, 2])
-def test_without_collectives_nothing_is_known_and_on_one_clock_nothing_is_off_whatever_the_ends_say(
+def test_clocks_are_unknown_without_collectives_and_exact_on_one_clock(
     n_reports,
 ):
     assert clock_offsets([], ints(), ints(), n_reports) == [NONE] * n_reports

@@ -271,7 +271,7 @@ WHOLE = ("all_reduce", "broadcast", "reduce", "send_recv", "other")
 
 
 @pytest.mark.parametrize("collective", [*PER_RANK, *WHOLE])
-def test_the_message_is_the_whole_array_and_bus_bandwidth_algorithm_bandwidth_times_nccl_tests_factor(
+def test_bus_bandwidth_is_algorithm_bandwidth_times_the_nccl_tests_factor(
     collective,
 ):
     # NCCL reports the part of one rank where each has a part: 100 bytes of 4 ranks, 7 of 2.
@@ -421,7 +421,7 @@ def matched(*ranks, **more):
     return [rows.start_ns[one].tolist() for one in match_collectives(group, rows.rank, required)]
 
 
-def test_columns_stand_by_rank_and_start_on_the_clocks_that_sessions_started_by():
+def test_columns_are_sorted_by_rank_and_start_on_session_clocks():
     rows = side_by_side(
         rank(op(5, kind=SEND), op(20, member=1, n_bytes=64), report=2, shift=1000),
         rank(op(7, kind=GATHER, member=NO_MEMBER, order=3), kinds=(GATHER,), report=0, shift=-7),
@@ -456,7 +456,7 @@ def test_what_ran_as_sends_and_receives_is_named_by_what_was_called():
     assert rows.message_bytes.tolist() == [8, 4, 2] * 2
 
 
-def test_where_calls_are_not_all_known_kernels_keep_their_names_so_that_ranks_match():
+def test_kernels_keep_their_names_if_not_all_calls_are_known():
     unknown = (op(0, kind=SEND), op(10, kind=SEND), op(20))
     rows = side_by_side(rank(*all_to_alls(5)), rank(*unknown))
     assert [rows.kinds[kind].collective for kind in rows.kind.tolist()] == [

@@ -31,7 +31,7 @@ def lengths(rows, n_groups):
     return grouped_lengths(*np.array(rows, np.int64).reshape(-1, 3).T, n_groups).tolist()
 
 
-def test_what_others_leave_is_every_other_time_and_exact_above_what_a_float_holds():
+def test_the_complement_of_intervals_is_exact_above_what_a_float_holds():
     always = union_of([(-FAR, FAR)])
     assert pairs(always.without(TWO)) == [(-FAR, 0), (10, 20), (30, FAR)]
     assert pairs(always.without(EMPTY)) == [(-FAR, FAR)]
@@ -136,7 +136,7 @@ def named(found):
     return [found.names[code] for code in found.name.tolist()]
 
 
-def test_kernels_memcpys_and_memsets_stand_side_by_side_and_a_name_that_says_nothing_is_another_collective():
+def test_operations_of_all_kinds_are_in_one_table():
     graph, unnamed = (
         canonical.GRAPH_NAME_ID,
         kernel(1, 2, None, device=None, stream=None, correlation=None),
@@ -188,7 +188,7 @@ def test_operations_stand_by_start_then_end_then_every_other_column():
     ]
     for chosen in itertools.islice(itertools.permutations(range(7)), 0, None, 97):
         found = operations([rows[at] for at in chosen], launches=[[0] * 7, [], []])
-        assert [chosen[at] for at in found.in_order().tolist()] == list(range(7))
+        assert [chosen[at] for at in found.in_order().tolist()] == list(range(7)), chosen
     # Of those that are equal otherwise what is given decides.
     assert operations([kernel(6, 7), kernel(6, 7)], launches=[[3, 3], [], []]).in_order(
         ints(2, 1)
@@ -205,6 +205,6 @@ def test_operations_stand_by_start_then_end_then_every_other_column():
         ((5, 99), (5, 99)),
     ],
 )
-def test_ranges_are_read_in_whole_steps_and_without_steps_a_span_stays_as_it_is(span, wide):
+def test_ranges_are_read_in_whole_steps_and_a_span_stays_without_steps(span, wide):
     assert _in_whole_steps(span, ints(10, 30), ints(20, 40)) == wide
     assert _in_whole_steps(span, *(np.empty(0, np.int64),) * 2) == span

@@ -50,7 +50,7 @@ def test_a_row_says_its_phase_and_name_in_words():
         ([True, False], [(1, 4, 0), (1, 2, 0), (0, 0, 0)]),
         ([False, True], [(0,) * 3] * 2 + [(1,) * 3]),
     ):
-        assert list(zip(*by_window.over(np.array(chosen))[0], strict=True)) == expected
+        assert list(zip(*by_window.over(np.array(chosen))[0], strict=True)) == expected, chosen
     assert table_of()[0].num_rows == table_of(dtod(0, 10, 1))[0].num_rows == 0
     assert [
         values.size for values in table_of(spans=spans)[1].over(np.array([True, False]))[0]
@@ -116,9 +116,7 @@ def test_what_kernels_are_called(name_ids, texts, expected):
         (0, []),
     ],
 )
-def test_of_each_rank_and_phase_the_names_with_most_time_are_kept_in_the_tables_order(
-    n_kept, expected
-):
+def test_the_costliest_names_of_each_rank_and_phase_are_kept_in_table_order(n_kept, expected):
     totals = {"0backward": (5, 9, 7), "0data": (5, 9, 5), "0None": (1, 2, 3)}
     rows = [
         (0, phase, name, time)
@@ -164,7 +162,7 @@ def test_every_sum_is_right_or_unknown(most, kernels, edges, flags):
             expected = [len(lengths), sum(lengths), sum(max(length - 1, 0) for length in lengths)]
             assert [values[row] for values in found] == expected or (
                 found is in_chosen and is_unknown[row]
-            )
+            ), found
     if len(spans) <= max(most // 3, 8):
         assert not is_unknown.any()
 
@@ -178,8 +176,8 @@ def test_windows_at_either_end_keep_their_own_sums_when_there_are_too_many(monke
     assert found.group.size <= 300
     for first, is_known in ((1, True), (25, True), (26, False), (25 + 19, True), (980, True)):
         (inside, *_), is_unknown = found.over((np.arange(n) >= first) & (np.arange(n) < n - 2))
-        assert is_unknown.any() == (not is_known)
-        assert not is_known or inside.sum() == n - 2 - first
+        assert is_unknown.any() == (not is_known), first
+        assert not is_known or inside.sum() == n - 2 - first, first
 
 
 EDGE = (2, 50, 0)  # of another name: nobody's equal, but a neighbour like others
@@ -285,9 +283,7 @@ TOP = -(1 << 48)  # gridZ of 65535 fills the sign bit; only gridX differs
         (ZERO, {"grid": [0] * 10, "block": [0] * 10}, {}),
     ],
 )
-def test_what_a_kernel_takes_longer_than_its_free_equals_it_lost_beside_communication(
-    kernels, shapes, expected
-):
+def test_slowdown_of_a_kernel_is_its_time_beyond_its_free_equals(kernels, shapes, expected):
     assert slowdown(*kernels, **shapes) == expected
 
 
@@ -340,7 +336,7 @@ def delays(n, beside, ahead=None):
         (101, 7, 0, None),
     ],
 )
-def test_what_begins_later_beside_communication_counts_for_all_that_began_there(
+def test_a_later_begin_beside_communication_counts_for_all_kernels_there(
     n, beside, ahead, expected
 ):
     assert delays(n, beside, ahead) == expected

@@ -301,7 +301,7 @@ def test_a_row_of_a_gpu_that_is_no_column_is_no_path():
     assert rows(one_log(ring(P2P, P2P)), topo)[0]["path"] is None
 
 
-def test_the_communicator_of_most_ranks_then_the_first_then_the_one_of_the_runs_processes():
+def test_the_communicator_is_chosen_by_ranks_then_order_then_processes():
     first, second, small = (
         ring("SHM", "SHM"),
         ring("SHM", "SHM", comm_id="0x2"),
@@ -314,14 +314,14 @@ def test_the_communicator_of_most_ranks_then_the_first_then_the_one_of_the_runs_
         ((first, other), [9], "0x1"),
     )
     for comms, pids, comm_id in cases:
-        assert rows(one_log(*comms), None, pids=pids)[0]["comm_id"] == comm_id
+        assert rows(one_log(*comms), None, pids=pids)[0]["comm_id"] == comm_id, comms
 
 
-def test_a_communicator_of_fewer_ranks_than_the_run_uses_only_a_name_that_all_share():
+def test_a_smaller_communicator_uses_only_a_link_name_that_all_share():
     log, topo = one_log(ring(P2P, P2P)), topology(g01="NV4")
     mixed = {0: "NVIDIA A40", 1: "NVIDIA A40", 2: H200, 3: H200}
     for names, speed in ((dict.fromkeys(range(4), "NVIDIA A40"), 56.25e9), (mixed, None)):
-        assert rows(log, topo, names, n_ranks=4)[0]["nominal_bytes_per_s"] == speed
+        assert rows(log, topo, names, n_ranks=4)[0]["nominal_bytes_per_s"] == speed, names
 
 
 def slowest_of(transports, paths=None, names=None, hosts=None, **options):

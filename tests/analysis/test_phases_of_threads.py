@@ -78,7 +78,7 @@ def test_ranges_of_a_thread_that_launches_nothing_are_none():
     assert found((LOADER, 40, 50, "load batch"), others=IN_BOTH_STEPS) == {}
 
 
-def test_a_recomputed_forward_on_autograds_thread_leaves_the_backward_around_it():
+def test_recomputed_forward_on_autograds_thread_stays_in_backward():
     rows = (MAIN, 40, 90, "backward"), (AUTOGRAD, 50, 60, "forward")
     assert found(*rows, others=IN_BOTH_STEPS) == {
         "backward": [(0, 40, 90)],

@@ -214,9 +214,7 @@ def test_kernels_that_differ_from_step_to_step_leave_collectives_and_optimizer(c
     assert (found.key, found.edges.tolist()) == (repetition.COMM, edges(*map(len, parts)))
 
 
-def test_a_step_that_is_cut_off_is_no_unit_where_only_collectives_and_optimizer_are_compared() -> (
-    None
-):
+def test_a_cut_off_step_is_no_unit_if_only_collectives_are_compared() -> None:
     roll = np.random.default_rng(2)
     parts = [dynamic(roll, comm=3) for _ in range(10)]
     assert units([parts[0][-10:], *parts[1:]]).edges.tolist() == edges(
@@ -226,9 +224,7 @@ def test_a_step_that_is_cut_off_is_no_unit_where_only_collectives_and_optimizer_
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("n", [30, 4])
-def test_some_launches_more_or_less_in_each_step_are_noise_and_an_evaluation_is_none(
-    n: int, seed: int
-) -> None:
+def test_a_few_launches_more_or_less_are_noise_but_an_evaluation_is_not(n: int, seed: int) -> None:
     roll = np.random.default_rng(seed)
     parts = every(n, [noisy(step(60), roll) for _ in range(20)], _EVALUATION)
     found = units(parts)
@@ -241,7 +237,7 @@ def test_some_launches_more_or_less_in_each_step_are_noise_and_an_evaluation_is_
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_micro_batches_are_no_steps_where_noise_hides_what_else_is_in_each_fourth(
+def test_micro_batches_are_no_steps_if_noise_hides_every_fourth(
     seed: int,
 ) -> None:
     roll = np.random.default_rng(seed)
@@ -266,7 +262,7 @@ def test_a_step_of_few_graphs_is_a_step_where_something_says_so() -> None:
     assert np.diff(units([piecewise] * 6).edges).tolist() == [20] * 6
     for name, is_step in (("graph", False), ("graph with AdamFunctor", True)):
         whole = units([launches(name)] * 6)
-        assert (np.diff(whole.edges).tolist(), whole.is_step) == ([1] * 6, is_step)
+        assert (np.diff(whole.edges).tolist(), whole.is_step) == ([1] * 6, is_step), name
 
 
 def test_inference_of_equal_layers_has_units_and_no_steps() -> None:
@@ -332,9 +328,7 @@ def test_ranges_of_units_and_of_the_backward_pass() -> None:
     assert ranges.ends.tolist() == [built.time_ns[at * _STEP + last] + 1 for at in range(4)]
 
 
-def test_each_micro_batch_has_a_backward_pass_of_its_own_and_two_threads_that_could_be_autograds_have_none() -> (
-    None
-):
+def test_each_micro_batch_has_one_backward_pass_on_one_autograd_thread() -> None:
     parts = [[*_MICRO * 4, *optimizer()]] * 4
     ranges = backward_of_thread(sequence(parts), units(parts).members)
     assert ranges is not None
@@ -381,19 +375,17 @@ def of_rank(begins, *, late=0, first=0, ids=False, shift=0):
         ),
     ],
 )
-def test_units_with_the_same_collectives_are_one_step_and_0_is_the_first_that_all_have(
-    ranks, numbers
-):
+def test_units_with_equal_collectives_are_one_step_numbered_from_the_first(ranks, numbers):
     aligned, is_sure = aligned_numbers(ranks)
     assert ([int(one[0]) for one in aligned], is_sure) == (numbers, True)
     assert all((np.diff(one) == 1).all() for one in aligned)
 
 
-def test_of_steps_alike_to_the_ns_the_clock_decides_and_where_that_is_between_two_nothing_does():
+def test_the_clock_decides_between_steps_that_are_equal_to_the_ns():
     even = tuple(range(0, 6000, 1000))
     for late, answer in ((300, ([0, 0], True)), (500, ([0, 0], False))):
         aligned, is_sure = aligned_numbers([of_rank(even), of_rank(even, late=late)])
-        assert ([int(one[0]) for one in aligned], is_sure) == answer
+        assert ([int(one[0]) for one in aligned], is_sure) == answer, late
 
 
 def sender(begins):
@@ -411,7 +403,7 @@ def test_ranks_without_a_common_collective_are_aligned_by_when_they_begin(
     assert ([int(one[0]) for one in aligned], is_sure) == (numbers, True)
 
 
-def test_ranks_of_different_communicators_are_aligned_over_a_third_one_that_is_in_both():
+def test_ranks_are_aligned_over_a_third_rank_in_both_communicators():
     def named(*ids, first, late):
         ops = [
             op(start + 690 + late, member=at, comm=comm, seq=at + first)
@@ -486,7 +478,7 @@ def test_across_several_blocks_of_rows_a_band_as_wide_as_the_changes_is_enough(s
 
 
 @pytest.mark.parametrize("at", [0, 30, 100])
-def test_a_block_that_only_one_has_is_left_out_at_either_end_or_where_all_else_is_equal(at):
+def test_a_block_that_only_one_rank_has_is_left_out(at):
     unit = np.arange(100)
     longer = np.insert(unit, at, np.full(40, 500))
     assert agreement(unit, longer, 0.9) == (1.0, slice(at, at + 40))

@@ -54,7 +54,7 @@ def facts(found):
     return [structs.astuple(candidate)[:7] for candidate in found]
 
 
-def test_texts_that_differ_in_digits_only_are_a_family_and_suffixes_are_dropped():
+def test_texts_that_differ_only_in_digits_are_a_family():
     texts = [
         "Batch 10",
         "aten::mm, seq = 7, op_id = 12",
@@ -73,7 +73,7 @@ def test_texts_that_differ_in_digits_only_are_a_family_and_suffixes_are_dropped(
     assert module.TextFamilies.by_text(pa.array([], pa.string())).names == []
 
 
-def test_an_option_makes_one_family_of_what_it_matches_anywhere_in_the_text_as_it_is():
+def test_the_step_option_makes_one_family_of_all_matching_texts():
     texts = pa.array(["train 1", "my train 2, seq = 5", None, "eval 5", "TRAIN 3"])
     families = module.TextFamilies.by_option(texts, re.compile(r"train|= 5$"))
     assert (families.names, families.of_text.tolist()) == ([module.STEP_OPTION], [0, 0, -1, -1, -1])
@@ -215,9 +215,7 @@ FOUR_LAUNCHES = operations(*(compute(0, 1, at) for at in (12, 22, 32, 42)))
         ((1, 0, 100, "layer 99"), [95], False),  # of the family itself: the only member
     ],
 )
-def test_members_inside_one_range_of_their_thread_are_parts_unless_half_update_weights(
-    container, updates, is_part
-):
+def test_members_inside_one_range_are_parts_unless_half_update_weights(container, updates, is_part):
     found = {
         one.name: one
         for one in measured(ranges(container, *LAYERS), FOUR_LAUNCHES, updates=updates)
@@ -465,7 +463,7 @@ def test_default_roles_of_names(phase):
     assert named(*ROLES[phase]) == [phase] * len(ROLES[phase])
 
 
-def test_a_pattern_of_ones_own_replaces_the_default_and_sees_the_normalised_text():
+def test_a_user_pattern_replaces_the_default_and_sees_normalized_text():
     patterns = DEFAULTS | {"forward": re.compile(r"^layer #$")}
     assert named("layer 12, seq = 3", "x", "forward", "bwd", patterns=patterns) == [
         "forward",
@@ -536,7 +534,7 @@ def test_which_ranges_are_phases(rows, phases):
     assert found(*rows) == phases
 
 
-def test_the_step_range_itself_is_no_phase_and_without_ranges_or_steps_there_is_none():
+def test_the_step_range_is_not_a_phase():
     batches = (1, 0, 100, "Batch 1"), (1, 100, 200, "Batch 2"), (1, 120, 130, "load batch")
     assert found(of_steps=batches) == {"data": [(1, 120, 130)]}
     assert found(steps=members()) == found(steps=members(SPAN, rows=()), of_steps=()) == {}
@@ -602,7 +600,7 @@ def test_a_phase_of_a_run_has_the_means_over_the_ranks_and_steps_that_have_it():
     assert means() == {}
 
 
-def test_copies_behind_the_last_kernel_of_a_pass_are_of_it_up_to_the_next_kernel():
+def test_copies_after_the_last_kernel_of_a_pass_belong_to_the_pass():
     kernels = [compute(at, at + 1, launch) for at, launch in ((0, 10), (2, 20), (4, 50), (6, 60))]
     copies = [
         dtod(8, 9, 22),

@@ -95,9 +95,7 @@ def of_ranks(ranks, *rows):
         ),
     ],
 )
-def test_each_ratio_is_its_numerator_over_wall_or_comm_and_added_to_the_columns_that_were_there(
-    parts, changed
-):
+def test_each_ratio_is_its_numerator_over_wall_or_communication_time(parts, changed):
     columns = {
         name: pa.chunked_array([[value], [value]], pa.int64())
         for name, value in (PARTS | parts).items()

@@ -307,8 +307,8 @@ def test_too_few_file_descriptors_are_said_in_words(steady, attempts):
     assert {done.returncode for done in answers} == {0, 2}
     for done in (one for one in answers if one.returncode):
         assert_refused(done)
-        assert "Too many open files" in done.stderr
-        assert "fix: " in done.stderr
+        assert "Too many open files" in done.stderr, done
+        assert "fix: " in done.stderr, done
 
 
 # As the system and libraries say it.
@@ -332,7 +332,7 @@ def test_what_a_machine_lacks_has_an_error_with_a_fix(errors, worded):
     for error in errors:
         with pytest.raises(InputError) as caught, telling_shortage():
             raise error
-        assert caught.value.fix
+        assert caught.value.fix, error
         texts.add("\n".join(caught.value.lines()))
     assert len(texts) == 1
     worded(texts)

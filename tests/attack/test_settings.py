@@ -93,7 +93,7 @@ def test_a_directory_further_up_that_anybody_may_write_is_refused(folder, refuse
     refused(inside)
     for mode in (0o1777, 0o775):  # nobody may take away what is another's; a group is left alone
         folder.chmod(mode)
-        assert taken(inside).min_effect == 0.5
+        assert taken(inside).min_effect == 0.5, mode
 
 
 @needs_root

@@ -372,7 +372,7 @@ def test_an_option_that_hints_at_a_secret_has_no_value_of_any_kind(name, attempt
             assert (
                 value not in rest.replace(name, "").replace(KEY.hide(name, value), "")
                 or value in "19"
-            )
+            ), value
 
 
 OTHERS = ["x", "gate", "door", "geheim", "zahl", "combination", "answer", "n", "d", "data"]
@@ -384,7 +384,7 @@ def test_numbers_that_nobody_trains_with_are_not_written(number, attempts):
     for form in VALUES:
         assert number not in " ".join(
             recorded_command([word.replace("%s", number) for word in form], KEY)
-        )
+        ), form
 
 
 @pytest.mark.parametrize("name", [*OTHERS, *"pPuUkKta"])
@@ -442,8 +442,8 @@ def test_of_the_environment_nothing_but_allowed_values_is_written(attempts):
             "environment"
         ]
         text = json.dumps(written, ensure_ascii=False)
-        assert not [one for one in pieces(secret) if one in text]
-        assert written["NCCL_SHM_DISABLE"] == "1"
+        assert not [one for one in pieces(secret) if one in text], secret
+        assert written["NCCL_SHM_DISABLE"] == "1", secret
 
 
 @pytest.mark.parametrize("form", FORMS, ids=" ".join)
@@ -452,7 +452,7 @@ def test_what_nsys_quotes_of_a_command_is_not_passed_on(form, attempts):
     for secret in tried(form):
         words = [word.replace("%s", secret) for word in form]
         quoting = f"nsys failed: unrecognised option in '{' '.join(words)}' and {secret}"
-        assert secret not in without_words(quoting, words)
+        assert secret not in without_words(quoting, words), secret
 
 
 @pytest.mark.slow
@@ -465,8 +465,8 @@ def test_what_a_sweep_remembers_holds_no_secret(monkeypatch, tmp_path, capsys, a
             for form in (one for one in FORMS if secret in tried(one)):
                 main(["--environment", *(word.replace("%s", secret) for word in form)])
             told = capsys.readouterr().out
-            assert secret not in told
-            assert S not in told
+            assert secret not in told, secret
+            assert S not in told, secret
 
 
 PROGRAM = """
@@ -499,8 +499,8 @@ def test_no_file_and_no_message_of_a_job_holds_a_secret(machine, attempts):  # n
     written = {path: path.read_bytes().decode("utf-8", "replace") for path in files}
     assert any(path.name == "rank_0.json" for path in written)
     for secret in (*secrets, "nvapi-in-the-environment"):
-        assert secret not in said
-        assert [path for path, text in written.items() if secret in text] == []
+        assert secret not in said, secret
+        assert [path for path, text in written.items() if secret in text] == [], secret
     assert machine.sidecar("whole")["command"][-2:] == ["--lr", "0.125"]
     key = (machine.root / "state" / "nsyspipe" / "hash-key").read_bytes()
     assert not any(form in "".join(written.values()) for form in (key.hex(), repr(key)))
@@ -568,7 +568,7 @@ def test_no_program_that_a_repository_names_is_started(tmp_path):
         ((outer, "plain.py"), True),
     ):
         (changed[0].folder / changed[1]).write_text("1\n")
-        assert outer.dirty() == (commit, is_dirty)
+        assert outer.dirty() == (commit, is_dirty), changed
     outer.plant("a=b")  # a name that cannot be switched off
     assert outer.dirty() == (commit, None)
     assert not mark.exists()
@@ -582,8 +582,8 @@ def test_a_command_without_a_file_has_no_commit_of_where_it_was_started(tmp_path
     monkeypatch.chdir(tmp_path / "code")
     for words, is_there in ((["train"], False), (["python3", "train.py"], True)):
         document = sidecar(words, surroundings=gather_surroundings(program_directory(words)))
-        assert (document["git_commit"] is not None) == is_there
-        assert (document["git_is_dirty"] is not None) == is_there
+        assert (document["git_commit"] is not None) == is_there, words
+        assert (document["git_is_dirty"] is not None) == is_there, words
 
 
 @pytest.mark.parametrize(
@@ -707,7 +707,7 @@ def test_no_secret_is_in_what_analyze_writes(planted, tmp_path):
     assert found_in(said(nsyspipe_here("analyze", folder, *options)), secrets) == []
     for file in files.values():
         data = (tmp_path / file).read_bytes()
-        assert b"step" in data
+        assert b"step" in data, file
         assert found_in(data, secrets) == [], file
     assert found_in(cells(tmp_path / "store"), secrets) == []
     assert found_in(b"".join(str(one).encode() for one in tmp_path.rglob("*")), secrets) == []

@@ -166,7 +166,7 @@ def test_a_silent_scheduler_is_refused_and_both_signals_are_heard(tmp_path):
             process.send_signal(number)
             said = process.communicate(timeout=20)[1]
         assert process.returncode == code, said
-        assert len(said.splitlines()) == LINES_AT_END[number]
+        assert len(said.splitlines()) == LINES_AT_END[number], number
 
 
 def test_a_terminal_without_a_width_is_written_to(monkeypatch):

@@ -138,7 +138,7 @@ PUT = [
 
 
 @pytest.mark.parametrize(("name", "kind"), PUT)
-def test_a_place_that_is_something_else_is_refused_by_writers_and_not_followed_by_readers(
+def test_writers_refuse_and_readers_do_not_follow_a_replaced_place(
     runs, both, tmp_path, outside, monkeypatch, attempts, name, kind
 ):
     attempts(3)
@@ -149,9 +149,9 @@ def test_a_place_that_is_something_else_is_refused_by_writers_and_not_followed_b
     for force in (False, True):
         with pytest.raises(OutputError) as caught:
             save(runs[1], store, events=True, force=force)
-        assert str(caught.value).startswith(f"{store}: has a")
-        assert caught.value.fix
-        assert tree(tmp_path) == before
+        assert str(caught.value).startswith(f"{store}: has a"), force
+        assert caught.value.fix, force
+        assert tree(tmp_path) == before, force
     with contextlib.suppress(NsyspipeError):  # which ends a command with 2
         assert_same(nsyspipe.load(store, run_id=RUN_ID), runs[0])
     assert tree(tmp_path) == before
@@ -285,9 +285,9 @@ def test_every_copy_reads_the_same_by_every_reader(runs, tmp_path, attempts, cop
             len(pq.ParquetFile(path).read()) for path in (store / table).rglob("*.parquet")
         )
         glob = f"read_parquet('{copy}/{table}/**/*.parquet')"
-        assert duckdb.sql(f"SELECT count(*) FROM {glob}").fetchall() == [(n_rows,)]
-        assert len(pd.read_parquet(copy / table, partitioning=None)) == n_rows
-        assert pl.scan_parquet(copy / table).collect().height == n_rows
+        assert duckdb.sql(f"SELECT count(*) FROM {glob}").fetchall() == [(n_rows,)], table
+        assert len(pd.read_parquet(copy / table, partitioning=None)) == n_rows, table
+        assert pl.scan_parquet(copy / table).collect().height == n_rows, table
     for run in (runs[0], runs[2]):
         assert_same(nsyspipe.load(copy, run_id=run.run_id), run)
 

@@ -45,8 +45,8 @@ def test_the_next_run_redaction_or_sidecar_removes_it(steady, tmp_path):
     ):
         out.mkdir(exist_ok=True)
         left_in(out)
-        assert nsyspipe_here(*command).returncode == 0
-        assert not (out / LEFT).exists()
+        assert nsyspipe_here(*command).returncode == 0, command
+        assert not (out / LEFT).exists(), command
         shutil.rmtree(out)
     out.mkdir()
     left_in(out)
@@ -106,7 +106,7 @@ def test_a_user_s_hidden_files_and_directories_stay(tmp_path, name):
     os.close(claim(folder))
     for one in (aged(other), aged(folder)):
         remove_abandoned(one.parent)
-        assert one.exists()
+        assert one.exists(), one
 
 
 @pytest.fixture
@@ -156,9 +156,7 @@ def job_left(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("holder", [".", "nsyspipe-efgh5678", None])
-def test_the_next_job_removes_a_killed_job_s_directory_unless_one_of_its_processes_holds_it(
-    job_left, holder
-):
+def test_the_next_job_removes_the_unused_directory_of_a_killed_job(job_left, holder):
     lock = None if holder is None else claim(job_left / holder)
     for path in job_left.rglob("lock"):
         aged(path)

@@ -353,7 +353,7 @@ def test_a_process_costs_as_much_among_many_as_among_few(tmp_path, shown):
         path = with_processes(tmp_path / f"of_{n_processes}.sqlite", n_processes)
         begin = time.process_time()
         try:
-            assert nsyspipe.load(path, jobs=1).ranks.num_rows > 0
+            assert nsyspipe.load(path, jobs=1).ranks.num_rows > 0, n_processes
         except nsyspipe.NsyspipeError as error:
             shown(error)
         costs[n_processes] = (time.process_time() - begin) / n_processes

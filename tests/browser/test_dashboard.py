@@ -126,9 +126,7 @@ def test_filters_narrow_everything_and_can_be_cleared(opened, worded):
     assert words(page, "#n-shown") == "8 of 14 runs"
 
 
-def test_the_address_holds_the_filters_the_axis_and_the_chosen_run_and_brings_them_back(
-    opened, open_page
-):
+def test_the_address_restores_filters_axis_and_chosen_run(opened, open_page):
     page = opened.page
     page.locator("[data-facet=label] .chip", has_text="large").click()
     page.locator("#older").click()
@@ -198,12 +196,12 @@ def test_columns_are_sorted_by_keyboard_and_what_is_not_recorded_stands_last(ope
     page.get_by_role("button", name="step time").focus()
     for way, first in (("ascending", "large"), ("descending", "small-007")):
         page.keyboard.press("Enter")
-        assert page.locator("th[aria-sort]").get_attribute("aria-sort") == way
-        assert order(page)[0].startswith(first)
-        assert order(page)[-1] == "large-002"
+        assert page.locator("th[aria-sort]").get_attribute("aria-sort") == way, way
+        assert order(page)[0].startswith(first), way
+        assert order(page)[-1] == "large-002", way
 
 
-def test_the_best_of_each_series_is_marked_once_and_a_run_with_a_page_links_to_it(kept, written):
+def test_the_best_run_of_each_series_is_marked_and_links_to_its_page(kept, written):
     marked = kept.page.locator("#table .best:visible").evaluate_all(
         "all => all.map(one => one.closest('tr').querySelector('.id').textContent)"
     )

@@ -84,17 +84,17 @@ def test_a_page_loads_alone_draws_every_chart_fits_and_is_accessible(
             page.locator("details").evaluate_all(OPEN, arg=False)
         opened.draw()
         figures = page.locator("figure[data-chart]").evaluate_all("all => all.map(one => one.id)")
-        assert {*figures} == {*PAGES[name]}
+        assert {*figures} == {*PAGES[name]}, size
         for figure in figures:
-            assert opened.chart("chart.getOption().series.length", figure) > 0
-            assert page.evaluate(PAINTED, figure) > (0.001 if name in STORES else 0.01)
+            assert opened.chart("chart.getOption().series.length", figure) > 0, figure
+            assert page.evaluate(PAINTED, figure) > (0.001 if name in STORES else 0.01), figure
         page.locator("details").evaluate_all(OPEN, arg=True)
         opened.wait(f"{OVERFLOW} === 0")
         # What is wider scrolls in its own box, which the keyboard reaches.
         boxes = (
             "all => all.filter(one => one.scrollWidth > one.clientWidth && one.tabIndex < 0).length"
         )
-        assert page.locator(".scroll").evaluate_all(boxes) == 0
+        assert page.locator(".scroll").evaluate_all(boxes) == 0, size
         screenshot(page, f"{name}-{size[0]}", full_page=True)
         # Of each kind of page one is examined in both sizes and colours; it takes seconds.
         if name not in ACCESSIBLE or (size is PHONE and name not in EXAMINED_TWICE):
@@ -160,7 +160,7 @@ def test_without_scripts_the_words_and_tables_are_there(name, charts, says, writ
     assert says in said
     for chart in charts:
         page.locator(f"#{chart} summary").click()
-        assert page.locator(f"#{chart} table").is_visible()
+        assert page.locator(f"#{chart} table").is_visible(), chart
     assert page.locator(".track-area .interval").first.is_visible() or name != "faster"
     assert page.locator("#table tbody .id").count() == (14 if name == "jobs" else 0)
 
@@ -190,12 +190,12 @@ def test_a_phone_shows_each_change_with_its_bar_and_its_saving(written, open_pag
     assert rows.count() >= 2
     for row in rows.all():
         label, bar = (row.locator(selector).bounding_box() for selector in ("th", ".stack"))
-        assert bar["y"] >= label["y"] + label["height"] - 1
-        assert bar["width"] > 0.8 * PHONE[0]
+        assert bar["y"] >= label["y"] + label["height"] - 1, row
+        assert bar["width"] > 0.8 * PHONE[0], row
         ends = row.locator("td").evaluate_all(
             "all => all.map(one => one.getBoundingClientRect().right)"
         )
-        assert max(ends) <= PHONE[0]
+        assert max(ends) <= PHONE[0], row
 
 
 def test_a_table_that_is_wider_than_a_phone_fades_until_its_end(written, open_page):
@@ -247,19 +247,19 @@ def test_a_notebook_s_own_rules_do_not_reach_into_a_card(browser):
                 "all => all.map(one => [one.innerText, one.clientWidth, one.scrollWidth, "
                 "one.getBoundingClientRect().right])"
             )
-            assert len(cells) > 3
+            assert len(cells) > 3, width
             assert [
                 one
                 for one in cells
                 if one[1] < (30 if one[0] else 80) or one[2] > one[1] or one[3] > width
-            ] == []
+            ] == [], width
             of_each = "all => all.map(one => getComputedStyle(one).backgroundColor)"
             grounds = page.locator(".nsyspipe tr").evaluate_all(of_each)
-            assert {*grounds} == {"rgba(0, 0, 0, 0)"}
+            assert {*grounds} == {"rgba(0, 0, 0, 0)"}, width
             name = page.locator(".figures:has(th:text-is('what to change')) td:first-child")
             assert all(
                 one["x"] + one["width"] <= width for one in (at.bounding_box() for at in name.all())
-            )
+            ), width
     page.close()
 
 
@@ -289,7 +289,7 @@ def test_nothing_of_a_name_runs_and_no_name_adds_elements(name, says, written, o
     page.locator("details").evaluate_all(OPEN, arg=True)
     for button in page.locator("#series button.series").all():
         button.click()
-        assert page.locator("#subject strong").inner_text()
+        assert page.locator("#subject strong").inner_text(), button
     if name in STORES:
         page.mouse.move(*opened.point("chart-step_time_ns", 400, 150))
     page.wait_for_timeout(200)
@@ -324,10 +324,10 @@ def test_names_are_shown_as_they_are(hostile, written):
         HOSTILE[3],
         "<img src=x onerror=alert(7)>_0.sqlite",
     ):
-        assert name in provenance
+        assert name in provenance, name
     kernels = page.locator("#kernels tbody").inner_text()
     for name in HOSTILE_KERNELS:
-        assert name in kernels
+        assert name in kernels, name
     # A setting of an NCCL log whose name or value is on no list is left out.
     assert HOSTILE[1] not in page.locator("#communication").inner_text()
     text = page.locator("body").inner_text()
@@ -396,7 +396,7 @@ def test_pointing_at_a_part_shows_it_to_the_nanosecond(kept):
         kept.page.mouse.move(*kept.point(WATERFALL, 300, y))
         kept.page.wait_for_timeout(100)
         text = kept.tooltip()
-        assert [one for one in said if one not in text] == []
+        assert [one for one in said if one not in text] == [], row
 
 
 @pytest.mark.parametrize(
@@ -452,9 +452,7 @@ def test_pointing_at_a_bar_says_whose_it_is(kept):
     ] == []
 
 
-def test_a_scoreboard_tells_parts_and_intervals_in_a_row_or_below_each_other_in_the_theme(
-    written, open_page
-):
+def test_a_scoreboard_shows_parts_and_intervals_in_the_theme(written, open_page):
     tops = "chart.getOption().grid.map(one => one.top)"
     opened = open_page(written("board"), dark=True)
     wide = opened.chart(tops, BOARD)

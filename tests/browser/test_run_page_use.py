@@ -51,7 +51,7 @@ def test_pointing_at_a_rank_shows_its_times_to_the_nanosecond(straggler):
     text = straggler.tooltip()
     assert "rank 0: 127.2 ms" in text
     for name in ("hidden", "exposed"):
-        assert f"{rank['parts'][name]:,} ns".replace(",", " ") in text
+        assert f"{rank['parts'][name]:,} ns".replace(",", " ") in text, name
 
 
 def longest(opened, lane):
@@ -77,7 +77,7 @@ def test_pointing_at_a_bar_of_the_timeline_names_it(timeline):
     assert "rank 0: communication" in text
     assert bar["name"] in text
     for value in (bar["length"], bar["exposed"], bar["wait"]):
-        assert f"{value:,} ns".replace(",", " ") in text
+        assert f"{value:,} ns".replace(",", " ") in text, value
 
 
 def test_a_bar_of_several_kernels_has_no_one_name(timeline):
@@ -129,10 +129,10 @@ def test_another_step_is_drawn_when_it_is_chosen_and_named_in_the_address(writte
     for step in steps:
         page.locator("#timeline-step").select_option(step)
         lengths[step] = opened.chart("chart.getOption().xAxis[0].max", TIMELINE)
-        assert page.url.endswith(f"#step={step}")
+        assert page.url.endswith(f"#step={step}"), step
         assert re.findall(
             r"Step (\d+):", page.locator("#timeline .why:visible").all_inner_texts()[0]
-        ) == [step]
+        ) == [step], step
     assert len(set(lengths.values())) == 3
     page.evaluate("step => { window.location.hash = `step=${step}`; }", steps[1])
     opened.wait(f"document.getElementById('timeline-step').value === '{steps[1]}'")
@@ -246,7 +246,7 @@ def test_buttons_zoom_in_out_and_back(timeline):
     # A step of 1.6 around the middle: 62.5 % of the axis.
     for button, zoom in ((0, (18.75, 81.25)), (1, (0, 100)), (0, (18.75, 81.25)), (2, (0, 100))):
         buttons.nth(button).click()
-        assert timeline.zoom(TIMELINE) == pytest.approx(zoom)
+        assert timeline.zoom(TIMELINE) == pytest.approx(zoom), button
 
 
 def test_keys_zoom_and_pan_a_focused_chart_up_to_its_ends(timeline):
@@ -262,10 +262,10 @@ def test_keys_zoom_and_pan_a_focused_chart_up_to_its_ends(timeline):
     ):
         for key in keys.split():
             timeline.page.keyboard.press(key)
-        assert timeline.zoom(TIMELINE) == pytest.approx(zoom)
+        assert timeline.zoom(TIMELINE) == pytest.approx(zoom), keys
 
 
-def test_the_wheel_scrolls_the_page_until_control_is_held_or_the_chart_is_clicked(timeline):
+def test_the_wheel_zooms_only_with_control_or_after_a_click(timeline):
     page = timeline.page
     page.mouse.move(*timeline.point(TIMELINE, 500, COMPUTE_ROW))
     page.keyboard.down("Control")
@@ -372,9 +372,9 @@ def test_no_definition_reaches_beyond_the_window(width, written, open_page):
     for word in page.locator(".head .term").all():
         word.focus()
         box = page.locator("#hint").bounding_box()
-        assert box["x"] >= 0
-        assert box["x"] + box["width"] <= width
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert box["x"] >= 0, word
+        assert box["x"] + box["width"] <= width, word
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, word
 
 
 @pytest.mark.parametrize("width", [400, 640, 800, 1080, 1280, 1600])
@@ -384,7 +384,7 @@ def test_the_page_is_never_wider_than_the_window(width, written, open_page):
         page.locator("details").evaluate_all(
             "(all, open) => all.forEach(one => { one.open = open; })", is_open
         )
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, is_open
 
 
 def test_how_we_know_opens_the_recommendation(written, open_page):
@@ -507,7 +507,7 @@ def large(request, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_the_page_of_a_large_run_is_small_opens_fast_and_says_what_it_leaves_out(
+def test_the_page_of_a_large_run_is_small_and_names_what_it_leaves_out(
     large, open_page, screenshot
 ):
     assert large.stat().st_size < MOST_BYTES

@@ -109,7 +109,7 @@ def shift(builder, by):
 
 def one_report(first, *others):
     for other in others:
-        assert other.strings == first.strings
+        assert other.strings == first.strings, other
         for table in (KERNEL, MEMCPY, RUNTIME, NVTX):
             first.rows.setdefault(table, []).extend(other.rows.get(table, []))
     return first

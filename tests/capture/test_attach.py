@@ -176,7 +176,7 @@ def test_a_program_that_captures_its_own_steps_does_so(run, worded):
     worded(done.stderr.rstrip("\n"))
 
 
-def test_a_program_is_the_same_without_torch_and_a_sitecustomize_of_the_user_runs(run, tmp_path):
+def test_a_program_without_torch_runs_unchanged_with_its_sitecustomize(run, tmp_path):
     code = (
         "import sys; print('nsyspipe' in sys.modules, 'torch' in sys.modules, hasattr(sys, "
         "'mine'), sys.path[1] == {!r})"

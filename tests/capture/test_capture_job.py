@@ -39,13 +39,11 @@ def test_the_status_of_an_unprofiled_command_is_passed_on(tmp_path, capsys, word
         (("sh", "-c", "kill -6 $$"), 134),
         (("/no/such",), 2),
     ):
-        assert run(tmp_path / "x", command=words) == status
+        assert run(tmp_path / "x", command=words) == status, words
     worded(capsys.readouterr().err)
 
 
-def test_the_command_holds_the_directory_where_its_ranks_leave_word_and_that_is_removed(
-    tmp_path, temporary, capfd
-):
+def test_the_command_has_the_status_directory_which_is_removed_later(tmp_path, temporary, capfd):
     words = ["sh", "-c", f'cp -rL "$NSYSPIPE_STATUS_DIR" {tmp_path}/kept; exec ls -l /proc/self/fd']
     assert run(tmp_path / "x", command=words) == 0
     out = capfd.readouterr().out
@@ -75,7 +73,7 @@ def heard():
         signal.signal(number, handler)
 
 
-def test_signals_are_caught_or_interrupt_but_ignored_ones_stay_ignored_and_handlers_come_back(
+def test_signals_are_caught_and_handlers_come_back(
     heard,
 ):
     before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)]

@@ -141,7 +141,7 @@ CASES = {
 }
 
 
-def test_the_status_is_the_programs_or_says_whose_fault_it_is_and_the_words_are_these(pinned):
+def test_the_exit_status_is_the_programs_or_names_the_culprit(pinned):
     assert {name: found for name, (_, (found, _)) in CASES.items()} == {
         name: one for name, (one, _) in CASES.items()
     }
@@ -239,9 +239,7 @@ def test_a_new_file_is_the_report_and_what_is_left_is_kept_beside_it(
     assert names == kept | ({"run_0.nsys-rep": there} if there else {})
 
 
-def test_a_name_that_is_taken_is_not_and_a_capture_that_cannot_be_moved_stays_and_is_named(
-    place, worded
-):
+def test_a_capture_that_cannot_be_moved_stays_and_is_named(place, worded):
     (place / "run_0.qdstrm").write_text("first")
     left = place / "tmp" / "nvidia" / "x.qdstrm"
     left.write_text("second")
@@ -256,9 +254,7 @@ def test_a_name_that_is_taken_is_not_and_a_capture_that_cannot_be_moved_stays_an
     assert left.read_text() == "mine"
 
 
-def test_the_output_has_this_process_s_rank_and_an_nsys_that_failed_by_itself_is_known_by_its_words(
-    place, monkeypatch
-):
+def test_the_output_has_the_rank_and_a_failed_nsys_is_recognized(place, monkeypatch):
     monkeypatch.setenv("RANK", "3")
     assert output_of(["nsys", "profile", "--output=a/run_%q{RANK}"]) == "a/run_3"
     assert output_of(["nsys", "profile"]) is None
@@ -267,6 +263,6 @@ def test_the_output_has_this_process_s_rank_and_an_nsys_that_failed_by_itself_is
         "std::exception::what: RuntimeException",
     ):
         (place / "log").write_text(f"[1/2]\n{line}\n")
-        assert last_words(place / "log") == f": {line}"
-        assert FAILED_BY_ITSELF.search(last_words(place / "log"))
+        assert last_words(place / "log") == f": {line}", line
+        assert FAILED_BY_ITSELF.search(last_words(place / "log")), line
     assert not FAILED_BY_ITSELF.search(": unrecognised option")

@@ -27,11 +27,11 @@ def test_ranks_are_numbers_and_ranges_and_anything_else_is_refused():
     for text in ("", "a", "1-", "-1", "3-1", "0,,1", "0-9999999999", "1.5"):
         with pytest.raises(OptionError, match=r"^ranks=.*: .") as caught:
             parse_ranks(text)
-        assert caught.value.fix == "--ranks 0,7,63 or --ranks 0-3"
+        assert caught.value.fix == "--ranks 0,7,63 or --ranks 0-3", text
 
 
 @pytest.mark.parametrize("is_used", [False, True])
-def test_directories_that_are_made_for_a_capture_go_again_if_nothing_is_in_them(tmp_path, is_used):
+def test_empty_directories_made_for_a_capture_are_removed(tmp_path, is_used):
     (tmp_path / "a").mkdir()
     with room_for(job("--nsys=nsys", name=tmp_path / "a" / "b" / "c" / "run")):
         assert (tmp_path / "a" / "b" / "c").is_dir()
@@ -42,9 +42,7 @@ def test_directories_that_are_made_for_a_capture_go_again_if_nothing_is_in_them(
     )
 
 
-def test_what_follows_two_dashes_is_the_command_and_a_name_is_made_absolute_and_keeps_its_dots(
-    monkeypatch, tmp_path
-):
+def test_words_after_two_dashes_are_the_command(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     found = parse_job(["--name=a/run.v2", "--program=p", "--", "run", "--", "--name=y"])
     assert found.command == ("run", "--", "--name=y")
@@ -184,9 +182,7 @@ def test_nvtx_stands_in_once_for_the_nccl_that_an_nsys_does_not_know(
     )
 
 
-def test_other_values_have_no_substitute_and_cuda_graphs_are_traced_by_node_where_nsys_knows_it(
-    tmp_path, worded
-):
+def test_cuda_graphs_are_traced_by_node_if_nsys_can(tmp_path, worded):
     found = nsys(tmp_path)
     with pytest.raises(OptionError, match="dx12") as caught:
         ready.usable_tracing(found, ("nccl", "dx12"), "")
@@ -204,7 +200,7 @@ def test_other_values_have_no_substitute_and_cuda_graphs_are_traced_by_node_wher
             ["cuda", "nvtx"],
             graphs,
             [],
-        )
+        ), graphs
     old = nsys(tmp_path, HELP.replace("--cuda-graph-trace", "--cuda-memory-usage"))
     tracing, graphs, notes = ready.usable_tracing(old, ["cuda"], "node")
     assert (tracing, graphs, len(notes)) == (["cuda"], "", 1)
@@ -230,9 +226,7 @@ TWO = "echo 'GPU 0: NVIDIA H200 (UUID: GPU-1)'; echo '  MIG 1g.18gb Device 0:'; 
 VISIBLE = {None: 2, "0": 1, "": 0, "0,1,2,3": 2, "-1": 0, "1,-1,0": 1, "GPU-1": 1}
 
 
-def test_gpus_are_those_that_programs_see_and_behind_a_driver_that_does_not_answer_nobody_knows(
-    smi, tmp_path
-):
+def test_gpus_are_the_visible_ones_and_unknown_without_an_answer(smi, tmp_path):
     assert {visible: smi(TWO, visible) for visible in VISIBLE} == VISIBLE
     assert smi("exit 9") == 0
     (tmp_path / "version").touch()

@@ -62,9 +62,7 @@ def test_the_status_and_the_pid_of_the_program_are_passed_on(status_dir, tmp_pat
     assert script is None or record.pid == int((tmp_path / "pid").read_text())
 
 
-def test_the_status_is_the_programs_not_that_of_its_nsys_and_its_report_has_its_rank(
-    status_dir, tmp_path
-):
+def test_the_status_is_the_programs_and_the_report_has_its_rank(status_dir, tmp_path):
     nsys = nsys_words(tmp_path, 'echo "$TMPDIR" > where; "$@"; touch run_3.nsys-rep; exit 5')
     assert run("sh", "-c", "exit 7", nsys=nsys) == 7
     record = the_record(status_dir)
@@ -149,7 +147,7 @@ def test_words_reach_the_program_unchanged(tmp_path):
     assert (tmp_path / "it's $x").read_text() == "0\n"
 
 
-def test_records_are_read_back_in_order_and_only_the_program_says_that_its_loop_is_over(tmp_path):
+def test_records_are_read_in_order_and_only_the_program_ends_its_loop(tmp_path):
     there = [RankRecord(rank=10, local_rank=2), RankRecord(rank=9, local_rank=1, status=0)]
     for record in there:
         write_record(tmp_path, record)
@@ -165,4 +163,4 @@ def test_records_are_read_back_in_order_and_only_the_program_says_that_its_loop_
         (tmp_path / "ranges_0.json").write_text(text)
         assert [one.loop_ended for one in read_programs(tmp_path).values() if one.loop_ended] == [
             True
-        ] * ended
+        ] * ended, text

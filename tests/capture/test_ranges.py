@@ -180,7 +180,7 @@ def test_ranges_are_made_in_this_order(run, pinned):
     pinned("launchers/ranges.txt", told)
 
 
-def test_ranges_go_to_torch_before_nvtx_unless_it_has_no_cuda_and_without_both_the_loop_runs_as_ever(
+def test_ranges_go_to_torch_before_nvtx_unless_it_lacks_cuda(
     run,
 ):
     code = "with annotate('forward'): pass"
@@ -198,9 +198,7 @@ def test_ranges_go_to_torch_before_nvtx_unless_it_has_no_cuda_and_without_both_t
     assert run(code, torch=MISSING) == "['a', 'b', 'c']\n"
 
 
-def test_a_generator_cannot_be_decorated_and_a_capture_that_nobody_ended_ends_with_the_program(
-    run, worded
-):
+def test_a_generator_cannot_be_decorated_and_an_open_capture_ends(run, worded):
     code = "from nsyspipe.capture import annotate\n@annotate('data')\ndef items(): yield 1"
     worded(run(code, status=1).splitlines()[-1])
     code = "import atexit\natexit.register(lambda: print(nvtx.calls))\nstart_capture()"
@@ -255,7 +253,7 @@ def test_the_launcher_is_told_how_far_the_program_is(run, tmp_path, code, told):
     assert (found["n_captured_steps"], found["loop_ended"], found["torch_version"]) == told
 
 
-def test_a_window_of_no_steps_is_refused_at_once_and_the_package_names_what_it_offers():
+def test_a_window_of_no_steps_is_refused_at_once():
     for wrong in ({"warmup": -1}, {"steps": 0}):
         with pytest.raises(ValueError, match="needs warmup >= 0 and steps >= 1"):
             nsyspipe.capture.captured_steps([], **wrong)
@@ -263,9 +261,7 @@ def test_a_window_of_no_steps_is_refused_at_once_and_the_package_names_what_it_o
         nsyspipe.capture.anotate  # noqa: B018 - the look-up is the test
 
 
-def test_ranges_need_no_package_beyond_the_standard_library_nor_a_status_that_can_be_written(
-    run, tmp_path
-):
+def test_ranges_need_only_the_standard_library(run, tmp_path):
     code = "list(captured_steps('ab', warmup=0, steps=1))"
     assert calls(run, code, NSYSPIPE_STATUS_DIR=str(tmp_path / "missing"))[-1] == "pop"
     heavy = {"numpy", "nvtx", "pandas", "pyarrow", "rich", "sqlalchemy", "torch", "typer"}

@@ -119,7 +119,7 @@ def test_a_step_of_the_trainer_is_its_optimizers_whatever_it_accumulates(tmp_pat
     ]
 
 
-def test_a_trainer_that_ends_before_ends_its_capture_and_one_that_is_to_stop_stops(tmp_path):
+def test_a_trainer_that_ends_early_ends_its_capture(tmp_path):
     stopped = TRAINER.replace("MAX", "9").replace("WORDS", "warmup=2, steps=2, stop=True")
     told = asked(tmp_path, f"{TRAINER}\n{stopped}", GROUP=1, MAX=3, WORDS="warmup=2, steps=9")
     end = told.index(3)

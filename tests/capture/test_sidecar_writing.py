@@ -100,7 +100,7 @@ def test_the_commit_is_that_of_the_program_and_a_changed_file_makes_it_dirty(aro
     folder.mkdir()
     for git, expected in ((False, (None, None)), (True, (commit_in(folder), False))):
         found = around(folder, git=git)
-        assert (found.git_commit, found.git_is_dirty) == expected
+        assert (found.git_commit, found.git_is_dirty) == expected, git
     (folder / "ddp_0.sqlite").write_text("not tracked")
     assert gather_surroundings(folder, root=tmp_path).git_is_dirty is False
     (folder / "train.py").write_text("pass  # changed\n")
@@ -301,7 +301,7 @@ def test_the_topology_lies_beside_and_is_named(tmp_path):
     assert Place("ddp", 1, 2).file(TOPOLOGY_SUFFIX) == Path("ddp.node1.topo.txt")
 
 
-def test_it_is_replaced_whole_and_readable_like_any_file_and_where_it_cannot_be_written_that_is_told(
+def test_a_sidecar_is_replaced_whole_or_the_failure_is_reported(
     tmp_path,
 ):
     assert Place("ddp", 1, 2).file() == Path("ddp.node1.capture.json")

@@ -119,9 +119,9 @@ def figures_of(line):
 def test_the_menu_leads_with_the_largest_change_and_fits(ddp, worded):
     for columns in (40, 92, 100):
         done = nsyspipe_here("whatif", ddp, COLUMNS=str(columns))
-        assert (done.returncode, done.stderr) == (0, "")
+        assert (done.returncode, done.stderr) == (0, ""), columns
         lines = done.stdout.splitlines()
-        assert all(len(line) <= columns for line in lines)
+        assert all(len(line) <= columns for line in lines), columns
     # Step times before and after, its range, and the saving.
     assert figures_of(lines[0]) == ["115", "39.2", "38.4", "40.0", "65.9"]
     worded(done.stdout)

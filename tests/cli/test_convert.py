@@ -62,8 +62,8 @@ def test_a_directory_is_converted_once_and_its_exports_are_named(run, reports, t
         sorted(reports.iterdir()),
         [f"{reports}/*.nsys-rep", reports, reports / "run_2.nsys-rep"],
     ):
-        assert (found := run("convert", *again, "-j", 1)).stderr == "3 up to date\n"
-        assert sorted(found.stdout.splitlines()) == sorted(done.stdout.splitlines())
+        assert (found := run("convert", *again, "-j", 1)).stderr == "3 up to date\n", again
+        assert sorted(found.stdout.splitlines()) == sorted(done.stdout.splitlines()), again
     assert len(calls(tool())) == 3
     assert run("convert", reports, "--force").stderr == "3 exported\n"
 
@@ -117,7 +117,7 @@ def test_names_that_look_like_options_come_out_as_paths(run, tmp_path):
 def test_progress_of_an_export_is_shown_on_a_terminal(variables, reports):
     for command in ("analyze", "convert"):
         code, text = terminal_run(command, reports, **variables)
-        assert (code, "exporting reports" in text) == (0, True)
+        assert (code, "exporting reports" in text) == (0, True), command
 
 
 def started_export(variables, folder, tmp_path, *arguments):

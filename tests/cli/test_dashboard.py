@@ -61,9 +61,7 @@ def test_another_file_is_replaced_by_force_only(dashboard, store, tmp_path, cont
     assert path.read_text(encoding="utf-8") != before
 
 
-def test_a_damaged_run_is_a_warning_that_cannot_drive_the_terminal_and_the_page_is_there(
-    store, tmp_path, worded
-):
+def test_a_damaged_run_is_a_safe_warning_and_the_page_is_written(store, tmp_path, worded):
     add_run(store, "c\x1b[31m")
     for run_id in ("b", "c\x1b[31m"):
         file_of(store, "runs", run_id).write_bytes(b"")
@@ -97,7 +95,7 @@ def test_pages_of_runs_are_written_and_linked_also_without_being_asked_for(
         f"./../run%20pages/{run_id}.html" for run_id in (later, earlier)
     ]
     for run_id in (later, earlier):
-        assert run_id_of_page(pages / f"{run_id}.html") == run_id
+        assert run_id_of_page(pages / f"{run_id}.html") == run_id, run_id
     (pages / f"{earlier}.html").unlink()
     pages.rename(site / "pages")
     dashboard(store, "-o", site / "index.html")

@@ -181,7 +181,7 @@ def test_what_a_table_is_sorted_by_is_shown_however_narrow(beside, monkeypatch):
         assert all(line in shown for line in heading.split("\n")), name
 
 
-def test_runs_give_a_sentence_and_a_sorted_table_and_those_of_one_label_are_one(compare, worded):
+def test_runs_of_one_label_are_one_side_in_a_sorted_table(compare, worded):
     done = compare("base=slow", "b25=reports/fast/run_*.sqlite", "c=slow")
     assert (done.exit_code, done.stderr) == (0, "")
     # 131 ms of 101.
@@ -225,7 +225,7 @@ def test_options_reach_the_verdict(compare):
             found["runs"][1]["verdict"],
             found["min_effect_pct"],
             found["confidence"],
-        ) == expected
+        ) == expected, arguments
 
 
 def test_thresholds_come_from_the_nearest_file_which_the_output_names(diff, tmp_path, worded):

@@ -115,9 +115,7 @@ def test_several_processes_say_what_one_does(real):
     assert one == two
 
 
-def test_reports_of_several_runs_are_told_apart_and_backward_without_a_range_is_said(
-    tmp_path, worded
-):
+def test_doctor_separates_runs_and_reports_backward_without_a_range(tmp_path, worded):
     for name in ("a", "b"):
         for rank in range(2):
             trained(rank, 8, is_marked=False).write(tmp_path / f"{name}_{rank}.sqlite")
@@ -233,8 +231,10 @@ def test_no_environment_user_host_or_path_is_told(tmp_path, machine):
     variables |= {"TOKEN": "hunter2", "USER": "alice", "HOME": "/home/alice"}
     for words in ([], ["--json", "-"], [path], [path, "--json", "-"]):
         done = nsyspipe_here("doctor", *words, **variables)
-        assert done.returncode == 0
-        assert not [word for word in (*SECRETS, str(tmp_path)) if word in done.stdout + done.stderr]
+        assert done.returncode == 0, words
+        assert not [
+            word for word in (*SECRETS, str(tmp_path)) if word in done.stdout + done.stderr
+        ], words
 
 
 @pytest.mark.slow
@@ -252,8 +252,8 @@ def test_the_runs_of_a_store_are_listed_by_the_names_that_open_them(made, tmp_pa
     runs = [nsyspipe.load(f"{store}:{row['run_id']}") for row in listed["runs"]]
     assert len(runs) == 5
     for row, run in zip(listed["runs"], runs, strict=True):
-        assert (row["label"], row["n_ranks"]) == (run.header.label, run.header.n_ranks)
-        assert [row["step_time_ns"]] == run.summary()["step_time_ns"].to_pylist()
+        assert (row["label"], row["n_ranks"]) == (run.header.label, run.header.n_ranks), row
+        assert [row["step_time_ns"]] == run.summary()["step_time_ns"].to_pylist(), row
     text = doctor(store)
     assert re.search(r"\b5\b", text.splitlines()[0])
     ids = [line.split()[0] for line in text.split("\nID")[1].splitlines()[1:]]

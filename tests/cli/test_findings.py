@@ -47,9 +47,7 @@ def section(invoke, monkeypatch):
     return run
 
 
-def test_as_many_findings_are_shown_as_asked_for_five_unless_told_and_all_with_the_whole_advice(
-    sick, section, pinned_report
-):
+def test_five_findings_are_shown_unless_another_number_is_asked_for(sick, section, pinned_report):
     asked = {
         "": [],
         **{f"--findings {n}": ["--findings", n] for n in ("0", "2", " 3 ", "99", "ALL")},
@@ -277,9 +275,7 @@ def test_a_topology_of_another_machine_is_told(real, invoke):
     assert paths == {(0, 1): "NV18", (1, 2): None, (2, 3): None, (3, 0): None}
 
 
-def test_files_of_this_run_are_not_accused_and_their_settings_are_in_the_document(
-    real, invoke, worded
-):
+def test_files_of_this_run_are_used_and_their_settings_documented(real, invoke, worded):
     found, problems = answer(invoke, real / DDP, *LINK)
     assert not {
         "log-of-another-run",

@@ -41,7 +41,7 @@ def scripts(forge):
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("jq"), reason="finds comments")
 @pytest.mark.parametrize("forge", FORGES)
-def test_a_proposal_that_is_slower_is_told_and_refused_and_one_that_is_not_passes(
+def test_the_gate_refuses_a_slower_proposal_and_passes_an_equal_one(
     forge, call, tmp_path, monkeypatch
 ):
     programs, asked, comments = tmp_path / "bin", tmp_path / "asked", tmp_path / "comments"
@@ -116,6 +116,8 @@ def test_a_proposal_that_is_slower_is_told_and_refused_and_one_that_is_not_passe
         ]
         comments.write_text(json.dumps(rows))
         words = ran(comment, "slower")[0][-1]
-        assert {"diff.md", "body@diff.md", "body=@diff.md"}.intersection(words)
-        assert any(word.endswith(place) or (word.endswith("/notes") and not own) for word in words)
-        assert bool({"PATCH", "PUT"}.intersection(words)) == bool(own)
+        assert {"diff.md", "body@diff.md", "body=@diff.md"}.intersection(words), own
+        assert any(
+            word.endswith(place) or (word.endswith("/notes") and not own) for word in words
+        ), own
+        assert bool({"PATCH", "PUT"}.intersection(words)) == bool(own), own

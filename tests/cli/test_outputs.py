@@ -55,7 +55,7 @@ def test_files_of_the_same_runs_are_replaced_and_of_others_by_force_only(
     for name, path in files.items():
         done = call(command, *others.split(), "-j", 1, "-q", f"--{name}", path)
         worded(refused(done, "--force"), name)
-        assert path.read_bytes() == before[path]
+        assert path.read_bytes() == before[path], name
     assert call(command, *others.split(), "-j", 1, "-q", *options, "--force").exit_code == answered
     assert not [path for path in files.values() if path.read_bytes() == before[path]]
 
@@ -69,7 +69,9 @@ def test_documents_of_other_commands_neither_replace_nor_are_replaced(call, besi
     options = ["-j", 1, "-q", f"--{name}", path]
     for first in commands:
         path.unlink(missing_ok=True)
-        assert call(first, *COMMANDS[first][0].split(), *options).exit_code == status_of(first)
+        assert call(first, *COMMANDS[first][0].split(), *options).exit_code == status_of(first), (
+            first
+        )
         before = path.read_bytes()
         for second in commands:
             if second != first:
@@ -104,8 +106,8 @@ def test_a_file_of_anything_else_stays_and_nothing_else_is_written(
         target.write_bytes(content)
         done = invoke(made / "slow", option, target, "--out", results / "runs")
         said.add(refused(done, "--force"))
-        assert target.read_bytes() == content
-        assert file_names(results) == ["file"]
+        assert target.read_bytes() == content, content
+        assert file_names(results) == ["file"], content
     assert len(said) == 1
     worded(said)
 
@@ -202,8 +204,8 @@ def test_a_capture_of_another_run_is_never_an_output_not_even_by_force(
         for force in ([], ["--force"]):
             done = call(*words.format(run).split(), path, *force)
             said.add(refused(done).replace(str(path), "FILE"))
-            assert "--force" not in done.exception.fix
-        assert path.read_bytes() == before
+            assert "--force" not in done.exception.fix, force
+        assert path.read_bytes() == before, path
     assert len(said) == 1
     worded(said)
 
@@ -249,7 +251,7 @@ def test_a_pipe_is_neither_read_nor_replaced(made, tmp_path):
         assert_refused(
             nsyspipe_run("analyze", made / "slow", "--json", target, *options, timeout=20)
         )
-        assert target.is_fifo()
+        assert target.is_fifo(), options
 
 
 def test_a_saved_run_gives_the_same_outputs_without_its_reports(
@@ -278,9 +280,7 @@ def test_a_saved_run_gives_the_same_outputs_without_its_reports(
     assert {name: (results / name).read_bytes() for name in FILES.values()} == first
 
 
-def test_a_saved_run_can_be_saved_elsewhere_with_all_that_it_has_and_a_page_in_it(
-    made, results, invoke
-):
+def test_a_saved_run_can_be_saved_elsewhere_with_all_its_parts(made, results, invoke):
     there = results / "there"
     assert (
         invoke(
@@ -291,7 +291,7 @@ def test_a_saved_run_can_be_saved_elsewhere_with_all_that_it_has_and_a_page_in_i
     saved = sorted((made / "slow").glob("*/run_id=*/**/*.parquet"))
     assert saved
     for path in saved:
-        assert (there / path.relative_to(made / "slow")).read_bytes() == path.read_bytes()
+        assert (there / path.relative_to(made / "slow")).read_bytes() == path.read_bytes(), path
     assert invoke(there, "-q").exit_code == 0
 
 
@@ -311,7 +311,7 @@ def test_a_run_is_not_saved_beside_its_reports_nor_without_operations(
     assert file_names(results) == ["runs"]
 
 
-def test_a_trace_of_some_steps_is_smaller_and_of_steps_that_are_not_there_nothing_is_written(
+def test_a_trace_of_some_steps_is_smaller_and_unknown_steps_are_refused(
     made, results, invoke, worded
 ):
     others = ("--out", results / "runs", "--html", results / "run.html")
@@ -333,13 +333,11 @@ def test_a_trace_of_some_steps_is_smaller_and_of_steps_that_are_not_there_nothin
             "-q",
             "--force",
         )
-        assert (done.exit_code, done.stdout) == (0, "")
-        assert 0 < (results / "part").stat().st_size < (results / "whole").stat().st_size
+        assert (done.exit_code, done.stdout) == (0, ""), steps
+        assert 0 < (results / "part").stat().st_size < (results / "whole").stat().st_size, steps
 
 
-def test_a_page_is_opened_once_it_is_there_and_where_no_browser_is_that_is_said(
-    made, results, call, monkeypatch, worded
-):
+def test_a_page_is_opened_after_it_is_written(made, results, call, monkeypatch, worded):
     for command, opens in (("analyze", True), ("whatif", False)):
         page, opened = results / f"{command}.html", []
         monkeypatch.setattr(
@@ -347,7 +345,7 @@ def test_a_page_is_opened_once_it_is_there_and_where_no_browser_is_that_is_said(
             lambda url: opened.append((url, page.exists())) or opens,  # noqa: B023
         )
         done = call(command, made / "slow", "--html", page, "--open")
-        assert opened == [(page.as_uri(), True)]
+        assert opened == [(page.as_uri(), True)], command
         worded(done.stderr, command)
 
 

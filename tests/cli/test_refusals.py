@@ -256,7 +256,7 @@ def test_an_error_names_the_report_that_was_given_and_not_its_export(capsys, mon
     assert capsys.readouterr().err == "error: a.nsys-rep: is truncated\n"
 
 
-def test_what_several_commands_print_names_options_that_each_of_them_has_or_the_command_too():
+def test_shared_messages_name_options_that_each_command_has():
     options = {
         name: {long for one in command.params for long in one.opts}
         for name, command in get_command(app).commands.items()

@@ -59,7 +59,7 @@ def test_a_label_stands_before_the_first_equals_sign_unless_such_a_path_exists(
         ("lr=4_*.sqlite", None, "lr=4_*.sqlite"),
         ("lr=5_*.sqlite", "lr", "5_*.sqlite"),
     ]:
-        assert split_label(argument) == (label, place)
+        assert split_label(argument) == (label, place), argument
     for argument in ("=x", "a\x1b=x", "x" * 101 + "=y", "a="):
         with pytest.raises(OptionError, match="label"):
             split_label(argument)
@@ -104,13 +104,13 @@ def test_a_glob_of_saved_runs_stands_for_each_of_them(folder):
     assert [one.places for one in parse_runs(["o*", "*"])] == [("o*",), ("*",)]
 
 
-def test_ranks_that_a_shell_left_of_a_glob_are_refused_with_a_word_for_each_run(folder, worded):
+def test_ranks_of_an_unquoted_glob_are_refused(folder, worded):
     for rank in (0, 1):
         (folder / f"one/run_{rank}.nsys-rep").touch()
     for extra in (["one/run_0.nsys-rep", "one/run_1.nsys-rep"], []):
         with pytest.raises(RankConflictError) as caught:
             parse_runs([*extra, "one/run_0.sqlite", "one/run_1.sqlite", "two/"])
-        assert caught.value.fix.startswith("'one/run_*.sqlite' two,")
+        assert caught.value.fix.startswith("'one/run_*.sqlite' two,"), extra
         worded(caught.value.lines(), "with raw reports" if extra else "exports alone")
 
 
@@ -137,9 +137,7 @@ def test_every_sort_of_argument_opens_a_run(folder):
         ("x=store/runs/run_id=one y=two", ["x", "y"]),
     ],
 )
-def test_labels_that_clash_give_way_to_directories_then_to_run_ids_then_to_numbers(
-    folder, arguments, names
-):
+def test_clashing_labels_become_directories_then_run_ids_then_numbers(folder, arguments, names):
     assert [label for label, _ in opened(arguments.split())] == names
 
 
@@ -281,7 +279,7 @@ def test_a_log_may_belong_to_one_label(folder):
     for log, lacking in (("y=nccl.log", [True, False]), ("nccl.log", [False, False])):
         assert [
             run.nccl is None for _, (run,) in opened(["x=one", "y=two"], nccl_log=[log])
-        ] == lacking
+        ] == lacking, log
     with pytest.raises(OptionError) as caught:
         opened(["x=one", "y=two"], nccl_log=["z=nccl.log"])
     assert caught.value.found == "x, y"

@@ -34,7 +34,7 @@ def test_a_run_and_itself_leave_no_other_doubt_than_that(run, made, worded):
     same_by_another_id = nsyspipe.load(run.inputs[0].parent, run_id="another")
     for case, other in (("itself", run), ("another id", same_by_another_id)):
         (found,) = check_comparable(side, Side("y", (other,)))
-        assert (found.check, found.blocks) == ("same-capture", True)
+        assert (found.check, found.blocks) == ("same-capture", True), case
         worded([found.message, diff(run, other).metrics["why"][0].as_py()], case)
     # A capture of the same program whose kernels last longer is another one.
     assert check_comparable(side, Side("y", (made(*[[(1900, 100, 40, 60)] * 3] * 2),))) == []
@@ -53,7 +53,7 @@ def test_a_run_and_itself_leave_no_other_doubt_than_that(run, made, worded):
         (1_001, "softmax", ["0%"]),
     ],
 )
-def test_steps_of_other_work_are_told_by_what_they_compute_whatever_they_are_called(
+def test_steps_of_other_work_differ_by_what_they_compute(
     run, made, compute, kernel, shared, worded
 ):
     for family in ("step #", "Batch #"):
@@ -62,21 +62,23 @@ def test_steps_of_other_work_are_told_by_what_they_compute_whatever_they_are_cal
         )
         sides = [Side("a", (Changed(run, step_family="step #"),)), Side("b", (other,))]
         found = next((one for one in check_comparable(*sides) if one.check == "other-work"), None)
-        assert (found is not None) == (shared is not None)
+        assert (found is not None) == (shared is not None), family
         if found is not None:
-            assert found.blocks
-            assert re.findall("[0-9.]+ ms", found.baseline) == ["0.001 ms"]
-            assert re.findall("[0-9.]+ ms", found.candidate) == [f"{compute / 1e6:.4g} ms"]
-            assert re.findall("[0-9]+%", found.candidate) == shared
+            assert found.blocks, family
+            assert re.findall("[0-9.]+ ms", found.baseline) == ["0.001 ms"], family
+            assert re.findall("[0-9.]+ ms", found.candidate) == [f"{compute / 1e6:.4g} ms"], family
+            assert re.findall("[0-9]+%", found.candidate) == shared, family
             worded([found.baseline, found.candidate], family)
             # What seems to do other work has no cause, is no regression, and is not ranked beside
             # it.
-            assert (diff(*sides).cause, diff(*sides).verdict) == (None, "inconclusive")
+            assert (diff(*sides).cause, diff(*sides).verdict) == (None, "inconclusive"), family
             assert (
                 compare(sides).table["why"].to_pylist()[1] == diff(*sides).metrics["why"][0].as_py()
+            ), family
+            assert [kind.labels for kind in compare(sides).kinds] == [("a",), ("b",)], family
+            assert [kind.labels for kind in compare(sides, force=True).kinds] == [("a", "b")], (
+                family
             )
-            assert [kind.labels for kind in compare(sides).kinds] == [("a",), ("b",)]
-            assert [kind.labels for kind in compare(sides, force=True).kinds] == [("a", "b")]
 
 
 # Each kernel's time and number in a step, of compute that is the sum: layers, micro-batches, a
@@ -186,7 +188,7 @@ def test_a_candidate_that_was_captured_first_is_told(run, before, after, is_told
     assert len(found) == is_told
     for check in found:
         times = re.findall(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", check.message)
-        assert times == ["2026-03-02 10:00:00", "2026-03-01 23:59:59"]
+        assert times == ["2026-03-02 10:00:00", "2026-03-01 23:59:59"], check
         worded(check.message)
 
 

@@ -153,7 +153,7 @@ def test_hashed_values_are_compared_where_one_key_hashed_both(run, keys, command
     assert found == ({} if row is None else {("capture", row[0]): row[1:]})
 
 
-def test_hashes_that_say_nothing_may_have_changed_and_look_the_same_in_captures_of_one_side(run):
+def test_hashes_may_have_changed_and_look_equal_within_one_side(run):
     one, other = (
         captured(
             run,
@@ -190,7 +190,7 @@ def of_topic(found, topic):
     return [values for (of_one, _), values in found.items() if of_one == topic]
 
 
-def test_captures_of_a_side_stand_side_by_side_in_words_and_as_means_in_numbers(run, made):
+def test_captures_of_a_side_are_listed_in_words_and_averaged_in_numbers(run, made):
     few = made(*[[(1000, 100, 0, 60)] * 4] * 2)
     one, other = captured(run, torch_version="2.4"), captured(run, torch_version="2.5")
     found = changes([one, other], captured(few, torch_version="2.5"))

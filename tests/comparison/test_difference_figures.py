@@ -70,9 +70,7 @@ def test_a_figure_of_a_step_is_made_of_its_ranks(table, name, expected):
     assert figures(table, name) == pytest.approx(expected)
 
 
-def test_what_was_not_recorded_is_said_and_the_summary_rests_on_the_same_steps_which_all_ranks_have(
-    table, worded
-):
+def test_unrecorded_figures_are_named_and_summaries_share_their_steps(table, worded):
     assert all(
         "include-blobs" in figures(table, name) for name in ("message_bytes", "busbw", "algbw")
     )
@@ -123,7 +121,7 @@ def test_bus_bandwidth_is_pooled_over_the_collectives_of_a_step(tmp_path):
     assert figures(table, "busbw") == pytest.approx([4096 / 60 * 1e9] * 4)
 
 
-def test_a_run_of_one_rank_waits_for_nobody_and_without_a_common_step_has_no_figures(made, worded):
+def test_a_run_of_one_rank_has_no_wait(made, worded):
     table = StepTable(made(ZERO))
     worded(figures(table, "wait"), "one rank")
     empty = StepTable(table.run)
@@ -168,8 +166,8 @@ def test_thirds_of_a_nanosecond_sum_exactly_as_floats_and_causes_to_idle(table_o
         zip(("baseline_ns", "candidate_ns", "delta_ns"), [*means, means[1] - means[0]], strict=True)
     )
     for column, total in totals.items():
-        assert sum(row[column] for row in steps) == total
-        assert sum(row[column] or 0 for row in causes) == steps[-1][column]
+        assert sum(row[column] for row in steps) == total, column
+        assert sum(row[column] or 0 for row in causes) == steps[-1][column], column
     assert [row["cause"] for row in causes] == ["input", "launch", "blocked", "dependency", "other"]
     # Several captures count alike, whatever their length.
     short, long = table_of([(100, 0, 0, 0)] * 2), table_of([(200, 0, 0, 0)] * 6)
@@ -241,7 +239,7 @@ def warnings(before, after):
     }
 
 
-def test_a_run_has_the_same_kernels_as_itself_and_none_without_steps_of_figures(run):
+def test_a_run_has_the_same_kernels_as_itself(run):
     found = kernel_changes(tables(run), tables(run), min_effect=0.02)
     assert set(found["status"].to_pylist()) == {"same"}
     assert set(found["delta_ns_per_step"].to_pylist()) == {0.0}
@@ -257,8 +255,8 @@ def test_what_starts_in_summary_steps_counts_and_nothing_else(made):
     found = rows(tables(run), tables(run))
     for name, ns in (("gemm", 1150), (NCCL, 100)):
         row = found["backward", name]
-        assert row["baseline_ns_per_step"] == row["baseline_mean_ns"] == ns
-        assert row["baseline_n_per_step"] == 1
+        assert row["baseline_ns_per_step"] == row["baseline_mean_ns"] == ns, name
+        assert row["baseline_n_per_step"] == 1, name
 
 
 def test_a_kernel_counts_where_it_starts_with_all_of_its_duration(run_with):
@@ -366,15 +364,13 @@ def test_kernels_appear_and_vanish_by_name_and_phase(run, made):
         ([(10_000, 100, 0, 300_000)] * 3, [(10_203, 100, 0, 500_000)] * 3, "changed"),
     ],
 )
-def test_little_change_is_none_unless_the_step_feels_it_whichever_side_comes_first(
-    made, before, after, status
-):
+def test_a_small_change_counts_only_if_the_step_time_shows_it(made, before, after, status):
     there, back = (
         rows(tables(one), tables(other)) for one, other in permutations((made(before), made(after)))
     )
     for key, row in there.items():
-        assert row["status"] == back[key]["status"] == ("same" if key[1] == NCCL else status)
-        assert row["delta_ns_per_step"] == -back[key]["delta_ns_per_step"]
+        assert row["status"] == back[key]["status"] == ("same" if key[1] == NCCL else status), key
+        assert row["delta_ns_per_step"] == -back[key]["delta_ns_per_step"], key
 
 
 def test_the_largest_difference_stands_first_and_ten_are_kept(run_with):

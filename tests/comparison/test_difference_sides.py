@@ -24,7 +24,7 @@ def run(made):
 def test_a_side_is_a_side_a_run_or_a_path(run):
     folder = run.inputs[0].parent
     for given in (Side("x", (run,)), run, folder, str(folder / "run_*.sqlite")):
-        assert diff(given, run, force=True).verdict == "no change"
+        assert diff(given, run, force=True).verdict == "no change", given
     assert repr(diff(run, run)) == "<RunDifference 'run' -> 'run (2)': inconclusive>"
     # It is shown by its label or what tells it from the other.
     assert (Side("x", (run,)).name, Side("x", (run,), "runs/x").name) == ("x", "runs/x")
@@ -110,7 +110,9 @@ def test_kernels_of_one_step_add_up_to_its_compute_and_communication(runs):
                 for row in kernels
                 if row["name"].startswith("nccl") == is_comm
             )
-            assert total == pytest.approx(sum(steps[column].to_pylist()) / steps.num_rows, rel=0.02)
+            assert total == pytest.approx(
+                sum(steps[column].to_pylist()) / steps.num_rows, rel=0.02
+            ), is_comm
 
 
 def test_one_step_is_too_few_and_more_are_asked_for(runs, worded):
@@ -131,7 +133,7 @@ def test_captures_of_one_side_in_another_precision_are_no_spread(real, worded):
     plain, compressed, other = (load(real / f"{name}_*.sqlite", jobs=1) for name in names)
     sides = Side("both", [plain, compressed]), other
     for case, found in (("baseline", diff(*sides)), ("candidate", diff(*sides[::-1]))):
-        assert found.verdict == "inconclusive"
+        assert found.verdict == "inconclusive", case
         worded(found.metrics["why"][0].as_py(), case)
     (row,) = compare([sides[0]]).checks.to_pylist()
     assert (row["label"], row["against"], row["check"], row["blocks"]) == (

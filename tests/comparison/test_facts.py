@@ -126,9 +126,7 @@ def test_of_sides_of_which_one_gave_its_log_the_other_may_have_written_one(tmp_p
     assert (row["recorded_on"], row["recorded_by"]) == ("baseline", BY_WRITTEN_LOG)
 
 
-def test_settings_of_logs_are_not_named_as_if_those_of_the_environment_were_unknown(
-    tmp_path, worded
-):
+def test_settings_of_logs_are_not_named_settings_of_the_environment(tmp_path, worded):
     before, after = (
         run_of(tmp_path / "a", NCCL_ALGO="Ring"),
         run_of(tmp_path / "b", NCCL_ALGO="Ring"),
@@ -215,7 +213,7 @@ def test_what_only_one_side_has_stands_with_its_value(run):
             "2.7",
             "NCCL_P2P_DISABLE=1",
             "2.28.3",
-        ]
+        ], found
     assert facts(told, told)["straggler"]["words"] == "none"
 
 
@@ -272,14 +270,16 @@ def test_delays_of_one_rank_lack_no_report(tmp_path):
     alone = nsyspipe.load(tmp_path / "a", jobs=1)
     found = facts(alone, alone)
     for what in ("straggler", DELAYS):
-        assert (found[what]["recorded_by"], found[what]["baseline_why"]) == (None, ONE_RANK)
+        assert (found[what]["recorded_by"], found[what]["baseline_why"]) == (None, ONE_RANK), what
 
 
 def test_delays_where_only_stages_of_a_pipeline_meet_lack_no_report(runs):
     staged = runs("2gpu-pp")
     found = facts(staged, staged)
     for what in ("straggler", DELAYS):
-        assert (found[what]["recorded_by"], found[what]["candidate_why"]) == (None, ONLY_STAGES)
+        assert (found[what]["recorded_by"], found[what]["candidate_why"]) == (None, ONLY_STAGES), (
+            what
+        )
 
 
 WHY = "candidate: its clocks are not known"

@@ -116,7 +116,7 @@ def test_what_is_no_percentage_and_a_confidence_out_of_range_are_refused(
     for text in texts:
         with pytest.raises(OptionError) as caught:
             parse(text)
-        assert caught.value.subject.startswith(f"{option} ")
+        assert caught.value.subject.startswith(f"{option} "), text
         problems.add(caught.value.problem)
     (problem,) = problems
     worded(problem)

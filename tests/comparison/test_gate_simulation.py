@@ -144,7 +144,7 @@ def rates(name, n, slower=1.0, trials=None):
     if name.startswith("ar"):
         found = many_judged(ones, others, effect)
         for at in range(COMPARED):
-            assert tuple(found[at]) == judged(ones[at], others[at], effect)
+            assert tuple(found[at]) == judged(ones[at], others[at], effect), at
     else:
         found = np.array([judged(*pair, effect) for pair in zip(ones, others, strict=True)])
     return dict(zip(OUTCOMES, found.mean(axis=0), strict=True))
@@ -259,7 +259,7 @@ def test_the_power_at_few_steps_is_printed(n):
             print(
                 f"{n} steps a side, noise {noise} %, +{effect} %: found {verdicts[:, 0].mean():.0%}"
             )
-            assert verdicts[:, 1].mean() == 0  # never called faster
+            assert verdicts[:, 1].mean() == 0, effect  # never called faster
 
 
 @pytest.mark.parametrize("name", ["ar0.9", "sticky"])

@@ -84,7 +84,7 @@ def test_eight_steps_apart_by_a_quarter_are_a_regression():
     assert Judgement(difference(BEFORE, AFTER), min_effect=0.02 * 26.3).verdict == "regression"
 
 
-def test_the_interval_begins_at_the_gap_of_a_trend_that_a_t_interval_leaves_open():
+def test_the_interval_of_a_trend_begins_at_the_gap():
     found = difference(sorted(BEFORE), sorted(AFTER))
     assert found.separation is not None
     assert found.low == pytest.approx(29.8 - 27.3)

@@ -351,4 +351,4 @@ def test_one_and_two_degrees_of_freedom_have_closed_forms(confidence):
         tails, _ = two_sided_tails(np.array([t, t]), np.array([1.0, 2.0]))
         assert tails == pytest.approx(
             [1 - 2 / math.pi * math.atan(t), 1 - t / math.sqrt(2 + t * t)], abs=1e-12
-        )
+        ), t

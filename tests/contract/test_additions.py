@@ -193,7 +193,7 @@ PLACES = {
 FIGURES = {*SUMMARY.names, *STEPS.names} - PLACES
 
 
-def test_the_registry_names_columns_and_each_metric_once_and_every_figure_of_the_run():
+def test_the_registry_names_each_column_and_metric_once():
     assert {*SUMMARY.names} - PLACES <= set(figures.FIGURES) <= FIGURES
     assert len(figures.METRICS) == len(figures.FIGURES)
     assert {one.column for place in figures.PLACES for one in figures.shown(place)} <= set(

@@ -83,15 +83,15 @@ def test_every_table_has_its_declared_schema_with_docs_and_units(steady_run, wit
     table = steady_run.table(name)
     # Where nothing ran on a GPU it is there, too.
     for one in (table, without_gpu.table(name)):
-        assert one.schema.equals(TABLES[name].arrow, check_metadata=True)
+        assert one.schema.equals(TABLES[name].arrow, check_metadata=True), one
     assert table.num_rows or name in {"problems", "links", "host_steps", "findings", "idle_calls"}
     rows = table.select(TABLES[name].key).to_pylist()  # what is of all ranks stands before theirs
     keys = [tuple(-1 if value is None else value for value in row.values()) for row in rows]
     assert keys == sorted(keys) or {*TABLES[name].key} & ORDERED_OTHERWISE
     for field in table.schema:
-        assert field.metadata[b"doc"]
-        assert field.metadata[b"unit"]
-        assert field.nullable or table[field.name].null_count == 0
+        assert field.metadata[b"doc"], field
+        assert field.metadata[b"unit"], field
+        assert field.nullable or table[field.name].null_count == 0, field
 
 
 def test_pandas_at_the_edge_keeps_integers_exact(steady_run):
@@ -113,7 +113,7 @@ def test_a_run_reads_nothing_until_it_is_asked(steady):
         run.skip_first = 3
 
 
-def test_answers_say_in_a_sentence_what_they_come_to_and_offer_what_is_documented(steady_run):
+def test_answers_have_a_summary_sentence_and_documented_members(steady_run):
     change, board = (
         nsyspipe.diff(steady_run, steady_run, fail_on="regression"),
         nsyspipe.compare([steady_run]),
@@ -122,13 +122,13 @@ def test_answers_say_in_a_sentence_what_they_come_to_and_offer_what_is_documente
     assert change.verdict == "inconclusive"
     assert change.headline.startswith("Inconclusive")
     for one in (steady_run, board, answer, change.gate):
-        assert one.headline == one.verdict
+        assert one.headline == one.verdict, one
     for one in (steady_run, change, board, answer, change.gate):
         own = {field.name for field in fields(one)}
         for name in (name for name in dir(one) if not name.startswith("_")):
             docs = [getattr(vars(kind).get(name), "__doc__", "") for kind in type(one).mro()]
             is_of_class = name in (type(one).__doc__ or "") or isinstance(one, nsyspipe.Run)
-            assert is_of_class if name in own else any(docs)
+            assert is_of_class if name in own else any(docs), name
     offered = {*dir(steady_run), *dir(change), *dir(board), *dir(answer)}
     inner = {
         "chosen",
@@ -312,7 +312,7 @@ def test_a_run_has_the_label_and_id_of_its_header(steady, tmp_path):
         nsyspipe.load(tmp_path / "runs"),
         nsyspipe.load(steady, label="other", run_id="run-7"),
     ):
-        assert (one.label, one.run_id) == (one.header.label, one.header.run_id)
+        assert (one.label, one.run_id) == (one.header.label, one.header.run_id), one
 
 
 def test_a_command_that_mends_it_is_a_call_in_python(steady, tmp_path):
@@ -332,7 +332,7 @@ def test_a_command_that_mends_it_is_a_call_in_python(steady, tmp_path):
     }.items():
         with pytest.raises(nsyspipe.NsyspipeError) as caught:
             call()
-        assert str(caught.value).endswith(f"  fix: {fix}")
+        assert str(caught.value).endswith(f"  fix: {fix}"), call
 
 
 def test_a_name_that_nothing_has_says_what_is_there_and_where(steady, tmp_path, monkeypatch):
@@ -345,7 +345,7 @@ def test_a_name_that_nothing_has_says_what_is_there_and_where(steady, tmp_path, 
         assert (
             caught.value.found
             == f"steady_0.sqlite, steady_1.sqlite and 4 more reports in {tmp_path}"
-        )
+        ), wrong
 
 
 def test_one_step_is_given_by_its_number(steady_run, tmp_path):
@@ -373,8 +373,8 @@ def store(steady, tmp_path):
 def test_all_runs_of_a_label_are_a_side(store, steady_run, worded):
     for candidate, label in ((None, "b"), ("b", "b"), (steady_run, "steady"), (f"{store}:b", "b")):
         change = nsyspipe.diff(store, candidate, against="a")
-        assert [run.header.run_id for run in change.baseline.runs] == ["run-0", "run-1"]
-        assert (change.candidate.label, len(change.candidate.runs)) == (label, 1)
+        assert [run.header.run_id for run in change.baseline.runs] == ["run-0", "run-1"], candidate
+        assert (change.candidate.label, len(change.candidate.runs)) == (label, 1), candidate
     assert len(nsyspipe.diff(store, "a", against="b").candidate.runs) == 2
     with pytest.raises(OptionError) as caught:
         nsyspipe.diff(store, against="c")
@@ -389,7 +389,7 @@ def test_whatever_the_command_line_writes_python_writes_too(store, tmp_path, wor
             path = tmp_path / f"{name}.{suffix}"
             for _ in range(2):  # one of the same runs is replaced
                 nsyspipe.export.write(answer, path)
-            assert path.stat().st_size
+            assert path.stat().st_size, suffix
     with pytest.raises(OptionError) as caught:
         nsyspipe.export.write(change, tmp_path / "change.csv")
     assert caught.value.found == ".json, .md, .html"
@@ -412,7 +412,7 @@ def test_every_problem_kind_has_a_severity_and_plain_placeholders(code):
     for text in filter(None, (kind.message, kind.fix)):
         assert all(
             name is None or name.isidentifier() for _, name, _, _ in string.Formatter().parse(text)
-        )
+        ), text
 
 
 def test_import_loads_nothing_heavy():
@@ -454,8 +454,8 @@ def test_what_a_notebook_gives_by_mistake_is_refused_or_told(steady_run, tmp_pat
     for option, tables in (("backward=", in_python), ("--backward ", in_commands)):
         for problems in tables:
             at = problems["code"].index("phase-pattern-unmatched").as_py()
-            assert f"{option}'bwd|backwards'" in problems["message"][at].as_py()
-            assert f" {option.strip()}" in problems["fix"][at].as_py()
+            assert f"{option}'bwd|backwards'" in problems["message"][at].as_py(), problems
+            assert f" {option.strip()}" in problems["fix"][at].as_py(), problems
     two = nsyspipe.load(path, label="two")
     for run in (steady_run, two):
         nsyspipe.export.parquet(run, tmp_path / "store")

@@ -123,9 +123,7 @@ def test_what_is_meant_works(here, holds):
     assert holds(nsyspipe.load("steady_?.sqlite", jobs=1))
 
 
-def test_a_run_is_read_wherever_its_process_has_gone_and_errors_name_it_as_it_was_given(
-    here, monkeypatch
-):
+def test_a_run_is_read_after_its_process_changes_directory(here, monkeypatch):
     opened = [
         nsyspipe.load("steady_?.sqlite"),
         nsyspipe.load("store"),

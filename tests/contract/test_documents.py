@@ -152,8 +152,8 @@ def test_an_image_is_small(image):
 @pytest.mark.parametrize("path", [*DOCUMENTS, ROOT / "CONTRIBUTING.md"], ids=lambda path: path.stem)
 def test_groups_are_installed_by_a_pip_that_knows_them(path):
     for block in blocks(path, "bash") + blocks(path, "bash", is_run=False):
-        assert (
-            "-qU pip && " in block.partition("--group")[0] or "--group" not in block
+        assert "-qU pip && " in block.partition("--group")[0] or "--group" not in block, (
+            block
         )  # that of a new venv is too old
 
 
@@ -177,10 +177,10 @@ def test_a_log_without_its_host_and_addresses_says_the_same(tmp_path):
         )
         with redacted.open("w") as file:
             subprocess.run([*shlex.split(command)[:3], log], stdout=file, check=True)
-        assert not re.search(r"node0|192\.|home", redacted.read_text())
+        assert not re.search(r"node0|192\.|home", redacted.read_text()), real
         assert repr(read_nccl_logs([redacted])) == repr(read_nccl_logs([real])).replace(
             "node0", "host-0"
-        )
+        ), real
 
 
 @pytest.mark.slow
@@ -188,7 +188,7 @@ def test_a_log_without_its_host_and_addresses_says_the_same(tmp_path):
 def test_console_examples_are_real_output(world, request, path):
     text = path.read_text("utf-8")
     for block in blocks(path, "console"):
-        assert block.startswith("$ nsyspipe ")
+        assert block.startswith("$ nsyspipe "), block
         real = "".join(f"$ {line}\n{world(line)}" for line in re.findall(r"(?m)^\$ (.+)\n", block))
         text = text.replace(block, real)
     if request.config.getoption("--update-golden"):
@@ -240,7 +240,7 @@ def test_what_is_not_run_names_what_there_is(path):
                 *dir(module),
                 *module.__all__,
                 *module._CALLBACKS,
-            }
+            }, node
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.stem)
@@ -261,7 +261,7 @@ def test_options_and_variables_that_are_named_exist(path, tmp_path):
     assert [name for name in re.findall(r"\bNSYSPIPE_\w+", text) if name not in SOURCES] == []
     for block in blocks(path, "toml"):
         (tmp_path / "pyproject.toml").write_text(block, encoding="utf-8")
-        assert read_settings(tmp_path).metrics
+        assert read_settings(tmp_path).metrics, block
     assert not re.search(
         r"pip install [^.\n]*nsyspipe(?!/)", text
     )  # it is on no index: another's would come
@@ -374,7 +374,7 @@ def test_the_dashboard_for_superset_answers_from_the_samples():
     for path in (SUPERSET / "datasets").glob("*/*.yaml"):
         dataset = yaml.safe_load(path.read_text(encoding="utf-8"))
         datasets[dataset["uuid"]] = answer = database.sql(dataset["sql"])
-        assert {*answer.columns} == {column["column_name"] for column in dataset["columns"]}
+        assert {*answer.columns} == {column["column_name"] for column in dataset["columns"]}, path
     for path in (SUPERSET / "charts").glob("*.yaml"):
         text = path.read_text(encoding="utf-8")
         chart = {

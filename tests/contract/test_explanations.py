@@ -149,7 +149,9 @@ def test_a_simulated_finding_names_the_option_that_simulates_it(name):
 @pytest.mark.parametrize("explanation", explained(), ids=lambda explanation: explanation.id)
 def test_code_fits_a_terminal_and_is_python(explanation):
     for piece in pieces_of(explanation, Code):
-        assert [line for line in piece.text.splitlines() if len(line) > LEAST_WIDTH - 4] == []
+        assert [line for line in piece.text.splitlines() if len(line) > LEAST_WIDTH - 4] == [], (
+            piece
+        )
         if piece.language == "python":
             ast.parse(piece.text)
 
@@ -163,15 +165,15 @@ def test_commands_and_options_that_are_named_exist(explanation):
         if words and words[1:2] != ["explain"]:
             COMMANDS[words[1]].make_context(words[1], words[2:] or ["REPORTS"])
         elif len(words) > 2 and not words[2].isupper():
-            assert explain(words[2]) is not None
+            assert explain(words[2]) is not None, command
 
 
 @pytest.mark.parametrize("explanation", explained(), ids=lambda explanation: explanation.id)
 def test_sentences_are_short_and_have_no_semicolon(explanation):
     for text in texts_of(explanation):
-        assert ";" not in text
+        assert ";" not in text, text
         sentences = re.split(r"(?<=[.?:])\s", text)
-        assert [sentence for sentence in sentences if len(sentence.split()) > 28] == []
+        assert [sentence for sentence in sentences if len(sentence.split()) > 28] == [], text
 
 
 @pytest.mark.parametrize("name", all_ids())

@@ -54,7 +54,7 @@ def test_collectives_end_together_after_the_last_rank_has_arrived(paths):
     assert len({one[0] - other[0] for one, other in pairs}) > len(pairs) // 2
 
 
-def test_a_report_is_in_order_of_launch_and_each_kernel_starts_after_its_launch(paths):
+def test_synthetic_kernels_start_after_their_launch_in_order(paths):
     times = query(
         paths[1],
         "SELECT r.start, r.end, k.start, k.end FROM CUPTI_ACTIVITY_KIND_KERNEL k "

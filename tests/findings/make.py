@@ -272,11 +272,11 @@ def answers(rule, given, expected, worded):
             if name == "saving":
                 assert found.saving_ns_per_step == (
                     value if value is None else pytest.approx(value)
-                )
+                ), name
             elif name != "fires":
                 assert found.evidence.get(name) == (
                     pytest.approx(value) if isinstance(value, float) else value
-                )
+                ), name
 
 
 def fired(rule, given):  # after checking what holds for every finding
@@ -321,7 +321,7 @@ def assert_well_said(rows):
     assert set(ids) <= set(IDS)
     assert len(set(ids)) == len(ids)
     for row in rows:
-        assert 0 < len(row["action"]) <= LONGEST_ACTION
+        assert 0 < len(row["action"]) <= LONGEST_ACTION, row
         assert_named_with_units(json.loads(row["evidence"]))
     conditional = [row["id"] for row in rows if is_conditional(row)]
     bounds = [

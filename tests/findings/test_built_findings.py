@@ -218,7 +218,7 @@ def test_the_loader_is_named(tmp_path, worded):
     assert not [code for code in run.problems["code"].to_pylist() if "clock" in code]
 
 
-def test_a_busy_device_waits_for_no_loader_and_what_the_loop_launches_between_is_none(tmp_path):
+def test_a_busy_device_is_not_input_bound(tmp_path):
     run = report(tmp_path, kernel=4 * MS)
     assert findings(run) == {}
     assert {row["idle_input_ns"] for row in causes(run)} == {0}
@@ -267,9 +267,7 @@ def test_a_device_on_another_clock_idles_for_the_same_causes(tmp_path, shift):
 
 
 @pytest.mark.parametrize(("lag", "code"), [(2 * MS, "uncertain"), (100 * MS, "unknown")])
-def test_why_a_device_idles_is_null_where_its_clock_may_be_apart_by_a_step_of_60_ms(
-    tmp_path, lag, code
-):
+def test_the_idle_cause_is_null_if_the_device_clock_may_be_off(tmp_path, lag, code):
     run = report(tmp_path, lag=lag)
     # A wait returns 4 us after the end.
     (told,) = [row for row in run.problems.to_pylist() if row["code"].startswith("device-clock")]

@@ -37,7 +37,7 @@ def test_a_limit_lies_between_its_two_other_values(limit):
 @pytest.mark.parametrize("limit", LIMITS)
 def test_the_tests_of_a_limit_exist(limit):
     for use in LIMITS[limit].uses:
-        assert len(checks_of(use)) == len(use.tests)
+        assert len(checks_of(use)) == len(use.tests), use
 
 
 @pytest.mark.slow  # builds the evidence of each case anew for each value

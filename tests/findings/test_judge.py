@@ -69,9 +69,11 @@ def finding(saving, **more):
     return Finding("a title", "an action", "some advice", saving, more)
 
 
-def test_every_rule_is_listed_once_under_its_id_and_a_cause_in_the_file_that_defines_it():
+def test_each_rule_is_listed_once_under_its_id():
     for names in (make.IDS, [name for some in CAUSES.values() for name in some]):
-        assert [rule.__name__ for rule in RULES] == sorted(name.replace("-", "_") for name in names)
+        assert [rule.__name__ for rule in RULES] == sorted(
+            name.replace("-", "_") for name in names
+        ), names
     assert all(rule in import_module(rule.__module__).RULES for rule in RULES)
 
 
@@ -82,7 +84,9 @@ def test_what_a_rule_says(rule, given, expected, worded):
 
 def test_every_rule_is_tested_on_both_sides():
     for kind in (dict, type(None)):
-        assert {one.values[0] for one in CASES if isinstance(one.values[2], kind)} == set(RULES)
+        assert {one.values[0] for one in CASES if isinstance(one.values[2], kind)} == set(RULES), (
+            kind
+        )
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -107,7 +111,7 @@ def test_the_largest_saving_comes_first_and_those_without_a_bound_last(monkeypat
     assert problems == []
 
 
-def test_a_straggler_of_a_launch_bound_job_stands_behind_launch_bound_whatever_is_expected(
+def test_a_straggler_stands_after_launch_bound_in_a_launch_bound_job(
     monkeypatch,
 ):
     rules(monkeypatch, straggler=finding(9.0, is_launch_bound=True), launch_bound=finding(2.0))
@@ -126,9 +130,7 @@ def test_a_straggler_of_a_launch_bound_job_stands_behind_launch_bound_whatever_i
         (False, ["straggler", "sync-bound", "launch-bound"]),
     ],
 )
-def test_ranks_that_are_late_for_their_hosts_stand_behind_why_those_launch_late(
-    monkeypatch, is_by_host, order
-):
+def test_ranks_late_because_of_their_host_stand_after_its_finding(monkeypatch, is_by_host, order):
     late = finding(9.0, **({"launched_late_ns_per_step": 5.0} if is_by_host else {}))
     rules(monkeypatch, straggler=late, launch_bound=finding(2.0), sync_bound=finding(5.0))
     assert judge(evidence([step()]))[0]["id"].to_pylist() == order
@@ -179,12 +181,12 @@ def test_a_run_gets_all_that_its_figures_say():
         ("not-judged", ["compress-gradients", "slow-link"])
     ]
     for text in table["evidence"].to_pylist():
-        assert json.loads(text)
+        assert json.loads(text), text
 
 
 def test_a_run_that_is_well_and_windows_without_length_have_no_findings():
     for known in (evidence(steps(2, 1, 2, 3)), evidence(steps(2, wall=0))):
-        assert judge(known) == (schema.FINDINGS.empty(), [])
+        assert judge(known) == (schema.FINDINGS.empty(), []), known
 
 
 @pytest.mark.parametrize(
@@ -272,7 +274,7 @@ def judged_in_groups(*, are_known):
 
 
 @pytest.mark.parametrize(("wait", "fits"), [(100, False), (99, True)])
-def test_a_run_that_hides_less_is_asked_for_unless_communication_is_mostly_waiting(wait, fits):
+def test_a_run_that_hides_less_is_advised_unless_it_mostly_waits(wait, fits):
     found = comm_slows_compute(comm_rules.beside_waits(wait))
     assert found.fix.endswith(LESS_HIDDEN) is fits
 

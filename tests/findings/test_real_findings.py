@@ -106,8 +106,8 @@ def test_what_is_wrong_is_found_and_what_is_right_is_not_blamed(
         assert unjudged == open_rules
     for row in run.problem_rows:
         if row["code"] == "not-judged":
-            assert row["severity"] == "info"
-            assert "--nccl-log" in row["fix"]
+            assert row["severity"] == "info", row
+            assert "--nccl-log" in row["fix"], row
     if name == "baseline":
         # Of one process, without communication, nothing is missed.
         assert {row["code"] for row in run.problem_rows} == {"few-steps", "rank-by-order"}
@@ -159,7 +159,7 @@ def test_small_buckets_hide_a_slow_link_but_slow_compute(runs):
     assert slowed["n_kernels_compared"] > 1000
 
 
-def test_the_link_is_known_with_what_it_reached_although_nothing_is_to_be_changed(runs, worded):
+def test_the_link_has_its_bandwidth_even_if_nothing_is_to_be_changed(runs, worded):
     link = runs("ddp-4gpu", **NVLINK).link
     assert (link.is_slow, link.slowest.kind, link.slowest.edges) == (
         False,
@@ -169,7 +169,7 @@ def test_the_link_is_known_with_what_it_reached_although_nothing_is_to_be_change
     over_host = runs("ddp-4gpu-shm", **SHM).link
     worded(over_host.text)
     for one in (link, over_host):
-        assert (one.is_slow is None, one.is_nvlink_there, one.lacking) == (False, True, ())
+        assert (one.is_slow is None, one.is_nvlink_there, one.lacking) == (False, True, ()), one
     assert link.busbw_bytes_per_s == pytest.approx(
         355e9, rel=0.01
     )  # 1.226 GB of gradients times 2 x 3/4 over 5.18 ms
@@ -213,7 +213,7 @@ def test_following_the_advice_brought_most_of_the_bound_and_no_more(runs, what):
     assert 0.75 * promised < brought < promised
 
 
-def test_ddp_of_one_process_copies_all_gradients_and_two_exporters_give_the_same_findings(runs):
+def test_two_exporters_give_the_same_findings_for_single_process_ddp(runs):
     assert findings(runs("ddp-1gpu"))["ddp-single-gpu"]["evidence"]["grad_copies_per_step"] == 296
     old, new = (runs(f"ddp-2gpu-bucket100{exporter}") for exporter in ("", "-nsys2025"))
     assert old.findings().num_rows > 0

@@ -327,7 +327,7 @@ def test_what_is_measured_and_what_is_estimated(nominal, reached, worded):
 
 
 @pytest.mark.parametrize("links", [(NVLINK,), (SHM, SOCKET)])
-def test_what_a_link_within_hosts_could_give_is_no_ceiling_of_what_crosses_hosts(links):
+def test_bandwidth_within_hosts_is_no_limit_for_traffic_between_hosts(links):
     alone, across = (
         judge_link(run(*links[:1], n_hosts=1, per_ns=1)),
         judge_link(run(*links, n_hosts=2, per_ns=1)),

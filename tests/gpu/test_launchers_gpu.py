@@ -27,8 +27,8 @@ def assert_whole(analysis):
     assert analysis["steps"]
     for row in analysis["steps"]:
         parts = ("compute_ns", "exposed_comm_ns", "exposed_memory_ns", "idle_ns")
-        assert sum(row[part] for part in parts) == row["wall_ns"]
-        assert row["exposed_comm_ns"] + row["overlap_compute_ns"] == row["comm_ns"]
+        assert sum(row[part] for part in parts) == row["wall_ns"], row
+        assert row["exposed_comm_ns"] + row["overlap_compute_ns"] == row["comm_ns"], row
 
 
 def test_two_gpus_are_captured_and_analyze_agrees_with_the_program(machine):

@@ -161,7 +161,7 @@ def test_a_job_says_and_leaves_what_its_golden_text_has(machine, pinned, name):
         before = machine.marks()
         launcher, *rest = shlex.split(words)
         answer = machine.run(launcher, "--cpu", "--program", "train.py", *rest, timeout=60)
-        assert "Traceback" not in answer.err
+        assert "Traceback" not in answer.err, words
         said = machine.told(answer, before)
         if "-n 2" in words:
             # Both ranks fail alike. Which of them is seen first is left to chance.
@@ -171,7 +171,7 @@ def test_a_job_says_and_leaves_what_its_golden_text_has(machine, pinned, name):
 
 
 @pytest.mark.slow
-def test_an_unprofiled_job_does_not_wait_for_what_its_program_left_in_the_background(machine):
+def test_an_unprofiled_job_does_not_wait_for_background_processes(machine):
     text = """
 import subprocess
 print(subprocess.Popen(["sleep", "20"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).pid)
@@ -182,7 +182,7 @@ print(subprocess.Popen(["sleep", "20"], stdout=subprocess.DEVNULL, stderr=subpro
 
 
 @pytest.mark.slow
-def test_a_program_trains_on_after_its_capture_unless_somebody_asks_for_its_end(machine):
+def test_a_program_trains_on_after_its_capture_unless_told_to_end(machine):
     machine.put_nsys(EARLY)
     assert LINGER_S == 120  # its own default is shortened, so that it would be seen
     machine.put_patience("nsyspipe.capture.plan", LINGER_S=0.5)
@@ -322,4 +322,4 @@ def test_the_examples_for_forges_name_to_analyze_what_the_launcher_has_written(m
         for named in re.findall(r"branch=(\S+)", script):
             assert [path.name for path in find_named([machine.work / named])] == [
                 f"run_{rank}.sqlite" for rank in range(4)
-            ]
+            ], named

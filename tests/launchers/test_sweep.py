@@ -129,8 +129,8 @@ def test_runs_with_other_options_another_trace_nsys_or_machine_are_not_mixed(lab
             lab, *words, *options.get(other, ()), "--", "--lr", "2" if other == "--lr" else "1"
         )
         assert answer.status == 2, other
-        assert "error: study/baseline-unprofiled: " in answer.err
-        assert "--lr 1" in answer.err
+        assert "error: study/baseline-unprofiled: " in answer.err, other
+        assert "--lr 1" in answer.err, other
         worded(lab.refusal(answer), other)
 
 
@@ -141,11 +141,11 @@ def test_files_that_are_not_the_sweeps_stay(lab, worded, name):
     put(lab.work, f"s/{name}", "mine")
     for time in ("the first time", "again"):
         answer = sweep(lab, *BASELINE)
-        assert answer.status == 1
-        assert "error: s/baseline: " in answer.err
+        assert answer.status == 1, time
+        assert "error: s/baseline: " in answer.err, time
         worded(lab.refusal(answer).partition("\nnote: ")[0], time)
-        assert [path.name for path in mine.parent.glob("baseline*")] == [name]
-        assert mine.read_text() == "mine"
+        assert [path.name for path in mine.parent.glob("baseline*")] == [name], time
+        assert mine.read_text() == "mine", time
 
 
 WAITING = """

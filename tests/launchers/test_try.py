@@ -97,7 +97,7 @@ def trial(lab, *words, reports=SAMPLES):
 
 
 @pytest.mark.slow
-def test_the_advice_that_brings_most_is_tried_and_what_was_promised_stands_beside_what_was_measured(
+def test_try_tests_the_best_advice_and_prints_predicted_and_measured(
     lab_of_programs,
 ):
     lab = lab_of_programs
@@ -124,7 +124,7 @@ def test_the_advice_that_brings_most_is_tried_and_what_was_promised_stands_besid
 
 
 @pytest.mark.slow
-def test_a_setting_that_keeps_nccl_from_a_faster_link_is_taken_away_if_that_is_asked_for(lab):
+def test_try_removes_a_setting_that_keeps_nccl_from_a_faster_link(lab):
     lab.variables = {"NCCL_P2P_DISABLE": "1"}
     answer, order = trial(lab, "-n", "4", "-o", "t", "--captures", "1", "--finding", "slow-link")
     assert answer.status == 0, answer.err
@@ -133,9 +133,7 @@ def test_a_setting_that_keeps_nccl_from_a_faster_link_is_taken_away_if_that_is_a
 
 
 @pytest.mark.slow
-def test_captures_are_taken_in_turn_and_steps_of_the_host_stand_for_those_of_a_job_without_gpu(
-    lab, tmp_path
-):
+def test_captures_alternate_and_host_steps_serve_a_job_without_gpu(lab, tmp_path):
     # Host steps of 90, 100, 110 ms before and 50, 60, 70 after, on two ranks of which the second
     # takes 1 ms more.
     for side, lengths in (("before", (90, 100, 110)), ("after", (50, 60, 70))):

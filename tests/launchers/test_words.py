@@ -140,8 +140,8 @@ def test_what_cannot_be_used_is_refused_with_a_fix(machine, pinned):
             launcher, "--cpu", *([] if launcher == "sweep.sh" else ["--program", "train.py"]), *rest
         )
         assert (answer.status, answer.out, answer.err.count("error:")) == (2, "", 1), words
-        assert answer.err.startswith("error: ")
-        assert answer.err.splitlines()[-1].startswith("  fix: ")
+        assert answer.err.startswith("error: "), words
+        assert answer.err.splitlines()[-1].startswith("  fix: "), words
         told += f"$ {words}\n{machine.without_places(answer.err)}"
     assert machine.files() == []
     pinned("launchers/refused.txt", told)
@@ -174,7 +174,7 @@ def test_a_dry_run_prints_the_exact_command_and_does_nothing(machine, pinned):
             assert command[-len(rest) - 1 :] == [
                 "trainer.main" if "-m" in command else "train.py",
                 *rest,
-            ]
+            ], words
     pinned("launchers/dry_run.txt", machine.without_places(told))
 
 
@@ -323,9 +323,7 @@ def test_on_cpus_a_capture_needs_a_package_that_makes_ranges(machine, worded):
 
 
 @NO_NSYS
-def test_without_nvtx_or_nsys_one_message_says_what_to_do_and_a_job_runs_unprofiled(
-    machine, worded
-):
+def test_without_nvtx_or_nsys_one_message_has_the_fix(machine, worded):
     (machine.root / "bin" / "nsys").unlink()
     answer = ddp(machine)
     assert answer.status == 2
@@ -344,7 +342,7 @@ def test_without_nvtx_or_nsys_one_message_says_what_to_do_and_a_job_runs_unprofi
     assert (answer.status, answer.out, machine.files()) == (0, "ran\nran\n", [])
 
 
-def test_another_nsyspipe_on_the_python_path_is_not_used_and_nsys_may_have_another_name(machine):
+def test_another_nsyspipe_on_the_python_path_is_not_used(machine):
     put(machine.root, "site/nsyspipe/__init__.py", "raise SystemExit('stale')")
     (machine.root / "bin" / "nsys").unlink()
     machine.put_nsys(name="nsys-2025.6")
@@ -358,11 +356,11 @@ def test_a_python_that_cannot_be_used_is_named(machine, python):
     machine.variables["PYTHON"] = python
     for launcher in ("ddp.sh", "sweep.sh"):
         answer = machine.run(launcher, "--cpu")
-        assert answer.status == 2
-        assert answer.err.startswith(f"error: {python}: not a Python 3.11 or newer")
+        assert answer.status == 2, launcher
+        assert answer.err.startswith(f"error: {python}: not a Python 3.11 or newer"), launcher
 
 
-def test_fewer_gpus_than_ranks_are_refused_with_how_many_and_without_torch_the_python_that_lacks_it(
+def test_fewer_gpus_than_ranks_are_refused_with_their_number(
     machine,
 ):
     machine.put_gpus(2)
@@ -415,7 +413,7 @@ def test_shellcheck_finds_nothing():
         found = subprocess.run(
             ["shellcheck", "-x", script], capture_output=True, text=True, timeout=60, check=False
         )
-        assert (found.stdout, found.returncode) == ("", 0)
+        assert (found.stdout, found.returncode) == ("", 0), script
 
 
 def options_of(path):
@@ -424,9 +422,7 @@ def options_of(path):
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
-def test_a_launcher_can_be_run_and_its_help_fits_a_terminal_and_names_every_option(
-    script, pinned, worded
-):
+def test_the_help_of_a_launcher_fits_a_terminal_and_names_each_option(script, pinned, worded):
     assert os.access(script, os.X_OK)
     assert script.read_text().startswith("#!/usr/bin/env bash\n")
     assert "set -euo pipefail" in script.read_text()
@@ -460,9 +456,7 @@ def test_a_launcher_can_be_run_and_its_help_fits_a_terminal_and_names_every_opti
     assert {one for one in known - _SPELLINGS if one.replace("_", "-") not in named} == set()
 
 
-def test_a_dry_run_on_a_login_node_prints_the_first_nodes_command_and_says_what_is_missing(
-    machine, worded
-):
+def test_a_dry_run_prints_the_first_nodes_command_and_missing_parts(machine, worded):
     """Nothing of Slurm is there, and where reports belong lies a file."""
     (machine.work / "captures").touch()
     machine.variables["SLURM_NNODES"] = "4"
@@ -494,9 +488,9 @@ def test_a_dry_run_on_a_login_node_prints_the_first_nodes_command_and_says_what_
         "--nnodes",
     ):  # sbatch takes them before the script
         refused = machine.run("slurm.sbatch", "--dry-run", word, "4")
-        assert (refused.status, refused.out) == (2, "")
-        assert refused.err.startswith(f"error: {word}: ")
-        assert f" {LAUNCHERS}/slurm.sbatch ..." in refused.err  # the path as it was called
+        assert (refused.status, refused.out) == (2, ""), word
+        assert refused.err.startswith(f"error: {word}: "), word
+        assert f" {LAUNCHERS}/slurm.sbatch ..." in refused.err, word  # the path as it was called
     unlimited = machine.run("slurm.sbatch", "--dry-run", "--program", "nowhere.py").err.splitlines()
     worded([line for line in unlimited if "--timeout" in line], "no time limit")
     given = (
@@ -507,7 +501,7 @@ def test_a_dry_run_on_a_login_node_prints_the_first_nodes_command_and_says_what_
         "captures/slurm-JOB_%q{RANK}",
     )
     for words in given:
-        assert words in told.out
+        assert words in told.out, words
     machine.variables["SLURM_GPUS_ON_NODE"] = "4"
     assert "SLURM_GPUS_ON_NODE" not in machine.run("slurm.sbatch", "--dry-run").err
     more = "-n 2 -o mine/x --nsys-arg -o --program nowhere.py"
@@ -521,14 +515,12 @@ def test_a_dry_run_on_a_login_node_prints_the_first_nodes_command_and_says_what_
     assert machine.run("slurm.sbatch", "--", "--dry-run").status == 2
 
 
-def test_a_copy_of_the_slurm_script_says_how_to_name_the_launchers_and_takes_them_there(
-    machine, worded
-):
+def test_a_copied_slurm_script_finds_the_launchers(machine, worded):
     shutil.copy(LAUNCHERS / "slurm.sbatch", machine.work / "copy.sbatch")
     for words in (("--dry-run",), ("--help",)):
         told = machine.run("copy.sbatch", *words, folder=machine.work)
-        assert told.status == 2
-        assert told.err.startswith(f"error: {machine.work}/launchers/node.sh: ")
+        assert told.status == 2, words
+        assert told.err.startswith(f"error: {machine.work}/launchers/node.sh: "), words
         worded(machine.refusal(told), words[0])
     machine.variables["NSYSPIPE_LAUNCHERS"] = (
         "/nowhere"  # what is named wrongly is told, whatever there is elsewhere
@@ -544,7 +536,7 @@ def test_a_copy_of_the_slurm_script_says_how_to_name_the_launchers_and_takes_the
     )
 
 
-def test_what_a_launcher_is_started_with_for_itself_is_in_the_command_of_a_dry_run(machine):
+def test_a_dry_run_shows_the_launchers_own_variables(machine):
     machine.variables |= {
         "NSYSPIPE_CHANGED": "A B NCCL_DEBUG no-name",
         "A": "1 2",
@@ -562,12 +554,12 @@ def test_an_nsys_that_lists_no_trace_values_is_not_given_what_none_knows(machine
     machine.put_nsys(help_text="no help")
     for launcher in ("ddp.sh", "baseline.sh"):
         answer, _ = printed(machine, f"{launcher} --cpu --trace cuda,nvtxx")
-        assert "note: --trace cuda,nvtxx: no nsys knows nvtxx\n" in answer.err
-        assert "\n  fix: --trace cuda,nvtx\n" in answer.err
+        assert "note: --trace cuda,nvtxx: no nsys knows nvtxx\n" in answer.err, launcher
+        assert "\n  fix: --trace cuda,nvtx\n" in answer.err, launcher
         assert (
             machine.run(launcher, "--cpu", "--program", "train.py", "--trace", "cuda,nvtxx").status
             == 2
-        )
+        ), launcher
     assert "does not know --trace=nccl (2025.6 does)" in printed(machine, "ddp.sh")[0].err
     (machine.root / "bin" / "nsys").write_text("exit 1")  # nobody to ask
     assert "no nsys knows nvtxx" in printed(machine, "ddp.sh --cpu --trace cuda,nvtxx")[0].err

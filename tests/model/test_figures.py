@@ -95,7 +95,7 @@ def test_every_figure_without_a_value_of_the_run_is_the_definition_of_a_column(f
     assert is_mean_of_a_sum or figure.definition in definitions
 
 
-def test_every_column_that_has_the_definition_of_a_figure_of_its_table_is_in_the_schema():
+def test_each_column_with_a_figures_definition_is_in_the_schema():
     lost = [
         (table, column)
         for table, known in figures._FIGURES_OF_TABLES.items()

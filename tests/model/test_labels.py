@@ -110,7 +110,7 @@ def test_what_a_kernels_name_says_and_the_label_that_tells_it_apart(pinned):
     assert (module.collective_of(""), module.kernel_label("")) == ("other", "")
 
 
-def test_a_collective_is_found_in_any_case_the_longest_name_wins_and_a_datatype_is_a_whole_word():
+def test_a_collective_is_found_by_its_longest_name_in_any_case():
     found = map(module.collective_of, ("NCCLKERNEL_REDUCESCATTER_RING", "mscclAllReduceKernel"))
     assert list(found) == ["reduce_scatter", "all_reduce"]
     assert {
@@ -145,9 +145,7 @@ def test_parents_are_those_that_callers_catch():
 
 @pytest.mark.parametrize("kind", CLASSES)
 @pytest.mark.parametrize("facts", [FACTS, {"found": None, "fix": None}, {**FACTS, "fix": None}])
-def test_pickling_keeps_the_class_and_the_facts_and_every_error_ends_the_program_with_2(
-    kind, facts
-):
+def test_a_pickled_error_keeps_its_class_and_facts(kind, facts):
     error = pickle.loads(pickle.dumps(kind("a.sqlite", "not a report", **facts)))
     assert type(error) is kind
     assert (error.subject, error.problem, error.exit_code) == ("a.sqlite", "not a report", 2)
@@ -266,8 +264,8 @@ def test_every_option_that_is_told_as_a_parameter_is_one_of_both():
         for name in one.opts
     }
     for name in (*errors._VALUED, *errors._FLAGS):
-        assert f"--{name}" in options
-        assert re.match(r"\w+", in_python(f"--{name}"))[0] in parameters
+        assert f"--{name}" in options, name
+        assert re.match(r"\w+", in_python(f"--{name}"))[0] in parameters, name
 
 
 def test_a_declared_column_has_unit_meaning_and_source():

@@ -102,8 +102,8 @@ def test_words_are_written_down_like_this(pinned):
 def test_numbers_switches_files_and_words_of_training_stand_and_nothing_else(texts, is_hidden):
     for text in texts:
         written = MASK if is_hidden else text
-        assert of(f"--x={text}", f"a.b={text}") == [f"--x={written}", f"a.b={written}"]
-        assert of("--x", text) == ["--x", written]
+        assert of(f"--x={text}", f"a.b={text}") == [f"--x={written}", f"a.b={written}"], text
+        assert of("--x", text) == ["--x", written], text
 
 
 def test_a_value_has_one_hash_per_name_and_key():
@@ -218,10 +218,10 @@ def test_each_variable_stands_once_with_values_that_compile():
 )
 def test_a_variable_has_its_own_values(name, good, bad):
     for text in good:
-        assert recorded_environment({name: text}, Mask()) == {name: text}
-        assert of(f"{name}={text}") == [f"{name}={text}"] or not text
+        assert recorded_environment({name: text}, Mask()) == {name: text}, text
+        assert of(f"{name}={text}") == [f"{name}={text}"] or not text, text
     for text in bad:
-        assert recorded_environment({name: text}, Mask()) == {name: MASK}
+        assert recorded_environment({name: text}, Mask()) == {name: MASK}, text
 
 
 @pytest.fixture
@@ -309,14 +309,12 @@ def test_a_key_that_others_may_know_or_have_put_there_is_refused(state, tmp_path
     assert key_of(state).key != key.key
 
 
-def test_without_a_state_directory_or_with_one_of_somebody_else_each_capture_has_its_own(
-    state, monkeypatch, worded
-):
+def test_each_capture_has_its_own_key_without_a_usable_state_directory(state, monkeypatch, worded):
     for environment in ({}, {"HOME": ""}, {"HOME": "x"}, {"HOME": "/dev/null"}, {"HOME": "/proc"}):
         first, second = hash_key(environment), hash_key(environment)
-        assert is_own(first)
-        assert first.key != second.key
-        assert first.hide("a", "b") != second.hide("a", "b")
+        assert is_own(first), environment
+        assert first.key != second.key, environment
+        assert first.hide("a", "b") != second.hide("a", "b"), environment
     key_of(state)
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     key = key_of(state)

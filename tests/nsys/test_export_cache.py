@@ -82,9 +82,7 @@ def test_a_run_of_raw_reports_is_that_of_their_exports(reports, tool, tmp_path):
     assert len(calls(Path(shutil.which("nsys")))) == 2
 
 
-def test_sources_are_as_the_user_wrote_them_and_directories_tell_equal_ones_apart(
-    reports, tool, tmp_path, monkeypatch
-):
+def test_sources_are_as_the_user_wrote_them(reports, tool, tmp_path, monkeypatch):
     monkeypatch.chdir(reports)
     found = exported_reports(["run_1.nsys-rep", "run_0.nsys-rep"])
     assert [path.name for path in found] == ["run_1.sqlite", "run_0.sqlite"]
@@ -107,9 +105,7 @@ def test_sources_are_as_the_user_wrote_them_and_directories_tell_equal_ones_apar
     assert second == reports / "run_1.sqlite"
 
 
-def test_a_report_that_changes_more_options_and_what_is_damaged_are_exported_again(
-    reports, tool, cache
-):
+def test_changed_reports_and_damaged_exports_are_exported_again(reports, tool, cache):
     path = reports / "run_0.nsys-rep"
     (first,) = exported_reports([path])
     fake_report(path, rank=1)
@@ -123,14 +119,12 @@ def test_a_report_that_changes_more_options_and_what_is_damaged_are_exported_aga
     assert second.read_bytes() == third.read_bytes() == path.read_bytes()
 
 
-def test_only_its_user_can_look_into_the_cache_and_one_that_others_can_write_is_refused(
-    reports, tool, cache, worded
-):
+def test_only_its_user_can_read_or_write_the_cache(reports, tool, cache, worded):
     folder = cache / "exports"
     for mode in (0o700, 0o755):
         exported_reports([reports])
-        assert [one.stat().st_mode & 0o777 for one in (cache, folder)] == [mode] * 2
-        assert all(one.stat().st_mode & 0o777 == 0o700 for one in folder.iterdir())
+        assert [one.stat().st_mode & 0o777 for one in (cache, folder)] == [mode] * 2, mode
+        assert all(one.stat().st_mode & 0o777 == 0o700 for one in folder.iterdir()), mode
         let_go()
         shutil.rmtree(cache)
         for one in (cache, folder):  # the user's own stays as it is
@@ -162,7 +156,7 @@ def test_where_the_cache_is(monkeypatch):
     for name, text in places.items():
         monkeypatch.setenv(name, text)
     for name, place in zip(places, ("/c", "/x/nsyspipe", "/home/me/.cache/nsyspipe"), strict=True):
-        assert cache_directory() == Path(place)
+        assert cache_directory() == Path(place), name
         monkeypatch.delenv(name)
 
 
@@ -255,7 +249,7 @@ def test_a_failure_leaves_nothing_in_the_cache(reports, tool, cache, worded):
     assert [*exports(cache), *cache.glob("exports/*/.nsyspipe-*")] == []
 
 
-def test_without_nsys_what_is_in_the_cache_will_do_and_else_the_message_says_how_to_export(
+def test_without_nsys_the_cache_is_used_or_the_message_has_the_command(
     reports, tool, monkeypatch, worded
 ):
     (export,) = exported_reports([reports / "run_1.nsys-rep"])
@@ -286,9 +280,7 @@ def test_without_nsys_exports_beside_the_reports_are_pointed_out(
     assert f"run_{ranks[0]}.sqlite" in caught.value.found
 
 
-def test_exports_alone_touch_no_cache_and_a_report_that_is_missing_is_told_as_missing(
-    steady, cache, tool
-):
+def test_existing_exports_touch_no_cache(steady, cache, tool):
     assert exported_reports([steady]) == [steady / "steady_0.sqlite", steady / "steady_1.sqlite"]
     assert not cache.exists()
     with pytest.raises(ReportNotFoundError):

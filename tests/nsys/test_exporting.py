@@ -69,12 +69,12 @@ def test_the_export_lies_beside_its_report_or_in_a_directory_that_is_made(report
             (folder or report.parent) / "run_0.sqlite",
             report,
             EXPORTED,
-        )
-        assert made.path.read_bytes() == report.read_bytes()
+        ), folder
+        assert made.path.read_bytes() == report.read_bytes(), folder
         assert file_names(report.parent) == [
             "run_0.nsys-rep",
             *([] if folder else ["run_0.sqlite"]),
-        ]
+        ], folder
 
 
 def test_the_stem_stays_and_any_name_will_do(tmp_path, tool, monkeypatch):
@@ -97,7 +97,7 @@ def test_only_options_that_this_nsys_knows_are_given(report, tool):
             for word in calls(nsys.path)[-1].split()
             if word.startswith("--") and "output" not in word
         ]
-        assert sorted(words) == sorted([*known, *more])
+        assert sorted(words) == sorted([*known, *more]), options
 
 
 def test_several_are_exported_at_once_and_answered_in_order(tmp_path, tool):
@@ -124,9 +124,7 @@ def test_a_link_in_the_targets_place_is_written_through(report, tool, tmp_path):
     assert real.read_bytes() == report.read_bytes()
 
 
-def test_what_is_up_to_date_needs_no_nsys_at_all_and_force_or_a_newer_report_exports_again(
-    report, tool, monkeypatch, worded
-):
+def test_a_current_export_needs_no_nsys(report, tool, monkeypatch, worded):
     old = tool()
     assert statuses(attempt_exports([report], nsys=old)) == [EXPORTED]
     assert statuses(attempt_exports([report], nsys=old, force=True)) == [EXPORTED]
@@ -163,9 +161,7 @@ def test_a_whole_export_of_a_report_with_that_name_is_kept(report, tool, name, p
 
 
 @pytest.mark.parametrize("what", ["another capture", "something else", "a directory"])
-def test_what_is_in_the_way_is_not_replaced_without_force_and_a_directory_never(
-    report, tool, what, worded
-):
+def test_an_existing_file_is_not_replaced_without_force(report, tool, what, worded):
     target = report.with_suffix(".sqlite")
     if what == "a directory":
         target.mkdir()
@@ -187,9 +183,7 @@ def test_what_is_in_the_way_is_not_replaced_without_force_and_a_directory_never(
     assert statuses(attempt_exports([report], nsys=tool(), force=True)) == [EXPORTED]
 
 
-def test_two_reports_for_one_file_or_a_directory_that_cannot_be_made_are_told_before_any_work(
-    tmp_path, tool, worded
-):
+def test_two_reports_for_one_file_are_refused_before_any_work(tmp_path, tool, worded):
     one, other = (fake_report(tmp_path / name / "run_0.nsys-rep") for name in ("a", "b"))
     old = tool()
     with pytest.raises(OptionError, match=r"run_0\.sqlite"):
@@ -319,7 +313,7 @@ def test_a_claim_holds_until_it_is_closed_and_renews_the_time(tmp_path):
     assert claimed_at(tmp_path) > 1
 
 
-def test_a_scratch_directory_is_its_users_alone_stays_while_it_is_young_or_used_and_goes_with_all_in_it(
+def test_a_scratch_directory_is_private_and_removed_when_old(
     tmp_path,
 ):
     left = tmp_path / ".nsyspipe-12345678.unfinished"

@@ -37,7 +37,7 @@ def test_what_is_no_program_is_not_found_and_one_that_is_no_nsys_is_refused(tmp_
     for name in ("", "no-such-program-at-all", "/no/such/nsys", "/tmp", "/etc/passwd"):
         with pytest.raises(NsysNotFoundError) as caught:
             find(name)
-        assert caught.value.fix
+        assert caught.value.fix, name
     path = program(tmp_path, "nsys", "")
     scripts = {
         "status 127": "#!/bin/sh\nexit 127",
@@ -48,7 +48,7 @@ def test_what_is_no_program_is_not_found_and_one_that_is_no_nsys_is_refused(tmp_
         path.write_text(script)
         with pytest.raises(NsysFailedError) as caught:
             find(str(path))
-        assert caught.value.subject == str(path)
+        assert caught.value.subject == str(path), case
         worded(caught.value.problem, case)
 
 
@@ -96,7 +96,7 @@ def test_the_help_is_asked_for_once_and_one_that_fails_lists_nothing(tmp_path):
         ("\x1b[31mfailed\x1b[0m\x07 " + "x" * 900, 3, ["failed " + "x" * 193]),
     ],
 )
-def test_lines_that_tell_go_before_those_that_came_last_each_once_and_fit_to_print(said, n, told):
+def test_lines_with_an_error_come_first_and_once(said, n, told):
     assert telling_lines(said, n) == told
 
 
@@ -135,7 +135,7 @@ def test_the_importer_is_of_the_nsys_that_was_found_also_by_a_link(tmp_path):
     assert find_importer(nsys, tmp_path).parts[-3] == "2025.10.1"
 
 
-def test_a_program_is_asked_and_not_its_children_and_one_that_prints_without_end_is_cut(tmp_path):
+def test_endless_output_of_a_program_is_cut_off(tmp_path):
     assert ask([str(tmp_path / "tool")], 20) is None
     # A child that keeps the output open is not waited for; who has closed it is still given its
     # time.
@@ -143,7 +143,7 @@ def test_a_program_is_asked_and_not_its_children_and_one_that_prints_without_end
         ("sleep 60 &\necho done", 0),
         ("echo done; exec >&-; sleep 0.2; exit 4", 4),
     ):
-        assert ask([str(program(tmp_path, "tool", script))], 20) == Output(status, "done\n")
+        assert ask([str(program(tmp_path, "tool", script))], 20) == Output(status, "done\n"), script
     output = ask(
         [str(program(tmp_path, "tool", "while :; do echo aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa; done"))],
         0.3,
@@ -189,14 +189,14 @@ def test_other_files_are_never_replaced(tmp_path, name):
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "years of work"
 
 
-def test_what_is_new_empty_or_broken_goes_on_to_the_download_and_an_nsys_that_is_there_is_named(
+def test_a_missing_or_broken_nsys_leads_to_the_download(
     tmp_path,
 ):
     for there in ("", "x", "x/usr/lib/nsight-systems"):
         (tmp_path / there).mkdir(parents=True, exist_ok=True)
         status, _, err = run(tmp_path, "x")
-        assert status == 1
-        assert "could not be downloaded" in err or "no apt-get" in err
+        assert status == 1, there
+        assert "could not be downloaded" in err or "no apt-get" in err, there
     program(tmp_path / "an nsys" / "bin", "nsys", "echo NVIDIA Nsight Systems version 2024.2.3")
     err = f"to use it: export PATH={tmp_path}/an\\ nsys/bin:$PATH\n"
     assert run(tmp_path, "an nsys") == (0, f"{tmp_path}/an nsys/bin/nsys\n", err)

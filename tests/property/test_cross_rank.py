@@ -173,19 +173,21 @@ def check_places(rows, expected):
         for row in own:
             own_key = row["rank"], row["start_ns"], row["comm_id"]
             seqs.setdefault(row["id"] or own_key, set()).add(places[(step, *own_key)])
-        assert all(len(one) == 1 for one in seqs.values())
+        assert all(len(one) == 1 for one in seqs.values()), step
         first: dict[object, int] = {}
         for row in own:
             if row["id"]:
                 first[row["id"]] = min(row["start_ns"], first.get(row["id"], row["start_ns"]))
         matched = sorted((min(seqs[key]), start) for key, start in first.items())
-        assert [place for place, _ in matched] == list(range(len(first)))
-        assert [start for _, start in matched] == sorted(first.values())
+        assert [place for place, _ in matched] == list(range(len(first))), step
+        assert [start for _, start in matched] == sorted(first.values()), step
         for rank in {row["rank"] for row in own}:
             rest = [row for row in rows if (row["step"], row["rank"]) == (step, rank)]
             rest = [row for row in rest if not row["is_matched"]]
-            assert [row["seq"] for row in rest] == [len(first) + k for k in range(len(rest))]
-            assert [row["start_ns"] for row in rest] == sorted(row["start_ns"] for row in rest)
+            assert [row["seq"] for row in rest] == [len(first) + k for k in range(len(rest))], rank
+            assert [row["start_ns"] for row in rest] == sorted(row["start_ns"] for row in rest), (
+                rank
+            )
 
 
 @pytest.mark.slow
@@ -204,7 +206,7 @@ def test_a_clock_that_is_off_moves_no_figure_by_more_than_the_stated_errors(run,
     assert only(left, ("is_matched", "n_ranks")) == only(right, ("is_matched", "n_ranks"))
     for one, other in zip(left, right, strict=True):
         for name in FIGURES if one["is_matched"] else ():
-            assert abs(one[name] - other[name]) <= allowed
+            assert abs(one[name] - other[name]) <= allowed, name
 
 
 @pytest.mark.slow
@@ -301,20 +303,20 @@ def check_all(found):
                 row | {name: row[name] + shifts[rank] for name in ("start_ns", "end_ns")}
             )
         steps = rows_of(run.steps(), rank)
-        assert [{name: row[name] for name in expected[0]} for row in steps] == expected
+        assert [{name: row[name] for name in expected[0]} for row in steps] == expected, rank
         for row in steps:
             causes = [row[f"idle_{cause}_ns"] for cause in CAUSES]
-            assert all(cause is None or cause >= 0 for cause in causes)
-            assert None in causes or sum(causes) == row["idle_ns"]
+            assert all(cause is None or cause >= 0 for cause in causes), row
+            assert None in causes or sum(causes) == row["idle_ns"], row
         phases = {
             (numbers[rank][member], phase): row | {name: None for name in unseen if name in row}
             for (member, phase), row in oracle_costs.phases(process, family).items()
         }
-        assert by_key(run.phases(), rank, "step", "phase") == phases
+        assert by_key(run.phases(), rank, "step", "phase") == phases, rank
         kernels = oracle_costs.kernel_costs(
             process, family, summary_members(run, rank, numbers[rank])
         )
-        assert by_key(run.kernels(), rank, "phase", "name") == kernels
+        assert by_key(run.kernels(), rank, "phase", "name") == kernels, rank
     assert (run.phases().schema, run.kernels().schema) == (PHASES.arrow, KERNEL_COSTS.arrow)
 
 

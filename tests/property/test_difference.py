@@ -36,12 +36,15 @@ def test_swapping_the_sides_negates_every_difference_exactly(captures, force):
         one, other = Side("a", tuple(runs[:-1])), Side("b", (runs[-1],))
         there, back = diff(one, other, force=force), diff(other, one, force=force)
         for row, turned in zip(there.metrics.to_pylist(), back.metrics.to_pylist(), strict=True):
-            assert (row["baseline"], row["candidate"]) == (turned["candidate"], turned["baseline"])
+            assert (row["baseline"], row["candidate"]) == (
+                turned["candidate"],
+                turned["baseline"],
+            ), row
             for name, other in (("delta", "delta"), ("ci_low", "ci_high"), ("ci_high", "ci_low")):
-                assert row[name] == negated(turned[other])
+                assert row[name] == negated(turned[other]), name
         for name in ("step_time_parts", "idle_causes"):
             rows, turned = (getattr(side, name)["delta_ns"].to_pylist() for side in (there, back))
-            assert rows == [negated(value) for value in turned]
+            assert rows == [negated(value) for value in turned], name
         keyed = (
             ("kernels", "phase", "name", "delta_ns_per_step"),
             ("changes", "topic", "what", "delta"),
@@ -51,7 +54,7 @@ def test_swapping_the_sides_negates_every_difference_exactly(captures, force):
             rows, turned = (
                 {tuple(row[key] for key in keys): row[delta] for row in table} for table in tables
             )
-            assert rows == {key: negated(value) for key, value in turned.items()}
+            assert rows == {key: negated(value) for key, value in turned.items()}, name
 
 
 @pytest.mark.slow
@@ -62,10 +65,10 @@ def test_a_run_does_not_differ_from_itself(captures):
         run = plain_run(Path(folder), captures, world_size=None)
         found = diff(run, run, force=True)
         for row in found.metrics.to_pylist():
-            assert row["delta"] in (0.0, None)
-            assert row["verdict"] in ("no change", "inconclusive")
+            assert row["delta"] in (0.0, None), row
+            assert row["verdict"] in ("no change", "inconclusive"), row
             if min(row["n_baseline"], row["n_candidate"]) >= 3:
-                assert row["verdict"] == "no change"
+                assert row["verdict"] == "no change", row
         assert found.mean_step_time[2] in (0.0, None)
         assert found.changes.num_rows == 0
         assert set(found.kernels["status"].to_pylist()) <= {"same"}
@@ -86,7 +89,7 @@ def test_parts_sum_to_the_mean_step_time_as_it_is_counted_by_hand(before, after)
         found = diff(*runs)
         rows = found.step_time_parts.to_pylist()
         for at, column in enumerate(("baseline_ns", "candidate_ns", "delta_ns")):
-            assert sum(row[column] for row in rows) == found.mean_step_time[at]
+            assert sum(row[column] for row in rows) == found.mean_step_time[at], at
         # By hand, from what was laid out.
         for column, given_steps in (("baseline_ns", before), ("candidate_ns", after)):
             slowest = [
@@ -94,7 +97,7 @@ def test_parts_sum_to_the_mean_step_time_as_it_is_counted_by_hand(before, after)
             ]
             for place, row in enumerate(rows):
                 mean = Fraction(sum(cell[place] for cell in slowest), len(slowest))
-                assert abs(Fraction(row[column]) - mean) <= Fraction(1, 1024)
+                assert abs(Fraction(row[column]) - mean) <= Fraction(1, 1024), place
 
 
 @given(
@@ -106,4 +109,4 @@ def test_rounded_parts_sum_to_the_rounded_total_and_stay_within_a_unit(parts, un
     found = apportioned(total, {str(at): part for at, part in enumerate(parts)}, unit)
     assert sum(found.values()) == total
     for at, part in enumerate(parts):
-        assert abs(found[str(at)] - part) <= unit
+        assert abs(found[str(at)] - part) <= unit, at

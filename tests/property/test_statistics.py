@@ -94,7 +94,7 @@ def test_a_shift_of_both_sides_changes_no_difference(one, other, shift):
 
 
 @given(ANY_SIDE, ANY_SIDE)
-def test_the_interval_is_around_the_difference_and_more_confidence_never_narrows_it(one, other):
+def test_more_confidence_never_narrows_the_interval(one, other):
     low, high = (difference_of_centres(one, other, confidence=c) for c in (0.8, 0.99))
     if low.undecided is None:
         assert low.low <= low.delta <= low.high

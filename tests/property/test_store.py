@@ -43,8 +43,8 @@ def check_round_trip(run, folder):
         assert table_of(saved, name).equals(table_of(run, name), check_metadata=True), name
     assert dumps(document(saved)) == dumps(document(run))
     for ours, theirs in zip(run.operations(), saved.operations(), strict=True):
-        assert ours[0] == theirs[0]
-        assert all(one.equals(other) for one, other in zip(ours[1:], theirs[1:], strict=True))
+        assert ours[0] == theirs[0], ours
+        assert all(one.equals(other) for one, other in zip(ours[1:], theirs[1:], strict=True)), ours
 
 
 @pytest.mark.slow
@@ -122,8 +122,8 @@ def test_any_run_replays_to_itself_and_keeps_its_limits(tmp_path_factory, run):
     assert found.limit_step_time_ns <= found.step_time_ns * 1.0001
     for one in found.scenarios:
         if one.refused is None:
-            assert 0 < one.low_ns <= one.step_time_ns <= one.high_ns
-            assert np.isfinite(one.high_ns)
+            assert 0 < one.low_ns <= one.step_time_ns <= one.high_ns, one
+            assert np.isfinite(one.high_ns), one
     by_id = {one.id: one for one in found.scenarios}
     (nvlink5,) = whatif(opened, gradient_bytes=sum(run.gradients), link="nvlink5").scenarios
     assert nvlink5.step_time_ns <= by_id["link-nvlink4"].step_time_ns * 1.0001
@@ -159,10 +159,14 @@ def test_a_run_of_any_kind_gets_an_answer_or_a_reason(tmp_path_factory, run):
     assert found.scenarios
     for row in loaded.findings().to_pylist():
         expected, bound = row["expected_ns_per_step"], row["saving_ns_per_step"]
-        assert expected is None or (np.isfinite(expected) and (bound is None or expected <= bound))
+        assert expected is None or (
+            np.isfinite(expected) and (bound is None or expected <= bound)
+        ), row
     for one in found.scenarios:
-        assert (one.refused is None) == (one.step_time_ns is not None) == (one.low_ns is not None)
-        assert one.refused is None or one.refused.strip()
+        assert (
+            (one.refused is None) == (one.step_time_ns is not None) == (one.low_ns is not None)
+        ), one
+        assert one.refused is None or one.refused.strip(), one
     assert (
         json.loads(json.dumps(whatif_document(found), allow_nan=False))["step_time_ns"]
         == found.step_time_ns

@@ -108,7 +108,7 @@ def painted(
     bars: dict[int, Bar] = {}
     for tick in sorted(owner_of):
         bar = bars.setdefault(owner_of[tick], Bar([], tick, tick))
-        assert bar.end == tick  # no operation has two pieces
+        assert bar.end == tick, tick  # no operation has two pieces
         bar.ticks.append(tick)
         bar.end = tick + 1
     for index, ((_, _, name, seq), ticks) in enumerate(parts):

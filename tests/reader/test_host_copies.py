@@ -80,7 +80,7 @@ def test_a_copy_that_the_next_call_of_its_thread_waits_for_blocks(tmp_path):
 
 
 @pytest.mark.parametrize("thread", ["main", "autograd"])
-def test_a_call_in_between_leaves_the_wait_to_itself_if_it_is_of_the_same_thread(tmp_path, thread):
+def test_a_call_of_the_same_thread_in_between_ends_the_wait(tmp_path, thread):
     builder = call(
         copy(TraceBuilder(), 100, PINNED), 105, "cudaLaunchKernel_v7000", thread=thread, lasts=1
     )

@@ -91,7 +91,7 @@ def test_grid_and_block_are_packed_into_one_integer_each(tmp_path):
     assert packed(path) == [(3 + 2 * 2**32 + 2**48, 128 + 4 * 2**11 + 2 * 2**22), one]
 
 
-def test_the_largest_grids_and_blocks_keep_every_bit_and_shapes_that_differ_are_packed_apart(
+def test_the_largest_grids_and_blocks_keep_every_bit(
     tmp_path,
 ):
     # CUDA allows grids of 2**31 - 1, 65535, 65535 and blocks of 1024, 1024, 64.
@@ -133,9 +133,7 @@ def test_of_a_large_table_the_middle_alone_has_shapes(tmp_path, monkeypatch, sam
         f"ALTER TABLE {KERNEL} DROP COLUMN demangledName",
     ],
 )
-def test_of_a_large_table_short_names_follow_from_demangled_ones_where_rows_have_them(
-    tmp_path, monkeypatch, change
-):
+def test_short_names_of_a_large_table_follow_from_demangled_names(tmp_path, monkeypatch, change):
     monkeypatch.setattr(read_kernels_module, "_MAX_SHAPES", 2)
     builder = TraceBuilder()
     for at, name in enumerate(
@@ -156,9 +154,7 @@ def test_of_a_large_table_short_names_follow_from_demangled_ones_where_rows_have
 
 
 @pytest.mark.parametrize("column", ["gridX", "blockZ"])
-def test_without_a_column_of_the_shape_there_are_none_and_a_null_makes_its_shape_unknown(
-    tmp_path, column
-):
+def test_a_null_makes_the_shape_of_a_kernel_unknown(tmp_path, column):
     path = blank(with_shapes((3, 2, 1, 128, 4, 2)), "gridY", KERNEL).write(tmp_path / "a.sqlite")
     assert packed(path) == [(None, 128 + 4 * 2**11 + 2 * 2**22)]
     assert (
@@ -200,7 +196,7 @@ ENQUEUED = (
 )
 
 
-def test_synchronising_and_memory_calls_block_under_the_name_of_the_api_and_those_that_only_enqueue_do_not(
+def test_synchronizing_and_memory_calls_block_under_their_api_names(
     tmp_path,
 ):
     calls = [(100 * at, 100 * at + 20, name) for at, name in enumerate([*BLOCKING, *ENQUEUED])]
@@ -208,7 +204,7 @@ def test_synchronising_and_memory_calls_block_under_the_name_of_the_api_and_thos
     assert found == [(start, end, BLOCKING[name]) for start, end, name in calls[: len(BLOCKING)]]
 
 
-def test_blocking_calls_are_sorted_by_start_and_those_of_no_length_or_without_an_end_left_out(
+def test_blocking_calls_are_sorted_by_start_without_empty_ones(
     tmp_path,
 ):
     sync, alloc = "cudaDeviceSynchronize_v3020", "cudaMalloc_v3020"
@@ -277,15 +273,13 @@ def with_overhead(*spans):
         (DEFAULT, {"EXPORT_PARAM_TABLES_TO_EXPORT": f"{KERNEL},PROFILER_OVERHEAD"}, True),
     ],
 )
-def test_without_the_table_the_profilers_work_is_unknown_if_the_export_may_lack_it(
-    tmp_path, version, meta, is_known
-):
+def test_the_profilers_work_is_unknown_if_the_export_may_lack_it(tmp_path, version, meta, is_known):
     path = steady_rank(0, world_size=1, version=version).meta(**meta).write(tmp_path / "a_0.sqlite")
     assert overhead(path) == ([] if is_known else None)
     assert set(nsyspipe.load(path).steps()["overhead_ns"].to_pylist()) == {0 if is_known else None}
 
 
-def test_the_profilers_work_is_read_where_it_took_time_and_a_step_says_how_long_that_is(tmp_path):
+def test_the_profilers_work_is_read_and_measured_for_each_step(tmp_path):
     path = with_overhead((500, 700), (100, 100), (300, None), (90, 80), (-5, 2)).write(
         tmp_path / "a_0.sqlite"
     )
@@ -363,7 +357,7 @@ def called(builder, start, name, number, *, pid=None, end=None):
     )
 
 
-def test_a_call_waits_for_its_copy_into_pageable_memory_and_of_several_for_the_last(tmp_path):
+def test_a_call_waits_for_its_last_copy_into_pageable_memory(tmp_path):
     builder = TraceBuilder().kernel(0, 5, launch=0)
     copies = [  # start of the call, its name, id, kind of copy, of memory, ends of its copies
         (10, "cudaMemcpyAsync", 50, 2, 0, (28, 25)),
@@ -462,9 +456,7 @@ def test_a_process_is_found_by_its_threads_where_no_operation_names_it(tmp_path,
 @pytest.mark.parametrize(
     "columns", [["greenContextId", "streamId", "contextId", "demangledName"], ["shortName"]]
 )
-def test_columns_without_any_value_change_nothing_and_devices_that_were_not_recorded_are_null(
-    tmp_path, columns
-):
+def test_columns_without_values_change_nothing(tmp_path, columns):
     builder = steady_rank(0)
     for column in [*columns, "deviceId"]:
         blank(builder, column, KERNEL, MEMCPY)
@@ -531,9 +523,7 @@ VERSIONED = [
     "changes",
     [[f"{KERNEL} DROP COLUMN shortName"], [f"{KERNEL} DROP COLUMN demangledName"], VERSIONED],
 )
-def test_one_of_the_two_names_of_a_kernel_is_enough_and_tables_may_carry_a_version(
-    tmp_path, changes
-):
+def test_one_of_the_two_names_of_a_kernel_is_enough(tmp_path, changes):
     path = steady_rank(0).write(tmp_path / "a_0.sqlite")
     run = nsyspipe.load(edit(path, *(f"ALTER TABLE {change}" for change in changes)))
     assert figures(run) == STEADY
@@ -546,5 +536,5 @@ def test_one_of_the_two_names_of_a_kernel_is_enough_and_tables_may_carry_a_versi
 def test_any_file_name_is_opened_as_it_is(tmp_path):
     names = ["a#b?c=1.sqlite", "a%20b.sqlite", "a b&mode=rwc.sqlite", "\N{SNOWMAN}.sqlite"]
     for name in names:
-        assert figures(nsyspipe.load(steady_rank(0).write(tmp_path / name))) == STEADY
+        assert figures(nsyspipe.load(steady_rank(0).write(tmp_path / name))) == STEADY, name
     assert {one.name for one in tmp_path.iterdir()} == {*names}

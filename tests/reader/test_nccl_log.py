@@ -131,7 +131,7 @@ def world_and_pairs(rank):
     return [*bodies, in_pair, via(rank, after, "P2P/IPC")]
 
 
-def test_a_world_and_pairs_are_three_communicators_and_lines_go_by_rank_and_gpu(tmp_path):
+def test_a_world_and_two_pairs_are_three_communicators(tmp_path):
     log = read(
         tmp_path, [said(body, pid=20 + r, gpu=r) for r in range(4) for body in world_and_pairs(r)]
     )
@@ -201,7 +201,7 @@ def test_one_process_with_a_thread_per_gpu(tmp_path):
     assert edges(comm) == dict.fromkeys([(0, 1), (1, 0)], "P2P/direct pointer")
 
 
-def test_of_a_release_that_names_no_communicator_only_version_and_settings_are_known(tmp_path):
+def test_a_release_without_communicator_names_gives_only_its_settings(tmp_path):
     """NCCL 2.10 logs neither ids nor begins; GPUs are PCI addresses."""
     bodies = ["NCCL version 2.10.3+cuda11.3", SETTING_LOG.format("NCCL_P2P_LEVEL", "NVL")]
     bodies += ["Channel 00/02 :    0   1", "Channel 00 : 0[1a000] -> 1[1b000] via P2P/IPC/read"]
@@ -246,14 +246,14 @@ CONNECTIONS = {
 def test_connections_as_releases_write_them():
     for line, expected in CONNECTIONS.items():
         fact = parse_line(said(line))[2]
-        assert isinstance(fact, Connected)
+        assert isinstance(fact, Connected), line
         assert (
             fact.channel,
             fact.connection,
             fact.from_rank,
             fact.to_rank,
             fact.transport,
-        ) == expected
+        ) == expected, line
 
 
 def test_edges_between_hosts_have_the_senders_words_else_the_receivers(tmp_path):
@@ -274,7 +274,7 @@ def test_edges_between_hosts_have_the_senders_words_else_the_receivers(tmp_path)
     )
 
 
-def test_connections_of_point_to_point_calls_count_only_where_there_are_no_others(tmp_path):
+def test_connections_of_point_to_point_calls_count_only_alone(tmp_path):
     bodies = [init(0, 3, "START"), init(0, 3, "COMPLETE"), via(0, 1, "P2P/CUMEM")]
     bodies += [f"Channel {c:02d}/1 : 0[0] -> {to}[{to}] via SHM" for to in (1, 2) for c in (5, 6)]
     comm = only(read(tmp_path, [said(body) for body in bodies]))
@@ -316,7 +316,7 @@ def test_settings_are_nccls_only_and_all_their_values(tmp_path):
     assert log.settings == {"NCCL_ALGO": "ring,tree", "NCCL_IB_HCA": "mlx5_0 | mlx5_1"}
 
 
-def test_a_last_line_without_its_end_is_not_trusted_and_of_two_lines_in_one_neither_is(tmp_path):
+def test_an_unfinished_last_line_of_a_log_is_not_used(tmp_path):
     text = "\n".join([*ZERO, *ONE])
     assert edges(only(read(tmp_path, text.encode()))) == {(0, 1): "P2P/CUMEM"}
     assert edges(only(read(tmp_path, text.removesuffix("MEM").encode()))) == {(0, 1): "P2P/CUMEM"}
@@ -357,7 +357,7 @@ def test_a_real_log_cut_anywhere_is_read(tmp_path):
         transports = {
             ", ".join(edge.transports) for comm in log.communicators for edge in comm.edges or ()
         }
-        assert transports <= {"SHM/direct/direct"}
+        assert transports <= {"SHM/direct/direct"}, size
 
 
 def test_a_file_without_nccl_is_refused_as_it_was_named_with_a_way_out(

@@ -107,7 +107,7 @@ def test_payloads_of_other_libraries_are_left_alone(tmp_path):
     ]  # by process
 
 
-def test_nccl_is_known_by_its_text_where_no_row_names_its_domain_whose_name_may_be_of_the_table(
+def test_nccl_is_recognized_by_text_without_a_domain_row(
     tmp_path,
 ):
     built = reduced(10, 1, builder_=TraceBuilder(NEW)).nccl_payload(
@@ -147,7 +147,7 @@ def test_communicators_have_sizes_by_process(tmp_path):
     assert found.comm_ranks == {here: (7, 8), there: (2, 4)}
 
 
-def test_a_communicator_of_two_sizes_has_none_and_another_release_says_it_elsewhere(tmp_path):
+def test_a_communicator_with_two_sizes_has_no_size(tmp_path):
     found = read(tmp_path, created(created(builder(), 1, 8, 4, 3), 2, 8, 2, 1))
     assert found.comm_sizes.num_rows == 0
     assert found.comm_ranks == {builder().global_pid(): (3, 4)}
@@ -175,7 +175,7 @@ def test_no_export_without_blobs_or_their_description_or_a_table_has_payloads(tm
     assert (found.comm_ranks, found.n_undecoded) == ({}, 0)
     for without in (NVTX, ENTRIES, "NVTX_PAYLOAD_SCHEMAS") if ENTRIES in built.schema else ():
         found = read(tmp_path, reduced(10, 1), without=(without,))
-        assert (found.table.num_rows, found.n_undecoded) == (0, 0)
+        assert (found.table.num_rows, found.n_undecoded) == (0, 0), without
 
 
 OTHERS = {"nvtx": NVTX, "schemas": "NVTX_PAYLOAD_SCHEMAS", "entries": ENTRIES}
@@ -214,7 +214,7 @@ OF_2_21 = " WHERE schemaId = 16777222"
         ),
     ],
 )
-def test_blobs_that_do_not_fit_and_those_of_a_bad_description_are_counted_and_ignored(
+def test_blobs_with_a_bad_size_or_description_are_counted_and_ignored(
     tmp_path, change, is_described
 ):
     built = builder().nccl_payload(10, "ncclAllGather", {BYTES: 9}, nccl.NCCL_2_19)
@@ -231,7 +231,7 @@ def test_each_process_may_repeat_the_description(tmp_path):
     assert rows(read(tmp_path, built), "message_bytes") == [(1,)]
 
 
-def test_a_field_that_sticks_out_of_the_payload_or_is_of_another_type_is_left_out(tmp_path):
+def test_a_field_beyond_the_payload_is_left_out(tmp_path):
     layout = replace(nccl.NCCL_2_21, size=16, entries=FIELDS)
     built = builder().nccl_payload(10, "ncclSend", {COMM: 1, BYTES: 2}, layout)
     found = read(tmp_path, built, f"UPDATE {ENTRIES} SET offset = 9 WHERE idx = 1")

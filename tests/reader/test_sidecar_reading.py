@@ -62,7 +62,7 @@ def test_each_node_may_have_its_own_and_one_of_another_name_is_not_even_read(tmp
     assert (len(result.found), result.problems) == (1, ())
 
 
-def test_one_that_names_none_of_the_reports_is_left_alone_and_each_directory_has_its_own_or_none(
+def test_a_sidecar_of_other_reports_is_ignored(
     tmp_path,
 ):
     put(tmp_path, {"ranks": [{"rank": 0, "report": "ddp_7"}, {"rank": 1}]})
@@ -163,7 +163,7 @@ def test_what_a_capture_writes_is_what_is_read(tmp_path):
     assert one.sidecar.topology_name == "ddp.topo.txt"
 
 
-def test_an_empty_object_says_nothing_unknown_keys_are_ignored_and_texts_are_fit_to_show(tmp_path):
+def test_an_empty_sidecar_says_nothing_and_unknown_keys_are_ignored(tmp_path):
     nothing = parse_sidecar(b"{}", tmp_path)
     assert nothing.facts == RunCapture()
     more = {"capture_version": 1, "later": {"a": [1]}, "ranks": [], "git_commit": None}
@@ -307,12 +307,12 @@ NO_FAMILIES = (
 )
 
 
-def test_a_pattern_means_a_family_if_it_is_a_text_with_numbers_and_is_never_run(tmp_path):
+def test_a_sidecar_pattern_is_a_family_and_never_run(tmp_path):
     for pattern, family in (FAMILIES | dict.fromkeys(NO_FAMILIES)).items():
         assert family_of_pattern(pattern) == family, pattern
         assert (
             parse_sidecar(json.dumps({"step_pattern": pattern}).encode(), tmp_path).family == family
-        )
+        ), pattern
     with pytest.raises(ValueError, match=r"\b500\b"):
         parse_sidecar(json.dumps({"step_pattern": "(" * 501}).encode(), tmp_path)
 
@@ -342,7 +342,9 @@ def test_logs_and_topology_are_read_also_through_a_link_to_their_directory(tmp_p
         log, topology, problems = beside(
             folder, nccl_log_files=["a.log", "b.log"], topology_file="topo.txt"
         )
-        assert (log.communicators != (), topology.link(0, 1), problems) == (True, "NV18", [])
+        assert (log.communicators != (), topology.link(0, 1), problems) == (True, "NV18", []), (
+            folder
+        )
 
 
 def test_what_cannot_be_read_is_told_and_the_rest_is_used(tmp_path, worded):
@@ -413,7 +415,7 @@ def read(folder, text):
     return read_topology(path)
 
 
-def test_gpus_and_nics_are_read_between_affinities_legends_other_output_and_line_ends_of_windows(
+def test_gpus_and_nics_are_read_from_any_topology_layout(
     tmp_path,
 ):
     assert read(tmp_path, WITH_NICS) == TWO_NICS
@@ -484,7 +486,7 @@ def test_other_files_and_what_is_no_file_are_refused_with_a_way_out(tmp_path, wo
     for case, text in enumerate(OTHERS):
         with pytest.raises(InputError) as refused:
             read(tmp_path, text)
-        assert refused.value.subject == str(tmp_path / "topo.txt")
+        assert refused.value.subject == str(tmp_path / "topo.txt"), case
         worded(refused.value.lines(), f"file {case}")
     for path in (tmp_path, tmp_path / "missing"):
         with pytest.raises(NsyspipeError):

@@ -56,9 +56,7 @@ def read_only(reports):
 
 
 @pytest.mark.slow
-def test_the_program_leaves_everything_as_it_was_and_nothing_where_it_was_started(
-    reports, tmp_path
-):
+def test_the_program_leaves_all_files_as_they_were(reports, tmp_path):
     here = tmp_path / "here"
     here.mkdir()
     before = snapshot(reports)
@@ -78,7 +76,7 @@ def test_read_only_reports_in_a_read_only_directory_are_read(read_only):
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc to list open files")
-def test_analysis_also_one_that_fails_leaves_everything_as_it_was_and_no_report_open(reports):
+def test_a_failed_analysis_leaves_all_files_and_no_open_report(reports):
     before = snapshot(reports)
     assert figures(nsyspipe.load(reports, jobs=1)) == STEADY
     with pytest.raises(nsyspipe.NsyspipeError):
@@ -124,7 +122,7 @@ def hold(report):  # another process runs statements on it, and keeps it open
     for other in others:
         other.stdin.close()
         other.stdout.close()
-        assert other.wait(timeout=10) == 0
+        assert other.wait(timeout=10) == 0, other
 
 
 WRITE = f"UPDATE {STRINGS} SET value = value || 'x'"
@@ -223,7 +221,7 @@ def test_what_may_not_be_read_entered_or_listed_is_refused(report, folders, word
         PLACES.values(), json.loads(done.stdout), strict=True
     ):
         if is_read:
-            assert (code, err) == (0, "")
+            assert (code, err) == (0, ""), is_read
         else:
             assert_refused(subprocess.CompletedProcess([], code, out, err))
     said = json.loads(done.stdout)[0][2]

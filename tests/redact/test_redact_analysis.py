@@ -64,7 +64,7 @@ def assert_same(folder, copies, hosts=("node0",), names="*.sqlite"):
     original, tables = answers(reports)
     text = json.dumps(original)
     for index, host in enumerate(hosts):
-        assert json.dumps(host) in text
+        assert json.dumps(host) in text, index
         text = text.replace(json.dumps(host), f'"host-{index}"')
     redacted, tables_of_copy = answers([copies / report.name for report in reports])
     renamed = json.loads(text)
@@ -153,7 +153,7 @@ LAYOUTS = [
 
 
 @pytest.mark.parametrize("some", [LAYOUTS[2:], LAYOUTS], ids=["all decoded", "some not"])
-def test_payloads_say_the_same_and_those_that_cannot_be_decoded_are_counted_alike(tmp_path, some):
+def test_redacted_payloads_have_the_same_values_and_counts(tmp_path, some):
     ranks = [_real_version(steady_rank(rank, version=NEW).domain("NCCL", 1)) for rank in range(2)]
     foreign = PayloadLayout(9, 16, (Entry("rank", 5, 0), Entry("bytes", 18, 8)))
     for number, rank in enumerate(ranks):
@@ -196,7 +196,7 @@ def test_that_nvtx_was_traced_without_a_range_stays(tmp_path):
     assert "no-nvtx-ranges" in {one["code"] for one in original["problems"]}
 
 
-def test_what_is_rare_or_of_an_unexpected_form_means_the_same_without_its_words(tmp_path):
+def test_rare_forms_keep_their_meaning_without_their_words(tmp_path):
     """Graphs, memsets, marks, open ranges; ranks that contradict each other, devices by serial number; WAL, ``_V2``."""
     ranks = [nullable(steady_rank(rank)) for rank in range(2)]
     for rank in ranks:
@@ -254,7 +254,7 @@ def test_how_the_export_was_limited_means_the_same(tmp_path, tables, lazy):
     assert_same(write(tmp_path / "reports", *ranks), tmp_path / "copies")
 
 
-def test_every_variable_stays_and_models_that_no_pattern_knows_stay_apart_from_those_it_knows(
+def test_redaction_keeps_variables_and_separates_unknown_models(
     tmp_path,
 ):
     names = {

@@ -66,25 +66,25 @@ def test_it_is_what_whatif_answers(runs, loaded, capture, files):
     assert set(found) & set(SCENARIOS)
     for name, row in found.items():
         if name not in SCENARIOS:
-            assert row["expected_ns_per_step"] is None
+            assert row["expected_ns_per_step"] is None, name
             continue
         answer, evidence = answers[SCENARIOS[name]], row["evidence"]
-        assert evidence["replay_change"] == answer.label
+        assert evidence["replay_change"] == answer.label, name
         if answer.refused is not None:
-            assert row["expected_ns_per_step"] is None
-            assert evidence["replay_refused"] == answer.refused
+            assert row["expected_ns_per_step"] is None, name
+            assert evidence["replay_refused"] == answer.refused, name
             continue
         # No setting, or a link of which it was not recorded whether it connects them.
         what = {"comm-bound": "limit", "slow-link": "" if files else "conditional"}.get(name, "")
-        assert answer.is_advised is not bool(what)
-        assert row["expected_ns_per_step"] == (None if what else answer.mean_gain_ns)
+        assert answer.is_advised is not bool(what), name
+        assert row["expected_ns_per_step"] == (None if what else answer.mean_gain_ns), name
         gains = {one: evidence.get(f"replay_{one}_ns_per_step") for one in ("limit", "conditional")}
-        assert gains == {one: answer.mean_gain_ns if one == what else None for one in gains}
+        assert gains == {one: answer.mean_gain_ns if one == what else None for one in gains}, name
         # Of a few steps mean and median differ little.
         gain = answer.gain_pct / 100 * evidence["replay_step_time_ns"] / (1 - answer.gain_pct / 100)
-        assert answer.mean_gain_ns == pytest.approx(gain, rel=0.02, abs=0.001 * gain)
+        assert answer.mean_gain_ns == pytest.approx(gain, rel=0.02, abs=0.001 * gain), name
         times = [evidence[f"replay_step_time_{name}ns"] for name in ("", "low_", "high_")]
-        assert times == [answer.step_time_ns, answer.low_ns, answer.high_ns]
+        assert times == [answer.step_time_ns, answer.low_ns, answer.high_ns], name
 
 
 def test_bounds_order_and_all_else_stay_and_no_bound_cuts_what_is_expected(loaded):
@@ -96,7 +96,7 @@ def test_bounds_order_and_all_else_stay_and_no_bound_cuts_what_is_expected(loade
     ]
     assert after.select(kept).equals(before.select(kept))
     for one, other in zip(told(before).values(), told(after).values(), strict=True):
-        assert one["evidence"].items() <= other["evidence"].items()
+        assert one["evidence"].items() <= other["evidence"].items(), one
     # What is expected is not cut to the bound.
     low = schema.FINDINGS.from_rows(
         [row | {"saving_ns_per_step": 1e6} for row in before.to_pylist()]
@@ -126,9 +126,9 @@ def test_a_run_that_is_not_replayed_says_why_and_has_its_findings(
     found = told(run.findings())
     assert set(found) == {"comm-bound", "single-bucket"}
     for name, row in found.items():
-        assert row["expected_ns_per_step"] is None
+        assert row["expected_ns_per_step"] is None, name
         worded(row["evidence"]["replay_refused"], name)
-        assert "replay_step_time_ns" not in row["evidence"]
+        assert "replay_step_time_ns" not in row["evidence"], name
     gone = [row["message"] for row in run.problem_rows if row["code"] == "reports-changed"]
     assert bool(gone) == (n_steps > 2 and most is None)
     for message in gone:
@@ -192,5 +192,5 @@ def test_a_slow_link_is_replayed_with_the_fastest_that_it_speaks_of():
         (63e9, "pcie5x16"),
         (None, None),
     ):
-        assert advised_change("slow-link", promised) == (link and Knobs(link=link))
+        assert advised_change("slow-link", promised) == (link and Knobs(link=link)), promised
     assert advised_change("launch-bound", None) is None  # an advice that no replay knows

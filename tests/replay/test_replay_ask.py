@@ -138,10 +138,10 @@ def test_the_capture_its_limit_and_the_least_range_are_told(ask):
     assert only(ask(FAST, perfect_overlap=True)).low_ns == pytest.approx(WORK, abs=US)
     for run in (SINGLE.changed(transfer=(MS,)), SINGLE.changed(late=(0, MS))):
         found = ask(run)
-        assert found.limit_step_time_ns
+        assert found.limit_step_time_ns, run
         for one in found.scenarios:
             if one.refused is None and one.step_time_ns >= found.limit_step_time_ns:
-                assert one.low_ns >= found.limit_step_time_ns
+                assert one.low_ns >= found.limit_step_time_ns, one
 
 
 def test_the_link_that_nccl_says_it_uses_gives_what_it_gave(tmp_path):
@@ -289,9 +289,7 @@ def test_given_bytes_are_told_with_the_type_that_is_known(ask, datatype, gradien
     worded(found.assumptions[0])
 
 
-def test_given_bytes_change_nothing_by_themselves_but_how_they_are_spread_is_an_estimate(
-    ask, worded
-):
+def test_the_spread_of_bytes_over_collectives_is_an_estimate(ask, worded):
     answers = ask(VIEW), ask(VIEW, gradient_bytes=BYTES)
     plain, by_bytes = ({one.id: one for one in answer.scenarios} for answer in answers)
     assert plain.keys() == by_bytes.keys()
@@ -369,7 +367,7 @@ BITS = ["200Gb/s", "200gb/s", "200Gbit/s", "200Gbits/s", "200Gbps", "200 GBit/s"
 
 
 @pytest.mark.parametrize("text", NO_BANDWIDTHS + BITS)
-def test_what_is_no_bandwidth_is_refused_with_an_example_and_bits_with_both_readings(text, worded):
+def test_a_bad_bandwidth_is_refused_with_an_example(text, worded):
     with pytest.raises(OptionError) as raised:
         parse_bandwidth(text)
     # 200 Gbit are 25 GB.
@@ -408,9 +406,7 @@ GIVEN = {
 
 
 @pytest.mark.parametrize(("changes", "given"), GIVEN.values(), ids=GIVEN)
-def test_given_holds_what_is_changed_only_and_is_said_in_the_words_of_the_options(
-    changes, given, worded
-):
+def test_given_holds_only_changed_options(changes, given, worded):
     asked = knobs_of(**changes)
     assert (asked.given, bool(asked)) == (given, bool(given))
     worded(asked.label)
@@ -438,7 +434,7 @@ def test_links_are_known_by_their_names_and_those_of_gpus(word, link, rate):
     assert LINKS[link].bus_bytes_per_s < LINKS[link].nominal_bytes_per_s
 
 
-def test_a_link_or_a_unit_that_is_not_known_is_answered_with_the_form_that_takes_any(worded):
+def test_an_unknown_link_or_unit_is_answered_with_the_general_form(worded):
     with pytest.raises(OptionError) as raised:
         knobs_of(link="carrier-pigeon")
     worded(raised.value.lines(), "a link")
@@ -471,7 +467,9 @@ def test_it_has_every_change_the_largest_gain_first_and_what_is_refused_last(ask
     gains = [one.gain_pct for one in found.scenarios]
     assert gains == sorted(gains, reverse=True)
     for name in ("id", "step_time_ns"):
-        assert found.table()[name].to_pylist() == [getattr(one, name) for one in found.scenarios]
+        assert found.table()[name].to_pylist() == [getattr(one, name) for one in found.scenarios], (
+            name
+        )
     refused = [one.refused is not None for one in ask(VIEW).scenarios]
     assert refused == sorted(refused)
     assert any(refused)
@@ -520,7 +518,7 @@ def test_a_change_names_the_finding_that_advises_it_and_its_bound(ask, loaded):
         assert (by_id[name].finding, by_id[name].finding_saving_ns) == (
             finding,
             savings.get(finding),
-        )
+        ), name
     assert by_id["perfect-overlap"].finding_saving_ns == pytest.approx(
         80 * MS
     )  # of each step 80 ms are exposed
@@ -531,7 +529,7 @@ def test_a_change_names_the_finding_that_advises_it_and_its_bound(ask, loaded):
     assert (several.finding, several.finding_saving_ns) == (None, None)
 
 
-def test_findings_are_listed_under_a_heading_that_holds_for_the_replayed_ones_alone(ask, loaded):
+def test_findings_are_listed_under_a_heading_of_replayed_ones(ask, loaded):
     run = loaded(SINGLE)
     said = [*whatif_blocks(ask(SINGLE), run)]
     place = next(

@@ -90,7 +90,7 @@ def test_of_ranks_that_are_missing_only_what_the_others_do_can_be_asked(tmp_path
     ):
         answer = whatif(there, **change)
         worded(refusal(answer), ", ".join(change))
-        assert answer.limit_step_time_ns is None
+        assert answer.limit_step_time_ns is None, change
 
 
 def test_what_takes_long_to_replay_is_refused(ask, monkeypatch, worded):
@@ -235,7 +235,7 @@ def test_a_straggler_that_waits_for_launches_can_be_balanced(written, worded):
     # Its all-reduces are on a stream of their own: both are answered with no_wait.
     for change in ({"bandwidth": "2x"}, {"perfect_overlap": True}):
         worded(refusal(whatif(run, **change)), *change)
-        assert only(whatif(run, **change, no_wait=True)).step_time_ns <= 12.1 * MS
+        assert only(whatif(run, **change, no_wait=True)).step_time_ns <= 12.1 * MS, change
     # Rank 0's own work is 10 ms, then the all-reduce of 2 ms.
     assert only(whatif(run, no_wait=True)).step_time_ns == pytest.approx(12 * MS, rel=0.01)
 

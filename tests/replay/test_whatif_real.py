@@ -80,7 +80,7 @@ def test_a_link_that_the_run_or_its_machine_has_is_not_of_another_one(runs, name
     for link, place in places.items():
         for more in ({}, {"bucket_mb": 25}):  # whatever else is changed
             (one,) = whatif(run, link=link, **more).scenarios
-            assert (link, one.link_place) == (link, place)
+            assert (link, one.link_place) == (link, place), more
 
 
 @pytest.mark.parametrize(("name", "refused"), REFUSED.items(), ids=REFUSED)
@@ -148,8 +148,8 @@ def test_what_was_predicted_is_what_was_measured(captures):
     chosen = [measured(one, captures) for one in ONE_CHANGE if one.knobs is not None]
     more = [measured(one, captures) for one in MORE_CHANGES if one.knobs is not None]
     for most, rows in ((0.05, chosen), (0.06, more)):
-        assert {one.pair.name: one.refused for one in rows if one.refused is not None} == {}
-        assert {one.pair.name: one.error for one in rows if abs(one.error) > most} == {}
+        assert {one.pair.name: one.refused for one in rows if one.refused is not None} == {}, most
+        assert {one.pair.name: one.error for one in rows if abs(one.error) > most} == {}, most
     for one in chosen + more:
         assert one.low_ns <= one.predicted_ns <= one.high_ns, one.pair.name
         # What no change of the communication can beat; balanced ranks and copies left out can.

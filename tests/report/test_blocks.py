@@ -48,7 +48,7 @@ def text(width, blocks=BLOCKS):
     return as_text(blocks, Console(width=width)).splitlines()
 
 
-def test_they_stand_apart_and_a_narrow_terminal_says_which_columns_it_goes_without(pinned):
+def test_a_narrow_terminal_names_the_columns_it_leaves_out(pinned):
     page = as_markdown(BLOCKS, ["<!-- a -->"], "nsyspipe x")
     pinned(
         "blocks",
@@ -130,7 +130,7 @@ def test_a_chart_brings_its_data_its_table_and_what_draws_it():
     assert [part for part in parts if part not in page] == []
 
 
-def test_bars_and_intervals_of_a_track_are_placed_around_the_middle_and_cut_at_its_ends():
+def test_bars_of_a_track_are_centered_and_cut_at_its_ends():
     def drawn(*track):
         table = kinds.Table("x", [kinds.Field("y", kind="track")], [[kinds.Track(*track)]])
         page = blocks_page([table], "x", ("nsyspipe-x", ""))

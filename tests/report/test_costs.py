@@ -136,13 +136,11 @@ def test_a_capture_has_totals_and_no_column_of_steps(tmp_path, worded):
         TraceBuilder().env(RANK=0).gpu().kernel(0, 600, launch=-10).nccl(600, 1000, launch=-5),
     )
     for text in (summary_text(run, Console(width=100), n_top=3), markdown(run, 3)):
-        assert "gemm" in text
+        assert "gemm" in text, text
     assert "gemm" not in summary_text(run, Console(width=100))
 
 
-def test_the_tables_are_told_only_where_they_are_asked_for_but_traffic_of_a_grid_in_a_comment(
-    tmp_path, worded
-):
+def test_cost_tables_are_printed_only_on_request(tmp_path, worded):
     run = run_of(tmp_path, *(grid_rank(rank, 2, 8) for rank in range(8)))
     comment = markdown(run)
     (parallelism,) = [
@@ -179,7 +177,9 @@ def test_pandas_reads_the_file_as_it_is(tmp_path, steady_run):
     assert frame["run_id"].unique().tolist() == ["r1"]
     assert frame.groupby("table").size().to_dict() == {"collectives": 1, "kernels": 3, "traffic": 1}
     for row, expected in zip(frame.to_dict("records"), costs, strict=True):
-        assert {name: None if pd.isna(row[name]) else row[name] for name in expected} == expected
+        assert {name: None if pd.isna(row[name]) else row[name] for name in expected} == expected, (
+            row
+        )
     assert run_id_of_csv(tmp_path / "costs.csv") == "r1"
 
 
@@ -199,7 +199,7 @@ def test_names_in_a_file_drive_no_spreadsheet_and_what_is_not_known_is_empty(tmp
         ("run_id,table\n", None),
     ):
         path.write_text(content, encoding="utf-8")
-        assert run_id_of_csv(path) == expected
+        assert run_id_of_csv(path) == expected, content
 
 
 def test_the_sample_runs_say_what_costs_most(printed, pinned):

@@ -93,7 +93,7 @@ def test_runs_are_joined_only_where_their_steps_do_the_same_work():
     assert {*names(*works[1:], step_family="x #")} == {("", None)}
     for other in ({"kernel": "conv"}, {"n_sharing": 2}, {"source": "repetition"}):
         said = [f", compute 20 ms a step, like {label}" for label in "ab"]
-        assert [name for name, _ in names(work_text(2e7), work_text(2e7, **other))] == said
+        assert [name for name, _ in names(work_text(2e7), work_text(2e7, **other))] == said, other
     assert [name for name, _ in names(work_text(None), works[2], work_text(None))][:2] == [
         ", compute not known",
         ", compute 20 ms a step",
@@ -131,7 +131,7 @@ def test_series_are_those_that_compare_ranks_together(real, store):
             of_series.setdefault(series, []).append(row["run_id"])
         assert {tuple(sorted(some)) for some in of_series.values()} == {
             tuple(sorted(kind.labels)) for kind in nsyspipe.compare(runs).kinds
-        }
+        }, rows
 
 
 def test_facets_hold_the_values_in_their_own_order():
@@ -236,7 +236,7 @@ def test_pages_are_looked_for_in_order(tmp_path):
     }
     for folder, url in places.items():
         page_of(tmp_path / folder / "a.html", "a")
-        assert links(tmp_path, tmp_path / "given")["a"] == f"./{url}a.html"
+        assert links(tmp_path, tmp_path / "given")["a"] == f"./{url}a.html", folder
     # A page of another run or of anything else is none.
     page_of(tmp_path / "site" / "a.html", "b")
     (tmp_path / "site" / "c.html").write_text("<html>")
@@ -247,7 +247,7 @@ def test_urls_are_relative_and_encoded_whether_names_are_text_or_not(tmp_path):
     for name, url in ((os.fsencode('p 100%"?#é'), "p%20100%25%22%3F%23%C3%A9"), (b"p\xff", "p%FF")):
         pages = tmp_path / os.fsdecode(name)
         page_of(pages / "a.html", "a")
-        assert links(tmp_path, pages)["a"] == f"./../{url}/a.html"
+        assert links(tmp_path, pages)["a"] == f"./../{url}/a.html", name
 
 
 def page(store, **options):
@@ -357,9 +357,7 @@ def saved(steady, store):
     return store
 
 
-def test_a_page_is_written_from_the_store_and_anew_only_when_it_is_older_than_its_run(
-    saved, tmp_path
-):
+def test_a_page_is_written_anew_only_if_older_than_its_run(saved, tmp_path):
     seen = []
     assert (
         dashboard.write_pages(
@@ -373,7 +371,7 @@ def test_a_page_is_written_from_the_store_and_anew_only_when_it_is_older_than_it
     path.write_text(text + "kept")
     for force, expected in ((False, text + "kept"), (True, text)):
         dashboard.write_pages(saved, ["mine"], tmp_path / "pages", force=force)
-        assert path.read_text() == expected
+        assert path.read_text() == expected, force
     path.write_text(text + "old")
     os.utime(path, ns=(0, 0))
     dashboard.write_pages(saved, ["mine"], tmp_path / "pages")

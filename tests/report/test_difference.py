@@ -355,14 +355,14 @@ def test_all_formats_say_what_became_of_the_gate_and_whose_they_are(runs, faster
         path.write_text(chosen.text(), encoding="utf-8")
         assert {other: formats[other].identity_of(path) for other in formats} == dict.fromkeys(
             formats
-        ) | {name: ids}
+        ) | {name: ids}, name
         for content in ("", "nothing", "7", "[", "null", '{"a": 1}'):
             meta = f'<meta name="nsyspipe-diff-runs" content="{html.escape(content)}">'
             page = f'<!doctype html><html lang="en"><head><meta charset="utf-8">{meta}'
             for text in (content, page):
                 path.write_text(text, encoding="utf-8")
-                assert chosen.identity_of(path) != ids
-        assert chosen.identity_of(tmp_path / "missing") is None
+                assert chosen.identity_of(path) != ids, text
+        assert chosen.identity_of(tmp_path / "missing") is None, name
 
 
 def test_throughput_is_judged_as_step_time_is(tmp_path, faster):
@@ -375,12 +375,14 @@ def test_throughput_is_judged_as_step_time_is(tmp_path, faster):
         {row["metric"]: row for row in each.metrics.to_pylist()} for each in (found, faster)
     ):
         time, rate = rows["step_time"], rows["throughput"]
-        assert rate["verdict"] == time["verdict"]
-        assert rate["baseline"] == pytest.approx(1e9 / time["baseline"])
-        assert rate["delta"] == pytest.approx(1e9 / time["candidate"] - 1e9 / time["baseline"])
+        assert rate["verdict"] == time["verdict"], rows
+        assert rate["baseline"] == pytest.approx(1e9 / time["baseline"]), rows
+        assert rate["delta"] == pytest.approx(1e9 / time["candidate"] - 1e9 / time["baseline"]), (
+            rows
+        )
         per_ns = 1e9 / time["baseline"] / time["candidate"]
-        assert rate["ci_low"] == pytest.approx(-time["ci_high"] * per_ns)
-        assert rate["min_effect"] == pytest.approx(time["min_effect"] * per_ns)
+        assert rate["ci_low"] == pytest.approx(-time["ci_high"] * per_ns), rows
+        assert rate["min_effect"] == pytest.approx(time["min_effect"] * per_ns), rows
     rows = {row["metric"]: row for row in found.metrics.to_pylist()}
     assert rows["step_time"]["delta_pct"] == pytest.approx(-1.96)
     assert rows["throughput"]["delta_pct"] == pytest.approx(100 * 1.96 / 98.04)

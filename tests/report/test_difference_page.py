@@ -75,7 +75,7 @@ def test_it_says_what_the_terminal_does_how_sure_that_is_and_whose_it_is(faster,
     page = drawn.difference_page(faster)
     assert '<h1 data-verdict="improvement">' in page
     for part in (said.verdict_text(faster), *said.notes(faster)):
-        assert part.partition(",")[0] in words(page)
+        assert part.partition(",")[0] in words(page), part
     path = written(tmp_path, page)
     assert (identity_of_page(path, faster), run_id_of_page(path)) == (
         said.identity_of(faster),
@@ -111,7 +111,7 @@ def test_of_a_run_each_page_and_document_says_that_it_is_uneven(tmp_path):
     ]
     run = plain_run(tmp_path / "before", [in_turn] * 2)
     for text in (words(run_page(run)), markdown(run)):
-        assert "132.0 ms and 1400 ms" in text
+        assert "132.0 ms and 1400 ms" in text, text
     assert document(run)["evenness"]["period"] == 2
 
 

@@ -53,8 +53,10 @@ def test_each_unit_of_time_is_one_letter():
     drawn = [line[start:] for line in (lines[1], lines[2])]
     for lane, letters in zip(picture.timelines[0].lanes, drawn, strict=True):
         for bar in lane.bars:
-            assert letters[bar.start : bar.end] == KINDS[bar.kind].letter * (bar.end - bar.start)
-        assert len(letters) == lane.bars[-1].end
+            assert letters[bar.start : bar.end] == KINDS[bar.kind].letter * (bar.end - bar.start), (
+                bar
+            )
+        assert len(letters) == lane.bars[-1].end, lane
 
 
 def test_bars_of_one_kind_that_touch_have_a_border():
@@ -69,9 +71,9 @@ def test_the_svg_has_each_bar_at_its_place():
     bars = bars_of(picture)
     left = float(boxes[0].get("x"))
     for bar, box in zip(bars, boxes, strict=False):
-        assert box.get("class") == bar.kind
-        assert float(box.get("x")) - left == bar.start * PIXELS_PER_UNIT
-        assert float(box.get("width")) == (bar.end - bar.start) * PIXELS_PER_UNIT - 1
+        assert box.get("class") == bar.kind, bar
+        assert float(box.get("x")) - left == bar.start * PIXELS_PER_UNIT, bar
+        assert float(box.get("width")) == (bar.end - bar.start) * PIXELS_PER_UNIT - 1, bar
     in_legend = boxes[len(bars) :]
     assert {box.get("class") for box in in_legend} == {bar.kind for bar in bars}
 

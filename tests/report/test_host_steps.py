@@ -353,15 +353,18 @@ def test_every_document_says_it_of_a_run_without_ranges_and_of_no_other(runs):
         ]
         assert [CODES & {row["code"] for row in one["problems"]} for one in documents] == [
             codes
-        ] * 4
-        assert json.dumps(documents[0]["run"]["steps_from"]) == f'"{source}"'
+        ] * 4, run
+        assert json.dumps(documents[0]["run"]["steps_from"]) == f'"{source}"', run
 
 
 def test_steps_of_a_trace_are_steps(runs):
     for run in runs:
         file = io.BytesIO()
         perfetto(run, file)
-        assert (b"step 1" in file.getvalue(), b"whole capture" in file.getvalue()) == (True, False)
+        assert (b"step 1" in file.getvalue(), b"whole capture" in file.getvalue()) == (
+            True,
+            False,
+        ), run
 
 
 def test_a_difference_says_that_sides_take_steps_and_backward_from_elsewhere(runs):

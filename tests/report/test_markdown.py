@@ -144,9 +144,7 @@ def test_a_run_id_is_found_again_and_cannot_end_its_comment(steady_run, tmp_path
     assert run_id_of_markdown(path) == run_id
 
 
-def test_a_page_that_is_not_ours_has_no_run_id_and_one_that_went_through_a_web_form_keeps_it(
-    steady_run, tmp_path
-):
+def test_a_page_keeps_its_run_id_through_a_web_form(steady_run, tmp_path):
     path = tmp_path / "notes.md"
     assert run_id_of_markdown(path) is None
     assert run_id_of_markdown(tmp_path) is None
@@ -160,7 +158,7 @@ def test_a_page_that_is_not_ours_has_no_run_id_and_one_that_went_through_a_web_f
         f"<!-- nsyspipe:whatif -->\n{key}",
     ):
         path.write_text(text)
-        assert run_id_of_markdown(path) is None
+        assert run_id_of_markdown(path) is None, text
     path.write_bytes(b"\xff\xfe\x00")
     assert run_id_of_markdown(path) is None
     path.write_bytes(markdown(steady_run).replace("\n", "\r\n").encode())
@@ -218,10 +216,10 @@ PIECES = st.sampled_from(
 def test_any_text_is_shown_as_it_is(text):
     for write in (escaped, prose):
         page = Page(f"x {write(text)} y\n\n| h |\n| --- |\n| x {write(text)} y |\n")
-        assert page.texts == [f"x {printable(text)} y"]
-        assert page.tables == [[["h"], [f"x {printable(text)} y"]]]
-        assert not page.links
-        assert not page.reached
+        assert page.texts == [f"x {printable(text)} y"], write
+        assert page.tables == [[["h"], [f"x {printable(text)} y"]]], write
+        assert not page.links, write
+        assert not page.reached, write
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def lines_of(page):
 def test_a_verdict_begins_with_the_headline_of_the_page(steady_run, without_gpu, worded):
     for run in (steady_run, without_gpu):
         (headline,) = re.findall(r"<h1.*?</h1>", run_page(run), re.DOTALL)
-        assert run.verdict.startswith(words_of(headline))
+        assert run.verdict.startswith(words_of(headline)), run
     board, answer = nsyspipe.compare({"a": steady_run}), nsyspipe.whatif(steady_run, bucket_mb=25)
     worded(board.verdict, "scoreboard")
     worded(answer.verdict, "answer")
@@ -121,8 +121,8 @@ def test_every_answer_is_small_and_whole_and_takes_names_for_text(steady):
         nsyspipe.whatif(run),
     ]:
         shown = answer._repr_html_()
-        assert len(shown) < 20_000
-        assert not re.search(r"<(script|img|link|iframe)|url\(|\n\s*\n", shown)
+        assert len(shown) < 20_000, answer
+        assert not re.search(r"<(script|img|link|iframe)|url\(|\n\s*\n", shown), answer
         style = re.search(r"<style>(.*?)</style>", shown, re.DOTALL)[1]
         of_all = re.sub(
             r"/\*.*?\*/|(?s:^\.nsyspipe:not\(#_\) \{$.*?^\}$)", "", style, flags=re.MULTILINE
@@ -132,8 +132,8 @@ def test_every_answer_is_small_and_whole_and_takes_names_for_text(steady):
                 r"^(?!\.nsyspipe:is\(|\.nsyspipe \{|@keyframes nsyspipe-)\S.*", of_all, re.MULTILINE
             )
             == []
-        )
-        assert shown.count("<style>") == shown.count("</style>") == 1
+        ), answer
+        assert shown.count("<style>") == shown.count("</style>") == 1, answer
 
 
 @pytest.mark.slow
@@ -191,7 +191,7 @@ def test_figures_are_logged_beside_an_experiment(monkeypatch, steady_run, servic
 
 def test_the_suffix_says_what_is_written_and_steps_are_for_traces_only(steady_run, tmp_path):
     for name in ("run.json", "run.md", "run.csv", "run.html", "run.pftrace", "run.PERFETTO-TRACE"):
-        assert export.write(steady_run, tmp_path / name) == tmp_path / name
+        assert export.write(steady_run, tmp_path / name) == tmp_path / name, name
     assert (tmp_path / "run.json").read_text() == dumps(document(steady_run))
     assert (tmp_path / "run.md").read_text() == markdown(steady_run)
     assert (tmp_path / "run.csv").read_text() == costs_csv(steady_run)
@@ -214,9 +214,9 @@ def test_what_cannot_be_written_is_refused(steady_run, tmp_path, name, steps, wo
 def test_a_what_if_is_written_as_the_command_writes_it(steady_run, tmp_path, worded):
     answer = nsyspipe.whatif(steady_run)
     for name in ("w.json", "w.md", "w.html"):
-        assert {export.write(answer, tmp_path / name) for _ in range(2)} == {
-            tmp_path / name
-        }  # its own file
+        assert {export.write(answer, tmp_path / name) for _ in range(2)} == {tmp_path / name}, (
+            name
+        )  # its own file
     assert (
         json.loads((tmp_path / "w.json").read_text())["run"]["run_id"] == steady_run.header.run_id
     )
@@ -246,5 +246,5 @@ def test_a_saved_run_reads_like_the_run(steady_run, tmp_path, worded):
     assert repr(steady_run).startswith(repr(back)[:-1])
     assert back.inputs == (tmp_path / "runs",)
     for ours, theirs in zip(steady_run.operations((1, 2)), back.operations((1, 2)), strict=True):
-        assert ours[0] == theirs[0]
-        assert all(one.equals(other) for one, other in zip(ours[1:], theirs[1:], strict=True))
+        assert ours[0] == theirs[0], ours
+        assert all(one.equals(other) for one, other in zip(ours[1:], theirs[1:], strict=True)), ours

@@ -47,19 +47,19 @@ DEFICIENCIES = {
 }
 
 
-def test_the_library_is_the_one_that_the_readme_names_and_comes_with_its_licences():
+def test_echarts_has_the_documented_version_and_its_licenses():
     named = re.search(r"sha256 of `echarts.min.js`: `([0-9a-f]{64})`", read_asset("README.md"))
     assert hashlib.sha256((ASSETS / LIBRARY).read_bytes()).hexdigest() == named[1]
     for name in ("LICENSE", "NOTICE", "LICENSE-d3"):
-        assert (ASSETS / "echarts-licenses" / name).stat().st_size > 100
+        assert (ASSETS / "echarts-licenses" / name).stat().st_size > 100, name
 
 
-def test_our_scripts_and_styles_reach_for_nothing_outside_and_write_no_html_from_text():
+def test_scripts_and_styles_load_nothing_from_outside():
     own = "".join(path.read_text() for path in ASSETS.glob("*.js") if path.name != LIBRARY)
     for text in (own, *(path.read_text() for path in ASSETS.glob("*.css"))):
         assert not re.search(
             r"https?://(?!www\.w3\.org/)|@import|url\(|\bfetch\(|XMLHttpRequest|WebSocket", text
-        )
+        ), text
     assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(", own)
 
 
@@ -93,7 +93,7 @@ def colours(theme: int) -> dict[str, np.ndarray]:
         "surface",
     ):
         both = re.search(rf"--{name}: light-dark\((#[0-9a-f]{{6}}), (#[0-9a-f]{{6}})\)", tokens)
-        assert both
+        assert both, name
         value = np.array([int(both[theme + 1][at : at + 2], 16) / 255 for at in (1, 3, 5)])
         found[name.removeprefix("c-").removeprefix("p-")] = np.where(
             value <= 0.04045, value / 12.92, ((value + 0.055) / 1.055) ** 2.4
@@ -149,7 +149,7 @@ def test_text_has_the_contrast_of_wcag_aa(theme, ink):
     assert min(contrast(found[lane], found["surface"]) for lane in lanes) >= 3
 
 
-def test_data_hold_nothing_that_ends_a_script_element_have_one_order_and_only_what_json_has_words_for():
+def test_page_data_cannot_end_a_script_element():
     names = ["</script>", "<!--", "a & b", "line\u2028end\u2029"]
     assert not set(as_json(names)) & set("<>&\u2028\u2029")
     assert json.loads(as_json(names)) == [*map(cut, names)]

@@ -84,17 +84,17 @@ def check_steps(track, shown, shift):
         ("waiting in communication", "wait_ns"),
     ):
         known = [row for row in shown if row[figure] is not None]
-        assert (name in steps.names) == bool(known)
+        assert (name in steps.names) == bool(known), name
         if not known:
             continue
         derived = steps.child(name)
-        assert derived.total == sum(row[figure] for row in known)
+        assert derived.total == sum(row[figure] for row in known), name
         for row in known:
             first, last = row["start_ns"] + shift, row["end_ns"] + shift
             assert (
                 sum(max(min(end, last) - max(start, first), 0) for start, end in derived.times)
                 == row[figure]
-            )
+            ), row
 
 
 def check_ranges(track, ranges, shift):
@@ -108,7 +108,7 @@ def check_ranges(track, ranges, shift):
         assert all(
             one.parent is None or one.parent.notes["step"] == one.notes["step"]
             for one in host.slices
-        )
+        ), host
 
 
 def check_flows(found):
@@ -120,8 +120,8 @@ def check_flows(found):
         for one in thread.slices
     }
     for slices in found.flows().values():
-        assert len({(one.notes["step"], one.notes["seq"]) for one in slices}) == 1
-        assert len({rank_of[id(one)] for one in slices}) == len(slices)
+        assert len({(one.notes["step"], one.notes["seq"]) for one in slices}) == 1, slices
+        assert len({rank_of[id(one)] for one in slices}) == len(slices), slices
 
 
 def test_a_steady_run_shows_what_was_built(steady):
@@ -180,9 +180,7 @@ def test_a_large_trace_is_told_of_before_it_is_written(steady):
     assert "360.00 MB" in large_trace(SimpleNamespace(ranks=ranks), [1])
 
 
-def test_of_many_ranks_those_that_differ_are_in_the_trace_or_those_that_are_asked_for(
-    tmp_path, worded
-):
+def test_a_trace_of_many_ranks_has_those_that_differ(tmp_path, worded):
     run = load(
         every_step(reports(12), *(450 if rank == 5 else 400 for rank in range(12)), end=520),
         tmp_path,
@@ -219,7 +217,7 @@ def test_waiting_of_two_communicators_and_unmatched_ones(tmp_path):
     assert waiting == [[(300, 350), (2300, 2350), (3300, 3350)], []]
 
 
-def test_a_run_of_one_rank_has_no_arrows_and_one_without_communication_none_exposed(tmp_path):
+def test_a_trace_of_one_rank_has_no_arrows(tmp_path):
     found = check(load(every_step(reports(1), 300, end=400), tmp_path))
     assert found.flows() == {}
     assert "waiting in communication" not in found.ranks[0].child("steps").names

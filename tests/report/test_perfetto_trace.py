@@ -247,7 +247,7 @@ def test_more_operations_than_a_batch_are_all_there_in_order():
     assert stream.bars == [(10 * i, 10 * i + 7, f"k{i % 3}") for i in range(40_000)]
 
 
-def test_the_order_of_rows_does_not_matter_and_an_arrow_has_the_same_number_whatever_else_is_shown():
+def test_an_arrow_keeps_its_number_whatever_else_is_shown():
     assert set(trace(OPS[2:], collectives=ROWS).flows()) < set(trace(OPS, collectives=ROWS).flows())
     ops = [op(0, 9, correlation_id=1), op(9, 12, correlation_id=2), comm(3, 8, correlation_id=3)]
     there, back = trace(ops).ranks[0].threads, trace(ops[::-1]).ranks[0].threads
@@ -348,7 +348,9 @@ def test_lanes_hold_each_slice_once_and_nothing_that_overlaps_or_crosses(found):
         nested_lanes(starts, ends, np.zeros(starts.size, np.int64)),
     )
     for tracks in (lanes, nests):
-        assert sorted(row for lane in tracks for row in lane.tolist()) == list(range(len(found)))
+        assert sorted(row for lane in tracks for row in lane.tolist()) == list(range(len(found))), (
+            tracks
+        )
     assert all((starts[lane][1:] >= ends[lane][:-1]).all() for lane in lanes)
     # Never more tracks than operations at one time, those without length counted where they stand.
     assert len(lanes) <= max(
@@ -357,8 +359,8 @@ def test_lanes_hold_each_slice_once_and_nothing_that_overlaps_or_crosses(found):
     for lane in nests:
         for place, outer in enumerate(lane):
             for inner in lane[place + 1 :]:
-                assert starts[inner] >= starts[outer]
-                assert ends[inner] <= ends[outer] or starts[inner] >= ends[outer]
+                assert starts[inner] >= starts[outer], inner
+                assert ends[inner] <= ends[outer] or starts[inner] >= ends[outer], inner
 
 
 def read(column):
@@ -387,7 +389,7 @@ def test_a_column_keeps_its_values_and_its_nulls(values, kind, expected):
     assert read(pa.chunked_array([values[:1], values[1:]], kind)) == expected
 
 
-def test_bytes_that_are_no_text_lone_surrogates_and_control_characters_are_replaced():
+def test_bad_bytes_and_control_characters_are_replaced_in_a_trace():
     raw = pa.array([b"gemm\xff"], pa.binary())
     column = pa.chunked_array([pa.Array.from_buffers(pa.string(), 1, raw.buffers())])
     assert read(column) == ["gemm\N{REPLACEMENT CHARACTER}"]

@@ -52,7 +52,7 @@ def test_the_parts_of_a_step_sum_to_its_wall_time():
 
 
 @pytest.mark.parametrize("name", ["compute_ns", "exposed_comm_ns", "exposed_memory_ns", "idle_ns"])
-def test_of_a_step_of_which_a_part_is_not_recorded_only_what_is_known_by_itself_is_drawn(name):
+def test_a_step_with_unrecorded_parts_shows_only_known_parts(name):
     found = module.rank_chart(
         steps(step(), step(number=1) | {name: None, "wait_ns": None}), [0]
     ).data["ranks"][0]
@@ -66,7 +66,7 @@ def test_of_a_step_of_which_a_part_is_not_recorded_only_what_is_known_by_itself_
     assert (found["parts"], found["wait"], found["wall"]) == (rest, None, 200)
 
 
-def test_parts_of_a_rank_are_summed_over_its_steps_and_the_table_holds_the_means_with_their_shares():
+def test_parts_of_a_rank_are_summed_and_the_table_has_their_means():
     # 40 + 100, 20 + 50, 10 + 10, 5 + 5, 25 + 35
     parts = {"compute": 140, "hidden": 70, "exposed": 20, "copies": 10, "idle": 60}
     rank = {"rank": 0, "wall": 300, "parts": parts, "comm": 90, "wait": 24, "transfer": 36}
@@ -246,9 +246,7 @@ def test_figures_of_a_collective_are_medians(rows, expected, worded):
     worded(found.note)
 
 
-def test_of_many_collectives_the_longest_are_kept_in_order_and_of_very_many_rows_steps_are_taken_evenly(
-    monkeypatch, worded
-):
+def test_the_longest_of_many_collectives_are_kept_in_order(monkeypatch, worded):
     monkeypatch.setattr(module, "MOST_COLLECTIVES", 2)
     found = medians(row(0, 0, 0, length=90), row(0, 1, 0, length=10), row(0, 2, 0, length=50))
     assert [one["seq"] for one in found.rows] == [0, 2]

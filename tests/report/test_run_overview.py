@@ -111,7 +111,7 @@ def test_the_legend_of_ranks_has_every_part_that_their_bars_draw(shm, straggler)
     for run in (shm, straggler):
         (chart,) = of_kind(Chart, screen_of(run))
         drawn = {name for row in chart.data["ranks"] for name, ns in row["parts"].items() if ns}
-        assert drawn <= {category for category, _ in chart.legend}
+        assert drawn <= {category for category, _ in chart.legend}, run
 
 
 def test_one_rank_has_four_tiles_none_of_them_of_communication(real):
@@ -195,7 +195,7 @@ def test_everything_that_was_found_is_somewhere_on_the_screen(shm, straggler):
             lists += of_kind(page.Opportunities, fold.blocks)
         assert {row.id for rows in lists for row in rows.rows} == {
             row["id"] for row in run.finding_rows
-        }
+        }, run
 
 
 def test_a_doubt_about_all_figures_stands_above_the_action(shm, monkeypatch):

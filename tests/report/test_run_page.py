@@ -40,9 +40,7 @@ def test_the_same_run_gives_the_same_bytes_saved_or_not(steady_run, tmp_path):
     assert run_page(load(tmp_path / "store")) == run_page(steady_run) == run_page(again)
 
 
-def test_a_timeline_has_the_slowest_and_the_fastest_step_where_their_operations_are_at_hand(
-    tmp_path, worded
-):
+def test_a_timeline_has_the_slowest_and_the_fastest_step(tmp_path, worded):
     # Steps of the figures take 120, 121, 122, 120 ... ms: the median is 121.
     rows = [((90 + number % 3) * 10**6, 20 * 10**6, 4 * 10**6, 6 * 10**6) for number in range(12)]
     run = plain_run(tmp_path / "reports", [rows] * 2)
@@ -57,9 +55,7 @@ def test_a_timeline_has_the_slowest_and_the_fastest_step_where_their_operations_
     assert not choice.search(run_page(load(tmp_path / "store")))
 
 
-def test_the_page_is_complete_small_fetches_nothing_and_says_which_run_it_is_of(
-    steady_run, tmp_path
-):
+def test_a_page_is_complete_and_fetches_nothing(steady_run, tmp_path):
     text = run_page(load(steady_run.inputs[0].parent, run_id='a"<b>'))
     (tmp_path / "page.html").write_text(text, encoding="utf-8")
     assert run_id_of_page(tmp_path / "page.html") == 'a"<b>'
@@ -174,10 +170,10 @@ def test_evidence_that_is_not_known_is_left_out():
 def test_no_two_figures_of_a_finding_have_one_name(name, real):
     for row in load(real.glob(f"{name}_[0-9].sqlite"), jobs=1).findings().to_pylist():
         names = [name for name, _ in evidence_rows(json.loads(row["evidence"]))]
-        assert len({*names}) == len(names)
+        assert len({*names}) == len(names), row
         assert [
             one for one in names if any(other.startswith(f"{one}, rank ") for other in names)
-        ] == []
+        ] == [], row
 
 
 @pytest.mark.parametrize(
@@ -272,7 +268,7 @@ def test_a_straggler_board_counts_per_step():
                 schema.STRAGGLERS.from_rows(rows), schema.RANK_SUMMARY.from_rows(rows), 2
             )
             is None
-        )
+        ), rows
 
 
 def test_of_graphs_that_were_captured_as_a_whole_the_page_names_the_flag(real, shown, worded):
@@ -328,7 +324,7 @@ def problem(message, rank=None, severity="warning", fix=None):
     return {"severity": severity, "message": message, "rank": rank, "report": None, "fix": fix}
 
 
-def test_problems_of_several_ranks_and_those_that_differ_in_numbers_are_told_once():
+def test_problems_that_differ_only_in_rank_or_number_appear_once():
     late, first = "step {} is late".format, "step 0 is late"
     for rows, said in [
         (
@@ -342,7 +338,7 @@ def test_problems_of_several_ranks_and_those_that_differ_in_numbers_are_told_onc
         ),
         ([problem(late(at)) for at in range(2)], [(late(at), "", None) for at in range(2)]),
     ]:
-        assert troubles(rows) == [("warning", *row) for row in said]
+        assert troubles(rows) == [("warning", *row) for row in said], rows
 
 
 BLOBS, PAYLOADS = (

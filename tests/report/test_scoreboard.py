@@ -54,8 +54,8 @@ def test_who_is_fastest_and_how_sure_that_is(board, pinned):
         found = board(*names.split(), **options)
         sentences = module.headlines(found)
         said += ["", f"{names}{', half counts' if options else ''}:", *sentences]
-        assert " ".join(text(found).split()).startswith(sentences[0])
-        assert f"\n**{sentences[0][:8]}" in written(found, "markdown")
+        assert " ".join(text(found).split()).startswith(sentences[0]), names
+        assert f"\n**{sentences[0][:8]}" in written(found, "markdown"), names
     pinned("scoreboard/headlines", sentences="\n".join(said[1:]))
 
 
@@ -155,7 +155,9 @@ def test_files_are_known_by_their_runs_whatever_the_order(board, board_runs, tmp
     other = compare({"x": board_runs["fast"], "y": board_runs["again"]})
     for found, is_same in ((board("slow", "fast"), True), (turned, True), (other, False)):
         for name, chosen in module.scoreboard_formats(found).items():
-            assert (chosen.identity_of(tmp_path / name) == module.identity_of(found)) == is_same
+            assert (chosen.identity_of(tmp_path / name) == module.identity_of(found)) == is_same, (
+                name
+            )
     both = compare([Side("both", (board_runs["slow"], board_runs["again"])), board_runs["fast"]])
     assert module.identity_of(both) != module.identity_of(board("slow", "again", "fast"))
 
@@ -167,5 +169,5 @@ def test_no_other_file_is_taken_for_one(board, tmp_path, content):
     path = tmp_path / "other"
     path.write_text(content)
     for chosen in module.scoreboard_formats(board("slow", "fast")).values():
-        assert chosen.identity_of(path) is None
-        assert chosen.identity_of(tmp_path / "missing") is None
+        assert chosen.identity_of(path) is None, chosen
+        assert chosen.identity_of(tmp_path / "missing") is None, chosen

@@ -320,13 +320,13 @@ def test_the_second_reading_has_the_operations_of_all_captures(tmp_path):
     run = loaded(tmp_path, THREE)
     for rank, events, ranges in run.operations():
         own = run.steps().filter(pc.equal(run.steps()["rank"], rank))
-        assert np.unique(events["step"].to_numpy()).tolist() == own["step"].to_pylist()
+        assert np.unique(events["step"].to_numpy()).tolist() == own["step"].to_pylist(), rank
         first = (
             events.group_by("step").aggregate([("start_ns", "min")]).sort_by("step")["start_ns_min"]
         )
-        assert first.to_pylist() == own["start_ns"].to_pylist()
-        assert (np.diff(events["start_ns"].to_numpy()) >= 0).all()
-        assert ranges.num_rows == 15
+        assert first.to_pylist() == own["start_ns"].to_pylist(), rank
+        assert (np.diff(events["start_ns"].to_numpy()) >= 0).all(), rank
+        assert ranges.num_rows == 15, rank
 
 
 def test_operations_of_steps_of_one_capture_alone_can_be_read(tmp_path):

@@ -185,8 +185,8 @@ def test_every_command_that_reads_reports_takes_a_cluster(steady, cluster_with_w
             here.returncode,
             here.stdout,
             here.stderr,
-        )
-        assert here.stdout.startswith("{")
+        ), words
+        assert here.stdout.startswith("{"), words
 
 
 def test_a_cluster_of_python_and_its_executor(steady):
@@ -304,7 +304,7 @@ def test_a_scheduler_that_does_not_answer_is_told(place, worded):
     )
 
 
-def test_what_is_no_scheduler_as_its_dashboard_is_not_taken_for_a_want_of_memory(worded):
+def test_another_server_is_not_taken_for_a_lack_of_memory(worded):
     with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as pool:
         listening.settimeout(DEADLINE_S)
 

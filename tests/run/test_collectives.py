@@ -126,7 +126,7 @@ def test_of_several_ranks_without_communication_no_wait_is_known(tmp_path):
     assert problem_of(run, "no-comm-kernels")["severity"] == "error"
 
 
-def test_an_operation_that_ends_before_the_last_arrives_transfers_nothing_and_waits_to_its_end(
+def test_an_operation_that_ends_before_the_last_arrival_only_waits(
     tmp_path,
 ):
     builders = every_step(reports(2), 300, 340, end=400, steps=(0, 2, 3))
@@ -140,7 +140,7 @@ def test_an_operation_that_ends_before_the_last_arrives_transfers_nothing_and_wa
     assert (row["severity"], row["message"][:2]) == ("warning", "1 ")
 
 
-def test_process_groups_that_take_turns_on_one_stream_are_not_matched_with_each_other(tmp_path):
+def test_process_groups_that_share_a_stream_are_not_matched(tmp_path):
     # Without NCCL's names ranks 0-1 and 2-3 look like one communicator: but one pair ends before
     # the other begins, in two steps 0-1 and in two 2-3, which no clock explains. All four gather.
     builders = every_step(reports(4), 600, 620, 630, 640, end=700, name=GATHER, stream=20)
@@ -166,9 +166,7 @@ def test_the_root_of_a_broadcast_may_end_before_the_others_come(tmp_path):
 
 
 @pytest.mark.parametrize(("n", "is_much"), [(3, False), (1, True)])
-def test_an_operation_launched_in_no_step_is_unmatched_without_a_word_where_it_is_a_small_part(
-    tmp_path, n, is_much
-):
+def test_a_few_operations_outside_steps_are_unmatched_without_a_problem(tmp_path, n, is_much):
     # Launched at 950, between two steps, 1 of 13 or of 5; it runs inside the window, and counts as
     # its communication.
     builders = reports(2)
@@ -182,7 +180,7 @@ def test_an_operation_launched_in_no_step_is_unmatched_without_a_word_where_it_i
     assert (said(run), "comm-between-steps" in codes(run)) == ([], is_much)
 
 
-def test_a_collective_that_only_some_ranks_make_is_unmatched_without_nccls_names(tmp_path):
+def test_a_collective_of_some_ranks_is_unmatched_without_nccl_names(tmp_path):
     # Ranks 0 and 1 gather, rank 2 does not: that may be a subgroup, or a rank that lost its part.
     builders = every_step(reports(3), 300, 310, 340, end=400)
     every_step(builders[:2], 500, 500, end=520, name=GATHER, stream=20, steps=(1, 2))
@@ -282,9 +280,7 @@ def late(n_ranks=2, **more):
 
 
 @pytest.mark.parametrize("has_start", [False, True])
-def test_without_all_session_starts_and_with_few_collectives_there_is_no_common_clock(
-    tmp_path, has_start
-):
+def test_few_collectives_without_session_starts_give_no_common_clock(tmp_path, has_start):
     builders = late(steps=(0, 1))
     for builder in builders[has_start:]:
         builder.rows.pop(CLOCK)
@@ -298,7 +294,7 @@ def test_without_all_session_starts_and_with_few_collectives_there_is_no_common_
     assert problem_of(run, "no-common-clock")["severity"] == "warning"
 
 
-def test_with_session_starts_and_few_collectives_times_are_told_but_nothing_is_significant(
+def test_few_collectives_with_session_starts_are_not_significant(
     tmp_path,
 ):
     run = load(late(steps=(0, 1)), tmp_path)

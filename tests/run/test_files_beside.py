@@ -104,8 +104,8 @@ def test_of_several_runs_in_a_directory_each_has_its_own_log(tmp_path):
     (folder / "run-shm.nccl.log").write_text(log_text(pids=(3000, 3001)).replace("TO 1", "to 0"))
     for name in ("run", "run-shm"):
         run = loaded(f"{folder}/{name}_*.sqlite")
-        assert codes(run)["files-beside-used"].count(".log") == 1
-        assert f" {name}.nccl.log" in codes(run)["files-beside-used"]
+        assert codes(run)["files-beside-used"].count(".log") == 1, name
+        assert f" {name}.nccl.log" in codes(run)["files-beside-used"], name
 
 
 @pytest.mark.parametrize("place", ["{}", "{}/*.sqlite", "{}/run_[01].sqlite", "{}/run_0.sqlite"])

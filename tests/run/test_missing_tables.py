@@ -35,7 +35,7 @@ def load(tmp_path, builder=None, **options):
     return run_of(tmp_path, builder or rank(), **options)
 
 
-def test_the_complete_report_has_no_problem_but_few_steps_and_alone_needs_no_common_clock(tmp_path):
+def test_a_complete_report_has_no_problem_but_few_steps(tmp_path):
     assert codes(load(tmp_path)) == ["few-steps", "not-judged"]
     run = load(tmp_path, without=("TARGET_INFO_SESSION_START_TIME",))
     assert codes(run) == ["few-steps", "not-judged"]
@@ -157,7 +157,7 @@ def test_what_was_not_exported_is_null_and_what_was_never_made_is_zero(
     assert figures(run) == STEADY | expected
     assert codes(run) == sorted(["few-steps", "not-judged", *problems])
     for code in problems:
-        assert "--tables" in problem_of(run, code)["fix"]
+        assert "--tables" in problem_of(run, code)["fix"], code
 
 
 @pytest.mark.parametrize("lazy", ["true", "false", None])
@@ -225,7 +225,7 @@ def test_without_a_table_of_facts_only_its_facts_are_lost(tmp_path, table, field
         assert problem_of(run, "no-gpu-name")["severity"] == "info"
 
 
-def test_two_models_are_told_apart_by_the_device_map_and_a_hidden_order_without_it_gives_none(
+def test_two_gpu_models_are_separated_by_the_device_map(
     tmp_path,
 ):
     builder = TraceBuilder(version="3.24.0 2025.5.2")

@@ -163,9 +163,7 @@ def strangers(folder, **environment):
     return nsyspipe.load(folder)
 
 
-def test_ranks_without_any_common_collective_may_be_of_different_runs_which_comes_first(
-    tmp_path, worded
-):
+def test_ranks_without_a_common_collective_may_be_of_different_runs(tmp_path, worded):
     run = strangers(tmp_path, TORCHELASTIC_RUN_ID="none")  # the default id of torchrun says nothing
     first = run.problems.to_pylist()[0]
     assert (first["code"], first["severity"]) == ("different-runs", "error")
@@ -180,7 +178,7 @@ def test_ranks_without_any_common_collective_may_be_of_different_runs_which_come
     worded(run.verdict, "verdict")
     caution = run.verdict.partition(".")[0]
     for text in (summary_text(run, Console(width=100)), markdown(run)):
-        assert caution in text
+        assert caution in text, text
     run = strangers(
         tmp_path, SLURM_JOB_ID=7
     )  # ranks that captured one job's id are of one run, whatever matches
@@ -190,7 +188,7 @@ def test_ranks_without_any_common_collective_may_be_of_different_runs_which_come
 
 
 @pytest.mark.slow
-def test_a_rank_of_one_sample_run_and_a_rank_of_the_other_are_not_taken_for_a_run(worded):
+def test_ranks_of_two_sample_runs_are_not_one_run(worded):
     run = nsyspipe.load([SAMPLES / f"ddp-4gpu-{name}.sqlite" for name in ("before_0", "after_1")])
     with pytest.raises(RankConflictError) as caught:
         run.summary()
@@ -226,7 +224,7 @@ def test_a_minute_without_any_activity_parts_two_runs(tmp_path, pause):
         ("b", "node1", 11, True),
     ],
 )
-def test_reports_of_two_names_on_one_host_are_of_one_run_only_if_they_work_at_once(
+def test_reports_with_two_names_are_one_run_only_if_they_overlap(
     tmp_path, name, host, pause, is_one, worded
 ):
     builder = shift(steady_rank(1), pause * SECOND)
@@ -247,7 +245,7 @@ def test_reports_of_two_names_on_one_host_are_of_one_run_only_if_they_work_at_on
         worded(caught.value.lines())
 
 
-def test_reports_of_two_names_that_say_one_jobs_id_are_of_one_run_though_they_work_in_turn(
+def test_reports_with_one_job_id_are_one_run(
     tmp_path,
 ):
     builders = steady_rank(0), shift(steady_rank(1), 10 * SECOND)
@@ -265,7 +263,7 @@ def test_a_rank_that_works_in_between_joins_two_others(tmp_path):
     conflict(tmp_path / "a_0.sqlite", tmp_path / "a_2.sqlite")
 
 
-def test_equal_ranks_of_other_variables_and_times_of_no_common_clock_are_no_conflict(tmp_path):
+def test_equal_ranks_of_other_variables_are_no_conflict(tmp_path):
     builders = [
         shift(bare(rank).env(SLURM_PROCID=0, PMI_RANK=0), rank * 3600 * SECOND) for rank in range(2)
     ]
@@ -362,9 +360,7 @@ def test_a_world_of_any_size_costs_no_memory(tmp_path):
     assert peak < 10_000_000
 
 
-def test_a_complete_world_and_one_of_a_size_that_was_not_captured_have_no_ranks_missing(
-    steady, tmp_path
-):
+def test_a_complete_world_has_no_missing_ranks(steady, tmp_path):
     assert "ranks-missing" not in codes(nsyspipe.load(steady))
     run = nsyspipe.load(bare(0).write(tmp_path / "x_3.sqlite"))
     assert (run.header.world_size, "ranks-missing" in codes(run)) == (None, False)

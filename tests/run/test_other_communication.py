@@ -97,12 +97,12 @@ def test_a_second_reading_finds_the_same_collectives(tmp_path, steps):
         gathers = [row for row in events.to_pylist() if row["name"] == "ncclAllGather [copies]"]
         assert {(row["dur_ns"], row["bytes"], row["category"]) for row in gathers} == {
             (25_000, 2_000, "comm")
-        }
-        assert {row["stream_id"] for row in gathers} == {7}
-        assert "memcpy PtoP" not in events["name"].to_pylist()
+        }, events
+        assert {row["stream_id"] for row in gathers} == {7}, events
+        assert "memcpy PtoP" not in events["name"].to_pylist(), events
 
 
-def test_a_second_reading_of_a_step_has_all_of_a_collective_that_began_before_it(tmp_path):
+def test_a_second_reading_has_collectives_that_began_before_the_step(tmp_path):
     # The second copy runs in the next step's window, the first one does not.
     ranks = []
     for rank in range(2):
@@ -120,7 +120,9 @@ def test_a_second_reading_of_a_step_has_all_of_a_collective_that_began_before_it
     run = run_of(tmp_path, *ranks)
     for _, events, _ in run_operations(run._tables, run.reading, steps=(2, 2)):
         gathers = [row for row in events.to_pylist() if row["collective"] == "all_gather"]
-        assert [(row["step"], row["dur_ns"]) for row in gathers] == [(1, 31_000), (2, 31_000)]
+        assert [(row["step"], row["dur_ns"]) for row in gathers] == [(1, 31_000), (2, 31_000)], (
+            events
+        )
 
 
 def test_where_the_size_of_communicators_is_not_known_that_is_said(tmp_path):
@@ -247,7 +249,7 @@ def test_a_generic_kernel_takes_the_collective_of_its_call(tmp_path):
     for _, events, _ in run_operations(run._tables, run.reading):
         assert {row["collective"] for row in events.to_pylist() if row["category"] == "comm"} == {
             "reduce_scatter"
-        }
+        }, events
 
 
 def serial_rank(rank, *, stream=7, thread="main"):

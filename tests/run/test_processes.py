@@ -43,7 +43,7 @@ def test_equal_correlation_ids_of_two_processes_are_kept_apart(tmp_path):
     assert [starts[0, 1], starts[1, 1]] == [1100, 1237]
 
 
-def test_of_calls_with_one_id_the_earliest_launches_and_that_of_another_process_nothing(tmp_path):
+def test_the_earliest_of_several_calls_with_one_id_launches(tmp_path):
     builder = steady_rank(0)
     calls = builder.rows[RUNTIME]
     elsewhere = [
@@ -170,7 +170,7 @@ def test_idle_time_beside_whole_graphs_is_not_judged_against_one_that_is_seen(tm
     found = nsyspipe.diff(whole, nodes)
     rows = {row["metric"]: row for row in found.metrics.to_pylist()}
     for name in ("idle", "idle_launch", "idle_share"):
-        assert (rows[name]["baseline"], rows[name]["verdict"]) == (None, "inconclusive")
+        assert (rows[name]["baseline"], rows[name]["verdict"]) == (None, "inconclusive"), name
         worded(rows[name]["why"], name)
     assert rows["step_time"]["verdict"] == "no change"
     idle = next(row for row in found.step_time_parts.to_pylist() if row["part"] == "idle")
@@ -290,7 +290,7 @@ def test_only_steps_of_the_figures_count_as_a_mean_over_ranks_and_steps(tmp_path
     }
 
 
-def test_calls_with_equal_time_stand_in_order_of_the_alphabet_and_the_steps_that_are_chosen_decide(
+def test_calls_with_equal_time_are_sorted_by_name(
     tmp_path,
 ):
     builder = rank(0, *((call, 90) for call in (ALLOC, ALLOC, SYNC, SYNC)), world_size=1)

@@ -116,7 +116,7 @@ def test_ranges_of_communication_libraries_are_never_steps(tmp_path, text, worde
             # Longer than the steps, and around all launches.
             builder.range(at, at + 950, text, inline=inline)
         run = run_of(tmp_path, builder)
-        assert (run.step_family, figures(run)) == ("step #", STEADY)
+        assert (run.step_family, figures(run)) == ("step #", STEADY), inline
     with pytest.raises(nsyspipe.NsyspipeError) as caught:
         nsyspipe.load(tmp_path, step=text).steps()
     assert text not in caught.value.found

@@ -22,9 +22,7 @@ def write(tmp_path, **builders):
         builder.write(tmp_path / f"{name}.sqlite")
 
 
-def test_a_rank_map_goes_before_everything_and_may_name_a_report_by_name_stem_or_path(
-    tmp_path, worded
-):
+def test_a_rank_map_wins_and_names_reports_by_name_stem_or_path(tmp_path, worded):
     write(tmp_path, x_0=bare(0, RANK=0), x_1=bare(1, RANK=1))
     pairs = ["x_0.sqlite=7", "x_1.sqlite=3"]
     (tmp_path / "map.txt").write_text("# rank by report\n{}\n# a comment\n{},\n".format(*pairs))
@@ -38,7 +36,7 @@ def test_a_rank_map_goes_before_everything_and_may_name_a_report_by_name_stem_or
         {"x_0.sqlite": 7, "x_1.sqlite": 3},
     ):
         run = nsyspipe.load(tmp_path, rank_map=form)
-        assert numbered(run, "report") == ({"x_0.sqlite": 7, "x_1.sqlite": 3}, "rank_map")
+        assert numbered(run, "report") == ({"x_0.sqlite": 7, "x_1.sqlite": 3}, "rank_map"), form
         said.add(problem_of(run, "rank-map-differs")["message"])
     worded(sorted(said))
     # As many numbers as names; a bracket with one number is a part of a name.
@@ -149,7 +147,7 @@ def test_the_number_at_the_end_of_the_stem_names_the_rank():
     stems = {"x_2": 2, "x_10": 10, "rank3": 3, "rank0": 0, "A-RANK7": 7, "b.1": 1, "t-08": 8}
     elsewhere = ["4gpu_baseline", "ddp8", "x_2b", "x_", "rank", "3", f"x_{10**20}"]
     for stem, rank in (stems | dict.fromkeys(elsewhere)).items():
-        assert stem_rank(f"/runs_7/{stem}.sqlite") == rank
+        assert stem_rank(f"/runs_7/{stem}.sqlite") == rank, stem
 
 
 def test_a_payload_that_does_not_fit_its_description_is_counted_and_ignored(tmp_path):
@@ -160,15 +158,15 @@ def test_a_payload_that_does_not_fit_its_description_is_counted_and_ignored(tmp_
     assert figures_of(problem_of(run, "undecoded-payload")["message"]) == {"1"}
 
 
-def test_without_any_name_ranks_are_numbered_in_the_order_of_the_arguments_and_one_may_be_nameless(
+def test_ranks_without_names_are_numbered_in_argument_order(
     tmp_path,
 ):
     write(tmp_path, first=bare(0), second=bare(1))
     paths = [tmp_path / "second.sqlite", tmp_path / "first.sqlite"]
     for given, severity in ((paths, "warning"), (paths[:1], "info")):
         run = nsyspipe.load(given)
-        assert run.ranks["report"].to_pylist() == [path.name for path in given]
-        assert problem_of(run, "rank-by-order")["severity"] == severity
+        assert run.ranks["report"].to_pylist() == [path.name for path in given], given
+        assert problem_of(run, "rank-by-order")["severity"] == severity, given
     assert "--rank-map" in problem_of(nsyspipe.load(paths), "rank-by-order")["fix"]
 
 
@@ -293,7 +291,7 @@ def test_ranks_are_chosen_by_what_was_captured_where_names_do_not_number_all(tmp
     assert found == ({"a.sqlite": 7, "b.sqlite": 6, "d.sqlite": 4}, "env:RANK")
 
 
-def test_the_ranks_that_are_not_read_count_where_nothing_says_how_many_there_are(tmp_path):
+def test_unread_ranks_count_if_the_world_size_is_unknown(tmp_path):
     write(tmp_path, **{f"x_{rank}": bare(rank) for rank in range(3)})
     run = nsyspipe.load(tmp_path, ranks="0-1")
     row = problem_of(run, "ranks-not-read")

@@ -128,17 +128,19 @@ def test_attached_ranges_and_repetition_give_the_steps_that_the_program_timed(un
     assert run.summary()["step_time_ns"] == by_repetition.summary()["step_time_ns"]
 
 
-def test_what_an_untouched_program_sends_has_its_role_and_only_who_sends_each_time_is_told_so(
+def test_traffic_of_an_unchanged_program_has_its_role(
     untouched,
 ):
     name, *runs = untouched
     role, calls, _ = UNTOUCHED[name]
     for run in runs:
         rows = {row["collective"]: row for row in run.traffic().to_pylist() if row["rank"] is None}
-        assert {row["ranks"] for row in rows.values()} == {"0,1"}
-        assert {collective: rows[collective]["calls_per_step"] for collective in calls} == calls
-        assert role in {row["role"] for row in rows.values()} <= {role, "other"}
-        assert ("no-sync" in run.findings()["id"].to_pylist()) == (name == "ddp-sync-big")
+        assert {row["ranks"] for row in rows.values()} == {"0,1"}, run
+        assert {collective: rows[collective]["calls_per_step"] for collective in calls} == calls, (
+            run
+        )
+        assert role in {row["role"] for row in rows.values()} <= {role, "other"}, run
+        assert ("no-sync" in run.findings()["id"].to_pylist()) == (name == "ddp-sync-big"), run
 
 
 def without_payloads(folder):

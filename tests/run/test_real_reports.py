@@ -81,22 +81,22 @@ def test_every_real_report_is_in_one_of_the_groups(real):
 
 
 @pytest.mark.parametrize("name", each(N_RANKS))
-def test_the_windows_of_a_rank_tile_time_and_the_parts_of_each_sum_to_its_wall_time(runs, name):
+def test_windows_of_a_rank_tile_time_and_their_parts_sum_to_wall_time(runs, name):
     rows = runs(name).steps().to_pylist()
     assert len(rows) >= 3 * N_RANKS[name]
     for rank in range(N_RANKS[name]):
         own = [row for row in rows if row["rank"] == rank]
-        assert all(before["end_ns"] == after["start_ns"] for before, after in pairwise(own))
-        assert [row["step"] for row in own] == sorted({row["step"] for row in own})
-        assert [row["is_complete"] for row in own] == [True] * (len(own) - 1) + [False]
+        assert all(before["end_ns"] == after["start_ns"] for before, after in pairwise(own)), rank
+        assert [row["step"] for row in own] == sorted({row["step"] for row in own}), rank
+        assert [row["is_complete"] for row in own] == [True] * (len(own) - 1) + [False], rank
     # What whole graphs hold is not told apart: comm and compute are null there.
     for row in rows if name != "2gpu-graph" else ():
         parts = row["compute_ns"], row["exposed_comm_ns"], row["exposed_memory_ns"], row["idle_ns"]
-        assert sum(parts) == row["wall_ns"] == row["end_ns"] - row["start_ns"]
-        assert row["exposed_comm_ns"] + row["overlap_compute_ns"] == row["comm_ns"]
-        assert min(parts) >= 0
-        assert 0 <= (row["overlap_backward_ns"] or 0) <= row["overlap_compute_ns"]
-        assert 0 <= row["exposed_dtod_ns"] <= min(row["dtod_ns"], row["exposed_memory_ns"])
+        assert sum(parts) == row["wall_ns"] == row["end_ns"] - row["start_ns"], row
+        assert row["exposed_comm_ns"] + row["overlap_compute_ns"] == row["comm_ns"], row
+        assert min(parts) >= 0, row
+        assert 0 <= (row["overlap_backward_ns"] or 0) <= row["overlap_compute_ns"], row
+        assert 0 <= row["exposed_dtod_ns"] <= min(row["dtod_ns"], row["exposed_memory_ns"]), row
 
 
 @pytest.mark.parametrize("name", each(GROUPS))
@@ -120,8 +120,8 @@ def test_every_step_makes_the_same_and_operations_are_as_many_as_sqlite_counts(r
     steps = run.breakdown().to_pylist()
     for step in {row["step"] for row in steps}:  # in aligned time
         own = [row for row in steps if row["step"] == step]
-        assert len(own) == n_ranks
-        assert max(row["start_ns"] for row in own) < min(row["end_ns"] for row in own)
+        assert len(own) == n_ranks, step
+        assert max(row["start_ns"] for row in own) < min(row["end_ns"] for row in own), step
 
 
 @pytest.mark.parametrize("name", each(GROUPS))
@@ -141,16 +141,16 @@ def test_a_step_starts_with_the_first_kernel_that_any_thread_launched_in_it(runs
             f"16777216 = {row['pid']} "
             "GROUP BY step",
         )
-        assert len(found) >= 3
+        assert len(found) >= 3, row
         assert {step: start + row["clock_shift_ns"] for step, start in found} == {
             step: start for (rank, step), start in starts.items() if rank == row["rank"]
-        }
+        }, row
 
 
 def test_two_exporters_give_one_document(runs):
     old, new = (document(runs(f"ddp-2gpu-bucket100{suffix}")) for suffix in ("", "-nsys2025"))
     for name in ("nsys_versions", "export_schema_versions"):
-        assert old["run"].pop(name) != new["run"].pop(name)
+        assert old["run"].pop(name) != new["run"].pop(name), name
     for found in (old, new):
         del found["run"]["reports"], found["run"]["label"]
         for row in (*found["ranks"], *found["problems"]):
@@ -177,37 +177,39 @@ def by_collective(captures):
 
 
 @pytest.mark.parametrize("name", each(ACROSS))
-def test_every_collective_is_matched_its_ends_agree_and_clocks_are_known_to_50_us(
-    runs, by_collective, name
-):
+def test_each_collective_is_matched_and_clocks_are_known_to_50_us(runs, by_collective, name):
     n_ranks, kinds, *_ = GROUPS[name]
     run, found = runs(name), by_collective(name)
     steps = sorted(set(run.steps()["step"].to_pylist()))
     assert sorted(found) == [(step, seq) for step in steps for seq in range(sum(kinds.values()))]
     for step in steps:
         names = [rows[0]["collective"] for (own, _), rows in found.items() if own == step]
-        assert {one: names.count(one) for one in names} == kinds
+        assert {one: names.count(one) for one in names} == kinds, step
     assert "unmatched-collectives" not in run.problems["code"].to_pylist()
     for rows in found.values():
-        assert [row["rank"] for row in rows] == list(range(n_ranks))
-        assert len({(row["collective"], row["comm_id"], row["algorithm"]) for row in rows}) == 1
+        assert [row["rank"] for row in rows] == list(range(n_ranks)), rows
+        assert len({(row["collective"], row["comm_id"], row["algorithm"]) for row in rows}) == 1, (
+            rows
+        )
         first, *_, last = sorted(row["start_ns"] for row in rows)
         for row in rows:
             assert (row["is_matched"], row["n_ranks"], row["arrival_skew_ns"]) == (
                 True,
                 n_ranks,
                 last - first,
-            )
-            assert row["wait_ns"] == last - row["start_ns"] < row["end_ns"] - row["start_ns"]
-            assert row["wait_ns"] + row["transfer_ns"] == row["end_ns"] - row["start_ns"]
-            assert row["transfer_ns"] > 0
-        assert sum(row["late_by_ns"] > 0 for row in rows) == 1
+            ), row
+            assert row["wait_ns"] == last - row["start_ns"] < row["end_ns"] - row["start_ns"], row
+            assert row["wait_ns"] + row["transfer_ns"] == row["end_ns"] - row["start_ns"], row
+            assert row["transfer_ns"] > 0, row
+        assert sum(row["late_by_ns"] > 0 for row in rows) == 1, rows
         ends = [row["end_ns"] for row in rows]
-        assert max(ends) - min(ends) < SHARED_MEMORY.get(name, NEAR)
+        assert max(ends) - min(ends) < SHARED_MEMORY.get(name, NEAR), rows
     for row in run.ranks.to_pylist():
-        assert 0 <= row["clock_error_ns"] < 50_000
-        assert abs(row["clock_offset_ns"]) < 50_000  # of one host
-        assert row["clock_offset_ns"] == 0 or abs(row["clock_offset_ns"]) > row["clock_error_ns"]
+        assert 0 <= row["clock_error_ns"] < 50_000, row
+        assert abs(row["clock_offset_ns"]) < 50_000, row  # of one host
+        assert row["clock_offset_ns"] == 0 or abs(row["clock_offset_ns"]) > row["clock_error_ns"], (
+            row
+        )
 
 
 @pytest.mark.parametrize("name", each(ACROSS))
@@ -220,9 +222,9 @@ def test_the_waiting_of_steps_and_stragglers_is_what_collectives_say(runs, by_co
         waits[row["rank"], row["step"]].append(row["wait_ns"])
     for row in run.steps().to_pylist():
         own = waits[row["rank"], row["step"]]
-        assert max(own) <= row["wait_ns"] <= min(sum(own), row["comm_ns"])
+        assert max(own) <= row["wait_ns"] <= min(sum(own), row["comm_ns"]), row
         if len(GROUPS[name][1]) == 1:
-            assert row["wait_ns"] == sum(own)
+            assert row["wait_ns"] == sum(own), row
     chosen = [row for row in rows if row["in_summary"]]
     lateness = dict.fromkeys(range(GROUPS[name][0]), 0)
     for step in {row["step"] for row in chosen}:
@@ -232,9 +234,9 @@ def test_the_waiting_of_steps_and_stragglers_is_what_collectives_say(runs, by_co
         lateness[worst["rank"]] += worst["late_by_ns"]
     for row in run.stragglers().to_pylist():
         delays = [one["late_by_ns"] for one in chosen if one["rank"] == row["rank"]]
-        assert row["wait_caused_ns"] == sum(delays)
-        assert row["n_arrived_last"] == sum(delay > 0 for delay in delays)
-        assert row["lateness_ns"] == lateness[row["rank"]] <= row["wait_caused_ns"]
+        assert row["wait_caused_ns"] == sum(delays), row
+        assert row["n_arrived_last"] == sum(delay > 0 for delay in delays), row
+        assert row["lateness_ns"] == lateness[row["rank"]] <= row["wait_caused_ns"], row
 
 
 def test_the_rank_that_sleeps_arrives_last_everywhere(runs):
@@ -255,7 +257,7 @@ def test_ranks_alike_are_late_by_less_than_a_hundredth_of_the_step(runs):
     run = runs("ddp-2gpu")
     (figures,) = run.summary().to_pylist()
     for row in run.stragglers().to_pylist():
-        assert row["lateness_ns"] < 0.01 * figures["step_time_ns"] * figures["n_summary_steps"]
+        assert row["lateness_ns"] < 0.01 * figures["step_time_ns"] * figures["n_summary_steps"], row
     assert figures["wait_share"] < 0.01
 
 
@@ -298,16 +300,16 @@ def test_kernels_and_their_difference_are_those_of_the_events(runs):
         found = [tuple(row[name] for name in names) for row in kernels if row["n_in_summary"]]
         assert sorted(found, key=str) == sorted(
             ((*key, *cost) for key, cost in counted.items()), key=str
-        )
+        ), side
         # There are others: in the step that is skipped and in the one that is cut off.
-        assert all(row["n_kernels"] > row["n_in_summary"] for row in kernels)
+        assert all(row["n_kernels"] > row["n_in_summary"] for row in kernels), side
         sums = collections.defaultdict(lambda: [0, 0])
         for (_, *key), cost in counted.items():
             for at in (0, 1):
                 sums[tuple(key)][at] += cost[at]
         n_rows = run.breakdown().num_rows
-        assert set(sums) == {key for key, row in rows.items() if row[f"{side}_n_per_step"]}
+        assert set(sums) == {key for key, row in rows.items() if row[f"{side}_n_per_step"]}, side
         for key, (number, ns) in sums.items():
-            assert rows[key][f"{side}_ns_per_step"] == ns / n_rows
-            assert rows[key][f"{side}_n_per_step"] == number / n_rows
-            assert rows[key][f"{side}_mean_ns"] == ns / number
+            assert rows[key][f"{side}_ns_per_step"] == ns / n_rows, key
+            assert rows[key][f"{side}_n_per_step"] == number / n_rows, key
+            assert rows[key][f"{side}_mean_ns"] == ns / number, key

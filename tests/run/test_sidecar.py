@@ -49,7 +49,7 @@ def messages(run, code):
 SWAPPED = (rank(1, "ddp_0", 1000), rank(0, "ddp_1", 1001))
 
 
-def test_ranks_of_one_report_are_numbered_by_their_processes_if_the_sidecar_knows_them_all(
+def test_a_sidecar_numbers_the_ranks_of_one_report(
     tmp_path,
 ):
     one_report(*(bare(number) for number in range(3))).write(tmp_path / "ddp_node0.sqlite")
@@ -148,7 +148,7 @@ def test_gpus_of_one_report_are_told_apart_by_process(tmp_path):
         expected = (
             names if all(names) else [None, None]
         )  # a name for one of them only says nothing of the other
-        assert nsyspipe.load(tmp_path).ranks["gpu_name"].to_pylist() == expected
+        assert nsyspipe.load(tmp_path).ranks["gpu_name"].to_pylist() == expected, names
 
 
 def with_batches(builder):
@@ -184,7 +184,7 @@ def test_a_pattern_that_misses_a_rank_is_told_and_steps_are_detected(
     assert [severity for severity, _ in told] == ["info"] * is_told
     for _, message in told:
         worded(message)
-        assert "step-pattern-ignored" not in codes(nsyspipe.load(tmp_path, step="^step"))
+        assert "step-pattern-ignored" not in codes(nsyspipe.load(tmp_path, step="^step")), message
 
 
 SIDECARS = {
@@ -213,9 +213,7 @@ def test_the_sidecar_of_another_capture_is_not_used_at_all(tmp_path, change, is_
     assert run.header.world_size == (None if is_stale else 64)
 
 
-def test_two_that_contradict_each_other_are_both_not_used_but_a_copy_contradicts_nothing(
-    tmp_path, worded
-):
+def test_two_contradicting_sidecars_are_both_unused(tmp_path, worded):
     two(tmp_path)
     shutil.copy(sidecar(tmp_path, *SWAPPED), tmp_path / "ddp.node0.capture.json")
     run = nsyspipe.load(tmp_path)
@@ -236,9 +234,7 @@ def test_a_broken_sidecar_costs_a_row_and_nothing_else(tmp_path):
     assert after | {"problems": before["problems"]} == before
 
 
-def test_ranks_that_were_left_out_on_purpose_are_not_missing_and_others_are_by_name(
-    tmp_path, worded
-):
+def test_ranks_left_out_on_purpose_are_not_missing(tmp_path, worded):
     write(tmp_path, bare(0))
     ranks = [rank(0, "ddp_0"), rank(1, None), rank(2, None)]
     sidecar(tmp_path, *ranks, world_size=3)
@@ -300,7 +296,7 @@ def name_files(folder, **more):
     return sidecar(folder, *ranks, file="ddp-2gpu.capture.json", **content)
 
 
-def test_log_and_topology_are_picked_up_as_if_they_were_given_and_options_win_over_them(linked):
+def test_logs_and_topology_of_a_sidecar_are_used_unless_options_win(linked):
     options = {"nccl_log": LOGS / "ddp-2gpu.nccl.log", "topology": LOGS / "topo-2gpu.txt"}
     alone, given = (
         nsyspipe.load(linked / "*.sqlite", logs=False),
@@ -318,10 +314,10 @@ def test_log_and_topology_are_picked_up_as_if_they_were_given_and_options_win_ov
     name_files(linked, nccl_log_files=["missing.log"], topology_file="missing.txt")
     for chosen in ({}, options):
         run = nsyspipe.load(linked / "*.sqlite", **chosen)
-        assert ("sidecar-file-unusable" in codes(run)) == (run.nccl is None) == (not chosen)
+        assert ("sidecar-file-unusable" in codes(run)) == (run.nccl is None) == (not chosen), chosen
 
 
-def test_a_named_log_of_another_run_and_files_of_a_sidecar_that_is_not_believed_are_not_used(
+def test_a_log_of_another_run_is_not_used(
     linked,
 ):
     shutil.copy(LOGS / "ddp-4gpu.nccl.log", linked / "other.log")
@@ -333,7 +329,11 @@ def test_a_named_log_of_another_run_and_files_of_a_sidecar_that_is_not_believed_
         name_files(linked, **{"nccl_log_files": ["mine.log"], "topology_file": "links.txt"} | said)
         run = nsyspipe.load(linked / "*.sqlite")
         has_links = bool(run.links().num_rows)
-        assert (run.nccl, code in codes(run), has_links) == (None, True, "nccl_log_files" in said)
+        assert (run.nccl, code in codes(run), has_links) == (
+            None,
+            True,
+            "nccl_log_files" in said,
+        ), said
 
 
 FACTS = {
@@ -402,7 +402,7 @@ def test_several_nodes_are_joined(tmp_path):
     assert (capture.git_is_dirty, run.header.world_size) == (True, 2)
 
 
-def test_reports_that_were_exported_elsewhere_have_the_sidecar_of_where_they_lay(tmp_path):
+def test_reports_exported_elsewhere_use_the_sidecar_of_their_source(tmp_path):
     (cache := tmp_path / "cache").mkdir()  # as .nsys-rep files are exported for analyze
     (runs := tmp_path / "runs").mkdir()
     two(cache)

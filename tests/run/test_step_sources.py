@@ -63,9 +63,7 @@ def test_figures_are_those_of_marked_steps_and_the_source_is_said(
     worded(message)
 
 
-def test_how_much_the_steps_leave_out_is_said_where_it_is_more_than_the_ends_of_a_capture(
-    tmp_path, worded
-):
+def test_time_outside_of_steps_is_reported_if_it_is_large(tmp_path, worded):
     """24 launches are in 6 steps of 4; before them stand 16 of other kernels, or 4, as a step that is cut off has."""
     for n_before, percent in ((16, "60"), (4, None)):
         builder = trained(0, first=1)
@@ -74,11 +72,11 @@ def test_how_much_the_steps_leave_out_is_said_where_it_is_more_than_the_ends_of_
         folder = tmp_path / str(n_before)
         folder.mkdir()
         run = run_of(folder, builder)
-        assert run.summary()["n_steps"].to_pylist() == [6]
-        assert ("steps-cover-part" in codes(run)) == (percent is not None)
+        assert run.summary()["n_steps"].to_pylist() == [6], n_before
+        assert ("steps-cover-part" in codes(run)) == (percent is not None), n_before
         if percent:
             message = problem_of(run, "steps-cover-part")["message"]
-            assert percent in figures_of(message)
+            assert percent in figures_of(message), n_before
             worded(message)
 
 
@@ -131,9 +129,7 @@ def test_without_a_known_optimizer_it_is_said_that_a_unit_may_be_no_step(
     assert "steps-of-several-updates" not in codes(run)
 
 
-def test_of_a_step_with_several_backward_passes_and_updates_it_is_said_that_it_may_be_several(
-    tmp_path, worded
-):
+def test_a_step_with_several_updates_may_be_several_steps(tmp_path, worded):
     """The generator's step of this GAN launches what no other step does, so that only both together repeat."""
     builder = TraceBuilder().session(10**18).gpu()
     for at in range(0, 10_000, 1000):
@@ -167,7 +163,7 @@ def test_about_so_many_steps_or_an_error_that_says_how_many(tmp_path, worded):
     worded(caught.value.lines(), "none")
 
 
-def test_steps_of_which_only_collectives_and_optimizer_are_alike_are_said_to_be(tmp_path, worded):
+def test_steps_with_only_equal_collectives_get_a_note(tmp_path, worded):
     builder = TraceBuilder().session(10**18).gpu()
     for step in range(8):
         at = 1000 * step
@@ -255,9 +251,7 @@ def test_an_optimizer_inside_backward_does_not_make_the_loop_the_backward_pass(t
 
 
 @pytest.mark.parametrize("n_steps", [6, 1])
-def test_where_one_rank_repeats_and_another_does_not_and_in_a_capture_of_one_step_that_is_said(
-    tmp_path, n_steps, worded
-):
+def test_ranks_that_do_not_all_repeat_get_a_note(tmp_path, n_steps, worded):
     run = run_of(tmp_path, trained(0, n_steps), trained(1, 1))
     assert run.is_capture
     worded(problem_of(run, "no-steps")["message"])
@@ -327,7 +321,7 @@ def test_real_reports_without_their_ranges_have_the_same_steps(real, tmp_path, n
     )
 
 
-def test_a_step_of_an_unknown_optimizer_begins_before_forward_where_the_host_pauses_longer_behind_it(
+def test_a_step_of_an_unknown_optimizer_begins_before_forward(
     tmp_path,
 ):
     """The host pauses 780 before the loss, 170 between steps."""

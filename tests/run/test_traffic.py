@@ -104,13 +104,15 @@ def test_tensor_and_data_groups_of_a_grid_are_kept_apart(tmp_path):
             0,
             0 if rank % 2 else 20,
             None,
-        ]
-        assert [data[f"{name}_per_step"] for name in times] == [1, 4 * MIB, 60, 20, 40, 0, None]
-        assert tensor["algbw_bytes_per_s"] == pytest.approx(
-            MIB / 15e-9
+        ], rank
+        assert [data[f"{name}_per_step"] for name in times] == [1, 4 * MIB, 60, 20, 40, 0, None], (
+            rank
+        )
+        assert tensor["algbw_bytes_per_s"] == pytest.approx(MIB / 15e-9), (
+            rank
         )  # of each the last arrives 15 before its end
-        assert tensor["busbw_bytes_per_s"] == pytest.approx(MIB / 15e-9)
-        assert data["algbw_bytes_per_s"] == pytest.approx(4 * MIB / 60e-9)
+        assert tensor["busbw_bytes_per_s"] == pytest.approx(MIB / 15e-9), rank
+        assert data["algbw_bytes_per_s"] == pytest.approx(4 * MIB / 60e-9), rank
     of_all = rows_of(run, None)[0]
     assert (of_all["comm_ns_per_step"], of_all["wait_ns_per_step"]) == (
         70,
@@ -139,8 +141,8 @@ def test_what_parts_of_steps_leave_out_is_said_and_what_that_hides_is_null(
         [] if percent is None else ["comm-between-steps" if n_comm else "launches-between-steps"]
     )
     for text in said.values():
-        assert percent in text
-        assert n_comm == 0 or str(n_comm) in figures_of(text)
+        assert percent in text, text
+        assert n_comm == 0 or str(n_comm) in figures_of(text), text
         worded(text, "problem")
     (figures,), (tensor, *_) = run.summary().to_pylist(), rows_of(run, None)
     assert figures["collectives_per_step"] == (10 if "024" in step else 5)
@@ -187,13 +189,13 @@ def test_of_some_ranks_only_communicators_read_whole_say_who_waits(
     first, second = (rows_of(run, rank) for rank in run.ranks["rank"].to_pylist())
     for place, (waits, bandwidth) in enumerate((tensor, data)):
         rows = first[place], second[place]
-        assert tuple(row["wait_ns_per_step"] for row in rows) == waits
-        assert [row["algbw_bytes_per_s"] for row in rows] == pytest.approx([bandwidth] * 2)
+        assert tuple(row["wait_ns_per_step"] for row in rows) == waits, place
+        assert [row["algbw_bytes_per_s"] for row in rows] == pytest.approx([bandwidth] * 2), place
         # What a rank did itself it did, whoever else is read.
         own = "calls_per_step", "bytes_per_step", "comm_ns_per_step", "exposed_ns_per_step", "role"
         assert all(
             row[name] == rows_of(whole, row["rank"])[place][name] for row in rows for name in own
-        )
+        ), place
     # A step has one of either, and who is late may be so for one that was not read.
     unknown = (
         run.steps()["wait_ns"],
@@ -223,7 +225,7 @@ def test_rows_of_a_rank_without_overlap_sum_to_its_communication(tmp_path):
             traffic = f"{name.replace('_comm', '')}_per_step"
             assert sum(row[traffic] for row in rows_of(run, rank)) == sum(
                 row[name] for row in own
-            ) / len(own)
+            ) / len(own), name
 
 
 @pytest.mark.slow
@@ -276,7 +278,7 @@ def run(tmp_path_factory):
     return run_of(tmp_path_factory.mktemp("nodes"), *ranks)
 
 
-def test_clocks_of_nodes_are_recovered_although_most_collectives_stay_inside_one(run):
+def test_clocks_of_nodes_are_recovered_from_few_common_collectives(run):
     found = [
         (row["host"], row["clock_offset_ns"], row["clock_error_ns"])
         for row in run.ranks.to_pylist()
@@ -297,8 +299,8 @@ def test_roles_and_waiting_are_as_built(run):
     for rank in range(N_NODES * N_LOCAL):
         in_tensor, in_data = rows_of(run, rank)
         # The last of a tensor group arrives 5 late, the others floor(5 k / 7), in each of 4 calls.
-        assert in_tensor["wait_ns_per_step"] == 4 * (5 - 5 * (rank % N_LOCAL) // 7)
-        assert in_data["wait_ns_per_step"] == (0 if rank // N_LOCAL == LATE_NODE else LATE_NS)
+        assert in_tensor["wait_ns_per_step"] == 4 * (5 - 5 * (rank % N_LOCAL) // 7), rank
+        assert in_data["wait_ns_per_step"] == (0 if rank // N_LOCAL == LATE_NODE else LATE_NS), rank
 
 
 def test_the_last_ranks_are_those_of_the_late_node(run):
@@ -306,8 +308,8 @@ def test_the_last_ranks_are_those_of_the_late_node(run):
         node, local = divmod(row["rank"], N_LOCAL)
         # Rank 7 of each tensor group comes 1 behind the sixth, in 4 calls of each step.
         in_data, in_tensor = node == LATE_NODE, local == N_LOCAL - 1
-        assert row["n_arrived_last"] == STEPS * (in_data + 4 * in_tensor)
-        assert row["wait_caused_ns"] == STEPS * (LATE_NS * in_data + 4 * in_tensor)
+        assert row["n_arrived_last"] == STEPS * (in_data + 4 * in_tensor), row
+        assert row["wait_caused_ns"] == STEPS * (LATE_NS * in_data + 4 * in_tensor), row
 
 
 def test_the_late_node_is_named_with_all_its_ranks(run, worded):

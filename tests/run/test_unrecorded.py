@@ -50,9 +50,7 @@ def test_without_such_a_process_waiting_is_known(tmp_path):
     assert (rows, run.breakdown()["wait_ns"].null_count, run.header.n_job_ranks) == ([], 0, None)
 
 
-def test_a_process_with_the_runs_steps_is_a_rank_one_with_other_ranges_may_be_none(
-    tmp_path, worded
-):
+def test_a_process_with_the_steps_of_the_run_is_a_rank(tmp_path, worded):
     run, rows = rows_of(tmp_path, report(stepping=(1008,), ranging=(1009,)))
     assert [severity for severity, _ in rows] == ["warning", "info"]
     assert [figures_of(message) for _, message in rows] == [{"1008", "5"}, {"1009", "5"}]

@@ -89,7 +89,9 @@ class Expected:
         """
         for (_, table, run_id), rows in frames_of(store, [by_pandas]).items():
             names = ("old", "new") if run_id == RUN_ID else ("other",)
-            assert rows in [self.frames[name].get(("by_pandas", table, run_id)) for name in names]
+            assert rows in [
+                self.frames[name].get(("by_pandas", table, run_id)) for name in names
+            ], table
         found = tables_of(store, RUN_ID)
         assert any(same(found, self.loaded[name]) for name in ("old", "new"))
         with contextlib.suppress(duckdb.Error):
@@ -98,7 +100,7 @@ class Expected:
             for table in WITHOUT_RUNS:
                 assert sums[RUN_ID].get(table) in [
                     self.sums[name].get(table) for name in ("old", "new")
-                ]
+                ], table
 
     def by_files(self, store):
         files = {

@@ -139,9 +139,7 @@ def test_a_json_text_that_would_fill_the_memory_as_objects_is_refused():
         (100_001, 1_000, False),
     ],
 )
-def test_long_texts_of_many_rows_are_read_as_long_as_they_are_no_more_than_a_run_has(
-    n_rows, n_bytes, is_read
-):
+def test_long_texts_of_many_rows_are_read_up_to_the_limit(n_rows, n_bytes, is_read):
     texts = pa.array(["a" * n_bytes, "b" * n_bytes])
     codes = pa.array([None, *(at % 2 for at in range(n_rows - 1))], pa.int32())
     column = pa.chunked_array([pa.DictionaryArray.from_arrays(codes, texts)])

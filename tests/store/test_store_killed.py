@@ -89,14 +89,14 @@ def test_killed_between_changes_of_each_kind(
     expected, saver, tmp_path, runs_before, before, after, states
 ):
     for name in runs_before:
-        assert saver.save(name, tmp_path / "before", **before) == 0
+        assert saver.save(name, tmp_path / "before", **before) == 0, name
     seen = []
     for at in saver.points("new", copied(tmp_path / "before", tmp_path / "points"), **after):
         store = copied(tmp_path / "before", tmp_path / f"store{at}")
         status = saver.save("new", store, how="kill", at=at, **after)
         seen.append(expected.whole(store))
         clear_up(store)
-        assert (expected.by_files(store), left_behind(store)) == (seen[-1], [])
+        assert (expected.by_files(store), left_behind(store)) == (seen[-1], []), at
     # Up to some change it is as it was, from there on it is new; some were killed after that one.
     n_before = seen.index(states[1])
     assert seen == [states[0]] * n_before + [states[1]] * (len(seen) - n_before)
@@ -116,12 +116,12 @@ def test_killed_while_clearing_up_what_a_killed_one_or_the_user_left(
             shutil.rmtree(directory)
         if is_removed:
             shutil.rmtree(store / ".nsyspipe" / "switch" / RUN_ID, ignore_errors=True)
-            assert expected.whole(store) is None
+            assert expected.whole(store) is None, at
         status = saver.save(
             name, store, how="kill", at=at, events=at % 3 == 0 and not is_removed, **options
         )
-        assert status in (0, KILLED)
-        assert expected.whole(store) in (None if is_removed else "old", name)
+        assert status in (0, KILLED), at
+        assert expected.whole(store) in (None if is_removed else "old", name), at
     assert saver.save(name, store, **options) == 0
     assert (expected.whole(store), left_behind(store)) == (name, [])
 
@@ -137,24 +137,24 @@ def test_stopped_between_changes_a_run_is_made_or_replaced_or_not(
     expected, saver, tmp_path, how, events, old
 ):
     for name in ("other", old) if old else ():
-        assert saver.save(name, tmp_path / "before") == 0
+        assert saver.save(name, tmp_path / "before") == 0, name
     for at in saver.points("new", copied(tmp_path / "before", tmp_path / "points"), events=events):
         store = copied(tmp_path / "before", tmp_path / f"folder{at}" / "store")
         before = contents(store)
         status = saver.save("new", store, how=how, at=at, events=events)
-        assert status in (0, STOPPED[how])
+        assert status in (0, STOPPED[how]), at
         which = expected.whole(store)
         if which == old:
-            assert contents(store) == before
+            assert contents(store) == before, at
         if how == "full":  # refused is as it was, and what is not refused is done
-            assert which == {REFUSED: old, 0: "new"}[status]
-            assert store.parent.exists() == bool(old or which)
-            assert not store.exists() or left_behind(store) == []
+            assert which == {REFUSED: old, 0: "new"}[status], at
+            assert store.parent.exists() == bool(old or which), at
+            assert not store.exists() or left_behind(store) == [], at
         if old:
             clear_up(store)
         else:
-            assert saver.save("new", store) == 0
-        assert (expected.by_files(store), left_behind(store)) == (which if old else "new", [])
+            assert saver.save("new", store) == 0, at
+        assert (expected.by_files(store), left_behind(store)) == (which if old else "new", []), at
     assert status == 0
 
 
@@ -172,9 +172,9 @@ def test_two_writers_at_once_both_succeed(expected, savers, tmp_path, names):
         store = tmp_path / f"store{number // 3}"  # also as the first ones of a store
         for saver, name in zip(savers, names, strict=True):
             saver.ask(name, store, events=number % 3 == 0, force=True)
-        assert [saver.answer()["status"] for saver in savers] == [0, 0]
+        assert [saver.answer()["status"] for saver in savers] == [0, 0], number
         seen.add(expected.whole(store))
-        assert left_behind(store) == []
+        assert left_behind(store) == [], number
     assert seen == set(names) - {"other"}
 
 
@@ -185,7 +185,7 @@ def test_a_reader_never_fails_while_two_writers_replace_what_it_reads(expected, 
         savers[0].ask("new" if number % 2 else "old", store)
         savers[1].ask("other", store, events=True)
         expected.meanwhile(store)
-        assert [saver.answer()["status"] for saver in savers] == [0, 0]
+        assert [saver.answer()["status"] for saver in savers] == [0, 0], number
     assert savers[0].save("new", store) == 0
     assert expected.whole(store) == "new"
 

@@ -93,9 +93,9 @@ def test_a_good_name_is_the_same_text_to_every_reader(tmp_path):
         pq.write_table(pa.table({"run_id": pa.array([run_id]).dictionary_encode(), "x": [1]}), path)
         table = tmp_path / f"t{number}"
         query = f"SELECT run_id FROM read_parquet('{table}/*/*.parquet', hive_partitioning = true)"
-        assert duckdb.sql(query).fetchall() == [(run_id,)]
-        assert pd.read_parquet(table)["run_id"].astype(object).tolist() == [run_id]
-        assert pl.scan_parquet(table).collect()["run_id"].to_list() == [run_id]
+        assert duckdb.sql(query).fetchall() == [(run_id,)], number
+        assert pd.read_parquet(table)["run_id"].astype(object).tolist() == [run_id], number
+        assert pl.scan_parquet(table).collect()["run_id"].to_list() == [run_id], number
 
 
 FIXES = {
@@ -109,9 +109,7 @@ FIXES = {
 
 
 @pytest.mark.parametrize("run_id", dict.fromkeys([*NO_NAMES, *NUMBERS, *FIXES]))
-def test_what_is_no_name_or_a_number_to_some_reader_is_refused_with_the_nearest_that_is(
-    run_id, worded
-):
+def test_a_bad_run_name_is_refused_with_the_nearest_good_one(run_id, worded):
     with pytest.raises(OptionError) as caught:
         check_run_id(run_id)
     worded(re.sub("x{50,}", "x...", caught.value.problem))
@@ -150,9 +148,9 @@ def test_what_is_no_store_has_no_runs(tmp_path):
     (tmp_path / "runs" / "other=1").mkdir()
     (tmp_path / "file").touch()
     for path in (tmp_path, tmp_path / "nothing", tmp_path / "file", tmp_path / ("x" * 300)):
-        assert list(run_ids(path)) == []
+        assert list(run_ids(path)) == [], path
         for run_id in ("empty", "", "..", "a/b", "a\0b"):
-            assert not has_run(path, run_id)
+            assert not has_run(path, run_id), run_id
 
 
 def test_a_run_is_there_whatever_its_files_are_and_before_they_are_in_place(tmp_path):
@@ -202,7 +200,7 @@ def test_a_run_that_gets_into_its_place_while_it_is_looked_for_is_found(tmp_path
         (switch / "runs.parquet").touch()
         with monkeypatch.context() as patched:
             patched.setattr(name, move_after(look))
-            assert ask()
+            assert ask(), name
 
 
 @pytest.fixture(scope="module")
@@ -248,8 +246,8 @@ def test_every_reader_reads_what_was_saved_to_the_nanosecond(store, table):
             rows = duckdb.sql(
                 f"SELECT * FROM read_parquet('{pattern}', {options})"
             ).to_arrow_table()
-            assert rows.column_names == DATASET[table].names
-            assert sorted(map(repr, plain(rows))) == expected
+            assert rows.column_names == DATASET[table].names, options
+            assert sorted(map(repr, plain(rows))) == expected, options
     more = {"partitioning": None} if table in EVENT_TABLES else {}
     frame = pd.read_parquet(store / table, dtype_backend="pyarrow", **more)
     kinds = {name: frame[name].dtype.pyarrow_dtype for name in frame.columns}
@@ -265,13 +263,15 @@ def test_every_reader_reads_what_was_saved_to_the_nanosecond(store, table):
 def test_files_say_what_they_hold(store, table):
     for path in sorted((store / table).rglob("*.parquet")):
         file = pq.ParquetFile(path)
-        assert file.metadata.metadata[b"schema_version"] == str(SCHEMA_VERSION).encode()
-        assert file.schema_arrow.equals(DATASET[table].arrow, check_metadata=True)
-        assert not any(pa.types.is_nested(field.type) for field in file.schema_arrow)
+        assert file.metadata.metadata[b"schema_version"] == str(SCHEMA_VERSION).encode(), path
+        assert file.schema_arrow.equals(DATASET[table].arrow, check_metadata=True), path
+        assert not any(pa.types.is_nested(field.type) for field in file.schema_arrow), path
         for field in file.schema_arrow:
             assert field.metadata[b"unit"] and field.metadata[b"doc"], field.name  # noqa: PT018
         for group in map(file.metadata.row_group, range(file.metadata.num_row_groups)):
-            assert {group.column(at).compression for at in range(group.num_columns)} == {"ZSTD"}
+            assert {group.column(at).compression for at in range(group.num_columns)} == {"ZSTD"}, (
+                group
+            )
 
 
 def test_tables_are_sorted_by_their_keys(store):
@@ -302,8 +302,8 @@ def test_the_long_form_has_every_figure_of_the_other_tables(store):
         query = f"""SELECT s.{name}, m.value FROM read_parquet('{store}/steps/*/*.parquet') s JOIN {metrics} m
                     ON s.run_id = m.run_id AND s.rank = m.rank AND s.step = m.step WHERE m.metric = '{name}'"""
         rows = duckdb.sql(query).fetchall()
-        assert len(rows) == saved(store, "steps").num_rows
-        assert all(one == value for one, value in rows)
+        assert len(rows) == saved(store, "steps").num_rows, name
+        assert all(one == value for one, value in rows), name
     of_run = (
         f"SELECT run_id, value FROM {metrics} WHERE rank IS NULL AND metric = 'comm_share' ORDER "
         "BY run_id"
@@ -328,7 +328,7 @@ def test_the_long_form_has_every_figure_of_the_other_tables(store):
         ("timeline", 20, None),
     ],
 )
-def test_row_groups_of_tables_by_rank_hold_whole_ranks_so_that_duckdb_passes_over_the_others(
+def test_row_groups_hold_whole_ranks_so_that_duckdb_skips_others(
     tmp_path, monkeypatch, table, n_rows, ranks
 ):
     for rank in range(6):

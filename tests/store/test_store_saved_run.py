@@ -33,7 +33,7 @@ def check_same(run, saved):
         ours, theirs = (one if isinstance(one, pa.Table) else one() for one in (ours, theirs))
         assert theirs.equals(ours, check_metadata=True), name
     for top in (1, 3):
-        assert saved.kernels(top).equals(run.kernels(top))
+        assert saved.kernels(top).equals(run.kernels(top)), top
     for name in ("header", "step_family", "skipped_steps", "nccl", "link"):
         assert getattr(saved, name) == getattr(run, name), name
     assert (dumps(document(saved)), markdown(saved)) == (dumps(document(run)), markdown(run))
@@ -51,10 +51,10 @@ def check_saves(run, store):
     for (rank, *ours), (saved_rank, *theirs) in zip(
         run.operations(), saved.operations(), strict=True
     ):
-        assert rank == saved_rank
+        assert rank == saved_rank, rank
         assert all(
             one.equals(other, check_metadata=True) for one, other in zip(ours, theirs, strict=True)
-        )
+        ), rank
     return saved
 
 
@@ -165,7 +165,7 @@ def test_of_several_runs_one_that_is_there_must_be_named(runs, store, run_id, wo
     assert caught.value.found == f"{RUN_ID} (x1), {OTHER_ID} (x3)"
     worded(caught.value.lines())
     for run in runs[::2] if run_id is None else ():
-        assert nsyspipe.load(store, run_id=run.header.run_id).header == run.header
+        assert nsyspipe.load(store, run_id=run.header.run_id).header == run.header, run
 
 
 def test_a_label_is_no_id_but_the_message_says_which_id_it_has(tmp_path):
@@ -191,7 +191,7 @@ def test_a_label_is_no_id_but_the_message_says_which_id_it_has(tmp_path):
     ):
         with pytest.raises(OptionError) as caught:
             nsyspipe.load(f"{tmp_path}/s:{name}")
-        assert fix in caught.value.fix
+        assert fix in caught.value.fix, name
 
 
 def test_of_many_runs_the_last_are_shown(saved, tmp_path):
@@ -208,7 +208,7 @@ def test_the_directory_of_a_run_in_a_table_names_it(runs, store, table):
     path = store / table / f"run_id={RUN_ID}"
     assert is_saved(path)
     for given in (path, str(path), f"{path}/", [path]):
-        assert nsyspipe.load(given).header == runs[0].header
+        assert nsyspipe.load(given).header == runs[0].header, given
     assert nsyspipe.load(path, run_id=RUN_ID).header == runs[0].header
     with pytest.raises(OptionError) as caught:
         nsyspipe.load(path, run_id=OTHER_ID)
@@ -367,9 +367,7 @@ def rewrite(path, change):
     pq.write_table(change(pq.read_table(path, partitioning=None)), path)
 
 
-def test_a_column_that_was_added_since_is_null_and_one_that_is_unknown_left_out(
-    damaged, runs, tmp_path
-):
+def test_a_column_added_later_is_null_and_an_unknown_one_is_left_out(damaged, runs, tmp_path):
     added = ["wait_ns", "dtod_bytes"]
     rewrite(
         damaged[0]["steps"],
@@ -422,7 +420,7 @@ def test_details_that_a_later_nsyspipe_added_are_left_out(damaged, runs, tmp_pat
     def add(table):
         text = table["details"][0].as_py()
         for name in ("header", "nccl", "link"):
-            assert f'"{name}": {{' in text
+            assert f'"{name}": {{' in text, name
             text = text.replace(f'"{name}": {{', f'"{name}": {{"later": [1], ')
         return replaced("details", pa.array([text]))(table)
 

@@ -131,9 +131,7 @@ LIKE = {
 
 
 @pytest.mark.parametrize("text", LIKE.values(), ids=LIKE)
-def test_programs_that_make_the_calls_of_deepspeed_and_torchtitan_are_captured_by_their_steps(
-    machine, text
-):
+def test_steps_of_programs_like_deepspeed_and_torchtitan_are_captured(machine, text):
     machine.put_program(text + "print(step + 1)")
     answer = machine.run(
         "baseline.sh", "--cpu", "--program", "train.py", "--attach-steps", "3:20", timeout=90

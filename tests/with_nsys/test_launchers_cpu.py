@@ -58,7 +58,7 @@ def test_two_ranks_are_captured_exported_and_analyzed(machine):
             "nsyspipe.capture",
             *(text for n in range(2, 6) for text in (f"step {n}", *step)),
         ]
-        assert ranges(machine.work / "a" / f"run_{rank}.sqlite") == expected
+        assert ranges(machine.work / "a" / f"run_{rank}.sqlite") == expected, rank
 
 
 def ranges(report):
@@ -120,9 +120,7 @@ def test_a_crash_mid_capture_passes_its_status_on_and_keeps_what_was_captured(ma
     assert steps_of(machine.analysis("baseline_0.sqlite"))[0][:2] == [1, 2]
 
 
-def test_a_program_that_hangs_at_its_end_is_ended_with_complete_reports_in_little_room_for_sockets(
-    machine, tmp_path
-):
+def test_a_program_that_hangs_at_its_end_leaves_complete_reports(machine, tmp_path):
     deep = tmp_path / ("d" * 60)
     deep.mkdir()
     machine.variables["TMPDIR"] = str(deep)
@@ -240,7 +238,7 @@ def test_ctrl_c_in_mid_capture_keeps_the_report_and_leaves_nothing(machine):
     } == {0: 1, 1: 1}
 
 
-def test_fewer_steps_than_asked_for_are_captured_and_told_also_from_another_file_system(machine):
+def test_fewer_steps_than_asked_for_are_captured_and_reported(machine):
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         machine.variables["TMPDIR"] = folder
         answer = own(machine, "baseline.sh", n=3)
@@ -283,7 +281,7 @@ stop_capture()
 """
 
 
-def test_what_passes_between_steps_outside_of_every_range_is_said_to_be_the_loaders(machine):
+def test_time_between_steps_is_attributed_to_the_loader(machine):
     machine.put_program(SLEEPING_LOADER)
     answer = run(machine, "baseline.sh", "--program", "train.py", "-o", "run")
     assert answer.status == 0, answer.err

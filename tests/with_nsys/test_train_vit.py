@@ -98,8 +98,8 @@ def test_the_largest_model_is_vit_l_32(two_ranks):
 def test_two_ranks_train_and_one_of_them_says_so(two_ranks):
     first, second = two_ranks[1]
     for (said, ended), other in zip(first[: len(TRAINED)], second, strict=False):
-        assert (said.count("2 x CPU"), said.count("throughput: "), ended) == (1, 1, None)
-        assert other == ["", None]
+        assert (said.count("2 x CPU"), said.count("throughput: "), ended) == (1, 1, None), said
+        assert other == ["", None], said
 
 
 def test_the_gradients_do_not_depend_on_how_they_are_sent(two_ranks):
@@ -111,10 +111,10 @@ def test_the_gradients_do_not_depend_on_how_they_are_sent(two_ranks):
 
 def test_a_hook_that_gloo_cannot_do_is_refused_and_who_asks_for_a_crash_has_it(two_ranks):
     for rank, said in enumerate(two_ranks[1]):
-        assert said[-1][1] == f"demonstration: --crash-at 2: rank {rank} fails on purpose"
+        assert said[-1][1] == f"demonstration: --crash-at 2: rank {rank} fails on purpose", rank
         for hook, (_, ended) in zip(REFUSED, said[len(TRAINED) : -1], strict=True):
-            assert ended.startswith(f"error: --hook {hook}: ")
-            assert "gloo" in ended
+            assert ended.startswith(f"error: --hook {hook}: "), hook
+            assert "gloo" in ended, hook
 
 
 def test_one_process_trains_without_ddp_and_writes_its_result(tmp_path):

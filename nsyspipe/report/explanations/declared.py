@@ -4,14 +4,15 @@ They are made from the declarations in the catalogue of notes, the figures and t
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
+from itertools import filterfalse
 
 from msgspec import Struct, structs
 
 from nsyspipe.model.figures import FIGURES, METRICS, TERMS, Figure, definition_of
 from nsyspipe.model.problems import CATALOGUE, ProblemKind
 from nsyspipe.model.schema import DESCRIBED, STEPS, SUMMARY
-from nsyspipe.model.table import Column
+from nsyspipe.model.table import Column, TableSchema
 from nsyspipe.report.explanations.text import (
     Code,
     Explanation,
@@ -80,14 +81,19 @@ def _explanation_of_note(name: str, kind: ProblemKind) -> Explanation:
     has_placeholders = message != kind.message
     if has_placeholders:
         meaning.append(Paragraph(_PLACEHOLDERS))
+    severity = Paragraph(_SEVERITIES[kind.severity])
     fix = _fix_text(_with_placeholders(kind.fix or ""))
     sections = (
-        Section("Severity", (Paragraph(_SEVERITIES[kind.severity]),)),
-        Section("What it means", tuple(meaning)),
-        Section("How to fix it", (Paragraph(fix),)),
+        _section("Severity", severity),
+        _section("What it means", *meaning),
+        _section("How to fix it", Paragraph(fix)),
     )
     summary = "A note that outputs print if it applies to your reports."
     return Explanation(name, Group.NOTE, name, summary, sections)
+
+
+def _section(heading: str, *pieces: Piece) -> Section:
+    return Section(heading, pieces)
 
 
 def _with_placeholders(template: str) -> str:
@@ -96,7 +102,11 @@ def _with_placeholders(template: str) -> str:
     Counted nouns are in the plural.
     """
     counted = re.sub(r"\{(\w+):[^|}]+\|([^}]+)\}", r"{\1} \2", template)
-    return re.sub(r"\{(\w+)\}", lambda field: field[1].upper(), counted)
+
+    def placeholder(field: re.Match[str]) -> str:
+        return field[1].upper()
+
+    return re.sub(r"\{(\w+)\}", placeholder, counted)
 
 
 def _fix_text(fix: str) -> str:
@@ -115,7 +125,8 @@ def _sentence(text: str) -> str:
     is_lower_word = first_word.isalpha() and first_word.islower()
     if is_lower_word and first_word != _TOOL:
         text = upper_first(text)
-    return text if text.endswith((".", "?")) else f"{text}."
+    has_end = text.endswith((".", "?"))
+    return text if has_end else f"{text}."
 
 
 def definitions_of_terms() -> dict[str, str]:
@@ -142,13 +153,14 @@ def explain_metric(name: str) -> Explanation | None:
         return None
     explanation = _explanation_of_metric(figure)
     is_column = name == normalized(figure.column)
-    if not is_column or name == normalized(figure.name):
+    is_metric = name == normalized(figure.name)
+    if is_metric or not is_column:
         return explanation
-    other_places = [
-        place for place in columns_by_name()[figure.column] if place.table not in _TABLES_OF_METRICS
-    ]
-    sections = (*explanation.sections, *map(_section_of_column, other_places))
-    return structs.replace(explanation, sections=sections)
+    places = columns_by_name()[figure.column]
+    other_places = [place for place in places if place.table not in _TABLES_OF_METRICS]
+    sections = [*explanation.sections]
+    sections += map(_section_of_column, other_places)
+    return structs.replace(explanation, sections=tuple(sections))
 
 
 def _figure_named(name: str) -> Figure | None:
@@ -157,35 +169,41 @@ def _figure_named(name: str) -> Figure | None:
     for figure in reversed(METRICS.values()):
         figure_of_label[normalized(figure.short)] = figure
         figure_of_label[normalized(figure.label)] = figure
-    figure_of_column = {normalized(column): figure for column, figure in FIGURES.items()}
-    figure_of_name = {normalized(metric): figure for metric, figure in METRICS.items()}
-    return (figure_of_label | figure_of_column | figure_of_name).get(name)
+    figures = figure_of_label | _with_normalized_names(FIGURES) | _with_normalized_names(METRICS)
+    return figures.get(name)
+
+
+def _with_normalized_names(figures: Mapping[str, Figure]) -> dict[str, Figure]:
+    return {normalized(name): figure for name, figure in figures.items()}
 
 
 def _explanation_of_metric(figure: Figure) -> Explanation:
-    step_names = (figure.column, *figure.of_step)
-    run_columns = [column for column in SUMMARY.columns if column.name == figure.column]
-    step_columns = [column for column in STEPS.columns if column.name in step_names]
+    step_names = {figure.column, *figure.of_step}
+    run_columns = _columns_named(SUMMARY, {figure.column})
+    step_columns = _columns_named(STEPS, step_names)
     formulas = [f"of one step, to compare runs: {figure.formula}"]
     formulas += [f"of the run: {_definition(column)}" for column in run_columns]
     formulas += [f"`{column.name}`: {_definition(column)}" for column in step_columns]
-    nulls = _null_texts([*run_columns, *step_columns])
+    definition = Paragraph(_sentence(figure.definition))
     unit = _sentence(_unit_text(figure.unit))
-    formula_pieces: tuple[Piece, ...] = (Items(tuple(formulas)), *_about_symbols(formulas))
+    direction = Paragraph(_DIRECTIONS[figure.better])
     command = f"nsyspipe diff BEFORE AFTER --metric {figure.name}\n"
-    meaning = (
-        Section("Definition", (Paragraph(_sentence(figure.definition)),)),
-        Section("Unit", (Paragraph(unit),)),
-        Section("Formula", formula_pieces),
-        Section("When it is null", (Items(tuple(nulls)),)),
-    )
-    comparison = (
-        Section("Which direction is better", (Paragraph(_DIRECTIONS[figure.better]),)),
-        Section("How to compare it", (Code("bash", command),)),
+    nulls = _null_texts([*run_columns, *step_columns])
+    sections = (
+        _section("Definition", definition),
+        _section("Unit", Paragraph(unit)),
+        _section("Formula", *_formula_pieces(formulas)),
+        _section("When it is null", Items(tuple(nulls))),
+        _section("Which direction is better", direction),
+        _section("How to compare it", Code("bash", command)),
     )
     summary = f"A metric. In JSON and tables, its column is `{figure.column}`."
-    sections = (*meaning, *comparison)
     return Explanation(figure.name, Group.METRIC, figure.label, summary, sections)
+
+
+def _formula_pieces(formulas: Sequence[str]) -> Iterator[Piece]:
+    yield Items(tuple(formulas))
+    yield from _about_symbols(formulas)
 
 
 class _Place(Struct, frozen=True):
@@ -195,12 +213,17 @@ class _Place(Struct, frozen=True):
     column: Column
 
 
+def _columns_named(schema: TableSchema, names: Container[str | None]) -> list[Column]:
+    return [column for column in schema.columns if column.name in names]
+
+
 def columns_by_name() -> dict[str, list[_Place]]:
     """Return every column of `nsyspipe schema` by name, with the tables that have it."""
     places: dict[str, list[_Place]] = {}
     for table in DESCRIBED.values():
         for column in table.columns:
-            places.setdefault(column.name, []).append(_Place(table.name, column))
+            places_of_column = places.setdefault(column.name, [])
+            places_of_column.append(_Place(table.name, column))
     return places
 
 
@@ -209,14 +232,17 @@ def explain_column(name: str) -> Explanation | None:
 
     It has a section for each table that has the column.
     """
-    places_of_column = {normalized(column): places for column, places in columns_by_name().items()}
+    items = columns_by_name().items()
+    places_of_column = {normalized(column): places for column, places in items}
     places = places_of_column.get(name)
     if places is None:
         return None
     column_name = places[0].column.name
-    tables = ", ".join(f"`{place.table}`" for place in places)
-    sections = tuple(_section_of_column(place) for place in places)
-    return Explanation(column_name, Group.COLUMN, column_name, f"A column of {tables}.", sections)
+    names = [f"`{place.table}`" for place in places]
+    tables = ", ".join(names)
+    summary = f"A column of {tables}."
+    sections = tuple(map(_section_of_column, places))
+    return Explanation(column_name, Group.COLUMN, column_name, summary, sections)
 
 
 def _section_of_column(place: _Place) -> Section:
@@ -227,16 +253,17 @@ def _section_of_column(place: _Place) -> Section:
     if meaning:
         texts.append(_sentence(meaning))
     texts.append(_sentence(formula))
-    texts.append(f"Unit: {_unit_text(column.unit)}.")
+    unit = _unit_text(column.unit)
+    texts.append(f"Unit: {unit}.")
     texts += _null_texts([column])
-    pieces: tuple[Piece, ...] = (Items(tuple(texts)), *_about_symbols([formula]))
-    return Section(f"In the table {place.table}", pieces)
+    symbols = _about_symbols([formula])
+    return _section(f"In the table {place.table}", Items(tuple(texts)), *symbols)
 
 
 def _about_symbols(formulas: Sequence[str]) -> Sequence[Paragraph]:
     """Return what the letters of formulas mean, if there is a formula with a length."""
-    has_length = any("|" in formula for formula in formulas)
-    return [Paragraph(_SYMBOLS)] if has_length else []
+    text = "".join(formulas)
+    return [Paragraph(_SYMBOLS)] if "|" in text else []
 
 
 def _unit_text(unit: str) -> str:
@@ -245,7 +272,7 @@ def _unit_text(unit: str) -> str:
 
 def _definition(column: Column) -> str:
     """Return what a column is by its declaration, without what the declaration says about null."""
-    clauses = [clause for clause in _clauses(column.doc) if not _is_about_null(clause)]
+    clauses = filterfalse(_is_about_null, _clauses(column.doc))
     return ". ".join(clauses) or column.name
 
 
@@ -254,13 +281,11 @@ def _null_texts(columns: Sequence[Column]) -> list[str]:
     nullable = [column for column in columns if column.nullable]
     if not nullable:
         return ["Never null."]
-    clauses = [
-        f"`{column.name}`: {clause}"
-        for column in nullable
-        for clause in _clauses(column.doc)
-        if _is_about_null(clause)
-    ]
-    return [*dict.fromkeys(clauses), _NULL_IN_GENERAL]
+    texts = []
+    for column in nullable:
+        clauses = filter(_is_about_null, _clauses(column.doc))
+        texts += [f"`{column.name}`: {clause}" for clause in clauses]
+    return [*dict.fromkeys(texts), _NULL_IN_GENERAL]
 
 
 def _clauses(doc: str) -> list[str]:
@@ -268,4 +293,5 @@ def _clauses(doc: str) -> list[str]:
 
 
 def _is_about_null(clause: str) -> bool:
-    return re.search(r"\bnull\b", clause, flags=re.IGNORECASE) is not None
+    word = re.search(r"\bnull\b", clause, flags=re.IGNORECASE)
+    return word is not None

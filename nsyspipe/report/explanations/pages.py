@@ -66,22 +66,26 @@ def _index() -> str:
     for cause, entries in subjects.findings_by_cause().items():
         heading = upper_first(subjects.cause_name(cause))
         lines += [f"## {heading}", "", "| finding | meaning |", "|---|---|"]
-        lines += [f"| [`{entry.id}`]({entry.id}.md) | {entry.title} |" for entry in entries]
+        for entry in entries:
+            link = f"[`{entry.id}`]({entry.id}.md)"
+            lines.append(f"| {link} | {entry.title} |")
         lines.append("")
     estimates = subjects.explain("estimates")
     if estimates is not None:
         lines += [f"## {estimates.title}", "", estimates.summary, ""]
         lines += _sections_lines(estimates, "###")
-    return "\n".join(lines).rstrip() + "\n"
+    text = "\n".join(lines).rstrip()
+    return f"{text}\n"
 
 
 def _page(explanation: Explanation) -> str:
     source = f"{_SOURCE}/{explanation.id}.md"
     lines = [_GENERATED.format(source=source), ""]
-    lines += [f"# {explanation.id}: {explanation.title}", "", explanation.summary, ""]
+    heading = f"# {explanation.id}: {explanation.title}"
+    lines += [heading, "", explanation.summary, ""]
     lines += _sections_lines(explanation, "##")
-    lines.append("[All findings](index.md)")
-    return "\n".join(lines) + "\n"
+    lines.append("[All findings](index.md)\n")
+    return "\n".join(lines)
 
 
 def _sections_lines(explanation: Explanation, marks: str) -> Iterator[str]:
@@ -102,16 +106,21 @@ def _sections_lines(explanation: Explanation, marks: str) -> Iterator[str]:
 def _piece_lines(piece: Paragraph | Items | Code, page_id: str) -> Sequence[str]:
     lines = as_markdown_lines(piece)
     if isinstance(piece, Code):
-        return [f"<!-- not run: {_WHY_NOT_RUN[piece.language]} -->", "", *lines]
+        reason = _WHY_NOT_RUN[piece.language]
+        return [f"<!-- not run: {reason} -->", "", *lines]
     return [_with_links(line, page_id) for line in lines]
 
 
 def _with_links(line: str, page_id: str) -> str:
     """Return a line in which each other finding that it names is a link to its page."""
-    linked_ids = {*ids_in(subjects.FINDINGS_FOLDER)} - {page_id}
+    linked_ids = {*ids_in(subjects.FINDINGS_FOLDER)}
+    linked_ids.discard(page_id)
 
     def with_link(code: re.Match[str]) -> str:
-        return f"[{code[0]}]({code[1]}.md)" if code[1] in linked_ids else code[0]
+        finding_id = code[1]
+        if finding_id not in linked_ids:
+            return code[0]
+        return f"[{code[0]}]({finding_id}.md)"
 
     return re.sub(r"`([a-z0-9-]+)`", with_link, line)
 
@@ -122,13 +131,16 @@ def _drawings(explanation: Explanation) -> list[Drawing]:
     for section in explanation.sections:
         for piece in section.pieces:
             if isinstance(piece, Picture):
-                number = f"-{len(drawings) + 1}" if drawings else ""
-                file_name = f"{explanation.id}{number}.svg"
-                drawings.append(Drawing(file_name, piece, _description(section)))
+                number = len(drawings) + 1
+                suffix = "" if number == 1 else f"-{number}"
+                file_name = f"{explanation.id}{suffix}.svg"
+                drawing = Drawing(file_name, piece, _description(section))
+                drawings.append(drawing)
     return drawings
 
 
 def _description(section: Section) -> str:
     """Return what the picture of a section shows: its first sentences."""
     texts = (piece.text for piece in section.pieces if isinstance(piece, Paragraph))
-    return next(texts, section.heading).replace("`", "")
+    description = next(texts, section.heading)
+    return description.replace("`", "")

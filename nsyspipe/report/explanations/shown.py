@@ -24,7 +24,8 @@ _ID_WIDTH = 22
 
 def explanation_blocks(explanation: Explanation) -> Iterator[Block]:
     """Yield the title, the summary, and each section with its pieces."""
-    yield Sentence(f"{explanation.id} ({explanation.group})", "bold")
+    heading = f"{explanation.id} ({explanation.group})"
+    yield Sentence(heading, "bold")
     if explanation.title != explanation.id:
         yield Sentence(explanation.title)
     yield Sentence(_plain(explanation.summary), is_close=False)
@@ -59,7 +60,8 @@ def _items_table(items: Items, *, is_close: bool) -> Table:
 def _lines(lines: Sequence[str], *, is_first: bool) -> Iterator[Block]:
     """Yield lines that keep their spaces, indented."""
     for number, line in enumerate(lines):
-        yield Sentence(textwrap.indent(line, _INDENT), is_close=is_first or number > 0)
+        is_close = is_first or number > 0
+        yield Sentence(textwrap.indent(line, _INDENT), is_close=is_close)
 
 
 def _plain(text: str) -> str:
@@ -71,7 +73,8 @@ def index_blocks() -> Iterator[Block]:
     """Yield all IDs by group."""
     yield Sentence("nsyspipe explain ID explains one of these.")
     for cause, entries in subjects.findings_by_cause().items():
-        yield from _entries_blocks(f"Findings about {subjects.cause_name(cause)}", entries)
+        cause_name = subjects.cause_name(cause)
+        yield from _entries_blocks(f"Findings about {cause_name}", entries)
     yield from _entries_blocks("Words of outputs", subjects.words())
     yield from _entries_blocks("Metrics", subjects.metrics())
     yield Sentence("Notes and warnings", "bold", is_close=False)
@@ -83,20 +86,22 @@ def index_blocks() -> Iterator[Block]:
 def _entries_blocks(heading: str, entries: Sequence[Entry]) -> Iterator[Block]:
     """Yield IDs below a heading, each with its title."""
     yield Sentence(heading, "bold", is_close=False)
-    columns = [Field("", kind="word", least=_ID_WIDTH), Field("", kind="prose")]
+    id_column = Field("", kind="word", least=_ID_WIDTH)
+    columns = [id_column, Field("", kind="prose")]
     rows = [[entry.id, _plain(entry.title)] for entry in entries]
     yield Table("", columns, rows, has_headings=False, is_close=True)
 
 
 def explanation_document(explanation: Explanation) -> dict[str, Any]:
     """Return an explanation as a JSON document: each section with its text in Markdown."""
-    sections = [
-        {"heading": section.heading, "text": section_markdown(section.pieces)}
-        for section in explanation.sections
-    ]
+    sections = []
+    for section in explanation.sections:
+        text = section_markdown(section.pieces)
+        sections.append({"heading": section.heading, "text": text})
+    group = explanation.group.name.lower()
     return {
         "id": explanation.id,
-        "group": explanation.group.name.lower(),
+        "group": group,
         "title": explanation.title,
         "summary": explanation.summary,
         "sections": sections,
@@ -107,13 +112,13 @@ def index_document() -> dict[str, Any]:
     """Return all IDs by group as a JSON document."""
     findings = []
     for cause, entries in subjects.findings_by_cause().items():
-        findings += [{"id": entry.id, "cause": cause, "title": entry.title} for entry in entries]
-    return {
-        "findings": findings,
-        "words": [_row(entry) for entry in subjects.words()],
-        "metrics": [_row(entry) for entry in subjects.metrics()],
-        "notes": [{"id": code} for code in subjects.notes()],
-    }
+        for entry in entries:
+            finding = {"id": entry.id, "cause": cause, "title": entry.title}
+            findings.append(finding)
+    words = [*map(_row, subjects.words())]
+    metrics = [*map(_row, subjects.metrics())]
+    notes = [{"id": code} for code in subjects.notes()]
+    return {"findings": findings, "words": words, "metrics": metrics, "notes": notes}
 
 
 def _row(entry: Entry) -> dict[str, str]:
@@ -122,7 +127,8 @@ def _row(entry: Entry) -> dict[str, str]:
 
 def section_markdown(pieces: Sequence[Piece]) -> str:
     """Return the pieces of a section as Markdown, pictures as bars of letters."""
-    texts = ["\n".join(_markdown_lines(piece)) for piece in pieces]
+    lines_of_pieces = map(_markdown_lines, pieces)
+    texts = ["\n".join(lines) for lines in lines_of_pieces]
     return "\n\n".join(texts)
 
 

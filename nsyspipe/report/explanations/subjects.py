@@ -4,6 +4,7 @@ Findings and words have files. Other explanations are made from declarations.
 """
 
 import difflib
+from collections.abc import Iterable
 
 from msgspec import Struct
 
@@ -96,7 +97,8 @@ def explain(topic: str) -> Explanation | None:
     word = ALIASES.get(name, name)
     if word in ids_in(WORDS_FOLDER):
         return read_explanation(WORDS_FOLDER, word, Group.WORD)
-    return explain_note(name) or explain_metric(name) or explain_term(name) or explain_column(name)
+    note_or_metric = explain_note(name) or explain_metric(name)
+    return note_or_metric or explain_term(name) or explain_column(name)
 
 
 def explain_finding(name: str) -> Explanation:
@@ -108,31 +110,34 @@ def similar_ids(topic: str) -> list[str]:
     """Return the IDs that somebody may have meant, the most similar first."""
     name = normalized(topic)
     id_of_name = {normalized(known_id): known_id for known_id in all_ids()}
-    names = difflib.get_close_matches(name, id_of_name, n=_MAX_SIMILAR_IDS, cutoff=_MIN_SIMILARITY)
+    most = _MAX_SIMILAR_IDS
+    names = difflib.get_close_matches(name, id_of_name, n=most, cutoff=_MIN_SIMILARITY)
     if len(name) >= _MIN_LETTERS_OF_PART:
         names += [known_name for known_name in id_of_name if name in known_name]
-    similar = [id_of_name[known_name] for known_name in dict.fromkeys(names)]
-    return similar[:_MAX_SIMILAR_IDS]
+    distinct_names = dict.fromkeys(names)
+    similar = [id_of_name[known_name] for known_name in distinct_names]
+    return similar[:most]
 
 
 def all_ids() -> list[str]:
     """Return every ID, columns included."""
-    groups = (
-        ids_in(FINDINGS_FOLDER),
-        ids_in(WORDS_FOLDER),
-        CATALOGUE,
-        METRICS,
-        _terms(),
-        columns_by_name(),
-    )
-    return list(dict.fromkeys(name for group in groups for name in group))
+    ids = [*ids_in(FINDINGS_FOLDER), *ids_in(WORDS_FOLDER)]
+    ids += CATALOGUE
+    ids += METRICS
+    ids += _terms()
+    ids += columns_by_name()
+    return list(dict.fromkeys(ids))
 
 
 def findings_by_cause() -> dict[str, list[Entry]]:
     """Return the findings by what causes them, in the order of `nsyspipe.findings.judge.CAUSES`."""
     from nsyspipe.findings.judge import CAUSES  # noqa: PLC0415 - only lists need the rules
 
-    return {cause: list(map(_finding_entry, names)) for cause, names in CAUSES.items()}
+    return {cause: _finding_entries(names) for cause, names in CAUSES.items()}
+
+
+def _finding_entries(names: Iterable[str]) -> list[Entry]:
+    return [*map(_finding_entry, names)]
 
 
 def _finding_entry(name: str) -> Entry:
@@ -146,7 +151,8 @@ def cause_name(cause: str) -> str:
 
 def words() -> list[Entry]:
     """Return the words of outputs that have a file, and the other terms of the glossary."""
-    entries = [Entry(name, definition) for name, definition in _terms().items()]
+    definitions = _terms().items()
+    entries = [Entry(name, definition) for name, definition in definitions]
     for name in ids_in(WORDS_FOLDER):
         explanation = read_explanation(WORDS_FOLDER, name, Group.WORD)
         entries.append(Entry(name, explanation.title))
@@ -156,8 +162,9 @@ def words() -> list[Entry]:
 def _terms() -> dict[str, str]:
     """Return the definitions of the terms of the glossary that no file explains."""
     terms = definitions_of_terms()
-    explained = {*ids_in(FINDINGS_FOLDER), *ids_in(WORDS_FOLDER), *ALIASES}
-    return {name: definition for name, definition in terms.items() if name not in explained}
+    for name in [*ids_in(FINDINGS_FOLDER), *ids_in(WORDS_FOLDER), *ALIASES]:
+        terms.pop(name, None)
+    return terms
 
 
 def metrics() -> list[Entry]:

@@ -71,17 +71,20 @@ class Explanation(Struct, frozen=True):
 
 def normalized(topic: str) -> str:
     """Return an ID in lower case, with ``-`` for spaces and ``_``."""
-    return re.sub(r"[\s_]+", "-", topic.strip().lower())
+    words = topic.strip().lower()
+    return re.sub(r"[\s_]+", "-", words)
 
 
 def ids_in(folder: str) -> list[str]:
     """Return the IDs that have a file in a folder of explanations, sorted."""
-    return sorted(path.stem for path in (FOLDER / folder).glob("*.md"))
+    paths = (FOLDER / folder).glob("*.md")
+    return sorted(path.stem for path in paths)
 
 
 def read_explanation(folder: str, name: str, group: Group) -> Explanation:
     """Read one file of explanations, ``FOLDER/NAME.md``."""
-    text = (FOLDER / folder / f"{name}.md").read_text(encoding="utf-8")
+    path = FOLDER / folder / f"{name}.md"
+    text = path.read_text(encoding="utf-8")
     return parse_explanation(text, name, group)
 
 
@@ -97,11 +100,14 @@ def parse_explanation(text: str, name: str, group: Group) -> Explanation:
         If there is no title or no summary, or a picture cannot be read.
     """
     head, *parts = re.split(r"^## ", text, flags=re.MULTILINE)
-    title, _, summary = head.strip().partition("\n")
-    if not title.startswith("# ") or not summary.strip():
+    title_and_summary = head.strip()
+    title, _, summary = title_and_summary.partition("\n")
+    has_title = title.startswith("# ")
+    if not has_title or not summary.strip():
         raise ValueError(f"{name}: the title or the summary is missing")
-    sections = tuple(_section(part) for part in parts)
-    return Explanation(name, group, title.removeprefix("# "), _joined(summary), sections)
+    title_text = title.removeprefix("# ")
+    sections = tuple(map(_section, parts))
+    return Explanation(name, group, title_text, _joined(summary), sections)
 
 
 def _joined(text: str) -> str:
@@ -111,29 +117,38 @@ def _joined(text: str) -> str:
 
 def _section(text: str) -> Section:
     heading, _, body = text.partition("\n")
-    return Section(heading.strip(), tuple(_pieces(body)))
+    pieces = tuple(_pieces(body))
+    return Section(heading.strip(), pieces)
 
 
 def _pieces(body: str) -> Iterator[Piece]:
     """Yield the pieces of a section: fenced blocks, and paragraphs and lists between them."""
-    for number, part in enumerate(body.split(f"\n{_FENCE}")):
+    parts = body.split(f"\n{_FENCE}")
+    for number, part in enumerate(parts):
         is_fenced = number % 2 == 1
         if is_fenced:
-            language, _, content = part.partition("\n")
-            yield parse_picture(content) if language == _PICTURE else Code(language, content)
+            yield _fenced_piece(part)
         else:
-            blocks = part.strip().split("\n\n")
-            yield from (_words(block.strip()) for block in blocks if block.strip())
+            blocks = [block.strip() for block in part.split("\n\n")]
+            yield from map(_words, filter(None, blocks))
+
+
+def _fenced_piece(text: str) -> Picture | Code:
+    language, _, content = text.partition("\n")
+    is_picture = language == _PICTURE
+    return parse_picture(content) if is_picture else Code(language, content)
 
 
 def _words(block: str) -> Paragraph | Items:
     """Return a block as a list if each of its entries begins with a mark."""
     entries = re.split(r"\n(?=(?:-|\d+\.) )", block)
-    items = [_ITEM.fullmatch(entry) for entry in entries]
-    texts = tuple(_joined(item[1]) for item in items if item is not None)
-    if len(texts) != len(entries):
+    matches = map(_ITEM.fullmatch, entries)
+    items = [match for match in matches if match is not None]
+    if len(items) != len(entries):
         return Paragraph(_joined(block))
-    return Items(texts, is_numbered=block[0].isdigit())
+    texts = [_joined(item[1]) for item in items]
+    first_character = block[0]
+    return Items(tuple(texts), is_numbered=first_character.isdigit())
 
 
 def as_markdown_lines(piece: Paragraph | Items | Code) -> Sequence[str]:
@@ -143,7 +158,9 @@ def as_markdown_lines(piece: Paragraph | Items | Code) -> Sequence[str]:
             return [piece.text]
         case Items():
             if piece.is_numbered:
-                return [f"{number}. {text}" for number, text in enumerate(piece.texts, 1)]
+                numbered_texts = enumerate(piece.texts, 1)
+                return [f"{number}. {text}" for number, text in numbered_texts]
             return [f"- {text}" for text in piece.texts]
         case Code():
-            return [f"{_FENCE}{piece.language}", *piece.text.splitlines(), _FENCE]
+            lines = piece.text.splitlines()
+            return [f"{_FENCE}{piece.language}", *lines, _FENCE]

@@ -13,7 +13,7 @@ one letter wide on the terminal.
 import re
 from collections.abc import Iterator, Sequence
 from html import escape
-from itertools import pairwise
+from itertools import chain, pairwise
 
 from msgspec import Struct
 
@@ -101,8 +101,10 @@ class Picture(Struct, frozen=True):
     @property
     def kinds(self) -> list[Kind]:
         """The kinds of its bars, in the order of `KINDS`."""
-        lanes = [lane for timeline in self.timelines for lane in timeline.lanes]
-        used = {bar.kind for lane in lanes for bar in lane.bars}
+        used: set[str] = set()
+        for timeline in self.timelines:
+            for lane in timeline.lanes:
+                used.update(bar.kind for bar in lane.bars)
         return [kind for name, kind in KINDS.items() if name in used]
 
 
@@ -116,13 +118,18 @@ def parse_picture(text: str) -> Picture:
         range.
     """
     parts = text.split("\n---\n")
-    timelines = tuple(_timeline(part.strip().splitlines()) for part in parts)
-    return Picture(timelines)
+    return Picture(tuple(map(_timeline, parts)))
 
 
-def _timeline(lines: Sequence[str]) -> Timeline:
-    title, *lanes = lines
-    return Timeline(title.strip(), tuple(_lane(line) for line in lanes))
+def _timeline(text: str) -> Timeline:
+    title, *lines = text.strip().splitlines()
+    lanes = tuple(map(_lane, lines))
+    return Timeline(title.strip(), lanes)
+
+
+def _bar(match: re.Match[str]) -> Bar:
+    start, end, kind = match.groups()
+    return Bar(int(start), int(end), kind)
 
 
 def _lane(line: str) -> Lane:
@@ -130,7 +137,7 @@ def _lane(line: str) -> Lane:
     if name_and_bars is None:
         raise ValueError(f"not a lane: {line!r}")
     name, text = name_and_bars.groups()
-    bars = tuple(Bar(int(start), int(end), kind) for start, end, kind in _BAR.findall(text))
+    bars = tuple(map(_bar, _BAR.finditer(text)))
     free_from = 0
     for bar in bars:
         if bar.kind not in KINDS:
@@ -138,34 +145,41 @@ def _lane(line: str) -> Lane:
         if not free_from <= bar.start < bar.end <= MAX_UNITS:
             raise ValueError(f"bars overlap or are out of range: {line!r}")
         free_from = bar.end
-    read_text = " ".join(f"{bar.start}-{bar.end} {bar.kind}" for bar in bars)
-    if read_text != " ".join(text.split()):
+    # What is not a bar was skipped.
+    text_of_bars = " ".join(f"{bar.start}-{bar.end} {bar.kind}" for bar in bars)
+    words = text.split()
+    if text_of_bars != " ".join(words):
         raise ValueError(f"not a lane: {line!r}")
     return Lane(name, bars)
 
 
 def text_lines(picture: Picture) -> list[str]:
     """Return a picture as lines of letters for the terminal, the legend last."""
-    name_width = max(len(lane.name) for timeline in picture.timelines for lane in timeline.lanes)
+    lanes = chain.from_iterable(timeline.lanes for timeline in picture.timelines)
+    name_width = max(len(lane.name) for lane in lanes)
     lines: list[str] = []
     for timeline in picture.timelines:
         lines.append(timeline.title)
         for lane in timeline.lanes:
-            line = f"{_INDENT}{lane.name:<{name_width}}  {_letters(lane)}"
+            name = lane.name.ljust(name_width)
+            line = f"{_INDENT}{name}  {_letters(lane)}"
             lines.append(line.rstrip())
         lines.append("")
     space_below_names = " " * name_width
-    return lines + _legend_lines(picture, f"{_INDENT}{space_below_names}{_INDENT}")
+    legend_indent = f"{_INDENT}{space_below_names}{_INDENT}"
+    return lines + _legend_lines(picture, legend_indent)
 
 
 def _letters(lane: Lane) -> str:
     """Return the bars of a lane, a letter for each unit of time."""
     letters = [" "] * MAX_UNITS
     for bar in lane.bars:
-        letters[bar.start : bar.end] = KINDS[bar.kind].letter * (bar.end - bar.start)
+        letter = KINDS[bar.kind].letter
+        n_units = bar.end - bar.start
+        letters[bar.start : bar.end] = letter * n_units
     for bar, next_bar in pairwise(lane.bars):
-        is_alike_and_close = bar.kind == next_bar.kind and bar.end == next_bar.start
-        if is_alike_and_close:
+        is_same_kind = bar.kind == next_bar.kind
+        if is_same_kind and bar.end == next_bar.start:
             letters[bar.end - 1] = _BORDER
     return "".join(letters)
 
@@ -180,7 +194,9 @@ def _legend_lines(picture: Picture, indent: str) -> list[str]:
             lines[-1] = longer_line
         else:
             lines.append(entry)
-    return [f"{indent}{line}" for line in lines or [""]]
+    if not lines:
+        return [indent]
+    return [f"{indent}{line}" for line in lines]
 
 
 def svg(picture: Picture, description: str) -> str:
@@ -189,29 +205,39 @@ def svg(picture: Picture, description: str) -> str:
     `description` is read to people who do not see it.
     """
     rows = _legend_rows(picture)
-    heights = [_TITLE_HEIGHT + _LANE_HEIGHT * len(timeline.lanes) for timeline in picture.timelines]
-    height = 2 * _MARGIN + sum(heights) + _LEGEND_HEIGHT * len(rows)
+    heights = [_height(timeline) for timeline in picture.timelines]
+    legend_height = _LEGEND_HEIGHT * len(rows)
+    height = 2 * _MARGIN + sum(heights) + legend_height
     size = f'width="{_WIDTH}" height="{height}"'
     view_box = f"0 0 {_WIDTH} {height}"
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{view_box}" {size} role="img">',
-        f"<title>{escape(description)}</title>",
-        f"<style>{_style(picture)}</style>",
-        f'<rect class="page" {size} rx="8"/>',
-    ]
+    namespace = "http://www.w3.org/2000/svg"
+    parts = [f'<svg xmlns="{namespace}" viewBox="{view_box}" {size} role="img">']
+    parts.append(f"<title>{escape(description)}</title>")
+    parts.append(f"<style>{_style(picture)}</style>")
+    parts.append(f'<rect class="page" {size} rx="8"/>')
     top = _MARGIN
     for timeline, timeline_height in zip(picture.timelines, heights, strict=True):
         parts += _drawn_timeline(timeline, top)
         top += timeline_height
     parts += _drawn_legend(rows, top)
-    return "\n".join([*parts, "</svg>"]) + "\n"
+    parts.append("</svg>\n")
+    return "\n".join(parts)
+
+
+def _height(timeline: Timeline) -> int:
+    """Return the height of a timeline with its title, in pixels."""
+    n_lanes = len(timeline.lanes)
+    return _TITLE_HEIGHT + _LANE_HEIGHT * n_lanes
 
 
 def _style(picture: Picture) -> str:
     """Return the style sheet of a picture, with the colors of its kinds of bars."""
-    kinds = {name: kind for name, kind in KINDS.items() if kind in picture.kinds}
-    light = "".join(f".{name}{{fill:{kind.light_color}}}" for name, kind in kinds.items())
-    dark = "".join(f".{name}{{fill:{kind.dark_color}}}" for name, kind in kinds.items())
+    light = ""
+    dark = ""
+    for name, kind in KINDS.items():
+        if kind in picture.kinds:
+            light += f".{name}{{fill:{kind.light_color}}}"
+            dark += f".{name}{{fill:{kind.dark_color}}}"
     return (
         "text{font:13px system-ui,-apple-system,'Segoe UI',Roboto,'Noto "
         "Sans',sans-serif;fill:#12161c}"
@@ -225,12 +251,16 @@ def _style(picture: Picture) -> str:
 
 
 def _drawn_timeline(timeline: Timeline, top: int) -> Iterator[str]:
-    yield f'<text class="title" x="{_MARGIN}" y="{top + 16}">{escape(timeline.title)}</text>'
+    title = escape(timeline.title)
+    yield f'<text class="title" x="{_MARGIN}" y="{top + 16}">{title}</text>'
     left = _MARGIN + _LANE_NAME_WIDTH
-    track_size = f'width="{MAX_UNITS * _UNIT_WIDTH}" height="{_BAR_HEIGHT}"'
+    track_width = MAX_UNITS * _UNIT_WIDTH
+    track_size = f'width="{track_width}" height="{_BAR_HEIGHT}"'
+    lanes_top = top + _TITLE_HEIGHT
     for number, lane in enumerate(timeline.lanes):
-        lane_top = top + _TITLE_HEIGHT + _LANE_HEIGHT * number
-        yield f'<text class="lane" x="{_MARGIN}" y="{lane_top + 15}">{escape(lane.name)}</text>'
+        lane_top = lanes_top + _LANE_HEIGHT * number
+        name = escape(lane.name)
+        yield f'<text class="lane" x="{_MARGIN}" y="{lane_top + 15}">{name}</text>'
         yield f'<rect class="track" x="{left}" y="{lane_top}" {track_size}/>'
         for bar in lane.bars:
             yield from _drawn_bar(bar, left, lane_top)
@@ -239,23 +269,29 @@ def _drawn_timeline(timeline: Timeline, top: int) -> Iterator[str]:
 def _drawn_bar(bar: Bar, left: int, top: int) -> Iterator[str]:
     kind = KINDS[bar.kind]
     x = left + bar.start * _UNIT_WIDTH
-    width = (bar.end - bar.start) * _UNIT_WIDTH
+    n_units = bar.end - bar.start
+    width = n_units * _UNIT_WIDTH
     size = f'width="{width - 1}" height="{_BAR_HEIGHT}"'
-    yield f'<rect class="{bar.kind}" x="{x}" y="{top}" {size} rx="2"/>'
-    if len(kind.label) * _LETTER_WIDTH + 6 <= width:
+    position = f'x="{x}" y="{top}"'
+    yield f'<rect class="{bar.kind}" {position} {size} rx="2"/>'
+    label_width = len(kind.label) * _LETTER_WIDTH
+    if label_width + 6 <= width:
         text_class = "on-light" if kind.has_dark_text else "on-dark"
         middle = x + (width - 1) / 2
-        place = f'x="{middle:g}" y="{top + 15}" text-anchor="middle"'
+        baseline = top + 15
+        place = f'x="{middle:g}" y="{baseline}" text-anchor="middle"'
         yield f'<text class="{text_class}" {place}>{kind.label}</text>'
 
 
 def _legend_rows(picture: Picture) -> list[list[Kind]]:
     """Return the entries of the legend, row by row, as many as fit into each."""
     rows: list[list[Kind]] = [[]]
+    max_width = _WIDTH - 2 * _MARGIN
     used = 0.0
     for kind in picture.kinds:
         width = _legend_width(kind)
-        if rows[-1] and used + width > _WIDTH - 2 * _MARGIN:
+        is_full = used + width > max_width
+        if rows[-1] and is_full:
             rows.append([])
             used = 0.0
         rows[-1].append(kind)
@@ -264,7 +300,8 @@ def _legend_rows(picture: Picture) -> list[list[Kind]]:
 
 
 def _legend_width(kind: Kind) -> float:
-    return _SWATCH + 6 + len(kind.meaning) * _LETTER_WIDTH + 18
+    text_width = len(kind.meaning) * _LETTER_WIDTH
+    return _SWATCH + 6 + text_width + 18
 
 
 def _drawn_legend(rows: Sequence[Sequence[Kind]], top: int) -> Iterator[str]:
@@ -275,6 +312,8 @@ def _drawn_legend(rows: Sequence[Sequence[Kind]], top: int) -> Iterator[str]:
         y = top + 8 + _LEGEND_HEIGHT * number
         for kind in row:
             name = name_of_kind[kind]
-            yield f'<rect class="{name}" x="{x:g}" y="{y}" {swatch_size} rx="2"/>'
-            yield f'<text x="{x + _SWATCH + 6:g}" y="{y + 11}">{kind.meaning}</text>'
+            position = f'x="{x:g}" y="{y}"'
+            yield f'<rect class="{name}" {position} {swatch_size} rx="2"/>'
+            text_x = x + _SWATCH + 6
+            yield f'<text x="{text_x:g}" y="{y + 11}">{kind.meaning}</text>'
             x += _legend_width(kind)

@@ -91,38 +91,52 @@ def answer_html(page: AnswerPage, scripts: Sequence[str] = ()) -> str:
 
     The file is complete and needs no network. The same answer gives the same bytes.
     """
-    subject, _, _ = page.title.rpartition(": nsyspipe")
-    short_titles = {
-        section.title: section.short_title for section in page.sections if section.short_title
-    }
-    links = [(section.anchor, section.title) for section in page.sections]
-    picture = _shown_sections([page.picture])
-    context = {
-        "brand": subject or page.title,
-        "short": short_titles,
-        "sections": links,
-        "verdict": page.verdict,
-        "introduction": with_kinds(page.introduction),
-        "picture": picture[0] if picture else None,
-        "beside_picture": _shown_sections(page.beside_picture),
-        "details": _shown_sections(page.details),
-    }
-    data = {chart.name: chart.data for chart in _charts(page)}
+    context = _context(page)
+    charts = _charts(page.sections)
+    data = {chart.name: chart.data for chart in charts}
     styles = ("run.css", "blocks.css", "answer.css")
     return render(
         "answer.html.j2", page.title, page.identity, context, data, scripts=scripts, styles=styles
     )
 
 
-def _charts(page: AnswerPage) -> Iterator[Chart]:
-    for section in page.sections:
-        yield from (block for block in section.blocks if isinstance(block, Chart))
+def _context(page: AnswerPage) -> dict[str, object]:
+    """Return what the template shows of a page."""
+    subject, _, _ = page.title.rpartition(": nsyspipe")
+    brand = subject or page.title
+    sections = page.sections
+    with_short_title = [section for section in sections if section.short_title]
+    short_titles = {section.title: section.short_title for section in with_short_title}
+    links = [(section.anchor, section.title) for section in sections]
+    introduction = with_kinds(page.introduction)
+    pictures = _shown_sections([page.picture])
+    picture = pictures[0] if pictures else None
+    beside_picture = _shown_sections(page.beside_picture)
+    details = _shown_sections(page.details)
+    return {
+        "brand": brand,
+        "short": short_titles,
+        "sections": links,
+        "verdict": page.verdict,
+        "introduction": introduction,
+        "picture": picture,
+        "beside_picture": beside_picture,
+        "details": details,
+    }
+
+
+def _charts(sections: Iterable[Section]) -> Iterator[Chart]:
+    for section in sections:
+        for block in section.blocks:
+            if isinstance(block, Chart):
+                yield block
 
 
 def _shown_sections(sections: Iterable[Section]) -> list[dict[str, object]]:
     """Return the sections that have blocks, as the template takes them."""
-    return [
-        {"anchor": section.anchor, "title": section.title, "blocks": with_kinds(section.blocks)}
-        for section in sections
-        if section.blocks
-    ]
+    shown: list[dict[str, object]] = []
+    for section in sections:
+        if section.blocks:
+            blocks = with_kinds(section.blocks)
+            shown.append({"anchor": section.anchor, "title": section.title, "blocks": blocks})
+    return shown

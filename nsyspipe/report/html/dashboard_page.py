@@ -9,6 +9,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from email.utils import formatdate
+from itertools import chain
 from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -52,6 +53,7 @@ _MAX_CAPTURED_US = 253_402_300_799_999_999
 STORE = "nsyspipe-store"
 DASHBOARD = "dashboard"
 
+_STYLES = ("blocks.css", "answer.css", "dashboard.css", "dashboard_table.css")
 _SCRIPT_PARTS = (
     "board",
     "words",
@@ -94,7 +96,8 @@ class StorePage(NamedTuple):
 
 
 def _gpu_name(run: Mapping[str, Any]) -> str:
-    names = [name.removeprefix("NVIDIA ") for name in run["gpu_names"].split(", ") if name]
+    gpus = filter(None, run["gpu_names"].split(", "))
+    names = [gpu.removeprefix("NVIDIA ") for gpu in gpus]
     return ", ".join(names) or "GPU not recorded"
 
 
@@ -116,17 +119,20 @@ def series_of(runs: Sequence[Mapping[str, Any]]) -> list[Series]:
     the same work are one, and its label is None. The group tells which work it is, if there are
     several.
     """
-    series = [
-        Series(f"{group_name(run)}, work not known", run["label"], is_known=False) for run in runs
-    ]
-    works = [Work.parsed(run[WORK]) for run in runs]
-    groups = grouped(
-        (group_name(run), WorkingRun(place, run["run_id"], run["label"], work))
-        for place, (run, work) in enumerate(zip(runs, works, strict=True))
-        if work is not None
-    )
-    for group, members in groups.items():
-        for place, series_of_run in _series_of_group(group, members):
+    series = []
+    members = []
+    for place, run in enumerate(runs):
+        group = group_name(run)
+        label = run["label"]
+        without_work = Series(f"{group}, work not known", label, is_known=False)
+        series.append(without_work)
+        work = Work.parsed(run[WORK])
+        if work is not None:
+            working_run = WorkingRun(place, run["run_id"], label, work)
+            members.append((group, working_run))
+    groups = grouped(members)
+    for group, runs_of_group in groups.items():
+        for place, series_of_run in _series_of_group(group, runs_of_group):
             series[place] = series_of_run
     return series
 
@@ -136,15 +142,16 @@ def _series_of_group(group: str, runs: Sequence[WorkingRun]) -> Iterator[tuple[i
     kinds = kinds_of_work(runs)
     is_by_label = are_most_labels_shared(runs)
     n_kinds_by_label = Counter[str]()
-    for kind in kinds:
-        n_kinds_by_label.update({run.label for run in kind})
+    labels_of_kinds = ({run.label for run in kind} for kind in kinds)
+    n_kinds_by_label = Counter(chain.from_iterable(labels_of_kinds))
     for kind in kinds:
         name_of_kind = _name_of_kind(group, kind, kinds, n_kinds_by_label)
         for run in kind:
             label = run.label if is_by_label else None
             n_kinds = n_kinds_by_label[run.label] if is_by_label else len(kinds)
             name = group if n_kinds == 1 else name_of_kind
-            yield run.place, Series(name, label, is_known=True)
+            series = Series(name, label, is_known=True)
+            yield run.place, series
 
 
 def _name_of_kind(
@@ -156,19 +163,26 @@ def _name_of_kind(
     """Return what tells a kind of a group from the others: its compute time, if needed a run."""
     least_ns = kind[0].compute_ns
     most_ns = kind[-1].compute_ns
-    texts = [ms_text(ns, 2) for ns in (least_ns, most_ns) if ns < math.inf]
+    known_ns = [ns for ns in (least_ns, most_ns) if ns < math.inf]
+    texts = [ms_text(ns, 2) for ns in known_ns]
     # Both ends may read the same.
     span = " to ".join(dict.fromkeys(texts))
     compute = f"{span} a step" if span else "not known"
     name = f"{group}, compute {compute}"
-    overlapping = [
-        peer for peer in kinds if peer[0].compute_ns <= most_ns and least_ns <= peer[-1].compute_ns
-    ]
-    if len(overlapping) > 1:
+    n_overlapping = sum(_overlaps(peer, least_ns, most_ns) for peer in kinds)
+    if n_overlapping > 1:
         first = min(kind, key=attrgetter("place"))
-        run_name = first.label if n_kinds_by_label[first.label] == 1 else first.run_id
+        is_label_enough = n_kinds_by_label[first.label] == 1
+        run_name = first.label if is_label_enough else first.run_id
         name += f", like {cut(run_name, MAX_LETTERS_OF_RUN)}"
     return name
+
+
+def _overlaps(kind: Sequence[WorkingRun], least_ns: float, most_ns: float) -> bool:
+    """Tell whether the compute times of a kind overlap with a range."""
+    begins_before_end = kind[0].compute_ns <= most_ns
+    ends_after_begin = kind[-1].compute_ns >= least_ns
+    return begins_before_end and ends_after_begin
 
 
 def facets(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -177,16 +191,18 @@ def facets(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     The words are the distinct values in order, and the codes are each run's place among them.
     Labels come by their number of runs, the rest in their own order.
     """
-    n_by_label = Counter(run["label"] for run in runs)
-    labels = [((-n_by_label[run["label"]], run["label"]), run["label"]) for run in runs]
+    all_labels = [run["label"] for run in runs]
+    n_by_label = Counter(all_labels)
+    labels = [((-n_by_label[label], label), label) for label in all_labels]
     world_sizes = [_world_size_option(run["world_size"]) for run in runs]
-    gpu_names = [(_gpu_name(run), _gpu_name(run)) for run in runs]
+    gpu_names = list(map(_gpu_name, runs))
+    gpus = [(name, name) for name in gpu_names]
     hosts = [_hosts_option(run["hosts"]) for run in runs]
     links = [_link_option(run["link_kind"]) for run in runs]
     return [
         _facet("label", "Label", labels),
         _facet("world", "World size", world_sizes),
-        _facet("gpu", "GPU", gpu_names),
+        _facet("gpu", "GPU", gpus),
         _facet("hosts", "Hosts", hosts),
         _facet("link", "Slowest link", links),
     ]
@@ -194,13 +210,11 @@ def facets(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def _facet(name: str, title: str, options: Sequence[tuple[Any, str]]) -> dict[str, Any]:
     """Return a facet of the options of each run: what they are sorted by, and the word."""
-    codes = {option: code for code, option in enumerate(sorted(set(options)))}
-    return {
-        "name": name,
-        "title": title,
-        "words": [word for _, word in codes],
-        "codes": [codes[option] for option in options],
-    }
+    distinct_options = sorted(set(options))
+    words = [word for _, word in distinct_options]
+    code_of = {option: code for code, option in enumerate(distinct_options)}
+    codes = [code_of[option] for option in options]
+    return {"name": name, "title": title, "words": words, "codes": codes}
 
 
 def _world_size_option(world_size: int | None) -> tuple[Any, str]:
@@ -210,7 +224,8 @@ def _world_size_option(world_size: int | None) -> tuple[Any, str]:
 
 
 def _hosts_option(hosts: str) -> tuple[Any, str]:
-    n_hosts = len([host for host in hosts.split(", ") if host])
+    names = filter(None, hosts.split(", "))
+    n_hosts = len(list(names))
     return n_hosts, str(n_hosts or NOT_RECORDED)
 
 
@@ -242,7 +257,8 @@ def _without_outdated(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         changed = changed_columns(version, latest)
         outdated = [figure.column for figure in FOLLOWED if not changed.isdisjoint(figure.of_step)]
         nulls = dict.fromkeys(outdated)
-        current_rows.append(row | nulls | {"is_outdated": bool(outdated)})
+        is_outdated = {"is_outdated": bool(outdated)}
+        current_rows.append(row | nulls | is_outdated)
     return current_rows
 
 
@@ -253,7 +269,8 @@ def _missing_text(run: Mapping[str, Any], figure: Figure) -> str:
         return OLDER_DEFINITIONS
     if is_wait and run["n_ranks"] == 1:
         return "one rank"
-    if (is_wait or figure.category == "hidden") and run["comm_share"] == 0:
+    is_of_comm = is_wait or figure.category == "hidden"
+    if is_of_comm and run["comm_share"] == 0:
         return "no communication"
     return NOT_RECORDED
 
@@ -266,12 +283,15 @@ def dashboard_runs(stored: StoredRuns, pages: Mapping[str, str]) -> list[dict[st
     the ``most`` that it could save, how (``hint``), and the URL of its own ``page``, relative to
     the dashboard.
     """
-    microseconds = stored.runs["captured_at_utc"].cast(pa.int64()).to_pylist()
-    rows = _without_outdated(stored.runs.drop_columns(["captured_at_utc"]).to_pylist())
-    return [
-        _dashboard_run(row, captured_us, pages.get(row["run_id"]))
-        for row, captured_us in zip(rows, microseconds, strict=True)
-    ]
+    captured_at = stored.runs["captured_at_utc"]
+    microseconds = captured_at.cast(pa.int64()).to_pylist()
+    without_times = stored.runs.drop_columns(["captured_at_utc"])
+    rows = _without_outdated(without_times.to_pylist())
+    runs = []
+    for row, captured_us in zip(rows, microseconds, strict=True):
+        page = pages.get(row["run_id"])
+        runs.append(_dashboard_run(row, captured_us, page))
+    return runs
 
 
 def _dashboard_run(
@@ -283,19 +303,23 @@ def _dashboard_run(
     if captured_us is not None and 0 <= captured_us <= _MAX_CAPTURED_US:
         captured_ms = captured_us // 1000
         # Of "Sun, 01 Mar 2026 04:30:59 GMT", whatever the locale.
-        captured = formatdate(captured_us // 1_000_000, usegmt=True)[5:22].lstrip("0")
+        captured_s = captured_us // 1_000_000
+        http_date = formatdate(captured_s, usegmt=True)
+        captured = http_date[5:22].lstrip("0")
+    finding = row["first_finding"]
     without_finding = "none" if row["n_findings"] == 0 else NOT_RECORDED
     saving_ns = row["first_saving_ns_per_step"]
-    if row["is_outdated"] and row["first_finding"] == "straggler":
+    if row["is_outdated"] and finding == "straggler":
         # The saving rests on the older definitions of a straggler.
         saving_ns = None
+    most = f"at most {ms_text(saving_ns, 3)}" if saving_ns else None
     return {
         "row": row,
         "group": group_name(row),
         "captured": captured,
         "captured_ms": captured_ms,
-        "finding": row["first_finding"] or without_finding,
-        "most": f"at most {ms_text(saving_ns, 3)}" if saving_ns else None,
+        "finding": finding or without_finding,
+        "most": most,
         "hint": row["first_action"],
         "page": page,
     }
@@ -335,14 +359,19 @@ def dashboard_page(
         "unreadable": unreadable,
         "min_steps": MIN_STEPS,
     }
+    data: dict[str, object] = {}
+    scripts: list[str] = []
+    if has_chart:
+        data["dashboard"] = _data(runs, choices)
+        scripts += [f"dashboard_{part}" for part in _SCRIPT_PARTS]
     return render(
         "dashboard.html.j2",
         f"{title}: nsyspipe dashboard",
         (STORE, DASHBOARD),
         context,
-        {"dashboard": _data(runs, choices)} if has_chart else {},
-        scripts=[f"dashboard_{part}" for part in _SCRIPT_PARTS] if has_chart else [],
-        styles=("blocks.css", "answer.css", "dashboard.css", "dashboard_table.css"),
+        data,
+        scripts=scripts,
+        styles=_STYLES,
     )
 
 
@@ -358,9 +387,11 @@ class _TableRow(NamedTuple):
 
 def _latest_rows(runs: Sequence[Mapping[str, Any]]) -> Iterator[_TableRow]:
     """Yield the rows of the latest runs, the latest first."""
-    for place in reversed(range(len(runs))[-MAX_ROWS_IN_TABLE:]):
+    latest_first = reversed(range(len(runs))[-MAX_ROWS_IN_TABLE:])
+    for place in latest_first:
         run = runs[place]
-        yield _TableRow(place, run, [_cell(run["row"], figure) for figure in FOLLOWED])
+        cells = [_cell(run["row"], figure) for figure in FOLLOWED]
+        yield _TableRow(place, run, cells)
 
 
 def _sections(*, has_chart: bool, has_problems: bool) -> list[tuple[str, str]]:
@@ -378,9 +409,11 @@ def _few_runs_sentences(title: str, runs: Sequence[Mapping[str, Any]]) -> list[s
     if not runs:
         return [f"There are no runs in {title}."]
     latest = runs[-1]["row"]
-    step_time = FOLLOWED[0]
+    step_time, *_ = FOLLOWED
     text, is_missing = _cell(latest, step_time)
-    step_time_text = f"step time {text}" if is_missing else f"{text} per step"
+    step_time_text = f"{text} per step"
+    if is_missing:
+        step_time_text = f"step time {text}"
     sentences = [f"Latest run: {latest['label']}, {step_time_text}"]
     if len(runs) > 1:
         sentences.append(
@@ -402,35 +435,43 @@ def _data(
 ) -> dict[str, Any]:
     """Return what the scripts draw. Series and hints are listed once, and runs refer to them."""
     rows = [run["row"] for run in runs]
-    distinct_hints = dict.fromkeys(run["hint"] for run in runs)
+    hints = _values(runs, "hint")
+    distinct_hints = [*dict.fromkeys(hints)]
     place_of_hint = {hint: place for place, hint in enumerate(distinct_hints)}
     series = series_of(rows)
     columns = {
-        "id": list(map(itemgetter("run_id"), rows)),
-        "label": list(map(itemgetter("label"), rows)),
-        "time": list(map(itemgetter("captured_ms"), runs)),
-        "n_steps": list(map(itemgetter("n_summary_steps"), rows)),
+        "id": _values(rows, "run_id"),
+        "label": _values(rows, "label"),
+        "time": _values(runs, "captured_ms"),
+        "n_steps": _values(rows, "n_summary_steps"),
     }
     columns["series"] = _places_in_order(series)
-    columns["hint"] = [place_of_hint[run["hint"]] for run in runs]
-    columns |= {name: list(map(itemgetter(name), runs)) for name in _RUN_KEYS_IN_DATA}
+    columns["hint"] = [place_of_hint[hint] for hint in hints]
+    columns |= {name: _values(runs, name) for name in _RUN_KEYS_IN_DATA}
+    codes = [{"name": facet["name"], "codes": facet["codes"]} for facet in choices]
     data = {
         "min_steps": MIN_STEPS,
-        "facets": [{"name": facet["name"], "codes": facet["codes"]} for facet in choices],
-        "hints": [*distinct_hints],
+        "facets": codes,
+        "hints": distinct_hints,
         "runs": columns,
     }
     return data | _series_data(series) | _figures_data(rows)
 
 
+def _values(rows: Sequence[Mapping[str, Any]], key: str) -> list[Any]:
+    return list(map(itemgetter(key), rows))
+
+
 def _in_order(series: Iterable[Series]) -> list[Series]:
     """Return each series once, by group and label."""
-    return sorted(set(series), key=lambda line: (line.group, line.label or ""))
+    distinct_series = set(series)
+    return sorted(distinct_series, key=lambda line: (line.group, line.label or ""))
 
 
 def _places_in_order(series: Sequence[Series]) -> list[int]:
     """Return for each run the place of its series among those that the data list."""
-    places = {line: place for place, line in enumerate(_in_order(series))}
+    listed_series = _in_order(series)
+    places = {line: place for place, line in enumerate(listed_series)}
     return [places[line] for line in series]
 
 
@@ -438,10 +479,10 @@ def _series_data(series: Sequence[Series]) -> dict[str, Any]:
     """Return what the scripts need of the series, and their groups, the largest first."""
     n_runs_by_group = Counter(line.group for line in series)
     groups = sorted(n_runs_by_group, key=lambda group: (-n_runs_by_group[group], group))
-    lines = [
-        {"group": groups.index(line.group), "label": line.label, "is_known": line.is_known}
-        for line in _in_order(series)
-    ]
+    lines = []
+    for line in _in_order(series):
+        group = groups.index(line.group)
+        lines.append({"group": group, "label": line.label, "is_known": line.is_known})
     return {"groups": groups, "series": lines}
 
 
@@ -453,12 +494,13 @@ def _figures_data(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     for figure in FOLLOWED:
         name = figure.column
         figures.append({"name": name, "title": figure.label, "kind": figure.unit})
-        values[name] = [value_of(row, figure) for row in rows]
-        missing[name] = {
-            str(place): _missing_text(rows[place], figure)
-            for place, value in enumerate(values[name])
-            if value is None
-        }
+        figure_values = [value_of(row, figure) for row in rows]
+        values[name] = figure_values
+        why_missing = {}
+        for place, value in enumerate(figure_values):
+            if value is None:
+                why_missing[str(place)] = _missing_text(rows[place], figure)
+        missing[name] = why_missing
     return {"figures": figures, "values": values, "missing": missing}
 
 
@@ -468,15 +510,14 @@ def check_dashboard(path: str, store: Path, *, force: bool) -> None:
     _check_no_link_inside(store, target)
     if target.suffix not in {"", ".html", ".htm"}:
         problem = f"is named {target.suffix}, and the page is HTML"
-        raise OutputError(path, problem, fix=str(target.with_suffix(".html")))
+        with_suffix = target.with_suffix(".html")
+        raise OutputError(path, problem, fix=str(with_suffix))
     check_directory(path, f"{name_of_store(store)}.html")
     check_target(target, (), may_replace=lambda: True)
-    if target.exists() and not force and identity_of_page(target, STORE) != DASHBOARD:
-        raise OutputError(
-            str(target),
-            "exists, but is not a dashboard of nsyspipe",
-            fix="use --force or another name",
-        )
+    is_replaced = target.exists() and not force
+    if is_replaced and identity_of_page(target, STORE) != DASHBOARD:
+        problem = "exists, but is not a dashboard of nsyspipe"
+        raise OutputError(str(target), problem, fix="use --force or another name")
 
 
 def _check_no_link_inside(store: Path, path: Path) -> None:
@@ -485,16 +526,16 @@ def _check_no_link_inside(store: Path, path: Path) -> None:
     Whoever may write to the store could have put the link there.
     """
     # By the links that were given, not by what they lead to.
-    inside = os.path.relpath(os.path.abspath(path), os.path.abspath(store))  # noqa: PTH100
+    absolute_path = os.path.abspath(path)  # noqa: PTH100
+    absolute_store = os.path.abspath(store)  # noqa: PTH100
+    inside = os.path.relpath(absolute_path, absolute_store)
     if inside.startswith(os.pardir):
         return
-    without_links = os.path.normpath(os.path.join(os.path.realpath(store), inside))  # noqa: PTH118
+    real_store = os.path.realpath(store)
+    without_links = os.path.normpath(os.path.join(real_store, inside))  # noqa: PTH118
     if os.path.realpath(path) != without_links:
-        raise OutputError(
-            str(path),
-            "is reached by a link inside the store",
-            fix="remove the link, or another name",
-        )
+        problem = "is reached by a link inside the store"
+        raise OutputError(str(path), problem, fix="remove the link, or another name")
 
 
 def store_page(
@@ -507,17 +548,18 @@ def store_page(
 ) -> StorePage:
     """Return the page of a store, after the pages of its runs are written, if `pages` is given."""
     stored = stored_runs(store, on_progress=stage("reading runs"))
-    stored = replace(stored, runs=_with_works(stored.runs, store))
-    run_ids = stored.runs["run_id"].to_pylist()
+    runs = _with_works(stored.runs, store)
+    stored = replace(stored, runs=runs)
+    run_ids = runs["run_id"].to_pylist()
     without_page = []
     if pages is not None:
-        without_page = write_pages(
-            store, run_ids, pages, force=force, on_progress=stage("writing pages")
-        )
+        on_progress = stage("writing pages")
+        without_page = write_pages(store, run_ids, pages, force=force, on_progress=on_progress)
     directory = Path() if target is None else target.parent
     links = page_links(store, run_ids, directory, pages)
     text = dashboard_page(stored, title=name_of_store(store), pages=links, problems=without_page)
-    return StorePage(text, len(run_ids), [*stored.unreadable, *without_page])
+    unreadable = [*stored.unreadable, *without_page]
+    return StorePage(text, len(run_ids), unreadable)
 
 
 def _with_works(runs: pa.Table, store: Path) -> pa.Table:
@@ -530,8 +572,11 @@ def _with_works(runs: pa.Table, store: Path) -> pa.Table:
     without_work = [place for place, work in enumerate(works) if work is None]
     for place in without_work[-MAX_RUNS_WITHOUT_WORK:]:
         with contextlib.suppress(DatasetError, OptionError):
-            works[place] = Work.of([open_saved(store, run_ids[place])]).saved()
-    return runs.set_column(runs.schema.get_field_index(WORK), WORK, pa.array(works, pa.string()))
+            run = open_saved(store, run_ids[place])
+            works[place] = Work.of([run]).saved()
+    place_of_column = runs.schema.get_field_index(WORK)
+    column = pa.array(works, pa.string())
+    return runs.set_column(place_of_column, WORK, column)
 
 
 def write_pages(
@@ -553,9 +598,11 @@ def write_pages(
         path = pages / f"{run_id}.html"
         if force or not _is_fresh(path, store, run_id):
             try:
-                text = run_page(open_saved(store, run_id))
+                run = open_saved(store, run_id)
+                text = run_page(run)
             except (DatasetError, OptionError) as error:
-                failed.append(Unreadable(run_id, "page", error.problem, error.fix))
+                without_page = Unreadable(run_id, "page", error.problem, error.fix)
+                failed.append(without_page)
             else:
                 _write_page(path, text, run_id, force=force)
         if on_progress:
@@ -590,9 +637,11 @@ def _is_fresh(path: Path, store: Path, run_id: str) -> bool:
         return False
     run_file = store / published(RUNS_FILE, run_id)
     try:
-        return path.lstat().st_mtime_ns >= run_file.lstat().st_mtime_ns
+        page_time_ns = path.lstat().st_mtime_ns
+        run_time_ns = run_file.lstat().st_mtime_ns
     except OSError:  # replaced at this moment
         return False
+    return page_time_ns >= run_time_ns
 
 
 def page_links(
@@ -607,16 +656,27 @@ def page_links(
     directories = [directory / "pages", directory, store_pages]
     if pages is not None:
         directories.insert(0, pages)
-    trusted = [place for place in directories if place != store_pages or not place.is_symlink()]
+    trusted = directories
+    if store_pages.is_symlink():
+        trusted = [place for place in directories if place != store_pages]
     links = {}
     for run_id in run_ids:
-        files = (place / f"{run_id}.html" for place in trusted)
-        page = next((file for file in files if run_id_of_page(file) == run_id), None)
+        page = _page_of_run(run_id, trusted)
         if page is None:
             continue
         # Bytes, since names of files need not be text. With "./", none is ever taken for a scheme.
-        url = f"./{quote(os.fsencode(os.path.relpath(page, directory)))}"
+        name = os.fsencode(os.path.relpath(page, directory))
+        url = f"./{quote(name)}"
         is_whole = cut(url) == url
         if is_whole:
             links[run_id] = url
     return links
+
+
+def _page_of_run(run_id: str, directories: Iterable[Path]) -> Path | None:
+    """Return the page of a run in the first directory that has one."""
+    for directory in directories:
+        file = directory / f"{run_id}.html"
+        if run_id_of_page(file) == run_id:
+            return file
+    return None

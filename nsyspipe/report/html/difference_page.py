@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -49,7 +50,7 @@ from nsyspipe.report.units import (
     sure_text,
     value_text,
 )
-from nsyspipe.report.words import troubles
+from nsyspipe.report.words import Trouble, troubles
 
 _SCRIPTS = (
     "difference_waterfall",
@@ -99,25 +100,19 @@ def difference_page(difference: RunDifference) -> str:
 
     The file is complete and needs no network. The same runs give the same bytes.
     """
-    before = cut(difference.baseline.name)
-    after = cut(difference.candidate.name)
-    verdict, *sentences = (
-        block for block in report.answer_blocks(difference) if isinstance(block, Sentence)
-    )
+    baseline = difference.baseline
+    candidate = difference.candidate
+    title = f"{cut(baseline.name)} -> {cut(candidate.name)}: nsyspipe diff"
+    blocks = report.answer_blocks(difference)
+    verdict, *sentences = [block for block in blocks if isinstance(block, Sentence)]
     introduction = [*_introduction(difference, sentences)]
     picture = Section("Where the change comes from", [_picture(difference)], "Change")
     other_changes = Section("What else changed", [*_changes(difference)])
-    timelines = [*_timeline_charts(difference)]
-    details = [
-        Section("Timelines of both sides", timelines, "Timelines"),
-        Section("Metrics", _metrics(difference)),
-        Section("Kernels", [_kernels(difference)]),
-        Section("Notes", [*_notes(difference)]),
-        Section("About both runs", [_provenance_table(difference)]),
-    ]
+    details = [*_details(difference)]
+    identity = (report.DIFF_RUNS, report.identity_of(difference))
     page = AnswerPage(
-        title=f"{before} -> {after}: nsyspipe diff",
-        identity=(report.DIFF_RUNS, report.identity_of(difference)),
+        title=title,
+        identity=identity,
         verdict=verdict,
         introduction=introduction,
         picture=picture,
@@ -127,14 +122,30 @@ def difference_page(difference: RunDifference) -> str:
     return answer_html(page, _SCRIPTS)
 
 
+def _details(difference: RunDifference) -> Iterator[Section]:
+    """Yield the sections below the first screen."""
+    timelines = [*_timeline_charts(difference)]
+    yield Section("Timelines of both sides", timelines, "Timelines")
+    metrics = _metrics(difference)
+    yield Section("Metrics", metrics)
+    kernels = _kernels(difference)
+    yield Section("Kernels", [kernels])
+    notes = [*_notes(difference)]
+    yield Section("Notes", notes)
+    facts = _provenance_table(difference)
+    yield Section("About both runs", [facts])
+
+
 def _introduction(difference: RunDifference, sentences: Sequence[Sentence]) -> Iterator[PageBlock]:
     """Yield cause of the change, result of the gate, both sides, doubts, and key figures."""
     yield from sentences
     yield from report.gate_blocks(difference)
     yield from screen.side_blocks(difference)
     rows = {row["metric"]: row for row in difference.judged_rows}
-    for metric in difference.judged[:MAX_JUDGED_METRICS_WITH_TILES]:
-        yield Tiles(_tiles(rows[metric]))
+    judged = difference.judged[:MAX_JUDGED_METRICS_WITH_TILES]
+    for metric in judged:
+        tiles = _tiles(rows[metric])
+        yield Tiles(tiles)
 
 
 def _picture(difference: RunDifference) -> PageBlock:
@@ -145,31 +156,38 @@ def _picture(difference: RunDifference) -> PageBlock:
 def _changes(difference: RunDifference) -> Iterator[PageBlock]:
     """Yield the facts that changed, and which facts could not be compared."""
     table = report.changes_table(difference)
-    lines = [Line(report.change_text_of_fact(row)) for row in report.shown_changes(difference)]
+    changes = report.shown_changes(difference)
+    lines = [Line(report.change_text_of_fact(row)) for row in changes]
     if lines:
         yield Lines("", lines[:MAX_SHOWN_CHANGES])
     elif report.same_facts(difference):
         yield Sentence("No other difference was found in what both sides recorded.")
     if table.rows:
-        topics = [row["topic"] for row in report.shown_changes(difference)]
-        full = with_column(replace(table, note=None), 0, Field("about", kind="text"), topics)
-        yield Fold(f"Show all {len(lines)} as a table", [full])
+        topics = [row["topic"] for row in changes]
+        topic = Field("about", kind="text")
+        without_note = replace(table, note=None)
+        with_topics = with_column(without_note, 0, topic, topics)
+        yield Fold(f"Show all {len(lines)} as a table", [with_topics])
     yield from report.not_compared_block(difference)
 
 
 def _metrics(difference: RunDifference) -> list[PageBlock]:
     """Return the metrics that matter most, and the others folded."""
-    table = figure_table(difference, report.metrics_table(difference))
+    metrics = report.metrics_table(difference)
+    table = figure_table(difference, metrics)
     n_shown = max(MAX_UNFOLDED_METRICS, len(difference.judged))
     if len(table.rows) <= n_shown:
         return [table]
-    shown = replace(table, rows=table.rows[:n_shown])
-    folded = replace(table, rows=table.rows[n_shown:], note=None, strong=frozenset())
-    return [shown, Fold(f"Show {len(folded.rows)} more metrics", [folded])]
+    shown_rows = table.rows[:n_shown]
+    folded_rows = table.rows[n_shown:]
+    shown = replace(table, rows=shown_rows)
+    folded = replace(table, rows=folded_rows, note=None, strong=frozenset())
+    return [shown, Fold(f"Show {len(folded_rows)} more metrics", [folded])]
 
 
 def _kernels(difference: RunDifference) -> PageBlock:
-    table = report.kernels_table(difference, difference.top_kernels.to_pylist())
+    kernels = difference.top_kernels.to_pylist()
+    table = report.kernels_table(difference, kernels)
     return kernel_table(difference, table) if table.rows else table
 
 
@@ -187,42 +205,56 @@ def _notes(difference: RunDifference) -> Iterator[PageBlock]:
     yield Commands("What a metric means", ["nsyspipe explain METRIC"])
 
 
-def _problems(difference: RunDifference) -> Iterator[tuple[str, str, str, str | None]]:
+def _problems(difference: RunDifference) -> Iterator[Trouble]:
     """Yield the rows of `Troubles` of both sides. A problem of several captures is one row."""
-    for name, side in zip(SIDES, (difference.baseline, difference.candidate), strict=True):
-        rows_by_run = grouped(
-            (row["run_id"], row) for row in difference.problem_rows if row["side"] == name
-        )
+    sides = zip(SIDES, (difference.baseline, difference.candidate), strict=True)
+    for name, side in sides:
+        rows = [row for row in difference.problem_rows if row["side"] == name]
         n_captures = len(side.runs)
-        captures_by_problem = grouped(
-            (problem, capture)
-            for capture, run in enumerate(side.runs, start=1)
-            for problem in troubles(rows_by_run.get(run.header.run_id, ()))
-        )
+        captures_by_problem = grouped(_problems_of_captures(side, rows))
         for (severity, message, place, fix), captures in captures_by_problem.items():
             subject = name
             if len(captures) < n_captures:
-                subject += f", capture {', '.join(ranges(captures))} of {n_captures}"
+                numbers = ", ".join(ranges(captures))
+                subject += f", capture {numbers} of {n_captures}"
             yield severity, f"{subject}: {message}", place, fix
+
+
+def _problems_of_captures(
+    side: Side, rows: Sequence[Mapping[str, Any]]
+) -> Iterator[tuple[Trouble, int]]:
+    """Yield each problem of a side, with the number of its capture."""
+    rows_by_run = grouped((row["run_id"], row) for row in rows)
+    for capture, run in enumerate(side.runs, start=1):
+        rows_of_run = rows_by_run.get(run.header.run_id, ())
+        for problem in troubles(rows_of_run):
+            yield problem, capture
 
 
 def _tiles(row: Mapping[str, Any]) -> list[Tile]:
     """Return the key figures of a judged metric: both sides, the change, and its interval."""
     metric = metric_label(row["metric"]).capitalize()
-    unit = row["unit"]
-    why_missing = (row["why"] or "not decided").partition(", not comparable")[0]
+    reason = row["why"] or "not decided"
+    why_missing, _, _ = reason.partition(", not comparable")
     tiles = [_tile_of_side(metric, side, row, why_missing) for side in SIDES]
-    relative = percent_change(row)
-    change = Tile("Change", "", "", why_missing, "not recorded")
-    if row["delta"] is not None:
-        is_absent = relative == absent
-        meaning = "candidate - baseline" if is_absent else f"{relative} of the baseline"
-        change = _tile("Change", delta_text(unit, row["delta"]), meaning)
+    change = _tile_of_change(row, why_missing)
     interval_name = f"{sure_text(row['confidence'])} CI"
     interval = Tile(interval_name, "", "", why_missing, "none")
     if row["ci_low"] is not None:
-        interval = _tile(interval_name, report.interval_text(row), "of the change")
+        interval_text = report.interval_text(row)
+        interval = _tile(interval_name, interval_text, "of the change")
     return [*tiles, change, interval]
+
+
+def _tile_of_change(row: Mapping[str, Any], why_missing: str) -> Tile:
+    if row["delta"] is None:
+        return Tile("Change", "", "", why_missing, "not recorded")
+    relative = percent_change(row)
+    meaning = f"{relative} of the baseline"
+    if relative == absent:
+        meaning = "candidate - baseline"
+    change_text = delta_text(row["unit"], row["delta"])
+    return _tile("Change", change_text, meaning)
 
 
 def _tile_of_side(metric: str, side: str, row: Mapping[str, Any], why_missing: str) -> Tile:
@@ -231,16 +263,20 @@ def _tile_of_side(metric: str, side: str, row: Mapping[str, Any], why_missing: s
     if value is None:
         return Tile(name, "", "", why_missing, "not recorded")
     n_steps = row[f"n_{side}"]
-    meaning = f"{row['statistic'] or MEDIAN} of {n_steps} steps"
+    statistic = row["statistic"] or MEDIAN
+    meaning = f"{statistic} of {n_steps} steps"
     if n_steps == 1:
         meaning = "of one step"
-    return _tile(name, value_text(row["unit"], value), meaning)
+    text = value_text(row["unit"], value)
+    return _tile(name, text, meaning)
 
 
 def _tile(name: str, text: str, meaning: str) -> Tile:
     """Return a key figure; the last word of a text of several words is the unit."""
     number, _, last_word = text.rpartition(" ")
-    return Tile(name, number, last_word, meaning) if number else Tile(name, text, "", meaning)
+    if not number:
+        return Tile(name, text, "", meaning)
+    return Tile(name, number, last_word, meaning)
 
 
 def _waterfall_chart(difference: RunDifference, table: Table) -> Chart | None:
@@ -250,18 +286,22 @@ def _waterfall_chart(difference: RunDifference, table: Table) -> Chart | None:
     sentences = ["Means over steps of the slowest rank. The parts add up exactly."]
     if difference.statistic != MEAN:
         sentences.append("The verdict uses medians.")
-    if bars["from"] > 0:
-        sentences.append(f"The axis begins at {ms_text(bars['from'])}, not at 0.")
+    axis_start_ns = bars["from"]
+    if axis_start_ns > 0:
+        sentences.append(f"The axis begins at {ms_text(axis_start_ns)}, not at 0.")
     if table.note:
         sentences.append(table.note)
+    height = 32 * len(bars["bars"]) + 28
+    caption = " ".join(sentences)
+    without_note = replace(table, note=None)
     return Chart(
         name="waterfall",
         section=PARTS,
         label="From the mean step time of the baseline to that of the candidate, by part",
-        height=32 * len(bars["bars"]) + 28,
+        height=height,
         data=bars,
-        table=replace(table, note=None),
-        caption=" ".join(sentences),
+        table=without_note,
+        caption=caption,
         legend=PART_LEGEND,
     )
 
@@ -278,35 +318,47 @@ def waterfall(difference: RunDifference) -> dict[str, Any] | None:
     before_ns, after_ns, delta_ns = difference.mean_step_time
     if before_ns is None or after_ns is None or delta_ns is None:
         return None
-    bars = [_waterfall_bar("baseline", _NEUTRAL, 0.0, before_ns, {})]
+    baseline = _waterfall_bar("baseline", _NEUTRAL, 0.0, before_ns, {})
+    bars = [baseline]
     end_ns = before_ns
     for row in _rows_of_parts(difference):
-        name = f"idle: {row['cause']}" if "cause" in row else row["name"]
-        category = BY_NAME[row.get("part", "idle")].category or _NEUTRAL
-        start_ns = end_ns
-        end_ns = start_ns + row["delta_ns"]
-        bars.append(_waterfall_bar(name, category, start_ns, end_ns, row))
-    if end_ns != after_ns or difference.step_time_parts["delta_ns"].null_count:
+        bar = _part_bar(row, end_ns)
+        bars.append(bar)
+        end_ns = bar["end"]
+    is_part_unknown = difference.step_time_parts["delta_ns"].null_count > 0
+    if end_ns != after_ns or is_part_unknown:
         rest = {"delta_ns": after_ns - end_ns}
-        bars.append(_waterfall_bar(_NOT_SPLIT, _NEUTRAL, end_ns, after_ns, rest))
-    bars.append(_waterfall_bar("candidate", _NEUTRAL, 0.0, after_ns, {}))
-    return {"from": _axis_start([bar["end"] for bar in bars]), "bars": bars}
+        bar_of_rest = _waterfall_bar(_NOT_SPLIT, _NEUTRAL, end_ns, after_ns, rest)
+        bars.append(bar_of_rest)
+    candidate = _waterfall_bar("candidate", _NEUTRAL, 0.0, after_ns, {})
+    bars.append(candidate)
+    axis_start_ns = _axis_start([bar["end"] for bar in bars])
+    return {"from": axis_start_ns, "bars": bars}
 
 
 def _rows_of_parts(difference: RunDifference) -> list[Mapping[str, Any]]:
     """Return the parts of the step time whose change is known, idle time by cause if possible."""
-    rows: list[Mapping[str, Any]] = [
-        row for row in part_rows(difference)[:-1] if row["delta_ns"] is not None
-    ]
+    parts = part_rows(difference)[:-1]
+    rows = [row for row in parts if row["delta_ns"] is not None]
     if any("cause" in row for row in rows):
         return [row for row in rows if row.get("part") != "idle"]
-    return rows
+    return [*rows]
+
+
+def _part_bar(row: Mapping[str, Any], start_ns: float) -> dict[str, Any]:
+    """Return the bar of a part, which begins where the bar before ends."""
+    name = f"idle: {row['cause']}" if "cause" in row else row["name"]
+    part = BY_NAME[row.get("part", "idle")]
+    category = part.category or _NEUTRAL
+    end_ns = start_ns + row["delta_ns"]
+    return _waterfall_bar(name, category, start_ns, end_ns, row)
 
 
 def _waterfall_bar(
     name: str, category: str, start_ns: float, end_ns: float, row: Mapping[str, Any]
 ) -> dict[str, Any]:
-    sides = {side: row.get(f"{side}_ns") for side in (*SIDES, "delta")}
+    columns = (*SIDES, "delta")
+    sides = {column: row.get(f"{column}_ns") for column in columns}
     return {"name": name, "category": category, "start": start_ns, "end": end_ns, **sides}
 
 
@@ -318,7 +370,8 @@ def _axis_start(ends_ns: Sequence[float]) -> float:
     if not span_ns or span_ns >= highest_ns / MAX_STEP_TIME_OVER_CHANGE:
         return 0.0
     unit_ns = 10.0 ** math.floor(math.log10(span_ns))
-    n_units = math.floor((lowest_ns - span_ns / 2) / unit_ns)
+    start_ns = lowest_ns - span_ns / 2
+    n_units = math.floor(start_ns / unit_ns)
     return max(unit_ns * n_units, 0.0)
 
 
@@ -327,10 +380,9 @@ def _timeline_charts(difference: RunDifference) -> Iterator[Block | Chart]:
 
     That is the rank whose step is the longest (of several, the lowest).
     """
-    sides = (difference.baseline, difference.candidate)
+    named_sides = zip(SIDES, (difference.baseline, difference.candidate), strict=True)
     timelines = [
-        _side_timeline(name, side, place)
-        for place, (name, side) in enumerate(zip(SIDES, sides, strict=True))
+        _side_timeline(name, side, place) for place, (name, side) in enumerate(named_sides)
     ]
     drawn = [timeline for timeline in timelines if timeline is not None]
     if drawn:
@@ -344,16 +396,14 @@ def _timeline_charts(difference: RunDifference) -> Iterator[Block | Chart]:
 def _timeline_chart(difference: RunDifference, timelines: Sequence[_SideTimeline]) -> Chart:
     bars = pa.concat_tables([timeline.bars for timeline in timelines]).combine_chunks()
     windows = pa.concat_tables([timeline.window for timeline in timelines]).combine_chunks()
-    data = timeline_data(bars, windows, windows["rank"].to_pylist(), []) or {}
+    places = windows["rank"].to_pylist()
+    data = timeline_data(bars, windows, places, []) or {}
     ranks = []
     for row, timeline in zip(data["ranks"], timelines, strict=True):
         side, _, rank = timeline.cells
         ranks.append(row | {"rank": f"{rank} of the {side}"})
-    table = timeline_table(bars, windows)
-    columns = [Field("side", kind="text"), Field("step number"), Field("rank"), *table.columns[1:]]
-    rows = [
-        [*timeline.cells, *row[1:]] for timeline, row in zip(timelines, table.rows, strict=True)
-    ]
+    titles = [timeline.title for timeline in timelines]
+    titled_data = data | {"titles": titles, "ranks": ranks}
     caption = "The step closest to the median of each side, on the rank with the longest step time."
     if difference.has_spread_between_captures:
         caption = f"{caption} Each step is from the first capture of the side."
@@ -364,13 +414,26 @@ def _timeline_chart(difference: RunDifference, timelines: Sequence[_SideTimeline
         section="Timelines of both sides",
         label="Timelines of one step of each side",
         height=120,
-        data=data | {"titles": [timeline.title for timeline in timelines], "ranks": ranks},
-        table=Table("Timelines of both sides", columns, rows),
+        data=titled_data,
+        table=_timelines_table(timelines, bars, windows),
         caption=caption,
         legend=lane_legend(ranks, data["names"]),
         has_zoom=True,
         hint=IS_PAINTED,
     )
+
+
+def _timelines_table(
+    timelines: Sequence[_SideTimeline], bars: pa.Table, windows: pa.Table
+) -> Table:
+    """Return the table of timelines, with side, step number and rank instead of the place."""
+    table = timeline_table(bars, windows)
+    _, *other_columns = table.columns
+    columns = [Field("side", kind="text"), Field("step number"), Field("rank"), *other_columns]
+    rows = []
+    for timeline, (_, *other_cells) in zip(timelines, table.rows, strict=True):
+        rows.append([*timeline.cells, *other_cells])
+    return Table("Timelines of both sides", columns, rows)
 
 
 def _side_timeline(name: str, side: Side, place: int) -> _SideTimeline | None:
@@ -385,15 +448,17 @@ def _side_timeline(name: str, side: Side, place: int) -> _SideTimeline | None:
     start_ns = window["start_ns"]
     step = window["step"]
     # The label comes last, because it is cut where there is no room.
-    place_text = f"step {step} on rank {run.rank_names.name(rank)}"
+    rank_name = run.rank_names.name(rank)
+    length_text = ms_text(window["length"])
     label = cut(side.name, MAX_LETTERS_OF_LABEL)
-    title = f"{name}: {ms_text(window['length'])}, {place_text}, {label}"
-    bars_of_rank = bars.filter(pc.equal(bars["rank"], rank))
+    title = f"{name}: {length_text}, step {step} on rank {rank_name}, {label}"
+    is_on_rank = pc.equal(bars["rank"], rank)
+    drawn_bars = bars.filter(is_on_rank)
     drawn_window = longest.drop_columns("length")
     return _SideTimeline(
         title=title,
         cells=[name, str(step), str(rank)],
-        bars=_from_start(bars_of_rank, start_ns, place),
+        bars=_from_start(drawn_bars, start_ns, place),
         window=_from_start(drawn_window, start_ns, place),
     )
 
@@ -401,11 +466,13 @@ def _side_timeline(name: str, side: Side, place: int) -> _SideTimeline | None:
 def _longest_window(steps: pa.Table, bars: pa.Table) -> pa.Table:
     """Return the row of the longest of the steps that bars are drawn of, and its ``length``."""
     is_drawn_step = pc.field("step") == bars["step"][0]
-    is_drawn_rank = pc.field("rank").isin(pc.unique(bars["rank"]))
+    drawn_ranks = pc.unique(bars["rank"])
+    is_drawn_rank = pc.field("rank").isin(drawn_ranks)
     windows = steps.filter(is_drawn_step & is_drawn_rank)
     lengths_ns = pc.subtract(windows["end_ns"], windows["start_ns"])
-    windows = windows.append_column("length", lengths_ns)
-    return windows.sort_by([("length", "descending"), ("rank", "ascending")]).slice(0, 1)
+    with_lengths = windows.append_column("length", lengths_ns)
+    longest_first = with_lengths.sort_by([("length", "descending"), ("rank", "ascending")])
+    return longest_first.slice(0, 1)
 
 
 def _from_start(table: pa.Table, start_ns: int, place: int) -> pa.Table:
@@ -425,9 +492,11 @@ def scale_around(judged: Iterable[float], not_judged: Iterable[float]) -> float:
     too many: a metric that changed tenfold would leave no room to see the rest.
     """
     sizes = sorted(map(abs, not_judged))
-    smaller_half = sizes[: (len(sizes) + 1) // 2]
+    n_smaller = (len(sizes) + 1) // 2
+    smaller_half = sizes[:n_smaller]
     largest = max([*map(abs, judged), *smaller_half], default=0)
-    return next((end for end in _ENDS_OF_SCALE if largest <= end), _LAST_END_OF_SCALE)
+    fitting_ends = (end for end in _ENDS_OF_SCALE if largest <= end)
+    return next(fitting_ends, _LAST_END_OF_SCALE)
 
 
 def figure_table(difference: RunDifference, table: Table) -> Table:
@@ -440,16 +509,19 @@ def figure_table(difference: RunDifference, table: Table) -> Table:
     common_reason = _common_reason(rows)
     note = table.note or ""
     if common_reason is not None:
-        reason = f"Inconclusive without a reason: {common_reason.replace(':', ',')}."
+        reason_text = common_reason.replace(":", ",")
+        reason = f"Inconclusive without a reason: {reason_text}."
         note = f"{note} {reason}" if note else reason
-    table = replace(table, rows=_with_verdicts(difference, table, common_reason), note=note)
+    rows_with_verdicts = _with_verdicts(difference, table, common_reason)
+    table = replace(table, rows=rows_with_verdicts, note=note)
     changes = list(map(_in_percent, rows))
     limit = _end_of_scale(changes, len(difference.judged))
     track = Field(f"-{limit:g} to +{limit:g}%", kind="track", hint=_TRACK_LEGEND)
     tracks = [_track(change, limit) for change in changes]
     table = with_column(table, len(table.columns) - 1, track, tracks)
     steps = Field("steps", hint="steps used for this metric: baseline, candidate")
-    return with_column(table, len(table.columns), steps, [_n_steps_text(row) for row in rows])
+    n_steps_texts = list(map(_n_steps_text, rows))
+    return with_column(table, len(table.columns), steps, n_steps_texts)
 
 
 def _with_verdicts(
@@ -459,18 +531,18 @@ def _with_verdicts(
     rows, _ = metric_rows(difference)
     with_verdicts: list[list[Cell]] = []
     for (*cells, _), row in zip(table.rows, rows, strict=True):
-        verdict = Word(
-            report.verdict_word(row["verdict"]),
-            _why_inconclusive(row, common_reason),
-            report.is_outweighed(difference, row),
-        )
+        word = report.verdict_word(row["verdict"])
+        reason = _why_inconclusive(row, common_reason)
+        is_outweighed = report.is_outweighed(difference, row)
+        verdict = Word(word, reason, is_outweighed)
         with_verdicts.append([*cells, verdict])
     return with_verdicts
 
 
 def _common_reason(rows: Sequence[Mapping[str, Any]]) -> str | None:
     """Return why most of the rows are inconclusive; None without such a reason."""
-    counts = Counter(row["why"] for row in rows if row["why"])
+    reasons = [row["why"] for row in rows if row["why"]]
+    counts = Counter(reasons)
     for reason, n_rows in counts.most_common(1):
         if n_rows > len(rows) / 2:
             return str(reason)
@@ -480,11 +552,14 @@ def _common_reason(rows: Sequence[Mapping[str, Any]]) -> str | None:
 def _why_inconclusive(row: Mapping[str, Any], common_reason: str | None) -> str | None:
     """Return why a row is inconclusive, unless the note has it, and what would settle it."""
     parts = []
-    if row["why"] and row["why"] != common_reason:
-        parts.append(row["why"])
+    why = row["why"]
+    if why and why != common_reason:
+        parts.append(why)
     if row["settle_steps"] or row["settle_captures"]:
-        parts.append(report.settle_text(row))
-    return ", ".join(filter(None, parts)) or None
+        what_settles = report.settle_text(row)
+        parts.append(what_settles)
+    known_parts = filter(None, parts)
+    return ", ".join(known_parts) or None
 
 
 def _n_steps_text(row: Mapping[str, Any]) -> str:
@@ -508,57 +583,72 @@ def _in_percent(row: Mapping[str, Any]) -> dict[str, float | None]:
         "high": row["ci_high"],
         "band": row["min_effect"],
     }
-    return {
-        name: None if value is None or whole is None else 100 * value / whole
-        for name, value in values.items()
-    }
+    percents: dict[str, float | None] = dict.fromkeys(values)
+    if whole is not None:
+        for name, value in values.items():
+            if value is not None:
+                percents[name] = 100 * value / whole
+    return percents
 
 
 def _end_of_scale(changes: Sequence[Mapping[str, float | None]], n_judged: int) -> float:
     """Return where the scale of changes in percent ends. Those of judged metrics come first."""
     sizes = [_size_of(change) for change in changes]
-    return scale_around(sizes[:n_judged], filter(None, sizes[n_judged:]))
+    other_sizes = filter(None, sizes[n_judged:])
+    return scale_around(sizes[:n_judged], other_sizes)
 
 
 def _size_of(change: Mapping[str, float | None]) -> float:
     """Return how far a change or an end of its interval is from 0."""
-    return max(abs(change[name] or 0) for name in ("at", "low", "high"))
+    values = [change[name] or 0 for name in ("at", "low", "high")]
+    return max(map(abs, values))
 
 
 def _track(change: Mapping[str, float | None], limit: float) -> Track:
     """Return a change in percent as shares of a track that ends at a limit."""
-    shares = {
-        name: None if percent is None else percent / limit for name, percent in change.items()
-    }
+    shares: dict[str, float | None] = dict.fromkeys(change)
+    for name, percent in change.items():
+        if percent is not None:
+            shares[name] = percent / limit
     return Track(**shares)
 
 
 def kernel_table(difference: RunDifference, table: Table) -> Table:
     """Return the table of kernels with each difference drawn, and how often each kernel runs."""
     rows = difference.top_kernels.to_pylist()
-    largest_ns = max(abs(row["delta_ns_per_step"]) for row in rows) or 1
-    tracks = [Track(row["delta_ns_per_step"] / largest_ns) for row in rows]
-    table = with_column(table, 4, Field("less, more", kind="track"), tracks)
+    differences_ns = [row["delta_ns_per_step"] for row in rows]
+    largest_ns = max(map(abs, differences_ns)) or 1
+    tracks = [Track(difference_ns / largest_ns) for difference_ns in differences_ns]
+    track = Field("less, more", kind="track")
+    table = with_column(table, 4, track, tracks)
     for side in SIDES:
-        numbers = [count_text(round(row[f"{side}_n_per_step"], 2)) for row in rows]
+        n_calls = [round(row[f"{side}_n_per_step"], 2) for row in rows]
+        numbers = list(map(count_text, n_calls))
         field = Field(f"calls per step, {side}", hint="mean over ranks and the steps used")
         table = with_column(table, len(table.columns), field, numbers)
     return table
 
 
+def _capture_columns(name: str, side: Side) -> Iterator[Field]:
+    """Yield a column for each capture of a side."""
+    n_captures = len(side.runs)
+    for number in range(1, n_captures + 1):
+        heading = f"{name} {side.name}"
+        if n_captures > 1:
+            heading += f", capture {number} of {n_captures}"
+        yield Field(cut(heading), kind="name")
+
+
 def _provenance_table(difference: RunDifference) -> Table:
     columns = [Field("", kind="text")]
     captures = []
-    for name, side in zip(SIDES, (difference.baseline, difference.candidate), strict=True):
-        for number, run in enumerate(side.runs, start=1):
-            heading = f"{name} {side.name}"
-            if len(side.runs) > 1:
-                heading += f", capture {number} of {len(side.runs)}"
-            columns.append(Field(cut(heading), kind="name"))
-            captures.append(dict(provenance(run)))
+    sides = zip(SIDES, (difference.baseline, difference.candidate), strict=True)
+    for name, side in sides:
+        columns += _capture_columns(name, side)
+        captures += [dict(provenance(run)) for run in side.runs]
     # Not every capture has every fact. The facts are in the order of the first capture that has
     # them.
-    facts = dict.fromkeys(fact for capture in captures for fact in capture)
+    facts = dict.fromkeys(itertools.chain.from_iterable(captures))
     rows = []
     for fact in facts:
         values = [cut(capture.get(fact, absent)) for capture in captures]

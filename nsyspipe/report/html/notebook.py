@@ -52,6 +52,8 @@ MAX_BARS = 12
 MAX_LINES = 3
 # Changes that a difference lists.
 MAX_CHANGES = 8
+# A colour of the palette in a style sheet: its name and its value.
+_COLOUR = r"--(?:c-|(?=(?:accent|ink|page):))(\w+): (light-dark\(.*?\));"
 
 
 class Bar(NamedTuple):
@@ -100,9 +102,7 @@ def headline(shown: Answer) -> str:
 def notebook_html(shown: Answer) -> str:
     """Return HTML for the output of a cell. All names are escaped, and nothing is loaded or run."""
     blocks = [(type(block).__name__, _in_python(block)) for block in _blocks(shown)]
-    colours = re.findall(
-        r"--(?:c-|(?=(?:accent|ink|page):))(\w+): (light-dark\(.*?\));", read_asset("tokens.css")
-    )
+    colours = re.findall(_COLOUR, read_asset("tokens.css"))
     return fragment("notebook.html.j2", {"blocks": blocks, "colours": dict(colours)})
 
 
@@ -110,12 +110,15 @@ def _in_python(block: Block | Bars) -> Block | Bars:
     """Return a block that names functions and arguments in place of commands and options."""
     match block:
         case Sentence() | Heading():
-            return replace(block, text=in_python(block.text))
+            text = in_python(block.text)
+            return replace(block, text=text)
         case Items() | Notes():
-            return replace(block, texts=list(map(in_python, block.texts)))
+            texts = list(map(in_python, block.texts))
+            return replace(block, texts=texts)
         case Table():
             rows = [list(map(_cell_in_python, row)) for row in block.rows]
-            return replace(block, rows=rows, note=block.note and in_python(block.note))
+            note = block.note and in_python(block.note)
+            return replace(block, rows=rows, note=note)
     return block
 
 
@@ -169,11 +172,8 @@ def _side_bars(board: Scoreboard) -> Iterator[_StepTime]:
 
 def _whatif_blocks(answer: WhatIf) -> Iterator[Block | Bars]:
     answered = [scenario for scenario in answer.scenarios if scenario.refused is None]
-    rows = [
-        row
-        for row in of_whatif.menu_rows(answer, answered, is_verbose=False)
-        if row.step_time_ns is not None
-    ]
+    menu_rows = of_whatif.menu_rows(answer, answered, is_verbose=False)
+    rows = [row for row in menu_rows if row.step_time_ns is not None]
     if len(rows) > 1:
         yield from _chart_blocks(_simulated_bars(answer, rows), STEP_LEGEND)
         yield of_whatif.menu(answer, answered, is_verbose=False)
@@ -207,26 +207,25 @@ def _change_blocks(change: RunDifference) -> Iterator[Block | Bars]:
         yield from _troubles(block)
     table = difference_screen.parts_or_metrics(change)
     yield _without_bars(table) if isinstance(table, Table) else table
-    changes = [
-        Line(of_difference.change_text_of_fact(row)) for row in of_difference.shown_changes(change)
-    ]
+    facts = of_difference.shown_changes(change)
+    changes = [Line(of_difference.change_text_of_fact(row)) for row in facts]
     if changes:
         yield Lines("Also changed", changes[:MAX_CHANGES])
-    notes = [
-        *of_difference.not_compared_texts(change),
-        *of_difference.spread_text(change, "a list of runs"),
-        "All metrics: .metrics",
-    ]
-    yield Notes(notes)
+    not_compared = of_difference.not_compared_texts(change)
+    spread = of_difference.spread_text(change, "a list of runs")
+    yield Notes([*not_compared, *spread, "All metrics: .metrics"])
 
 
 def _bars_of_sides(change: RunDifference) -> Iterator[_StepTime]:
     """Yield the mean step time of each side of a difference."""
-    rows = [row for row in of_difference.part_rows(change)[:-1] if "part" in row]
+    rows = of_difference.part_rows(change)[:-1]
+    parts = [row for row in rows if "part" in row]
     baseline_ns, candidate_ns, _ = change.mean_step_time
+    walls_ns = (baseline_ns, candidate_ns)
     sides = (change.baseline, change.candidate)
-    for name, side, wall_ns in zip(SIDES, sides, (baseline_ns, candidate_ns), strict=True):
-        yield _StepTime(side.name, wall_ns, [row[f"{name}_ns"] for row in rows])
+    for name, side, wall_ns in zip(SIDES, sides, walls_ns, strict=True):
+        parts_ns = [row[f"{name}_ns"] for row in parts]
+        yield _StepTime(side.name, wall_ns, parts_ns)
 
 
 def _without_bars(table: Table) -> Table:
@@ -236,7 +235,9 @@ def _without_bars(table: Table) -> Table:
     def select(cells: Sequence[Any]) -> list[Any]:
         return [cells[place] for place in places]
 
-    return replace(table, columns=select(table.columns), rows=list(map(select, table.rows)))
+    columns = select(table.columns)
+    rows = list(map(select, table.rows))
+    return replace(table, columns=columns, rows=rows)
 
 
 def _troubles(block: Block) -> Iterator[Heading]:
@@ -250,7 +251,8 @@ def _troubles(block: Block) -> Iterator[Heading]:
 
 def _run_blocks(run: Run) -> Iterator[Block | Bars]:
     (summary,) = run.summary().to_pylist()
-    yield Heading(", ".join(map(printable, subject_parts(run, summary))))
+    subject = map(printable, subject_parts(run, summary))
+    yield Heading(", ".join(subject))
     if not run.breakdown().num_rows:
         yield from of_run.host_blocks(run.host_steps(), MAX_RANKS)
         yield from _problems(run.problem_rows)
@@ -270,7 +272,9 @@ def _rank_table(run: Run) -> Table:
     table = of_run.rank_table(run, MAX_RANKS)
     whole = "capture" if run.is_capture else "mean step"
     note = f"Shares are of each rank's own {whole}."
-    return replace(table, note=f"{note} {table.note}" if table.note else note)
+    if table.note:
+        note = f"{note} {table.note}"
+    return replace(table, note=note)
 
 
 def _rank_bars(run: Run) -> Iterator[_StepTime]:
@@ -279,18 +283,21 @@ def _rank_bars(run: Run) -> Iterator[_StepTime]:
     for row in of_run.rank_rows(run):
         if row["rank"] in ranks:
             length_ns = row["length_ns"]
-            parts_ns = [
-                length_ns and (row[f"{part.name}_share"] or 0) * length_ns for part in STEP_PARTS
-            ]
-            label = f"rank {run.rank_names.name(row['rank'])}"
-            yield _StepTime(label, length_ns, parts_ns)
+            parts_ns = []
+            for part in STEP_PARTS:
+                share = row[f"{part.name}_share"] or 0
+                parts_ns.append(length_ns and share * length_ns)
+            rank_name = run.rank_names.name(row["rank"])
+            yield _StepTime(f"rank {rank_name}", length_ns, parts_ns)
 
 
 def _problems(rows: Sequence[Mapping[str, Any]]) -> Iterator[Heading]:
     """Yield the first warnings and errors, and how many problems are not shown."""
-    shown = [row for row in rows if row["severity"] != "info"][:MAX_LINES]
+    doubts = [row for row in rows if row["severity"] != "info"]
+    shown = doubts[:MAX_LINES]
     for row in shown:
-        yield Heading(printable(f"{row['severity']}: {row['message']}"))
+        text = f"{row['severity']}: {row['message']}"
+        yield Heading(printable(text))
     hidden = [row for row in rows if row not in shown]
     if not hidden:
         return
@@ -327,7 +334,8 @@ def _bars(step_times: Sequence[_StepTime], legend: Sequence[tuple[str, str]]) ->
         segments = [*_segments(step_time, longest_ns, legend)]
         drawn |= {category for category, _, _ in segments}
         bars.append(Bar(step_time.label, text, segments))
-    return Bars(bars, [(category, words) for category, words in legend if category in drawn])
+    drawn_legend = [(category, words) for category, words in legend if category in drawn]
+    return Bars(bars, drawn_legend)
 
 
 def _segments(
@@ -337,5 +345,6 @@ def _segments(
     wall_ns = step_time.wall_ns or longest_ns
     for (category, words), part_ns in zip(legend, step_time.parts_ns, strict=False):
         if part_ns:
-            text = f"{words}: {ms_text(part_ns)}, {percent_text(part_ns / wall_ns)}"
+            share = percent_text(part_ns / wall_ns)
+            text = f"{words}: {ms_text(part_ns)}, {share}"
             yield category, part_ns / longest_ns, text

@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import resources
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from markupsafe import Markup, escape
@@ -87,27 +88,38 @@ _MEANINGS_OF_DRAWINGS = {
 @functools.cache
 def read_asset(name: str) -> str:
     """Return one file of `assets/`."""
-    return (resources.files(__package__) / "assets" / name).read_text(encoding="utf-8")
+    assets = resources.files(__package__) / "assets"
+    return (assets / name).read_text(encoding="utf-8")
 
 
 def csp(scripts: tuple[str, ...]) -> str:
     """Return a content security policy that runs these scripts only, and loads nothing."""
-    digests = [hashlib.sha256(text.encode()).digest() for text in scripts]
-    hashes = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
+    hashes = " ".join(map(_hash_of, scripts))
     allowed = f"script-src {hashes}; style-src 'unsafe-inline'; img-src data:"
     return f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"
+
+
+def _hash_of(script: str) -> str:
+    """Return the hash of a script, as a content security policy has it."""
+    digest = hashlib.sha256(script.encode()).digest()
+    encoded = base64.b64encode(digest).decode()
+    return f"'sha256-{encoded}'"
 
 
 def cut(text: str, most: int = MOST_LETTERS) -> str:
     """Return a text fit to show: without control characters, and only the start if it is long."""
     text = printable(text[: most + 1])
-    return text if len(text) <= most else f"{text[: most - 1]}\N{HORIZONTAL ELLIPSIS}"
+    if len(text) <= most:
+        return text
+    start = text[: most - 1]
+    return f"{start}\N{HORIZONTAL ELLIPSIS}"
 
 
 def as_json(value: object) -> str:
     """Write a value as JSON that may stand inside a script element, with texts fit to show."""
+    shown = _shown(value)
     text = json.dumps(
-        _shown(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=True
+        shown, ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=True
     )
     return text.translate(_ESCAPES)
 
@@ -143,29 +155,38 @@ def render(
     script). `scripts` and `styles` are in `assets/`, and are added to those of every page.
     """
     library = read_asset(LIBRARY) if data else ""
-    script = "\n".join(read_asset(f"{name}.js") for name in (*_SCRIPTS, *scripts, "start"))
+    script_names = (*_SCRIPTS, *scripts, "start")
+    script = "\n".join(read_asset(f"{name}.js") for name in script_names)
     if any("</script" in text.lower() for text in (library, script)):
         raise ValueError("a script of ours would end its own element")
-    style = "\n".join(map(read_asset, (*_STYLES, *styles)))
+    style_texts = map(read_asset, (*_STYLES, *styles))
     identity_texts = [escape(cut(text, MAX_LETTERS_OF_TEXT)) for text in identity]
     # Assets are files of ours, and `as_json` escapes what could end a script element.
-    style_text = Markup(style)  # noqa: S704
+    style = Markup("\n".join(style_texts))  # noqa: S704
     data_texts = {name: Markup(as_json(value)) for name, value in data.items()}  # noqa: S704
+    policy = csp((library, script))
     frame = {
         "title": title,
         "identity": identity_texts,
         "tool_version": __version__,
         "has_charts": bool(data),
-        "csp": csp((library, script)),
+        "csp": policy,
         "library": "@@LIBRARY@@",
         "script": "@@SCRIPT@@",
-        "styles": style_text,
+        "styles": style,
         "data": data_texts,
     }
-    text: str = _environment().get_template(template).render(**context, **frame)
+    page = _environment().get_template(template)
+    text: str = page.render(**context, **frame)
     # The scripts are put in last, so that nobody looks through a megabyte of library for blank
     # lines.
-    before_library, _, after_library = _BLANK_LINES.sub("\n", text).rpartition("@@LIBRARY@@")
+    without_blank_lines = _BLANK_LINES.sub("\n", text)
+    return _with_scripts(without_blank_lines, library, script)
+
+
+def _with_scripts(text: str, library: str, script: str) -> str:
+    """Return a page with library and script in their places."""
+    before_library, _, after_library = text.rpartition("@@LIBRARY@@")
     before_script, _, after_script = after_library.rpartition("@@SCRIPT@@")
     return f"{before_library}{library}{before_script}{script}{after_script}"
 
@@ -180,8 +201,9 @@ def fragment(template: str, context: Mapping[str, Any]) -> str:
 def _environment() -> Environment:
     import jinja2
 
+    loader = jinja2.PackageLoader(__package__, "templates")
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader(__package__, "templates"),
+        loader=loader,
         undefined=jinja2.StrictUndefined,
         autoescape=True,
         trim_blocks=True,
@@ -209,7 +231,8 @@ def _finalize(value: object) -> object:
 
 def anchor_of(heading: str) -> str:
     """Return what an address calls a section: its heading in small letters, with hyphens."""
-    return re.sub(r"\W+", "-", heading.lower()).strip("-")
+    with_hyphens = re.sub(r"\W+", "-", heading.lower())
+    return with_hyphens.strip("-")
 
 
 @functools.cache
@@ -219,20 +242,22 @@ def _meanings() -> dict[str, str]:
     meanings = {term.name.lower(): term.definition for term in TERMS}
     # The first metric of a name counts: of a time and its share, the time.
     for figure in reversed(figures):
-        meanings |= {figure.label.lower(): figure.definition}
-        meanings |= {figure.short.lower(): figure.definition}
+        meanings[figure.label.lower()] = figure.definition
+        meanings[figure.short.lower()] = figure.definition
     return meanings | _MEANINGS_OF_DRAWINGS
 
 
 def meaning_of(name: str) -> str:
     """Return the definition of a name of the vocabulary, as tooltips have it; else nothing."""
-    return _meanings().get(" ".join(name.split()).lower(), "")
+    words = name.lower().split()
+    return _meanings().get(" ".join(words), "")
 
 
 def _typeset(text: str) -> str:
     """Return a text fit to show, with arrows, and without line breaks between number and unit."""
-    text = _NUMBER_AND_UNIT.sub("\N{NO-BREAK SPACE}", cut(text, MAX_LETTERS_OF_TEXT))
-    return text.replace(" -> ", " \N{RIGHTWARDS ARROW} ")
+    shown = cut(text, MAX_LETTERS_OF_TEXT)
+    unbroken = _NUMBER_AND_UNIT.sub("\N{NO-BREAK SPACE}", shown)
+    return unbroken.replace(" -> ", " \N{RIGHTWARDS ARROW} ")
 
 
 # A page has the same words in many rows.
@@ -240,15 +265,18 @@ def _typeset(text: str) -> str:
 def _name(text: str, unbroken: int = MAX_UNBROKEN_LETTERS) -> Markup:
     """Return a text in which names of more than `unbroken` letters break where a word ends."""
     words = _typeset(text).split(" ")
-    return Markup(" ").join(_broken(word, unbroken) for word in words)
+    broken_words = (_broken(word, unbroken) for word in words)
+    return Markup(" ").join(broken_words)
 
 
 def _broken(word: str, unbroken: int) -> Markup:
-    if "-" in word[1:] and len(word) <= MAX_UNBROKEN_LETTERS_WITH_HYPHEN:
+    has_hyphen = "-" in word[1:]
+    if has_hyphen and len(word) <= MAX_UNBROKEN_LETTERS_WITH_HYPHEN:
         return Markup('<span class="whole">{}</span>').format(word)
     if len(word) <= unbroken:
         return escape(word)
-    return Markup("<wbr>").join(_BREAKS.split(word))
+    pieces = _BREAKS.split(word)
+    return Markup("<wbr>").join(pieces)
 
 
 def _code(
@@ -260,11 +288,13 @@ def _code(
     """
     marked = Markup()
     # Words and code take turns, and words come first and last.
-    *pairs, rest = _CODE.split(cut(text, MAX_LETTERS_OF_TEXT))
+    shown = cut(text, MAX_LETTERS_OF_TEXT)
+    *pairs, rest = _CODE.split(shown)
     for words, code in zip(pairs[::2], pairs[1::2], strict=True):
         marked += _name(words, unbroken)
         if len(code) > longest:
-            marked += Markup('<code class="long">{}</code>').format(_name(code))
+            broken_code = _name(code)
+            marked += Markup('<code class="long">{}</code>').format(broken_code)
         else:
             marked += Markup("<code>{}</code>").format(code)
     return marked + _name(rest, unbroken)
@@ -273,7 +303,8 @@ def _code(
 def _backticked(text: str) -> Markup:
     """Return a text of ours in which code stands between backticks."""
     marked = Markup()
-    for place, part in enumerate(cut(text, MAX_LETTERS_OF_TEXT).split("`")):
+    parts = cut(text, MAX_LETTERS_OF_TEXT).split("`")
+    for place, part in enumerate(parts):
         is_code = place % 2 == 1
         marked += Markup("<code>{}</code>").format(part) if is_code else _name(part)
     return marked
@@ -367,44 +398,56 @@ def blocks_page(
     by default to the first `MOST_LINKS`, and before them to what stands before all sections, if
     that has a name. The template draws each block by the name of its class.
     """
-    data: dict[str, object] = {}
-    sections = [_PageSection("", [])]
-    for block in blocks:
-        title_of_section = _title_of_section(block)
-        if title_of_section and title_of_section != sections[-1].title:
-            sections.append(_PageSection(title_of_section, []))
-        sections[-1].blocks.append(block)
-        data |= {chart.name: chart.data for chart in _charts_in(block)}
+    sections = _sections_of(blocks)
+    charts = chain.from_iterable(map(_charts_in_section, sections))
+    data = {chart.name: chart.data for chart in charts}
     head, *parts = sections
     links = [(anchor_of(part.title), part.title) for part in parts]
+    navigation = _navigation(links, linked, head_name)
     subject, _, _ = title.rpartition(": nsyspipe")
+    brand = subject or title
+    blocks_of_parts = [with_kinds(part.blocks) for part in parts]
     context = {
         "head_name": head_name,
-        "brand": subject or title,
+        "brand": brand,
         "short": short or {},
         "head": with_kinds(head.blocks),
-        "navigation": _navigation(links, linked, head_name),
+        "navigation": navigation,
         "sections": links,
-        "parts": [with_kinds(part.blocks) for part in parts],
+        "parts": blocks_of_parts,
     }
-    return render(
-        "blocks.html.j2",
-        title,
-        identity,
-        context,
-        data,
-        scripts=scripts,
-        styles=("run.css", "blocks.css"),
-    )
+    styles = ("run.css", "blocks.css")
+    return render("blocks.html.j2", title, identity, context, data, scripts=scripts, styles=styles)
+
+
+def _sections_of(blocks: Iterable[Any]) -> list[_PageSection]:
+    """Return the sections of a page. The first has what stands before all sections."""
+    section = _PageSection("", [])
+    sections = [section]
+    for block in blocks:
+        title = _title_of_section(block)
+        if title and title != section.title:
+            section = _PageSection(title, [])
+            sections.append(section)
+        section.blocks.append(block)
+    return sections
+
+
+def _charts_in_section(section: _PageSection) -> Iterator[Chart]:
+    for block in section.blocks:
+        yield from _charts_in(block)
 
 
 def _navigation(
     links: Sequence[tuple[str, str]], linked: Sequence[str] | None, head_name: str
 ) -> list[tuple[str, str]]:
     """Return the links of the bar of `blocks_page`: anchors and names of sections."""
-    chosen = [(anchor, name) for anchor, name in links if linked is None or name in linked]
+    chosen = [*links]
+    if linked is not None:
+        chosen = [(anchor, name) for anchor, name in links if name in linked]
     if head_name:
-        chosen.insert(0, (anchor_of(head_name), head_name))
+        link_to_head = (anchor_of(head_name), head_name)
+        chosen.insert(0, link_to_head)
     return chosen[:MOST_LINKS]
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 import heapq
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import itemgetter, methodcaller
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
@@ -137,7 +137,9 @@ def legend(rows: Iterable[Mapping[str, int]], *, has_comm: bool) -> list[tuple[s
 
     `rows` are results of `parts_of`.
     """
-    names = {name for row in rows for name, ns in row.items() if ns}
+    names = set()
+    for row in rows:
+        names |= {name for name, ns in row.items() if ns}
     parts = _PARTS if has_comm else _PARTS_WITHOUT_COMM
     return [(category, words) for category, words, _ in parts if category in names]
 
@@ -165,7 +167,8 @@ def names_in_data(names: RankNames) -> dict[str, Any]:
     """Return what the data of a chart hold of rank names; nothing if all ranks go by number."""
     if not names.names:
         return {}
-    return {"rank_names": {str(rank): name for rank, name in names.names.items()}}
+    name_by_rank = {str(rank): name for rank, name in names.names.items()}
+    return {"rank_names": name_by_rank}
 
 
 def rank_chart(
@@ -189,11 +192,11 @@ def rank_chart(
     ``after`` is drawn below the ranks.
     """
     rank_rows = _sum_steps_by_rank(steps)
-    rank_bars = [_rank_bar(row) for row in rank_rows if row["rank"] in set(ranks)]
+    drawn_ranks = set(ranks)
+    rank_bars = [_rank_bar(row) for row in rank_rows if row["rank"] in drawn_ranks]
     if not rank_bars:
         return None
     n_steps = pc.count_distinct(steps["step"]).as_py()
-    listed_rows = [row for row in rank_rows if listed is None or row["rank"] in listed]
     whole = "capture" if is_capture else "step"
     label = "Where each step's time goes, per rank"
     if is_capture:
@@ -209,6 +212,7 @@ def rank_chart(
     if after is not None:
         data["after"] = {"ns": after.ns, "low": after.low_ns, "high": after.high_ns}
         n_bars += 1
+    listed_rows = _listed_rows(rank_rows, listed)
     fields = _rank_fields(listed_rows, n_steps, whole, names)
     note = table_note(len(listed_rows), len(rank_rows))
     thin_bars = _thin_bars(rank_bars) if has_comm else []
@@ -226,24 +230,34 @@ def rank_chart(
     )
 
 
+def _listed_rows(
+    rank_rows: list[dict[str, Any]], listed: Sequence[int] | None
+) -> list[dict[str, Any]]:
+    """Return the rows of the listed ranks, by default all."""
+    if listed is None:
+        return rank_rows
+    return [row for row in rank_rows if row["rank"] in listed]
+
+
 def _sum_steps_by_rank(steps: pa.Table) -> list[dict[str, Any]]:
     """Return a row per rank, in their order, with the sums of `_SUMMED_COLUMNS` over the steps.
 
     A sum is None if a value of any step is.
     """
     options = pc.ScalarAggregateOptions(skip_nulls=False, min_count=1)
-    sums = steps.group_by("rank", use_threads=False).aggregate(
-        [(name, "sum", options) for name in _SUMMED_COLUMNS]
-    )
+    aggregations = [(name, "sum", options) for name in _SUMMED_COLUMNS]
+    sums = steps.group_by("rank", use_threads=False).aggregate(aggregations)
     columns = [name.removesuffix("_sum") for name in sums.column_names]
-    rows: list[dict[str, Any]] = sums.rename_columns(columns).sort_by("rank").to_pylist()
+    named_sums = sums.rename_columns(columns)
+    rows: list[dict[str, Any]] = named_sums.sort_by("rank").to_pylist()
     return rows
 
 
 def _rank_bar(rank_row: Mapping[str, Any]) -> dict[str, Any]:
     """Return what is drawn of a row of `_sum_steps_by_rank`."""
     times = {name: rank_row[f"{name}_ns"] for name in _RANK_TIMES}
-    return {"rank": rank_row["rank"], "parts": parts_of(rank_row), **times}
+    parts = parts_of(rank_row)
+    return {"rank": rank_row["rank"], "parts": parts, **times}
 
 
 def _thin_bars(rank_bars: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
@@ -263,27 +277,38 @@ def _rank_fields(
     """Return the columns of the table of the ranks: means over the steps, and shares of them."""
 
     def mean_text(total_ns: int | None) -> str:
-        return ms_text(None if total_ns is None else total_ns / n_steps)
+        mean_ns = None if total_ns is None else total_ns / n_steps
+        return ms_text(mean_ns)
 
     def part_text(category: str, row: Mapping[str, Any]) -> str:
         part_ns = parts_of(row).get(category)
         wall_ns = row["wall_ns"]
-        share = None if part_ns is None or not wall_ns else part_ns / wall_ns
+        share = None
+        if part_ns is not None and wall_ns:
+            share = part_ns / wall_ns
         return with_share(mean_text(part_ns), share)
 
     has_comm = any(row["comm_ns"] != 0 for row in rank_rows)
     parts = _PARTS if has_comm else _PARTS_WITHOUT_COMM
     rank_field = Field("rank", lambda row: names.name(row["rank"]))
-    fields = [rank_field, Field(whole, of("wall_ns", mean_text))]
+    whole_field = Field(whole, of("wall_ns", mean_text))
+    fields = [rank_field, whole_field]
     for category, words, meaning in parts:
-        fields.append(Field(words, partial(part_text, category), hint=meaning))
+        field = Field(words, partial(part_text, category), hint=meaning)
+        fields.append(field)
     if has_comm:
-        comm_label = FIGURES["comm_ns"].label.lower()
-        transfer_label = FIGURES["transfer_ns"].label.lower()
-        fields.append(Field(comm_label, of("comm_ns", mean_text)))
-        fields.append(Field("wait time", of("wait_ns", mean_text)))
-        fields.append(Field(transfer_label, of("transfer_ns", mean_text)))
+        fields += _comm_fields(mean_text)
     return fields
+
+
+def _comm_fields(mean_text: Callable[[int | None], str]) -> list[Field]:
+    """Return the columns with the communication of a rank, as means over the steps."""
+    comm_label = FIGURES["comm_ns"].label.lower()
+    transfer_label = FIGURES["transfer_ns"].label.lower()
+    comm = Field(comm_label, of("comm_ns", mean_text))
+    wait = Field("wait time", of("wait_ns", mean_text))
+    transfer = Field(transfer_label, of("transfer_ns", mean_text))
+    return [comm, wait, transfer]
 
 
 def step_rows(steps: pa.Table, skipped: Sequence[int], n_ranks: int) -> list[dict[str, Any]]:
@@ -297,31 +322,64 @@ def step_rows(steps: pa.Table, skipped: Sequence[int], n_ranks: int) -> list[dic
     if not steps.num_rows:
         return []
     endless = steps_without_end(steps)
+    rows = []
+    for walls in _walls_of_steps(steps):
+        row = walls.row
+        row |= _rank_figures(walls)
+        step = row["step"]
+        is_on_all_ranks = walls.wall_ns.size == n_ranks
+        row["mark"] = _why_not_used(
+            row,
+            is_skipped=step in skipped,
+            is_endless=step in endless,
+            is_on_all_ranks=is_on_all_ranks,
+        )
+        rows.append(row)
+    return sorted(rows, key=itemgetter("begin_ns", "step"))
+
+
+class _StepWalls(NamedTuple):
+    """The wall times of one step on its ranks, the longest first."""
+
+    # The row of the slowest rank.
+    row: dict[str, Any]
+    wall_ns: np.ndarray
+    ranks: np.ndarray
+    starts_ns: np.ndarray
+
+
+def _walls_of_steps(steps: pa.Table) -> Iterator[_StepWalls]:
+    """Yield the wall times of each step, in order of their numbers."""
     step = np.asarray(steps["step"].to_numpy())
     wall_ns = np.asarray(steps["wall_ns"].to_numpy())
     # The rows of a step are in order of rank, and so are those with the same wall time.
     order = np.lexsort((-wall_ns, step))
     first = run_starts(step[order])
-    rows: list[dict[str, Any]] = steps.take(pa.array(order[first])).to_pylist()
-    columns_of_steps = [
-        np.split(steps[name].to_numpy()[order], first[1:])
-        for name in ("wall_ns", "rank", "start_ns")
-    ]
-    for row, walls, ranks, starts in zip(rows, *columns_of_steps, strict=True):
-        n_dots = min(walls.size, MAX_DOTS_PER_STEP)
-        dots = np.linspace(0, walls.size - 1, n_dots).astype(int)
-        row["fastest_rank"] = int(ranks[-1])
-        row["fastest_wall_ns"] = int(walls[-1])
-        row["begin_ns"] = int(starts.min())
-        row["median_wall_ns"] = float(np.median(walls))
-        row["walls_ns"] = walls[dots].tolist()
-        row["mark"] = _why_not_used(
-            row,
-            is_skipped=row["step"] in skipped,
-            is_endless=row["step"] in endless,
-            is_on_all_ranks=walls.size == n_ranks,
-        )
-    return sorted(rows, key=lambda row: (row["begin_ns"], row["step"]))
+    first_rows = pa.array(order[first])
+    rows = steps.take(first_rows).to_pylist()
+    columns_of_steps = []
+    for name in ("wall_ns", "rank", "start_ns"):
+        column = steps[name].to_numpy()
+        columns_of_steps.append(np.split(column[order], first[1:]))
+    yield from map(_StepWalls, rows, *columns_of_steps)
+
+
+def _rank_figures(walls: _StepWalls) -> dict[str, Any]:
+    """Return the keys of `step_rows` about the ranks of a step."""
+    wall_ns = walls.wall_ns
+    n_dots = min(wall_ns.size, MAX_DOTS_PER_STEP)
+    dots = np.linspace(0, wall_ns.size - 1, n_dots).astype(int)
+    fastest_rank = int(walls.ranks[-1])
+    fastest_wall_ns = int(wall_ns[-1])
+    begin_ns = int(walls.starts_ns.min())
+    median_wall_ns = float(np.median(wall_ns))
+    return {
+        "fastest_rank": fastest_rank,
+        "fastest_wall_ns": fastest_wall_ns,
+        "begin_ns": begin_ns,
+        "median_wall_ns": median_wall_ns,
+        "walls_ns": wall_ns[dots].tolist(),
+    }
 
 
 def _why_not_used(
@@ -346,36 +404,43 @@ def step_chart(
     """
     if not rows:
         return None
-    per_column = max(math.ceil(len(rows) / MOST_COLUMNS), 1)
-    rows_of_columns = [
-        rows[start : start + per_column] for start in range(0, len(rows), per_column)
-    ]
+    n_rows = len(rows)
+    per_column = max(math.ceil(n_rows / MOST_COLUMNS), 1)
+    rows_of_columns = [rows[start : start + per_column] for start in range(0, n_rows, per_column)]
     drawn_rows = [max(column_rows, key=itemgetter("wall_ns")) for column_rows in rows_of_columns]
     note = None
     caption = ""
     if per_column > 1:
         note = f"Each column is the slowest of {per_column} steps. --json has all steps."
-        caption = f"{len(rows)} steps in {len(drawn_rows)} columns."
+        caption = f"{n_rows} steps in {len(drawn_rows)} columns."
     parts = [parts_of(row) for row in drawn_rows]
     data = _columns_of(drawn_rows, _STEP_KEYS_IN_DATA)
     data |= names_in_data(names)
-    categories = [category for category, _, _ in _PARTS]
-    data["parts"] = {
-        category: list(map(methodcaller("get", category), parts)) for category in categories
-    }
+    data["parts"] = _part_columns(parts)
     fields = _step_fields(rows, names)
     title = "Steps over time, shares of the slowest rank"
+    table = table_of(title, drawn_rows, fields, note)
+    colours = legend(parts, has_comm=has_comm)
     return Chart(
         name="step-columns",
         section="Steps",
         label="Step time over steps",
         height=260,
         data=data,
-        table=table_of(title, drawn_rows, fields, note),
+        table=table,
         caption=caption,
-        legend=legend(parts, has_comm=has_comm),
-        has_zoom=len(rows) > MAX_COLUMNS_WITHOUT_ZOOM,
+        legend=colours,
+        has_zoom=n_rows > MAX_COLUMNS_WITHOUT_ZOOM,
     )
+
+
+def _part_columns(parts: Sequence[Mapping[str, int]]) -> dict[str, list[int | None]]:
+    """Return the time of each part in each column of the chart; None where it is not known."""
+    columns = {}
+    for category, _, _ in _PARTS:
+        time_of = methodcaller("get", category)
+        columns[category] = list(map(time_of, parts))
+    return columns
 
 
 def _columns_of(rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> dict[str, Any]:
@@ -390,15 +455,17 @@ def _step_fields(rows: Sequence[Mapping[str, Any]], names: RankNames) -> list[Fi
     step_time = Field(FIGURES["step_time_ns"].short, of("wall_ns", ms_text))
     fields = [Field("step", of("step")), step_time]
     if has_several_ranks:
-        fields.append(Field("slowest rank", lambda row: names.name(row["rank"])))
+        slowest_rank = Field("slowest rank", lambda row: names.name(row["rank"]))
+        fields.append(slowest_rank)
     shares = [name for name in _STEP_SHARES if has_comm or name not in _SHARES_OF_COMM]
     fields += [Field(FIGURES[name].short, of(name, percent_text)) for name in shares]
     if has_several_ranks:
-        fields.append(Field("fastest rank", lambda row: names.name(row["fastest_rank"])))
-        fields.append(Field("fastest rank's time", of("fastest_wall_ns", ms_text)))
-        fields.append(Field("median of ranks", of("median_wall_ns", ms_text)))
-    fields.append(Field("used", lambda row: row["mark"] or "yes", "text"))
-    return fields
+        fastest_rank = Field("fastest rank", lambda row: names.name(row["fastest_rank"]))
+        fastest_time = Field("fastest rank's time", of("fastest_wall_ns", ms_text))
+        median_time = Field("median of ranks", of("median_wall_ns", ms_text))
+        fields += [fastest_rank, fastest_time, median_time]
+    used = Field("used", lambda row: row["mark"] or "yes", "text")
+    return [*fields, used]
 
 
 def collective_charts(
@@ -414,25 +481,29 @@ def collective_charts(
     if not rows:
         return []
     label = f"Collectives in the order of {whole}"
-    axis = f"place in {whole.replace('a ', 'the ')}"
+    the_whole = whole.replace("a ", "the ")
+    axis = f"place in {the_whole}"
     if medians.n_left_out:
         axis += f" ({medians.n_left_out} shorter left out)"
     data = _columns_of(rows, _COLLECTIVE_KEYS_IN_DATA)
     data |= names_in_data(names)
     data["axis"] = axis
     fields = _collective_fields(medians, names)
+    table = table_of(label, rows, fields, medians.note)
+    colours = _collective_legend(rows)
     in_order = Chart(
         name="collectives",
         section="Communication",
         label=label,
         height=260,
         data=data,
-        table=table_of(label, rows, fields, medians.note),
-        legend=_collective_legend(rows),
+        table=table,
+        legend=colours,
         has_zoom=len(rows) > MAX_COLUMNS_WITHOUT_ZOOM,
     )
     rows_with_size = [row for row in rows if row["bytes"] and row["busbw"]]
-    if len({row["bytes"] for row in rows_with_size}) < MIN_MESSAGE_SIZES:
+    sizes = {row["bytes"] for row in rows_with_size}
+    if len(sizes) < MIN_MESSAGE_SIZES:
         return [in_order]
     over_size = Chart(
         name="sizes",
@@ -448,7 +519,9 @@ def collective_charts(
 
 def _longest_wait_ns(row: Mapping[str, Any]) -> float | None:
     """Return the longest wait in a collective of `Medians`; None where none is known."""
-    return row["longest"][0][1] if row["longest"] else None
+    for _, wait_ns in row["longest"]:
+        return cast("float", wait_ns)
+    return None
 
 
 def _collective_legend(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
@@ -475,30 +548,45 @@ def _collective_fields(medians: Medians, names: RankNames) -> list[Field]:
     duration_hint = "Median of the rank that needs longest, with its wait time."
     transfer_hint = "Transfer time, median over ranks and steps."
     transfer_name = FIGURES["transfer_ns"].short
-    fields = [Field("place", of("seq")), Field("collective", of("collective"), "text")]
-    if len({row["n_steps"] for row in medians.rows}) > 1:
-        hint = "steps used that have the collective"
-        fields.append(Field("steps", of("n_steps"), hint=hint))
-    fields.append(Field("longest duration", of("duration", ms_text), hint=duration_hint))
-    fields.append(Field(transfer_name, of("transfer", ms_text), hint=transfer_hint))
-    fields.append(Field("longest wait", _longest_wait_text))
-    fields.append(Field("waiting rank", waiting_rank))
+    place = Field("place", of("seq"))
+    kind = Field("collective", of("collective"), "text")
+    fields = [place, kind]
+    n_steps = {row["n_steps"] for row in medians.rows}
+    if len(n_steps) > 1:
+        steps = Field("steps", of("n_steps"), hint="steps used that have the collective")
+        fields.append(steps)
+    duration = Field("longest duration", of("duration", ms_text), hint=duration_hint)
+    transfer = Field(transfer_name, of("transfer", ms_text), hint=transfer_hint)
+    wait = Field("longest wait", _longest_wait_text)
+    fields += [duration, transfer, wait, Field("waiting rank", waiting_rank)]
     if len(medians.ranks) <= MAX_RANK_COLUMNS:
         fields += [_wait_field(rank, names.name(rank)) for rank in medians.ranks]
     if any(row["bytes"] for row in medians.rows):
-        bandwidth_name = FIGURES["busbw_bytes_per_s"].short
-        fields.append(Field("message", of("bytes", bytes_text)))
-        fields.append(Field(bandwidth_name, of("busbw", bandwidth_text)))
+        fields += _message_fields()
     return fields
 
 
+def _message_fields() -> list[Field]:
+    """Return the columns with message size and bus bandwidth."""
+    message = Field("message", of("bytes", bytes_text))
+    bandwidth_name = FIGURES["busbw_bytes_per_s"].short
+    bandwidth = Field(bandwidth_name, of("busbw", bandwidth_text))
+    return [message, bandwidth]
+
+
 def _longest_wait_text(row: Mapping[str, Any]) -> str:
-    return ms_text(_longest_wait_ns(row))
+    longest_ns = _longest_wait_ns(row)
+    return ms_text(longest_ns)
 
 
 def _wait_field(rank: int, name: str) -> Field:
     """Return the column with the wait of one rank in each collective."""
-    return Field(f"rank {name} waits ms", lambda row: ms_text(row["wait"].get(rank)), unit="ms")
+
+    def wait_text(row: Mapping[str, Any]) -> str:
+        wait_ns = row["wait"].get(rank)
+        return ms_text(wait_ns)
+
+    return Field(f"rank {name} waits ms", wait_text, unit="ms")
 
 
 def collective_facts(collectives: pa.Table, step: int) -> dict[str, list[float | None]]:
@@ -509,9 +597,11 @@ def collective_facts(collectives: pa.Table, step: int) -> dict[str, list[float |
     facts: dict[str, list[float | None]] = {}
     columns = ["seq", "rank", "late_by_ns", "message_bytes", "busbw_bytes_per_s"]
     in_step = pc.equal(collectives["step"], step)
-    for row in collectives.select(columns).filter(in_step).to_pylist():
+    rows = collectives.select(columns).filter(in_step).to_pylist()
+    for row in rows:
+        seq = str(row["seq"])
         measured = [row["message_bytes"], row["busbw_bytes_per_s"], None]
-        facts_of_collective = facts.setdefault(str(row["seq"]), measured)
+        facts_of_collective = facts.setdefault(seq, measured)
         if row["late_by_ns"]:
             facts_of_collective[2] = row["rank"]
     return facts
@@ -555,17 +645,17 @@ def collective_medians(collectives: pa.Table, whole: str = "a step") -> Medians:
     if n_rows > MAX_ROWS_OF_MEDIANS:
         n_used = max(n_steps * MAX_ROWS_OF_MEDIANS // n_rows, 1)
         used_steps = [steps[place * n_steps // n_used] for place in range(n_used)]
-        is_used = pc.is_in(collectives["step"], pa.array(used_steps, pa.int64()))
+        used_set = pa.array(used_steps, pa.int64())
+        is_used = pc.is_in(collectives["step"], used_set)
         in_summary = pc.and_(in_summary, is_used)
     collective_rows = _CollectiveRows([], 0, 0)
     if n_rows:
-        collective_rows = _rows(collectives.select(_COLUMNS_OF_MEDIANS).filter(in_summary))
+        calls = collectives.select(_COLUMNS_OF_MEDIANS)
+        collective_rows = _rows(calls.filter(in_summary))
     used_rows = collectives.select(["step", "rank", "is_matched"]).filter(in_summary)
-    notes = [
-        *_step_notes(n_used, n_steps, whole),
-        *_row_notes(collective_rows),
-        *_matching_notes(used_rows, n_used),
-    ]
+    notes = [*_step_notes(n_used, n_steps, whole)]
+    notes += _row_notes(collective_rows)
+    notes += _matching_notes(used_rows, n_used)
     ranks = sorted(used_rows["rank"].unique().to_pylist())
     n_left_out = collective_rows.n_all - len(collective_rows.rows)
     return Medians(collective_rows.rows, ranks, note=" ".join(notes), n_left_out=n_left_out)
@@ -587,9 +677,10 @@ def _row_notes(collective_rows: _CollectiveRows) -> Iterator[str]:
     n_all = collective_rows.n_all
     if n_shown < n_all:
         yield f"These are the {n_shown} longest of {n_all} collectives."
-    if collective_rows.n_in_some_steps:
+    n_in_some_steps = collective_rows.n_in_some_steps
+    if n_in_some_steps:
         yield (
-            f"{collective_rows.n_in_some_steps} of {n_all} collectives are in some steps only. The "
+            f"{n_in_some_steps} of {n_all} collectives are in some steps only. The "
             "n-th collective of a kind is taken for the same collective in all steps."
         )
 
@@ -597,11 +688,14 @@ def _row_notes(collective_rows: _CollectiveRows) -> Iterator[str]:
 def _matching_notes(used_rows: pa.Table, n_used: int) -> Iterator[str]:
     """Yield which steps transfer and wait time rest on: those in which a collective is matched."""
     is_matched = used_rows["is_matched"]
-    matched = {*used_rows["step"].filter(is_matched).unique().to_pylist()}
-    unmatched = {*used_rows["step"].filter(pc.invert(is_matched)).unique().to_pylist()}
+    step = used_rows["step"]
+    is_unmatched = pc.invert(is_matched)
+    matched = {*step.filter(is_matched).unique().to_pylist()}
+    unmatched = {*step.filter(is_unmatched).unique().to_pylist()}
+    n_complete = len(matched - unmatched)
     if n_used and not matched:
         yield "Transfer time and wait time are not known. The notes have the reason."
-    elif len(matched - unmatched) < n_used:
+    elif n_complete < n_used:
         how_many = "some" if matched & unmatched else "all"
         yield (
             f"Transfer time and wait time rest on the {len(matched)} steps in which {how_many} "
@@ -618,16 +712,12 @@ def _rows(calls: pa.Table) -> _CollectiveRows:
     # One row for each call, whatever the number of ranks that take part.
     calls_of_ranks = calls.group_by(_CALL_KEY, use_threads=False).aggregate([])
     n_steps = pc.count_distinct(calls_of_ranks["step"]).as_py()
-    calls = calls.join(_with_nth(calls_of_ranks), _CALL_KEY)
-    length_ns = pc.subtract(calls["end_ns"], calls["start_ns"])
-    calls = calls.append_column(_LENGTH, length_ns)
-    # A rank whose call ends before the last rank starts, as the root of a broadcast may, waits
-    # until its own end only.
-    wait_ns = pc.min_element_wise(calls["wait_ns"], length_ns, skip_nulls=False)
-    calls = calls.drop_columns("wait_ns").append_column("wait_ns", wait_ns)
+    with_nth = _with_nth(calls_of_ranks)
+    calls = _with_lengths(calls.join(with_nth, _CALL_KEY))
     collectives = _with_places(calls)
     by_length = [(f"{_LENGTH}_mean", "descending"), ("place", "ascending")]
-    longest = collectives.sort_by(by_length).slice(0, MOST_COLLECTIVES)
+    longest_first = collectives.sort_by(by_length)
+    longest = longest_first.slice(0, MOST_COLLECTIVES)
     places = longest.select([*_COLLECTIVE_KEY, "place"])
     drawn_calls = calls.join(places, _COLLECTIVE_KEY, join_type="inner")
     names = collectives["collective"].to_pylist()
@@ -637,12 +727,26 @@ def _rows(calls: pa.Table) -> _CollectiveRows:
     return _CollectiveRows(rows, n_all=len(names), n_in_some_steps=n_in_some_steps)
 
 
+def _with_lengths(calls: pa.Table) -> pa.Table:
+    """Return calls with how long they take, and with waits of at most that long.
+
+    A rank whose call ends before the last rank starts, as the root of a broadcast may, waits until
+    its own end only.
+    """
+    length_ns = pc.subtract(calls["end_ns"], calls["start_ns"])
+    wait_ns = pc.min_element_wise(calls["wait_ns"], length_ns, skip_nulls=False)
+    with_lengths = calls.append_column(_LENGTH, length_ns)
+    without_waits = with_lengths.drop_columns("wait_ns")
+    return without_waits.append_column("wait_ns", wait_ns)
+
+
 def _with_nth(calls: pa.Table) -> pa.Table:
     """Return calls in order, with the column ``nth``: the place among those of a kind in a step."""
     calls = calls.sort_by([(name, "ascending") for name in _CALL_KEY])
     kind = calls["collective"].combine_chunks().dictionary_encode()
     n_kinds = len(kind.dictionary)
-    step_and_kind = calls["step"].to_numpy() * n_kinds + kind.indices.to_numpy()
+    kind_of_step = calls["step"].to_numpy() * n_kinds
+    step_and_kind = kind_of_step + kind.indices.to_numpy()
     nth = places_in_runs(step_and_kind)
     return calls.append_column("nth", pa.array(nth))
 
@@ -652,8 +756,9 @@ def _with_places(calls: pa.Table) -> pa.Table:
     means = [("seq", "mean"), (_LENGTH, "mean"), ("step", "count_distinct")]
     collectives = calls.group_by(_COLLECTIVE_KEY, use_threads=False).aggregate(means)
     in_order = [(name, "ascending") for name in ("seq_mean", *_COLLECTIVE_KEY)]
-    places = pa.array(range(collectives.num_rows))
-    return collectives.sort_by(in_order).append_column("place", places)
+    ordered = collectives.sort_by(in_order)
+    places = range(ordered.num_rows)
+    return ordered.append_column("place", pa.array(places))
 
 
 def _median_rows(
@@ -664,24 +769,19 @@ def _median_rows(
     `names` and `n_steps_of_each` tell by place what a collective is called, and how many steps
     have it.
     """
-    waits: dict[int, dict[int, float | None]] = {}
-    durations: dict[int, float] = {}
-    medians_of_ranks = _medians(calls, ["place", "rank"], ["wait_ns", _LENGTH])
-    for place, rank, wait_ns, length_ns in medians_of_ranks:
-        waits.setdefault(place, {})[rank] = wait_ns
-        durations[place] = max(durations.get(place, 0.0), length_ns)
+    times = _times_of_ranks(calls)
     rows = []
-    for place, transfer_ns, n_bytes, busbw in _medians(calls, ["place"], _MEASURED_COLUMNS):
-        known_waits = [(rank, ns) for rank, ns in waits[place].items() if ns is not None]
-        longest_waits = heapq.nsmallest(
-            MAX_SHOWN_WAITS, known_waits, key=lambda wait: (-wait[1], wait[0])
-        )
+    measured = _medians(calls, ["place"], _MEASURED_COLUMNS)
+    for place, transfer_ns, n_bytes, busbw in measured:
+        wait_of_ranks = times.waits[place]
+        known_waits = [(rank, ns) for rank, ns in wait_of_ranks.items() if ns is not None]
+        longest_waits = heapq.nsmallest(MAX_SHOWN_WAITS, known_waits, key=_longest_wait_first)
         row = {
             "seq": place,
             "collective": names[place],
             "n_steps": n_steps_of_each[place],
-            "duration": durations[place],
-            "wait": waits[place],
+            "duration": times.durations[place],
+            "wait": wait_of_ranks,
             "longest": longest_waits,
             "n_waits": len(known_waits),
             "transfer": transfer_ns,
@@ -692,17 +792,46 @@ def _median_rows(
     return rows
 
 
+class _TimesOfRanks(NamedTuple):
+    """The medians over steps of each collective, by its place."""
+
+    # By rank: the wait time, None if it is not known.
+    waits: Mapping[int, Mapping[int, float | None]]
+    # Of the rank that needs longest.
+    durations: Mapping[int, float]
+
+
+def _times_of_ranks(calls: pa.Table) -> _TimesOfRanks:
+    waits: dict[int, dict[int, float | None]] = {}
+    durations: dict[int, float] = {}
+    medians_of_ranks = _medians(calls, ["place", "rank"], ["wait_ns", _LENGTH])
+    for place, rank, wait_ns, length_ns in medians_of_ranks:
+        waits_of_place = waits.setdefault(place, {})
+        waits_of_place[rank] = wait_ns
+        longest_ns = durations.get(place, 0.0)
+        durations[place] = max(longest_ns, length_ns)
+    return _TimesOfRanks(waits, durations)
+
+
+def _longest_wait_first(wait: tuple[int, float]) -> tuple[float, int]:
+    """Return the key that sorts the longest wait first, and equal ones by rank."""
+    rank, wait_ns = wait
+    return -wait_ns, rank
+
+
 def _medians(table: pa.Table, keys: list[str], columns: Sequence[str]) -> Iterator[tuple[Any, ...]]:
     """Yield a tuple per group of rows: its keys, and the median of each column.
 
     A median is None if no value of the column is known.
     """
     in_lists = [(name, "list") for name in columns]
+    by_keys = [(name, "ascending") for name in keys]
     groups = table.group_by(keys, use_threads=False).aggregate(in_lists)
-    groups = groups.sort_by([(name, "ascending") for name in keys])
+    groups = groups.sort_by(by_keys)
     key_columns = [groups[name].to_pylist() for name in keys]
     # Each list becomes Python numbers on its own, since all of them take far more memory.
-    medians = [list(map(_median, groups[f"{name}_list"])) for name in columns]
+    lists = [groups[f"{name}_list"] for name in columns]
+    medians = [list(map(_median, lists_of_column)) for lists_of_column in lists]
     return zip(*key_columns, *medians, strict=True)
 
 

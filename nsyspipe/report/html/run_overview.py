@@ -133,22 +133,23 @@ def overview_blocks(run: Run, listed: Sequence[int]) -> Iterator[Block | Answer 
     step = overview.step_time_of(run)
     recommendations = overview.recommendations_of(run)
     checks = overview.checks_of(run)
-    step_ns = words.mean_step_ns(run.summary().to_pylist()[0])
+    (summary,) = run.summary().to_pylist()
+    step_ns = words.mean_step_ns(summary)
     yield answer_of(run, step, recommendations, checks, step_ns)
     yield trust_facts(run)
-    yield from (
-        replace(block, is_close=True)
-        for block in first_screen.trust_blocks(run)
-        if isinstance(block, Troubles)
-    )
+    for block in first_screen.trust_blocks(run):
+        if isinstance(block, Troubles):
+            yield replace(block, is_close=True)
     where = [*first_screen.step_blocks(run, step)]
     bars = next((block for block in where if isinstance(block, Bars)), None)
     tiles = [] if step is None else tiles_of(run, step, bars)
     if tiles:
         yield Tiles(tiles)
     left = [*opportunity_blocks(run, recommendations, checks, step_ns)]
-    right = [*where, *rank_blocks(run, step, recommendations, listed)]
-    yield Columns([column for column in (left, right) if column])
+    on_ranks = rank_blocks(run, step, recommendations, listed)
+    right = [*where, *on_ranks]
+    columns = [column for column in (left, right) if column]
+    yield Columns(columns)
 
 
 def answer_of(
@@ -163,28 +164,29 @@ def answer_of(
     It is a doubt about all metrics, else what to change first, else that nothing is to change.
     """
     if not run.header.n_ranks or step is None:
-        return Answer(first_screen.headline_of(run, step).removesuffix("."))
+        headline = first_screen.headline_of(run, step)
+        return Answer(headline.removesuffix("."))
     doubt, _, remedy = _doubt(run).partition(". ")
+    is_doubt = bool(doubt)
     first = recommendations.first
     if first is None or step_ns is None:
-        texts = [remedy] if doubt else [first_screen.headline_of(run, step)]
+        texts = [remedy] if is_doubt else [first_screen.headline_of(run, step)]
         texts = first_screen.nothing_sentences(run, recommendations, checks) or texts
-        headline, *reasons = [doubt, *texts] if doubt else texts
-        return Answer(headline.removesuffix("."), is_doubt=bool(doubt), reasons=reasons)
+        headline, *reasons = [doubt, *texts] if is_doubt else texts
+        return Answer(headline.removesuffix("."), is_doubt=is_doubt, reasons=reasons)
     finding = first.finding
-    reasons = [
-        f"{finding.title}.",
-        *first_screen.assumptions_of(first),
-        *first_screen.why_first(recommendations),
-    ]
+    assumptions = first_screen.assumptions_of(first)
+    why_first = first_screen.why_first(recommendations)
+    reasons = [f"{finding.title}.", *assumptions, *why_first]
     if remedy:
         reasons.insert(0, remedy)
+    effect = effect_of(first, step_ns)
     return Answer(
         headline=doubt or finding.headline,
         id=finding.id,
-        is_doubt=bool(doubt),
-        action=finding.headline if doubt else "",
-        effect=effect_of(first, step_ns),
+        is_doubt=is_doubt,
+        action=finding.headline if is_doubt else "",
+        effect=effect,
         reasons=reasons,
     )
 
@@ -193,8 +195,10 @@ def _doubt(run: Run) -> str:
     """Return why nothing that follows may be true; nothing if there is no such reason."""
     if overview.is_of_mixed_runs(run):
         return first_screen.MIXED
-    is_comm_known = run.summary()["comm_share"][0].as_py() is not None
-    return "" if is_comm_known else first_screen.unknown_text(run)
+    comm_share = run.summary()["comm_share"][0]
+    if comm_share.as_py() is None:
+        return first_screen.unknown_text(run)
+    return ""
 
 
 def effect_of(change: Recommendation, step_ns: float) -> Effect:
@@ -204,13 +208,15 @@ def effect_of(change: Recommendation, step_ns: float) -> Effect:
     condition = "if available" if change.known == CONDITIONAL else ""
     saving = ms_text(change.saving_ns, _DIGITS_OF_ESTIMATE)
     share = short_percent(change.saved_share)
+    now = _number(step_ns, 4)
+    then = ms_text(change.step_ns, _DIGITS_OF_ESTIMATE)
     if change.low_ns is None or change.high_ns is None:
         return Effect(
             saving=saving,
             share=share,
             qualifier="at most",
-            now=_number(step_ns, 4),
-            then=f"at least {ms_text(change.step_ns, _DIGITS_OF_ESTIMATE)}",
+            now=now,
+            then=f"at least {then}",
             condition=condition,
         )
     low = _number(change.low_ns, _DIGITS_OF_ESTIMATE)
@@ -219,57 +225,67 @@ def effect_of(change: Recommendation, step_ns: float) -> Effect:
         saving=saving,
         share=share,
         qualifier="",
-        now=_number(step_ns, 4),
-        then=ms_text(change.step_ns, _DIGITS_OF_ESTIMATE),
+        now=now,
+        then=then,
         step_range=f"{low} to {high}",
         condition=condition,
     )
 
 
 def _number(ns: float, n_digits: int) -> str:
-    return ms_text(ns, n_digits).removesuffix(" ms")
+    text = ms_text(ns, n_digits)
+    return text.removesuffix(" ms")
 
 
 def trust_facts(run: Run) -> Facts:
     """Return what the run is and what the figures rest on."""
     title = title_of(run)
+    facts = [title.name, *title.facts, steps_text(run)]
     captured = run.header.captured_at_utc
-    when = [f"captured {captured[:10]} {captured[11:16]} UTC"] if captured else []
-    return Facts([title.name, *title.facts, steps_text(run), *when], "Run")
+    if captured:
+        day = captured[:10]
+        time = captured[11:16]
+        facts.append(f"captured {day} {time} UTC")
+    return Facts(facts, "Run")
 
 
 def tiles_of(run: Run, step: StepTime, bars: Bars | None) -> list[Tile]:
     """Return the metrics of the first screen. The parts have the words of the bars, to agree."""
     (summary,) = run.summary().to_pylist()
-    tiles = [_step_tile(run, step)]
+    step_tile = _step_tile(run, step)
+    tiles = [step_tile]
     if run.header.n_ranks > 1 or summary["comm_share"] != 0:
-        tiles += [_part_tile(run, "exposed_comm_share", bars), _overlap_tile(run)]
+        exposed_tile = _part_tile(run, "exposed_comm_share", bars)
+        tiles += [exposed_tile, _overlap_tile(run)]
     straggler = _straggler_tile(run, step)
     if straggler is not None:
         tiles.append(straggler)
     tiles += [_part_tile(run, name, bars) for name in ("idle_share", "exposed_memory_share")]
     if not run.is_capture:
-        tiles.append(_rate_tile(step))
+        rate_tile = _rate_tile(step)
+        tiles.append(rate_tile)
     return tiles[:MAX_TILES]
 
 
 def _rate_tile(step: StepTime) -> Tile:
-    value, unit = rate_text(1e9 / step.mean_ns, _DIGITS_OF_ESTIMATE).split(" ")
-    return Tile(
-        FIGURES["throughput_steps_per_s"].short,
-        value,
-        unit,
-        FIGURES["throughput_steps_per_s"].meaning,
-    )
+    figure = FIGURES["throughput_steps_per_s"]
+    steps_per_s = 1e9 / step.mean_ns
+    value, unit = rate_text(steps_per_s, _DIGITS_OF_ESTIMATE).split(" ")
+    return Tile(figure.short, value, unit, figure.meaning)
 
 
 def _step_tile(run: Run, step: StepTime) -> Tile:
     value, unit = ms_text(step.mean_ns).split(" ")
+    has_several_ranks = run.header.n_ranks > 1
     if run.is_capture:
-        return Tile("capture", value, unit, "longest rank" if run.header.n_ranks > 1 else "")
-    of_rank = "slowest rank, " if run.header.n_ranks > 1 else ""
-    over = "the only step used" if step.n_used == 1 else f"mean of {step.n_used} steps"
-    return Tile(FIGURES["step_time_ns"].short, value, unit, f"{of_rank}{over}", hint=_STEP_HINT)
+        of_capture = "longest rank" if has_several_ranks else ""
+        return Tile("capture", value, unit, of_capture)
+    of_rank = "slowest rank, " if has_several_ranks else ""
+    over = f"mean of {step.n_used} steps"
+    if step.n_used == 1:
+        over = "the only step used"
+    name = FIGURES["step_time_ns"].short
+    return Tile(name, value, unit, f"{of_rank}{over}", hint=_STEP_HINT)
 
 
 def _part_tile(run: Run, name: str, bars: Bars | None) -> Tile:
@@ -290,28 +306,27 @@ def _part_tile(run: Run, name: str, bars: Bars | None) -> Tile:
 def _part_words(run: Run, name: str, bars: Bars | None) -> tuple[str, str]:
     """Return the time and the share of a part of the step, as the bars have them if possible."""
     if bars is None:
-        column = RATIOS[name][0]
+        column, *_ = RATIOS[name]
         means = means_of_slowest(run.breakdown(), ["wall_ns", column])
         part_ns = means[column] or 0.0
         step_ns = means["wall_ns"] or 1.0
-        return ms_text(part_ns, _DIGITS_OF_ESTIMATE), short_percent(part_ns / step_ns)
-    row = next((row for row in bars.rows if row.category == FIGURES[name].category), None)
+        share = part_ns / step_ns
+        return ms_text(part_ns, _DIGITS_OF_ESTIMATE), short_percent(share)
+    category = FIGURES[name].category
+    rows_of_part = (row for row in bars.rows if row.category == category)
+    row = next(rows_of_part, None)
     return ("0 ms", "0%") if row is None else (row.time, row.percent)
 
 
 def _overlap_tile(run: Run) -> Tile:
     figure = FIGURES["overlap_ratio"]
     (summary,) = run.summary().to_pylist()
-    if summary["overlap_ratio"] is None:
+    overlap_ratio = summary["overlap_ratio"]
+    if overlap_ratio is None:
         missing, why = run_report.why_null("overlap_ratio", run, summary)
         return Tile(figure.short, "", "", why, missing=missing, category=figure.category)
-    return Tile(
-        figure.short,
-        short_percent(summary["overlap_ratio"]),
-        "",
-        "of communication",
-        category=figure.category,
-    )
+    value = short_percent(overlap_ratio)
+    return Tile(figure.short, value, "", "of communication", category=figure.category)
 
 
 def _straggler_tile(run: Run, step: StepTime) -> Tile | None:
@@ -323,12 +338,14 @@ def _straggler_tile(run: Run, step: StepTime) -> Tile | None:
     if latest is None:
         return None
     figure = OTHER_FIGURES["straggler_delay"]
-    is_small = latest.delay_ns < MIN_DELAY_SHARE_OF_STEP * step.mean_ns
+    min_delay_ns = MIN_DELAY_SHARE_OF_STEP * step.mean_ns
+    is_small = latest.delay_ns < min_delay_ns
     if is_small and not overview.has_straggler(run):
         value, unit = ms_text(latest.delay_ns, 2).split(" ")
         return Tile(figure.short, value, unit, "no straggler", category="waiting")
     value, unit = ms_text(latest.delay_ns, _DIGITS_OF_ESTIMATE).split(" ")
-    whose = f"rank {run.rank_names.name(latest.rank)}, mean per step"
+    rank_name = run.rank_names.name(latest.rank)
+    whose = f"rank {rank_name}, mean per step"
     return Tile(figure.short, value, unit, whose, category="waiting")
 
 
@@ -337,25 +354,34 @@ def opportunity_blocks(
 ) -> Iterator[Block | Opportunities | Fold]:
     """Yield the recommendations as bars, in the order of their savings, and what was checked."""
     (summary,) = run.summary().to_pylist()
+    has_ranks = run.header.n_ranks > 0
+    is_judged = not run.is_capture and summary["comm_share"] is not None
     if recommendations.shown and step_ns is not None:
         yield Heading("What you can change", SUBSECTION)
-        longest = longest_saving(recommendations.shown, step_ns)
-        numbered = enumerate(recommendations.shown, start=1)
-        yield Opportunities(
-            [opportunity_of(change, step_ns, longest, number) for number, change in numbered]
-        )
+        rows = _numbered_rows(recommendations.shown, step_ns)
+        yield Opportunities(rows)
         notes = first_screen.notes_of_all(recommendations)
         if notes:
             yield Sentence(notes)
-    elif run.header.n_ranks and (run.is_capture or summary["comm_share"] is None):
+    elif has_ranks and not is_judged:
         yield Heading("What you can change", SUBSECTION)
         yield Sentence(_not_judged(run))
-    elif run.header.n_ranks:
+    elif has_ranks:
         yield Heading("What nsyspipe checked", SUBSECTION)
     yield from capture_notes(run)
     if step_ns is not None:
         yield from _folded(recommendations, step_ns)
     yield from _check_folds(checks)
+
+
+def _numbered_rows(changes: Sequence[Recommendation], step_ns: float) -> list[Opportunity]:
+    """Return recommendations as rows with numbers."""
+    longest_ns = longest_saving(changes, step_ns)
+    rows = []
+    for number, change in enumerate(changes, start=1):
+        row = opportunity_of(change, step_ns, longest_ns, number)
+        rows.append(row)
+    return rows
 
 
 def _not_judged(run: Run) -> str:
@@ -369,39 +395,48 @@ def _not_judged(run: Run) -> str:
 
 def longest_saving(changes: Sequence[Recommendation], step_ns: float) -> float:
     """Return how long the longest bar is, the ends of the ranges included."""
-    ends = [change.saving_ns or 0.0 for change in changes]
-    ends += [step_ns - change.low_ns for change in changes if change.low_ns is not None]
-    return max(ends, default=0.0) or 1.0
+    ends_ns = [change.saving_ns or 0.0 for change in changes]
+    known_lows_ns = [change.low_ns for change in changes if change.low_ns is not None]
+    ends_ns += [step_ns - low_ns for low_ns in known_lows_ns]
+    return max(ends_ns, default=0.0) or 1.0
 
 
 def opportunity_of(
     change: Recommendation, step_ns: float, longest_ns: float, number: int | None = None
 ) -> Opportunity:
     """Return a recommendation as a row."""
-    gain = None
     saving_range = ""
-    if change.saving_ns is not None:
-        low = high = None
-        if change.low_ns is not None and change.high_ns is not None:
-            least_ns = step_ns - change.high_ns
-            most_ns = step_ns - change.low_ns
-            low = max(least_ns, 0.0) / longest_ns
-            high = min(max(most_ns, 0.0) / longest_ns, 1.0)
-            least = _number(least_ns, _DIGITS_OF_ESTIMATE)
-            saving_range = f"{least} to {ms_text(most_ns, _DIGITS_OF_ESTIMATE)}"
-        share = min(max(change.saving_ns, 0.0) / longest_ns, 1.0)
-        gain = Gain(share, low, high, is_bound=low is None)
+    if change.low_ns is not None and change.high_ns is not None:
+        least = _number(step_ns - change.high_ns, _DIGITS_OF_ESTIMATE)
+        most = ms_text(step_ns - change.low_ns, _DIGITS_OF_ESTIMATE)
+        saving_range = f"{least} to {most}"
     finding = change.finding
     details = [*_details(finding)]
+    effect = effect_of(change, step_ns)
+    gain = _gain_of(change, step_ns, longest_ns)
     return Opportunity(
         number=number,
         action=finding.headline,
         id=finding.id,
-        effect=effect_of(change, step_ns),
-        saving_range=saving_range,
+        effect=effect,
+        saving_range="" if gain is None else saving_range,
         gain=gain,
         details=details,
     )
+
+
+def _gain_of(change: Recommendation, step_ns: float, longest_ns: float) -> Gain | None:
+    """Return the bar of a recommendation; None if its saving is not known."""
+    if change.saving_ns is None:
+        return None
+    share = min(max(change.saving_ns, 0.0) / longest_ns, 1.0)
+    if change.low_ns is None or change.high_ns is None:
+        return Gain(share, None, None, is_bound=True)
+    least_ns = max(step_ns - change.high_ns, 0.0)
+    most_ns = max(step_ns - change.low_ns, 0.0)
+    low = least_ns / longest_ns
+    high = min(most_ns / longest_ns, 1.0)
+    return Gain(share, low, high, is_bound=False)
 
 
 def _details(finding: Finding) -> Iterator[Block | Fold | Evidence]:
@@ -409,14 +444,12 @@ def _details(finding: Finding) -> Iterator[Block | Fold | Evidence]:
     lines = finding_lines(finding)
     yield Lines("", lines.lines)
     if finding.evidence:
-        yield Fold(
-            "Numbers behind this finding",
-            [Evidence(finding.severity, finding.evidence)],
-            is_printed=True,
-        )
+        evidence = Evidence(finding.severity, finding.evidence)
+        yield Fold("Numbers behind this finding", [evidence], is_printed=True)
     if finding.id in ids_in(FINDINGS_FOLDER):
         explanation = explain_finding(finding.id)
-        yield Fold("Explanation and code", [*explained_blocks(explanation)])
+        blocks = [*explained_blocks(explanation)]
+        yield Fold("Explanation and code", blocks)
     yield Commands("In full", [f"nsyspipe explain {finding.id}"])
 
 
@@ -433,23 +466,20 @@ def explained_blocks(explanation: Explanation) -> Iterator[Block | Explained | C
                 case ExplainedItems(texts=texts):
                     yield Explained(texts, is_list=True)
                 case Code(text=text):
-                    yield CodeLines(text.rstrip().split("\n"))
+                    lines = text.rstrip().split("\n")
+                    yield CodeLines(lines)
 
 
 def _folded(recommendations: Recommendations, step_ns: float) -> Iterator[Fold]:
     """Yield changes within noise, those that save little, and what all communication costs."""
-    n_noise = len(recommendations.within_noise)
-    n_little = len(recommendations.little)
-    groups = [
-        (f"{_changes(n_noise)} with a saving within noise", recommendations.within_noise),
-        (f"{_changes(n_little)} with a small saving", recommendations.little),
-    ]
+    within_noise = recommendations.within_noise
+    little = recommendations.little
+    noise_summary = f"{_changes(len(within_noise))} with a saving within noise"
+    little_summary = f"{_changes(len(little))} with a small saving"
+    groups = [(noise_summary, within_noise), (little_summary, little)]
     exposure = recommendations.exposure
-    if exposure is not None and exposure not in (
-        *recommendations.shown,
-        *recommendations.within_noise,
-        *recommendations.little,
-    ):
+    listed = (*recommendations.shown, *within_noise, *little)
+    if exposure is not None and exposure not in listed:
         groups.append(("All communication together", (exposure,)))
     for summary, changes in groups:
         if changes:
@@ -469,11 +499,9 @@ def _counted(number: int, noun: str) -> str:
 
 def _check_folds(checks: Checks) -> Iterator[Fold]:
     if checks.passed:
-        n_passed = len(checks.passed)
-        yield Fold(
-            f"{_counted(n_passed, 'check')} found nothing",
-            [Sentence(", ".join(checks.passed))],
-        )
+        summary = f"{_counted(len(checks.passed), 'check')} found nothing"
+        names = ", ".join(checks.passed)
+        yield Fold(summary, [Sentence(names)])
     if checks.skipped:
         n_skipped = len(checks.skipped_rules)
         texts = [run_report.skipped_text(check) for check in checks.skipped]
@@ -485,12 +513,12 @@ def rank_blocks(
 ) -> Iterator[Block | Chart]:
     """Yield where the time of each rank goes, and below the ranks the simulated step."""
     drawn = run.telling_ranks(MAX_DRAWN_RANKS)
-    has_comm = run.summary()["comm_share"][0].as_py() != 0
-    after = None
-    if recommendations.first is not None and recommendations.first.low_ns is not None:
-        first = recommendations.first
-        after = charts.After(first.step_ns or 0.0, first.low_ns or 0.0, first.high_ns or 0.0)
-    caption = run_report.left_out_note(len(drawn), run.header.n_ranks)
+    comm_share = run.summary()["comm_share"][0]
+    has_comm = comm_share.as_py() != 0
+    n_ranks = run.header.n_ranks
+    caption = run_report.left_out_note(len(drawn), n_ranks)
+    step_ns = step.mean_ns if step else None
+    after = _step_after(recommendations.first)
     chart = charts.rank_chart(
         run.breakdown(),
         drawn,
@@ -499,12 +527,21 @@ def rank_blocks(
         is_capture=run.is_capture,
         has_comm=has_comm,
         names=run.rank_names,
-        step_ns=step.mean_ns if step else None,
+        step_ns=step_ns,
         after=after,
     )
     if chart is None:
-        if run.header.n_ranks:
+        if n_ranks:
             yield Sentence("No step is complete on every rank, so there is nothing to split.")
         return
-    yield Heading("On each rank" if run.header.n_ranks > 1 else "On the rank", SUBSECTION)
+    yield Heading("On each rank" if n_ranks > 1 else "On the rank", SUBSECTION)
     yield chart
+
+
+def _step_after(first: Recommendation | None) -> charts.After | None:
+    """Return the simulated step time with the first recommendation; None without a simulation."""
+    if first is None or first.low_ns is None:
+        return None
+    step_ns = first.step_ns or 0.0
+    high_ns = first.high_ns or 0.0
+    return charts.After(step_ns, first.low_ns, high_ns)

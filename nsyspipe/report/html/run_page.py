@@ -123,12 +123,14 @@ def run_page(run: Run, top: int | None = None) -> str:
 
     The file is complete and needs no network. The same run gives the same bytes.
     """
-    tables = cost_tables(run, top or MAX_COST_ROWS)
+    n_rows = top or MAX_COST_ROWS
+    tables = cost_tables(run, n_rows)
     costs = {name: replace(table, is_close=True) for name, table in tables.items()}
+    header = run.header
     return blocks_page(
         _blocks(run, costs),
-        title=f"{run.header.label}: nsyspipe",
-        identity=(RUN_ID, run.header.run_id),
+        title=f"{header.label}: nsyspipe",
+        identity=(RUN_ID, header.run_id),
         scripts=_SCRIPTS,
         short={_ABOUT: "About"},
         head_name=_OVERVIEW,
@@ -137,14 +139,14 @@ def run_page(run: Run, top: int | None = None) -> str:
 
 def _blocks(run: Run, costs: Mapping[str, Table]) -> Iterator[Any]:
     """Yield the first screen, then a section for each question that it leaves open."""
-    yield from overview_blocks(run, run.telling_ranks(MAX_LISTED))
+    listed = run.telling_ranks(MAX_LISTED)
+    yield from overview_blocks(run, listed)
     if run.host_steps().num_rows:
         yield from _host_section(run)
     if run.header.n_ranks:
         yield Heading("Timeline")
-        yield from _timeline(
-            run, run.telling_ranks(MAX_FIRST_TIMELINE_RANKS), run.telling_ranks(MAX_LISTED)
-        )
+        first = run.telling_ranks(MAX_FIRST_TIMELINE_RANKS)
+        yield from _timeline(run, first, listed)
         yield from _steps_section(run)
         yield from _ranks_section(run)
         yield from _communication_section(run, costs)
@@ -191,13 +193,13 @@ def _idle_blocks(run: Run, summary: Mapping[str, Any]) -> Iterator[Block]:
     else:
         _, unknown = run_report.why_null("idle_causes", run, summary)
         yield Sentence(f"The causes of idle time are not known: {unknown}.")
-    calls = run.idle_calls().to_pylist()[:MAX_BLOCKING_CALLS]
-    if calls:
-        fields = [
-            Field("call", of("call"), "name"),
-            Field("idle per step", of("blocked_ns_per_step", ms_text)),
-        ]
-        yield table_of("Calls in which the CPU was blocked", calls, fields, is_close=True)
+    calls = run.idle_calls().to_pylist()
+    longest_calls = calls[:MAX_BLOCKING_CALLS]
+    if longest_calls:
+        call = Field("call", of("call"), "name")
+        idle = Field("idle per step", of("blocked_ns_per_step", ms_text))
+        caption = "Calls in which the CPU was blocked"
+        yield table_of(caption, longest_calls, [call, idle], is_close=True)
 
 
 def _ranks_section(run: Run) -> Iterator[Block]:
@@ -206,11 +208,11 @@ def _ranks_section(run: Run) -> Iterator[Block]:
         return
     (summary,) = run.summary().to_pylist()
     yield Heading("Ranks")
-    table = straggler_table(
-        run.stragglers(), run.rank_summary(), summary["n_summary_steps"], run.rank_names
-    )
+    n_steps_used = summary["n_summary_steps"]
+    table = straggler_table(run.stragglers(), run.rank_summary(), n_steps_used, run.rank_names)
     yield table or Sentence(run_report.without_waits(run))
-    if summary["wait_share"] and PIPELINE in parallelism(run.traffic()):
+    has_pipeline = PIPELINE in parallelism(run.traffic())
+    if summary["wait_share"] and has_pipeline:
         yield Sentence(
             "Pipeline stages also wait for each other: in the bubble, or for a stage that "
             "launches late. That wait time "
@@ -238,9 +240,11 @@ def _communication_section(run: Run, costs: Mapping[str, Table]) -> Iterator[Blo
         "Not known. Pass --nccl-log (from a run with NCCL_DEBUG=INFO) and --topology (nvidia-smi "
         "topo -m)."
     )
-    yield link_table(run.links()) or Sentence(not_known)
+    table = link_table(run.links())
+    yield table or Sentence(not_known)
     if run.nccl is not None:
-        yield _pairs("in the NCCL log", nccl_rows(run.nccl))
+        settings = nccl_rows(run.nccl)
+        yield _pairs("in the NCCL log", settings)
 
 
 def _collectives(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart]:
@@ -274,7 +278,8 @@ def _collectives(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart
 
 def _why_no_collectives(run: Run) -> str:
     """Return in words why there is no chart of collectives."""
-    if run.summary()["comm_share"][0].as_py() is None:
+    comm_share = run.summary()["comm_share"][0]
+    if comm_share.as_py() is None:
         return "Communication is not known. The notes have the reason."
     whole = "the capture" if run.is_capture else "the steps used"
     return f"There is no communication in {whole}."
@@ -294,7 +299,8 @@ def _about_section(run: Run) -> Iterator[Any]:
     if has_figures and run.header.n_ranks:
         yield Heading("All metrics", SUBSECTION)
         yield Sentence(_denominator_text(run))
-        yield Tiles([*_renamed(key_figures(run, _FIGURES))])
+        tiles = key_figures(run, _FIGURES)
+        yield Tiles([*_renamed(tiles)])
     yield Heading("Capture", SUBSECTION)
     yield _pairs("recorded", provenance(run))
     yield report_table(run, run.telling_ranks(MAX_LISTED))
@@ -319,8 +325,9 @@ def _denominator_text(run: Run) -> str:
 
 def _renamed(tiles: Sequence[Tile]) -> Iterator[Tile]:
     """Yield tiles. The median step time gets a name that differs from the mean of the overview."""
+    step_time_name = FIGURES["step_time_ns"].short
     for tile in tiles:
-        is_step_time = tile.name == FIGURES["step_time_ns"].short
+        is_step_time = tile.name == step_time_name
         yield replace(tile, name="median step time") if is_step_time else tile
 
 
@@ -333,19 +340,19 @@ def _definitions() -> Iterator[Sentence | Details]:
         "exposed copies and idle time sum exactly to the step."
     )
     for schema in map(DESCRIBED.__getitem__, _DEFINED):
-        rows = [
-            [column.name, column.unit, meaning_of(schema, column), column.source or absent]
-            for column in schema.columns
-        ]
-        yield Details(
-            schema.name,
-            schema.doc,
-            Table(f"Columns of {schema.name}", _DEFINITION_FIELDS, rows, is_close=True),
-        )
+        rows = []
+        for column in schema.columns:
+            meaning = meaning_of(schema, column)
+            source = column.source or absent
+            rows.append([column.name, column.unit, meaning, source])
+        caption = f"Columns of {schema.name}"
+        table = Table(caption, _DEFINITION_FIELDS, rows, is_close=True)
+        yield Details(schema.name, schema.doc, table)
 
 
 def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}."
+    first_letter = text[:1].upper()
+    return f"{first_letter}{text[1:]}."
 
 
 def _pairs(caption: str, rows: Sequence[tuple[str, str]]) -> Table:
@@ -355,8 +362,11 @@ def _pairs(caption: str, rows: Sequence[tuple[str, str]]) -> Table:
 
 def _step_chart(run: Run) -> Iterator[Block | Chart]:
     n_ranks = run.ranks.num_rows
-    has_comm = run.summary()["comm_share"][0].as_py() != 0
-    steps = [] if run.is_capture else charts.step_rows(run.steps(), run.skipped_steps, n_ranks)
+    comm_share = run.summary()["comm_share"][0]
+    has_comm = comm_share.as_py() != 0
+    steps = []
+    if not run.is_capture:
+        steps = charts.step_rows(run.steps(), run.skipped_steps, n_ranks)
     columns = charts.step_chart(steps, has_comm=has_comm, names=run.rank_names)
     if columns is None:
         which = " with GPU activity"
@@ -364,7 +374,8 @@ def _step_chart(run: Run) -> Iterator[Block | Chart]:
             which = ", because the metrics are of the capture as a whole"
         yield Sentence(f"There are no steps{which}.")
         return
-    yield replace(columns, hint=_steps_hint(run, steps, is_joined=bool(columns.caption)))
+    hint = _steps_hint(run, steps, is_joined=bool(columns.caption))
+    yield replace(columns, hint=hint)
 
 
 def _steps_hint(run: Run, steps: Sequence[Mapping[str, Any]], *, is_joined: bool) -> str:
@@ -397,13 +408,16 @@ def _clock_text(run: Run) -> str:
         return "The clocks of the ranks do not agree. Compare bars within a rank only."
     if None in errors:
         return "How well the clocks of the ranks agree is not known."
-    accuracy = f", accurate to {max(errors) / 1000:.1f} us" if max(errors) else ""
-    return f"The ranks share one clock{accuracy}."
+    max_error_ns = max(errors)
+    if not max_error_ns:
+        return "The ranks share one clock."
+    return f"The ranks share one clock, accurate to {max_error_ns / 1000:.1f} us."
 
 
 def _timeline(run: Run, first: list[int], listed: Sequence[int]) -> Iterator[Block | Chart]:
     bars = run.timeline()
-    data = timeline_data(bars, run.steps(), first, run.ranks["rank"].to_pylist())
+    ranks = run.ranks["rank"].to_pylist()
+    data = timeline_data(bars, run.steps(), first, ranks)
     if data is None:
         yield Sentence(
             "There is no timeline: the run was saved without one, or no step is complete on "
@@ -413,19 +427,16 @@ def _timeline(run: Run, first: list[int], listed: Sequence[int]) -> Iterator[Blo
     more = _more_timelines(run, data, first)
     data["others"] = [timeline.data for timeline in more]
     which = _ONLY_STEP if n_steps(run) == 1 else "closest to the median"
-    choices = [
-        _choice(run, which, data, bars, listed),
-        *(_choice(run, timeline.words, timeline.data, timeline.bars, first) for timeline in more),
-    ]
+    choices = [_choice(run, which, data, bars, listed)]
+    for timeline in more:
+        choice = _choice(run, timeline.words, timeline.data, timeline.bars, first)
+        choices.append(choice)
     n_drawn = len(data["ranks"])
-    n_ranks = run.ranks.num_rows
     left_out = ""
-    if n_drawn < n_ranks:
-        left_out = f"{n_drawn} of {n_ranks} ranks are in this file. --perfetto writes all."
-    start = "the first rank's start" if n_ranks > 1 else "the start"
-    hints = [f"Times count from {start}.", _clock_text(run), IS_PAINTED]
-    hint = " ".join(filter(None, hints))
+    if n_drawn < len(ranks):
+        left_out = f"{n_drawn} of {len(ranks)} ranks are in this file. --perfetto writes all."
     whole = "capture" if run.is_capture else "step"
+    drawn_steps = [data, *data["others"]]
     yield Chart(
         name="timeline",
         section="Timeline",
@@ -434,18 +445,29 @@ def _timeline(run: Run, first: list[int], listed: Sequence[int]) -> Iterator[Blo
         data=data,
         table=None,
         caption=left_out,
-        legend=_timeline_legend([data, *data["others"]]),
+        legend=_timeline_legend(drawn_steps),
         has_zoom=True,
         choices=choices,
         n_more=n_drawn - data["n_shown"],
-        hint=hint,
+        hint=_timeline_hint(run),
     )
+
+
+def _timeline_hint(run: Run) -> str:
+    """Return how to read a timeline."""
+    start = "the first rank's start"
+    if run.ranks.num_rows <= 1:
+        start = "the start"
+    hints = [f"Times count from {start}.", _clock_text(run), IS_PAINTED]
+    known_hints = filter(None, hints)
+    return " ".join(known_hints)
 
 
 def _timeline_legend(steps: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     """Return what is drawn of any step: categories of the palette, and words."""
     legends = (lane_legend(step["ranks"], step["names"]) for step in steps)
-    return [*dict.fromkeys(chain.from_iterable(legends))]
+    entries = chain.from_iterable(legends)
+    return [*dict.fromkeys(entries)]
 
 
 def _choice(
@@ -462,10 +484,11 @@ def _choice(
     texts = [_gap_text(run, data), _hidden_phases_text(run, step, bars)]
     if not run.is_capture:
         texts.insert(0, f"Step {step}: {which}{steps_used}.")
+    text = " ".join(filter(None, texts))
     table = timeline_table(
         bars, run.steps(), listed, is_capture=run.is_capture, names=run.rank_names
     )
-    return Choice(step, which, [" ".join(filter(None, texts))], table)
+    return Choice(step, which, [text], table)
 
 
 def _gap_text(run: Run, data: Mapping[str, Any]) -> str:
@@ -475,17 +498,22 @@ def _gap_text(run: Run, data: Mapping[str, Any]) -> str:
         return ""
     place = "the GPU"
     if data["n_ranks"] > 1:
-        place = f"rank {run.rank_names.name(gap['rank'])} (the slowest rank)"
-    length = ms_text(gap["end"] - gap["start"])
+        rank_name = run.rank_names.name(gap["rank"])
+        place = f"rank {rank_name} (the slowest rank)"
+    length_ns = gap["end"] - gap["start"]
+    length = ms_text(length_ns)
     return f"The dashed box is the longest time without compute on {place}: {length}."
 
 
 def _hidden_phases_text(run: Run, step: int, bars: pa.Table) -> str:
     """Return which phases of a step run on the GPU but have no bar; nothing if there are none."""
-    drawn = bars.filter(pc.field("lane") == "phase")["name"].to_pylist()
-    is_on_gpu = (pc.field("step") == step) & (pc.field("device_ns") > 0)
-    phases = run.phases().filter(is_on_gpu)["phase"].to_pylist()
-    hidden = [phase for phase in LOOP if phase in phases and phase not in drawn]
+    is_phase_bar = pc.field("lane") == "phase"
+    drawn = bars.filter(is_phase_bar)["name"].to_pylist()
+    is_in_step = pc.field("step") == step
+    is_on_gpu = pc.field("device_ns") > 0
+    phases = run.phases().filter(is_in_step & is_on_gpu)
+    on_gpu = phases["phase"].to_pylist()
+    hidden = [phase for phase in LOOP if phase in on_gpu and phase not in drawn]
     if not hidden:
         return ""
     subject = f"The {' and '.join(hidden)} phases have"
@@ -504,15 +532,17 @@ def _more_timelines(run: Run, data: Mapping[str, Any], first: list[int]) -> list
     `data` are those of the step that is drawn first.
     """
     n_free = MOST_BARS - n_bars(data)
-    walls_ns = {row["step"]: row["wall_ns"] for row in charts.step_rows(run.breakdown(), [], 0)}
+    rows = charts.step_rows(run.breakdown(), [], 0)
+    walls_ns = {row["step"]: row["wall_ns"] for row in rows}
     n_kernels = pc.sum(run.ranks["n_kernels"]).as_py() or 0
     if data["step"] not in walls_ns or n_kernels > MAX_KERNELS_OF_MORE_TIMELINES:
         return []
     timelines = []
+    drawn_wall_ns = walls_ns[data["step"]]
     slowest = max(walls_ns, key=walls_ns.__getitem__)
     fastest = min(walls_ns, key=walls_ns.__getitem__)
     for which, step in (("the slowest", slowest), ("the fastest", fastest)):
-        if walls_ns[step] == walls_ns[data["step"]]:
+        if walls_ns[step] == drawn_wall_ns:
             continue
         try:
             bars = run.timeline(step, first)
@@ -535,46 +565,60 @@ def straggler_table(
 
     None for one rank, or where nothing was matched.
     """
-    rows = sorted(stragglers.to_pylist(), key=lambda row: (-(row["lateness_ns"] or 0), row["rank"]))
+    rows = sorted(stragglers.to_pylist(), key=_latest_first)
     is_known = any(row["lateness_ns"] is not None for row in rows)
     if len(rows) <= 1 or not n_steps or not is_known:
         return None
     names = names or RankNames()
+    fields = _straggler_fields(rows, rank_summary, n_steps, names)
+    note = (
+        "Means per step. In each step, the straggler delay counts for the latest rank only. The "
+        "other ranks have 0 for that step."
+    )
+    listed_rows = rows[:MAX_LISTED]
+    n_more = len(rows) - len(listed_rows)
+    if n_more:
+        note += f" {n_more} more ranks are in --json."
+    caption = "Straggler delay and wait time, mean per step"
+    return table_of(caption, listed_rows, fields, note, is_close=True)
+
+
+def _latest_first(row: Mapping[str, Any]) -> tuple[int, int]:
+    """Return the key that sorts the latest rank first, and equal ones by number."""
+    lateness_ns = row["lateness_ns"] or 0
+    return -lateness_ns, row["rank"]
+
+
+def _straggler_fields(
+    rows: Sequence[Mapping[str, Any]], rank_summary: pa.Table, n_steps: int, names: RankNames
+) -> list[Field]:
+    """Return the columns of the table of stragglers: means per step."""
     medians_ns = {row["rank"]: row["step_time_ns"] for row in rank_summary.to_pylist()}
 
     def per_step(name: str) -> Callable[[Mapping[str, Any]], float | None]:
         return lambda row: None if row[name] is None else row[name] / n_steps
 
-    wait_caused = per_step("wait_caused_ns")
-    delay_name = OTHER_FIGURES["straggler_delay"].short
-    delay = barred(rows, delay_name, per_step("lateness_ns"), "accent")
+    def n_last_text(row: Mapping[str, Any]) -> str:
+        n_per_step = round(row["n_arrived_last"] / n_steps, 2)
+        return f"{n_per_step:g}"
+
+    rank = Field("rank", lambda row: names.name(row["rank"]))
     median_step = Field(
         "median step",
         lambda row: ms_text(medians_ns.get(row["rank"])),
         hint="Median step time of the rank.",
     )
-    arrived_last = Field(
-        OTHER_FIGURES["arrived_last"].short,
-        lambda row: f"{round(row['n_arrived_last'] / n_steps, 2):g}",
-        hint="Collectives per step in which the rank arrived last.",
-    )
-    rank = Field("rank", lambda row: names.name(row["rank"]))
-    fields = [
-        rank,
-        median_step,
-        delay,
-        Field(OTHER_FIGURES["wait_caused"].short, lambda row: ms_text(wait_caused(row))),
-        barred(rows, FIGURES["wait_ns"].short, per_step("wait_ns"), "waiting"),
-        arrived_last,
-    ]
-    note = (
-        "Means per step. In each step, the straggler delay counts for the latest rank only. The "
-        "other ranks have 0 for that step."
-    )
-    if len(rows) > MAX_LISTED:
-        note += f" {len(rows) - MAX_LISTED} more ranks are in --json."
-    caption = "Straggler delay and wait time, mean per step"
-    return table_of(caption, rows[:MAX_LISTED], fields, note, is_close=True)
+    delay_name = OTHER_FIGURES["straggler_delay"].short
+    delay = barred(rows, delay_name, per_step("lateness_ns"), "accent")
+    wait_caused_ns = per_step("wait_caused_ns")
+    wait_caused_name = OTHER_FIGURES["wait_caused"].short
+    wait_caused = Field(wait_caused_name, lambda row: ms_text(wait_caused_ns(row)))
+    wait_name = FIGURES["wait_ns"].short
+    wait = barred(rows, wait_name, per_step("wait_ns"), "waiting")
+    last_name = OTHER_FIGURES["arrived_last"].short
+    last_hint = "Collectives per step in which the rank arrived last."
+    arrived_last = Field(last_name, n_last_text, hint=last_hint)
+    return [rank, median_step, delay, wait_caused, wait, arrived_last]
 
 
 def idle_table(steps: pa.Table, unseen: str = "", whole: str = "step") -> Table | None:
@@ -582,123 +626,146 @@ def idle_table(steps: pa.Table, unseen: str = "", whole: str = "step") -> Table 
 
     The times are means over `steps`, or of a capture.
     """
-    means_ns = [(name, pc.mean(steps[name], skip_nulls=False).as_py()) for name in IDLE_CAUSES]
-    rows = sorted(((cause, ns) for cause, ns in means_ns if ns), key=lambda row: -row[1])
+    idle_ns = {}
+    for cause in IDLE_CAUSES:
+        mean_ns = pc.mean(steps[cause], skip_nulls=False).as_py()
+        if mean_ns:
+            idle_ns[cause] = mean_ns
+    rows = sorted(idle_ns.items(), key=lambda row: -row[1])
     if not rows:
         return None
     wall_ns = pc.mean(steps["wall_ns"]).as_py()
     share_heading = "of the capture" if whole == "capture" else "of step time"
+    cause_field = Field("cause", lambda row: words.idle_cause(row[0]), "text")
+    idle = barred(rows, f"idle per {whole}", itemgetter(1), "idle")
     share = Field(share_heading, lambda row: percent_text(row[1] / wall_ns))
     meaning = Field("meaning", lambda row: FIGURES[f"{row[0]}_per_step"].definition, "prose")
-    fields = [
-        Field("cause", lambda row: words.idle_cause(row[0]), "text"),
-        barred(rows, f"idle per {whole}", itemgetter(1), "idle"),
-        share,
-        meaning,
-    ]
+    fields = [cause_field, idle, share, meaning]
     note = f"These times are lower bounds, because {unseen}." if unseen else None
     return table_of(f"Idle by cause, mean per {whole}", rows, fields, note, is_close=True)
 
 
 def link_table(links: pa.Table) -> Table | None:
     """Return the connections between ranks, equal ones in one row; None where none is known."""
-    connections_by_link = grouped(
-        (itemgetter(*_LINK_KEY)(row), f"{row['from_rank']}\N{RIGHTWARDS ARROW}{row['to_rank']}")
-        for row in links.to_pylist()
-    )
+    link_of = itemgetter(*_LINK_KEY)
+    connections = [(link_of(row), _connection_text(row)) for row in links.to_pylist()]
+    connections_by_link = grouped(connections)
     if not connections_by_link:
         return None
     rows = []
-    for link, connections in connections_by_link.items():
-        rows.append(dict(zip(_LINK_KEY, link, strict=True)) | {"connections": connections})
-    path_hint = "The connection of the GPUs, from nvidia-smi topo -m."
-    link_fields = [
-        Field("kind", of("kind"), "text"),
-        Field("transport", of("transport"), "text", "The transport that NCCL set up."),
-        Field("path", of("path"), "text", path_hint),
-        Field("peak bandwidth", of("nominal_bytes_per_s", bandwidth_text)),
-        Field("source", of("nominal_source"), "text"),
-    ]
-    connection_fields = [
-        Field("connections", lambda row: str(len(row["connections"]))),
-        Field("from and to rank", lambda row: few(row["connections"], MAX_CONNECTIONS), "text"),
-    ]
-    fields = [*link_fields, *connection_fields]
+    for link, texts in connections_by_link.items():
+        facts = zip(_LINK_KEY, link, strict=True)
+        rows.append(dict(facts) | {"connections": texts})
+    fields = [*_link_fields(), *_connection_fields()]
     return table_of("Interconnect between ranks", rows, fields, is_close=True)
+
+
+def _connection_text(row: Mapping[str, Any]) -> str:
+    return f"{row['from_rank']}\N{RIGHTWARDS ARROW}{row['to_rank']}"
+
+
+def _link_fields() -> Iterator[Field]:
+    """Yield the columns with what is known of an interconnect."""
+    yield Field("kind", of("kind"), "text")
+    yield Field("transport", of("transport"), "text", "The transport that NCCL set up.")
+    path_hint = "The connection of the GPUs, from nvidia-smi topo -m."
+    yield Field("path", of("path"), "text", path_hint)
+    bandwidth = of("nominal_bytes_per_s", bandwidth_text)
+    yield Field("peak bandwidth", bandwidth)
+    yield Field("source", of("nominal_source"), "text")
+
+
+def _connection_fields() -> Iterator[Field]:
+    """Yield the columns with the ranks that an interconnect connects."""
+    yield Field("connections", lambda row: str(len(row["connections"])))
+    connections = of("connections", lambda texts: few(texts, MAX_CONNECTIONS))
+    yield Field("from and to rank", connections, "text")
 
 
 def nccl_rows(nccl: NcclFacts) -> list[tuple[str, str]]:
     """Return what the NCCL log tells of NCCL, as names and values."""
     nvls = {True: "set up", False: "not set up", None: "not in the log"}[nccl.nvls]
-    return [
-        ("version", nccl.version or absent),
-        ("NVLink SHARP", nvls),
-        *sorted(nccl.settings.items()),
-    ]
+    version = nccl.version or absent
+    settings = sorted(nccl.settings.items())
+    return [("version", version), ("NVLink SHARP", nvls), *settings]
 
 
 def provenance(run: Run) -> list[tuple[str, str]]:
     """Return what identifies the run and its capture, as names and values."""
     header = run.header
-    ranks = f"{header.n_ranks}"
-    if header.world_size is not None:
-        ranks = f"{header.n_ranks} of {header.world_size}"
-    if header.has_shared_processes:
-        ranks = words.ranks_text(header)
-    steps = ", ".join(words.sources(run)) or "none marked"
-    if run.is_capture:
-        steps = "none: a capture"
-    identity = [
-        ("run id", header.run_id),
-        ("label", header.label),
-        ("captured", header.captured_at_utc or absent),
-        ("ranks read, with GPU activity", ranks),
-    ]
+    captured = header.captured_at_utc or absent
+    gpus = ", ".join(header.gpu_names) or absent
+    hosts = few(header.hosts, MAX_LISTED) or absent
+    nsys_versions = ", ".join(header.nsys_versions) or absent
+    export_versions = ", ".join(header.export_schema_versions) or absent
+    identity = [("run id", header.run_id), ("label", header.label), ("captured", captured)]
     hardware = [
-        ("GPU", ", ".join(header.gpu_names) or absent),
-        ("hosts", few(header.hosts, MAX_LISTED) or absent),
+        ("ranks read, with GPU activity", _ranks_read(run)),
+        ("GPU", gpus),
+        ("hosts", hosts),
     ]
-    versions = [
-        ("Nsight Systems", ", ".join(header.nsys_versions) or absent),
-        ("export schema", ", ".join(header.export_schema_versions) or absent),
-    ]
+    versions = [("Nsight Systems", nsys_versions), ("export schema", export_versions)]
     return [
         *identity,
         *hardware,
         *versions,
-        ("steps", run.step_family or steps),
+        ("steps", _source_of_steps(run)),
         *words.capture_rows(header.capture),
         ("nsyspipe", __version__),
     ]
 
 
+def _ranks_read(run: Run) -> str:
+    """Return how many ranks were read, of how many."""
+    header = run.header
+    if header.has_shared_processes:
+        return words.ranks_text(header)
+    if header.world_size is not None:
+        return f"{header.n_ranks} of {header.world_size}"
+    return f"{header.n_ranks}"
+
+
+def _source_of_steps(run: Run) -> str:
+    """Return what marks the steps."""
+    if run.step_family:
+        return run.step_family
+    if run.is_capture:
+        return "none: a capture"
+    return ", ".join(words.sources(run)) or "none marked"
+
+
 def _devices_of(run: Run, row: Mapping[str, Any]) -> str:
     """Return the device of a rank that shares its process, else all devices of its process."""
     shares_process = row["rank"] in run.rank_names.names
-    return str(row["device_id"] if shares_process else row["device_ids"])
+    column = "device_id" if shares_process else "device_ids"
+    return str(row[column])
 
 
 def report_table(run: Run, listed: Sequence[int]) -> Table:
     """Return report, process, hardware and clock of the `listed` ranks."""
-    device_hint = "CUDA ordinal inside the process."
-    process_fields = [
-        Field("rank", lambda row: run.rank_names.name(row["rank"])),
-        Field("report", of("report"), "name"),
-        Field("pid", of("pid")),
-        Field("GPU index", lambda row: _devices_of(run, row), hint=device_hint),
-    ]
-    hardware_fields = [
-        Field("GPU model", of("gpu_name"), "text"),
-        Field("host", of("host"), "text"),
-        Field("rank found from", of("rank_source"), "text"),
-    ]
-    figure_fields = [
-        Field("kernels", of("n_kernels", count_text)),
-        Field("communication kernels", of("n_comm", count_text)),
-        Field("clock offset us", of("clock_offset_ns", ms_text), unit="us"),
-        Field("clock error us", of("clock_error_ns", ms_text), unit="us"),
-    ]
-    fields = [*process_fields, *hardware_fields, *figure_fields]
+    fields = [*_process_fields(run), *_hardware_fields(), *_clock_fields()]
     ranks = [row for row in run.ranks.to_pylist() if row["rank"] in listed]
     note = run_report.table_note(len(ranks), run.header.n_ranks)
     return table_of("Ranks and their reports", ranks, fields, note, is_close=True)
+
+
+def _process_fields(run: Run) -> Iterator[Field]:
+    yield Field("rank", lambda row: run.rank_names.name(row["rank"]))
+    yield Field("report", of("report"), "name")
+    yield Field("pid", of("pid"))
+    device_hint = "CUDA ordinal inside the process."
+    yield Field("GPU index", lambda row: _devices_of(run, row), hint=device_hint)
+
+
+def _hardware_fields() -> Iterator[Field]:
+    yield Field("GPU model", of("gpu_name"), "text")
+    yield Field("host", of("host"), "text")
+    yield Field("rank found from", of("rank_source"), "text")
+
+
+def _clock_fields() -> Iterator[Field]:
+    """Yield the columns with the numbers of kernels, and with the clock."""
+    yield Field("kernels", of("n_kernels", count_text))
+    yield Field("communication kernels", of("n_comm", count_text))
+    yield Field("clock offset us", of("clock_offset_ns", ms_text), unit="us")
+    yield Field("clock error us", of("clock_error_ns", ms_text), unit="us")

@@ -5,6 +5,7 @@ It has the parts of the step times, and what could not be compared.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -53,24 +54,32 @@ def scoreboard_page(board: Scoreboard) -> str:
     warnings = report.warnings(board, is_verbose=False)
     all_warnings = report.warnings(board, is_verbose=True)
     warnings_of_files = [row for row in all_warnings if row not in warnings]
-    first_warnings = _troubles(warnings[:MAX_FIRST_WARNINGS])
-    more_warnings = _troubles(warnings[MAX_FIRST_WARNINGS:] + warnings_of_files)
-    introduction = [*map(Sentence, sentences), report.subject(board), *first_warnings]
+    first_warnings = warnings[:MAX_FIRST_WARNINGS]
+    more_warnings = warnings[MAX_FIRST_WARNINGS:] + warnings_of_files
+    subject = report.subject(board)
+    introduction = [*map(Sentence, sentences), subject, *_troubles(first_warnings)]
     identity = (report.RUNS, report.identity_of(board))
-    details = [
-        Section("Runs", [*_results(board)]),
-        Section("Where a step goes", [report.figures_table(board, is_verbose=True)]),
-        Section("Notes", [*more_warnings, *_notes(board)]),
-    ]
+    title = f"{len(board.sides)} runs against {board.reference}: nsyspipe compare"
+    picture = Section("Time and speed", [_chart(board)])
     page = AnswerPage(
-        title=f"{len(board.sides)} runs against {board.reference}: nsyspipe compare",
+        title=title,
         identity=identity,
         verdict=Sentence(verdict),
         introduction=introduction,
-        picture=Section("Time and speed", [_chart(board)]),
-        details=details,
+        picture=picture,
+        details=[*_details(board, more_warnings)],
     )
     return answer_html(page, ["scoreboard"])
+
+
+def _details(board: Scoreboard, more_warnings: Sequence[Any]) -> Iterator[Section]:
+    """Yield the sections below the first screen."""
+    yield Section("Runs", [*_results(board)])
+    figures = report.figures_table(board, is_verbose=True)
+    yield Section("Where a step goes", [figures])
+    warnings = _troubles(more_warnings)
+    notes = _notes(board)
+    yield Section("Notes", [*warnings, *notes])
 
 
 def _troubles(warnings: Sequence[Any]) -> list[PageBlock]:
@@ -78,10 +87,9 @@ def _troubles(warnings: Sequence[Any]) -> list[PageBlock]:
 
 
 def _notes(board: Scoreboard) -> list[PageBlock]:
-    return [
-        Notes(report.notes(board)),
-        Commands("What a metric means", ["nsyspipe explain METRIC"]),
-    ]
+    notes = report.notes(board)
+    commands = Commands("What a metric means", ["nsyspipe explain METRIC"])
+    return [Notes(notes), commands]
 
 
 def _results(board: Scoreboard) -> Iterator[PageBlock]:
@@ -94,14 +102,11 @@ def _results(board: Scoreboard) -> Iterator[PageBlock]:
 
 def _chart(board: Scoreboard) -> Chart:
     """Return the bars of step times, and the speed-ups with their intervals."""
-    bars: list[Mapping[str, Any]] = []
+    bars = _bars(board)
     kinds = report.rows_by_kind(board)
-    for kind, rows, kind_text in kinds:
-        if len(kinds) > 1:
-            bars.append({"heading": kind_text})
-        best = kind.best if len(rows) > 1 else None
-        bars += [_bar(row, is_best=row["label"] == best) for row in rows]
-    over = f"over {board.reference}" if len(kinds) == 1 else "over the first of its group"
+    over = f"over {board.reference}"
+    if len(kinds) != 1:
+        over = "over the first of its group"
     has_best = any(bar.get("is_best", False) for bar in bars)
     caption = (
         "Bars: mean of the steps used, on the slowest rank of each step. Dots: speed-up with "
@@ -110,26 +115,42 @@ def _chart(board: Scoreboard) -> Chart:
     )
     if has_best:
         caption += " Bold: the best run of a group."
-    all_rows = [row for _, rows, _ in kinds for row in rows]
+    all_rows = itertools.chain.from_iterable(rows for _, rows, _ in kinds)
+    table = _parts_table(list(all_rows))
+    height = _FRAME_HEIGHT + _ROW_HEIGHT * len(bars)
     return Chart(
         name="scoreboard",
         section="Time and speed",
         label="Parts of the step time of each run, and the speed-up of the run",
-        height=_FRAME_HEIGHT + _ROW_HEIGHT * len(bars),
+        height=height,
         data={"rows": bars, "over": over},
-        table=_parts_table(all_rows),
+        table=table,
         caption=caption,
         legend=PART_LEGEND,
     )
+
+
+def _bars(board: Scoreboard) -> list[Mapping[str, Any]]:
+    """Return what the script draws of all runs: several groups have a heading each."""
+    bars: list[Mapping[str, Any]] = []
+    kinds = report.rows_by_kind(board)
+    for kind, rows, kind_text in kinds:
+        if len(kinds) > 1:
+            heading = {"heading": kind_text}
+            bars.append(heading)
+        best = kind.best if len(rows) > 1 else None
+        bars += [_bar(row, is_best=row["label"] == best) for row in rows]
+    return bars
 
 
 def _bar(row: Mapping[str, Any], *, is_best: bool) -> dict[str, Any]:
     """Return what the script draws of a run: its step time, and its speed-up."""
     bar = {key: row[column] for key, column in _COLUMN_OF_BAR.items()}
     parts = {part.category: row[part.column] for part in STEP_PARTS}
+    verdict = row["peer_verdict"]
     bar["parts"] = None if None in parts.values() else parts
-    bar["verdict"] = row["peer_verdict"]
-    bar["word"] = report.verdict_word(row["peer_verdict"])
+    bar["verdict"] = verdict
+    bar["word"] = report.verdict_word(verdict)
     bar["is_best"] = is_best
     return bar
 
@@ -138,11 +159,9 @@ def _parts_table(rows: Sequence[dict[str, Any]]) -> Table:
     part_fields = [
         Field(figure.short, partial(_part_text, column=figure.column)) for figure in STEP_PARTS
     ]
-    fields = [
-        report.run_field(rows, "of the slowest rank"),
-        Field("mean step time", of("mean_step_time_ns", ms_text)),
-        *part_fields,
-    ]
+    run_field = report.run_field(rows, "of the slowest rank")
+    step_field = Field("mean step time", of("mean_step_time_ns", ms_text))
+    fields = [run_field, step_field, *part_fields]
     return table_of("Parts of the mean step time of each run", rows, fields)
 
 
@@ -151,4 +170,5 @@ def _part_text(row: Mapping[str, Any], column: str) -> str:
     step_ns = row["mean_step_time_ns"]
     if part_ns is None or not step_ns:
         return absent
-    return with_share(ms_text(part_ns), part_ns / step_ns)
+    share = part_ns / step_ns
+    return with_share(ms_text(part_ns), share)

@@ -101,39 +101,46 @@ def timeline_data(
     if not timeline.num_rows:
         return None
     step = timeline["step"][0].as_py()
-    windows = _step_windows(steps.filter(pc.equal(steps["step"], step)))
+    windows = _step_windows(steps.filter(pc.field("step") == step))
     start_ns = min(window.start_ns for window in windows.values())
-    counts = {row["values"]: row["counts"] for row in pc.value_counts(timeline["rank"]).to_pylist()}
-    first_drawn = [rank for rank in first if rank in counts]
-    listed_drawn = [rank for rank in listed if rank in counts and rank not in first]
-    ranks = _fitting_ranks(first_drawn, listed_drawn, counts)
-    bars = timeline.filter(pc.is_in(timeline["rank"], pa.array(ranks, pa.int64())))
+    end_ns = max(window.end_ns for window in windows.values())
+    n_bars_by_rank = _n_bars_by_rank(timeline)
+    first_drawn = [rank for rank in first if rank in n_bars_by_rank]
+    listed_drawn = [rank for rank in listed if rank in n_bars_by_rank and rank not in first]
+    ranks = _fitting_ranks(first_drawn, listed_drawn, n_bars_by_rank)
+    bars = timeline.filter(pc.field("rank").isin(ranks))
     names = bars["name"].combine_chunks().dictionary_encode()
     bars = bars.set_column(bars.column_names.index("name"), "name", names.indices)
     slowest = max(ranks, key=lambda rank: windows[rank].length_ns)
-    end_ns = max(window.end_ns for window in windows.values())
-    rank_data = [
-        _rank_data(bars, rank, windows[rank], start_ns) | {"isFirst": rank in first}
-        for rank in ranks
-    ]
+    rank_data = [_rank_data(bars, rank, windows[rank], start_ns) for rank in ranks]
+    for data_of_rank in rank_data:
+        data_of_rank["isFirst"] = data_of_rank["rank"] in first
     return {
         "step": step,
         "end": end_ns - start_ns,
         "stretch": _longest_gap(bars, slowest, windows[slowest], start_ns),
-        "n_ranks": len(counts),
+        "n_ranks": len(n_bars_by_rank),
         "n_shown": len(first_drawn),
         "names": names.dictionary.to_pylist(),
         "ranks": rank_data,
     }
 
 
+def _n_bars_by_rank(timeline: pa.Table) -> dict[int, int]:
+    """Return how many bars each rank has in a timeline."""
+    counts = pc.value_counts(timeline["rank"])
+    rows = counts.to_pylist()
+    return {row["values"]: row["counts"] for row in rows}
+
+
 def _step_windows(steps: pa.Table) -> dict[int, _StepWindow]:
     """Return the windows of a step by rank."""
     rows = steps.select(["rank", "start_ns", "end_ns", "compute_ns"]).to_pylist()
-    return {
-        row["rank"]: _StepWindow(row["start_ns"], row["end_ns"], row["compute_ns"] is not None)
-        for row in rows
-    }
+    windows = {}
+    for row in rows:
+        is_compute_known = row["compute_ns"] is not None
+        windows[row["rank"]] = _StepWindow(row["start_ns"], row["end_ns"], is_compute_known)
+    return windows
 
 
 def _fitting_ranks(
@@ -141,27 +148,38 @@ def _fitting_ranks(
 ) -> list[int]:
     """Return the first ranks, and as many listed ones as `MOST_BARS` has room for, sorted."""
     ranks = [*first, *listed]
-    n_bars_so_far = np.cumsum([n_bars_by_rank[rank] for rank in ranks])
+    n_bars_of_ranks = [n_bars_by_rank[rank] for rank in ranks]
+    n_bars_so_far = np.cumsum(n_bars_of_ranks)
     n_fitting = int(np.searchsorted(n_bars_so_far, MOST_BARS, side="right"))
-    return sorted(ranks[: max(n_fitting, len(first))])
+    n_drawn = max(n_fitting, len(first))
+    return sorted(ranks[:n_drawn])
 
 
 def _rank_data(timeline: pa.Table, rank: int, window: _StepWindow, start_ns: int) -> dict[str, Any]:
     """Return window and lanes of a rank, in times since a start."""
-    bars_of_rank = timeline.filter(pc.field("rank") == rank)
+    is_of_rank = pc.field("rank") == rank
+    bars_of_rank = timeline.filter(is_of_rank)
     lanes = {}
     for lane in _LANES:
-        bars = bars_of_rank.filter(pc.field("lane") == lane)
+        is_in_lane = pc.field("lane") == lane
+        bars = bars_of_rank.filter(is_in_lane)
         if bars.num_rows:
             is_untold = lane == "compute" and not window.is_compute_known
-            lanes[_UNTOLD if is_untold else lane] = _bars(bars, start_ns)
+            name = _UNTOLD if is_untold else lane
+            lanes[name] = _bars(bars, start_ns)
     ends = [window.start_ns - start_ns, window.end_ns - start_ns]
     return {"rank": rank, "window": ends, "lanes": lanes}
 
 
 def n_bars(data: Mapping[str, Any]) -> int:
     """Return how many bars the data hold, which tells how large a page gets."""
-    return sum(len(bars["start"]) for rank in data["ranks"] for bars in rank["lanes"].values())
+    n_bars_of_ranks = map(_n_bars_of_rank, data["ranks"])
+    return sum(n_bars_of_ranks)
+
+
+def _n_bars_of_rank(rank: Mapping[str, Any]) -> int:
+    lanes = rank["lanes"].values()
+    return sum(len(bars["start"]) for bars in lanes)
 
 
 def _longest_gap(
@@ -174,31 +192,33 @@ def _longest_gap(
     """
     if not window.is_compute_known:
         return None
-    is_compute = (pc.field("rank") == rank) & (pc.field("lane") == "compute")
-    compute = timeline.filter(is_compute)
+    is_of_rank = pc.field("rank") == rank
+    is_compute = pc.field("lane") == "compute"
+    compute = timeline.filter(is_of_rank & is_compute)
     if not compute.num_rows:
         return None
     gap_starts_ns = np.append(window.start_ns, compute["end_ns"].to_numpy())
     gap_ends_ns = np.append(compute["start_ns"].to_numpy(), window.end_ns)
     gaps_ns = gap_ends_ns - gap_starts_ns
     longest = int(np.argmax(gaps_ns))
-    if gaps_ns[longest] <= MIN_GAP_SHARE_OF_STEP * window.length_ns:
+    min_gap_ns = MIN_GAP_SHARE_OF_STEP * window.length_ns
+    if gaps_ns[longest] <= min_gap_ns:
         return None
-    return {
-        "rank": rank,
-        "start": int(gap_starts_ns[longest]) - start_ns,
-        "end": int(gap_ends_ns[longest]) - start_ns,
-    }
+    gap_start_ns = int(gap_starts_ns[longest])
+    gap_end_ns = int(gap_ends_ns[longest])
+    return {"rank": rank, "start": gap_start_ns - start_ns, "end": gap_end_ns - start_ns}
 
 
 def _bars(rows: pa.Table, start_ns: int) -> dict[str, list[int]]:
     """Return the columns of bars, in times since a start, without those that say nothing."""
     starts_ns = rows["start_ns"].to_numpy()
     lengths_ns = rows["end_ns"].to_numpy() - starts_ns
+    since_start_ns = starts_ns - start_ns
+    names = _without_nulls(rows["name"])
     bars = {
-        "start": (starts_ns - start_ns).tolist(),
+        "start": since_start_ns.tolist(),
         "length": lengths_ns.tolist(),
-        "name": _without_nulls(rows["name"]).tolist(),
+        "name": names.tolist(),
     }
     # Most bars are single operations, of which length and name tell all.
     busy_ns = _without_nulls(rows["busy_ns"])
@@ -219,31 +239,38 @@ def _bars(rows: pa.Table, start_ns: int) -> dict[str, list[int]]:
 
 
 def _without_nulls(column: pa.ChunkedArray) -> np.ndarray:
-    return np.asarray(pc.fill_null(column, _NOT_KNOWN).to_numpy())
+    known = pc.fill_null(column, _NOT_KNOWN)
+    return np.asarray(known.to_numpy())
 
 
 def lane_legend(
     ranks: Sequence[Mapping[str, Any]], names: Sequence[str] = ()
 ) -> list[tuple[str, str]]:
     """Return what is drawn of any rank of a timeline: categories of the palette, and words."""
-    drawn = {lane for rank in ranks for lane in rank["lanes"]}
+    drawn: set[str] = set()
     for rank in ranks:
-        if "comm" in rank["lanes"]:
-            drawn |= _parts_of_comm(rank["lanes"]["comm"])
+        lanes = rank["lanes"]
+        drawn |= lanes.keys()
+        if "comm" in lanes:
+            drawn |= _parts_of_comm(lanes["comm"])
     legend = [(category, words) for lane, category, words in _LEGEND if lane in drawn]
     phases = _phases(ranks, names) if names else set()
-    return legend + [(phase, f"{phase} phase") for phase in LOOP if phase in phases]
+    legend += [(phase, f"{phase} phase") for phase in LOOP if phase in phases]
+    return legend
 
 
 def _parts_of_comm(bars: Mapping[str, Sequence[int]]) -> set[str]:
     """Return which parts of communication take time, of those that no lane shows."""
     busy_ns = sum(bars.get("busy", bars["length"]))
     parts = set()
-    if sum(bars.get("exposed", ())) < busy_ns:
+    exposed_ns = sum(bars.get("exposed", ()))
+    if exposed_ns < busy_ns:
         parts.add("hidden")
     # Where wait time is not known, no transfer time is drawn.
-    if "wait" in bars and sum(bars["wait"]) < busy_ns:
-        parts.add("transfer")
+    if "wait" in bars:
+        wait_ns = sum(bars["wait"])
+        if wait_ns < busy_ns:
+            parts.add("transfer")
     return parts
 
 
@@ -251,8 +278,10 @@ def _phases(ranks: Sequence[Mapping[str, Any]], names: Sequence[str]) -> set[str
     """Return the names of the phases of any rank."""
     phases = set()
     for rank in ranks:
-        if "phase" in rank["lanes"]:
-            phases |= {names[index] for index in rank["lanes"]["phase"]["name"]}
+        lanes = rank["lanes"]
+        if "phase" in lanes:
+            places = lanes["phase"]["name"]
+            phases |= {names[place] for place in places}
     return phases
 
 
@@ -270,7 +299,8 @@ def timeline_table(
     recorded, or is not known, is a dash. A phase that runs several times is shown from its first
     start to its last end.
     """
-    steps = steps.filter(pc.equal(steps["step"], timeline["step"][0]))
+    is_drawn_step = pc.equal(steps["step"], timeline["step"][0])
+    steps = steps.filter(is_drawn_step)
     start_ns = pc.min(steps["start_ns"]).as_py()
     rows = [row for row in steps.to_pylist() if listed is None or row["rank"] in listed]
     whole = "capture" if is_capture else "step"
@@ -278,27 +308,29 @@ def timeline_table(
     has_comm = any(row["comm_ns"] != 0 for row in rows)
 
     def window_text(row: Mapping[str, Any]) -> str:
-        return _span_text((row["start_ns"], row["end_ns"]), start_ns)
+        window_ns = (row["start_ns"], row["end_ns"])
+        return _span_text(window_ns, start_ns)
 
-    fields = [
-        Field("rank", lambda row: names.name(row["rank"])),
-        Field(f"{whole}, from and to", window_text),
-        *_busy_fields(timeline, has_comm=has_comm),
-        *_phase_fields(timeline, start_ns),
-    ]
+    rank = Field("rank", lambda row: names.name(row["rank"]))
+    window = Field(f"{whole}, from and to", window_text)
+    busy = _busy_fields(timeline, has_comm=has_comm)
+    phases = _phase_fields(timeline, start_ns)
+    fields = [rank, window, *busy, *phases]
     note = table_note(len(rows), steps.num_rows)
     return table_of(f"Timeline of the {whole}, per rank", rows, fields, note)
 
 
 def _busy_fields(timeline: pa.Table, *, has_comm: bool) -> Iterator[Field]:
     """Yield the columns with how long each lane of a rank is busy."""
-    sums = timeline.group_by(["rank", "lane"], use_threads=False).aggregate([("busy_ns", "sum")])
-    busy_ns = {(row["rank"], row["lane"]): row["busy_ns_sum"] for row in sums.to_pylist()}
+    by_lane = timeline.group_by(["rank", "lane"], use_threads=False)
+    sums = by_lane.aggregate([("busy_ns", "sum")]).to_pylist()
+    busy_ns = {(row["rank"], row["lane"]): row["busy_ns_sum"] for row in sums}
 
     def busy_text(column: _BusyColumn, row: Mapping[str, Any]) -> str:
         if row[column.step_column] is None:
             return absent
-        return ms_text(busy_ns.get((row["rank"], column.lane), 0))
+        lane = (row["rank"], column.lane)
+        return ms_text(busy_ns.get(lane, 0))
 
     for column in _BUSY_COLUMNS:
         if has_comm or not column.is_communication:
@@ -307,16 +339,19 @@ def _busy_fields(timeline: pa.Table, *, has_comm: bool) -> Iterator[Field]:
 
 def _phase_fields(timeline: pa.Table, start_ns: int) -> Iterator[Field]:
     """Yield the columns with when each phase of a rank runs, in times since a start."""
-    phases = timeline.filter(pc.equal(timeline["lane"], "phase"))
-    ends = phases.group_by(["rank", "name"], use_threads=False)
-    ends = ends.aggregate([("start_ns", "min"), ("end_ns", "max")]).to_pylist()
-    spans_ns = {
-        (row["rank"], row["name"]): (row["start_ns_min"], row["end_ns_max"]) for row in ends
-    }
+    is_phase = pc.equal(timeline["lane"], "phase")
+    phases = timeline.filter(is_phase)
+    by_phase = phases.group_by(["rank", "name"], use_threads=False)
+    ends = by_phase.aggregate([("start_ns", "min"), ("end_ns", "max")])
+    spans_ns = {}
+    for row in ends.to_pylist():
+        phase_of_rank = (row["rank"], row["name"])
+        spans_ns[phase_of_rank] = (row["start_ns_min"], row["end_ns_max"])
     names = {name for _, name in spans_ns}
 
     def phase_text(phase: str, row: Mapping[str, Any]) -> str:
-        span_ns = spans_ns.get((row["rank"], phase))
+        phase_of_rank = (row["rank"], phase)
+        span_ns = spans_ns.get(phase_of_rank)
         return absent if span_ns is None else _span_text(span_ns, start_ns)
 
     for phase in LOOP:
@@ -326,5 +361,6 @@ def _phase_fields(timeline: pa.Table, start_ns: int) -> Iterator[Field]:
 
 def _span_text(span_ns: tuple[int, int], start_ns: int) -> str:
     """Return the two ends of a span in words, as times since a start."""
-    times = in_one_unit([ms_text(time_ns - start_ns) for time_ns in span_ns])
+    texts = [ms_text(time_ns - start_ns) for time_ns in span_ns]
+    times = in_one_unit(texts)
     return " \N{EN DASH} ".join(times)

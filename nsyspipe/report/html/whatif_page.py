@@ -51,19 +51,22 @@ def whatif_page(answer: WhatIf, run: Run) -> str:
     # The first block is a heading, which the section has already.
     assumptions = [*report.assumption_blocks(answered, is_verbose=True)][1:]
     introduction = [*_introduction(answer, run, sentences)]
-    picture = [*_picture(answer, answered)]
+    bars = [*_picture(answer, answered)]
+    picture = Section("Step time after each change", bars, "Changes")
+    findings = Section("Findings and their estimates", _findings(answer, run), "Findings")
     details = [
-        Section("Findings and their estimates", _findings(answer, run), "Findings"),
+        findings,
         Section("What the estimates assume", assumptions, "Assumptions"),
         Section("No estimate", _refused(answer)),
         Section("Notes", [*_notes(answer)]),
     ]
+    identity = (report.META, answer.run_id)
     page = AnswerPage(
         title=f"{answer.label}: nsyspipe whatif",
-        identity=(report.META, answer.run_id),
+        identity=identity,
         verdict=Sentence(verdict),
         introduction=introduction,
-        picture=Section("Step time after each change", picture, "Changes"),
+        picture=picture,
         details=details,
     )
     return answer_html(page)
@@ -73,7 +76,8 @@ def _introduction(answer: WhatIf, run: Run, sentences: Sequence[str]) -> Iterato
     """Yield the rest of the headline, how far to trust it, what was simulated, and key figures."""
     yield from (Sentence(text) for text in sentences)
     yield from report.few_steps_blocks(answer)
-    yield Facts([*report.subject(answer, run), steps_text(run)], "Run")
+    subject = report.subject(answer, run)
+    yield Facts([*subject, steps_text(run)], "Run")
     tiles = _tiles(answer)
     if tiles:
         yield Tiles(tiles)
@@ -85,16 +89,19 @@ def _tiles(answer: WhatIf) -> list[Tile]:
     There are none without an estimate.
     """
     captured_ns = answer.step_time_ns
-    if captured_ns is None or all(scenario.refused is not None for scenario in answer.scenarios):
+    has_estimate = any(scenario.refused is None for scenario in answer.scenarios)
+    if captured_ns is None or not has_estimate:
         return []
     steps = f"median of {answer.n_steps} steps" if answer.n_steps > 1 else "one step"
-    tiles = [_tile("Captured step time", captured_ns, steps)]
+    captured = _tile("Captured step time", captured_ns, steps)
+    tiles = [captured]
     best = report.best_setting(answer)
     if best:
         tiles += _tiles_of_best(best, captured_ns)
     if answer.limit_step_time_ns is not None:
         meaning = "step time with zero communication time, not a setting"
-        tiles.append(_tile("Limit", answer.limit_step_time_ns, meaning))
+        limit = _tile("Limit", answer.limit_step_time_ns, meaning)
+        tiles.append(limit)
     return tiles
 
 
@@ -102,12 +109,13 @@ def _tiles_of_best(best: Scenario, captured_ns: float) -> list[Tile]:
     """Return the step time with the best setting, and what it saves."""
     low = ms_text(best.low_ns, _DIGITS_OF_ESTIMATE).removesuffix(" ms")
     high = ms_text(best.high_ns, _DIGITS_OF_ESTIMATE)
-    saved_ns = captured_ns - (best.step_time_ns or captured_ns)
-    share = f"{percent_text(abs(saved_ns) / captured_ns)} of the step"
-    return [
-        _tile(f"With {best.label}", best.step_time_ns, f"estimated {low} to {high}"),
-        _tile("Saved" if saved_ns >= 0 else "Lost", abs(saved_ns), share),
-    ]
+    step_tile = _tile(f"With {best.label}", best.step_time_ns, f"estimated {low} to {high}")
+    step_ns = best.step_time_ns or captured_ns
+    saved_ns = captured_ns - step_ns
+    share = abs(saved_ns) / captured_ns
+    name = "Saved" if saved_ns >= 0 else "Lost"
+    saved_tile = _tile(name, abs(saved_ns), f"{percent_text(share)} of the step")
+    return [step_tile, saved_tile]
 
 
 def _tile(name: str, ns: float | None, meaning: str) -> Tile:
@@ -128,18 +136,28 @@ def stacked_bars(answer: WhatIf, rows: Sequence[report.MenuRow]) -> StackedBars:
 
     The parts are the step time with zero communication time, and what communication adds.
     """
-    longest_ns = max(max(row.step_time_ns or 0.0, row.high_ns or 0.0) for row in rows) or 1.0
+    longest_ns = max(map(_longest_ns, rows)) or 1.0
     bars = [_bar(answer, row, longest_ns) for row in rows]
     drawn = {segment.category for bar in bars for segment in bar.segments}
+    legend = [(category, words) for category, words in STEP_LEGEND if category in drawn]
     captured_ns = answer.step_time_ns
+    mark = captured_ns and captured_ns / longest_ns
+    note = _note_of_bars(rows)
     return StackedBars(
         caption="Step time after each change",
         columns=_COLUMNS,
         bars=bars,
-        legend=[(category, words) for category, words in STEP_LEGEND if category in drawn],
-        mark=captured_ns and captured_ns / longest_ns,
-        note=_note_of_bars(rows),
+        legend=legend,
+        mark=mark,
+        note=note,
     )
+
+
+def _longest_ns(row: report.MenuRow) -> float:
+    """Return the step time of a row, or the end of its range if that is longer."""
+    step_ns = row.step_time_ns or 0.0
+    high_ns = row.high_ns or 0.0
+    return max(step_ns, high_ns)
 
 
 def _note_of_bars(rows: Sequence[report.MenuRow]) -> str:
@@ -158,15 +176,21 @@ def _bar(answer: WhatIf, row: report.MenuRow, longest_ns: float) -> StackedBar:
         return StackedBar(row.label)
     segments = []
     for category, part_ns in divided_step(answer, row):
-        words = f"{_NAMES[category]}: {ms_text(part_ns, _DIGITS_OF_ESTIMATE)}"
-        segments.append(Segment(category, part_ns / longest_ns, words))
+        part_text = ms_text(part_ns, _DIGITS_OF_ESTIMATE)
+        words = f"{_NAMES[category]}: {part_text}"
+        share = part_ns / longest_ns
+        segments.append(Segment(category, share, words))
+    cells = report.menu_cells(row)
+    low = row.low_ns and row.low_ns / longest_ns
+    high = row.high_ns and row.high_ns / longest_ns
+    is_captured = row.low_ns is None
     return StackedBar(
         label=row.label,
         segments=segments,
-        cells=report.menu_cells(row),
-        low=row.low_ns and row.low_ns / longest_ns,
-        high=row.high_ns and row.high_ns / longest_ns,
-        is_faint=row.low_ns is None,
+        cells=cells,
+        low=low,
+        high=high,
+        is_faint=is_captured,
     )
 
 
@@ -177,20 +201,21 @@ def divided_step(answer: WhatIf, row: report.MenuRow) -> list[tuple[str, float]]
     """
     step_ns = row.step_time_ns or 0.0
     limit_ns = answer.limit_step_time_ns
-    if limit_ns is None or step_ns < limit_ns or not _CHANGES_OF_WORK.isdisjoint(row.knobs):
+    changes_work = not _CHANGES_OF_WORK.isdisjoint(row.knobs)
+    if limit_ns is None or step_ns < limit_ns or changes_work:
         return [(_WHOLE, step_ns)]
-    parts = [(_WORK, limit_ns), (_COMMUNICATION, step_ns - limit_ns)]
+    communication_ns = step_ns - limit_ns
+    parts = [(_WORK, limit_ns), (_COMMUNICATION, communication_ns)]
     return [(category, ns) for category, ns in parts if ns > 0]
 
 
 def _findings(answer: WhatIf, run: Run) -> list[PageBlock]:
-    items = [block for block in report.finding_blocks(answer, run) if isinstance(block, Items)]
+    blocks = report.finding_blocks(answer, run)
+    items = [block for block in blocks if isinstance(block, Items)]
     if not items:
         return []
-    return [
-        Sentence("Shares of the mean step time, as in analyze. The bars above use the median."),
-        *items,
-    ]
+    text = "Shares of the mean step time, as in analyze. The bars above use the median."
+    return [Sentence(text), *items]
 
 
 def _refused(answer: WhatIf) -> list[PageBlock]:

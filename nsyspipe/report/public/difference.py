@@ -22,4 +22,6 @@ class RunDifference(difference.RunDifference, ShownInNotebooks):
     @cached_property
     def gate(self) -> Gate | None:
         """Whether it passes, by what it was asked to fail on; None if that is nothing."""
-        return None if self.fail_on is None else Gate.of(self.judged_rows, self.fail_on)
+        if self.fail_on is None:
+            return None
+        return Gate.of(self.judged_rows, self.fail_on)

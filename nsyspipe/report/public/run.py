@@ -10,4 +10,5 @@ class Run(run.Run, ShownInNotebooks):
     def __repr__(self) -> str:
         text = super().__repr__()
         # The headline rests on the findings, which may take long.
-        return self._with_headline(text) if "findings" in self._made else text
+        has_findings = "findings" in self._made
+        return self._with_headline(text) if has_findings else text

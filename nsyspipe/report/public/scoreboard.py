@@ -11,4 +11,5 @@ class Scoreboard(scoreboard.Scoreboard, ShownInNotebooks):
     __doc__ = scoreboard.Scoreboard.__doc__
 
     def __repr__(self) -> str:
-        return self._with_headline(super().__repr__())
+        text = super().__repr__()
+        return self._with_headline(text)
