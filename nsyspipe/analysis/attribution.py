@@ -13,6 +13,10 @@ from numpy.typing import NDArray
 from nsyspipe.analysis.intervals import IntervalSet, Slices, is_sorted
 from nsyspipe.model.canonical import UNIFIED_KINDS
 from nsyspipe.model.table import INT, Flags, Int64, narrowed
+from nsyspipe.model.typed_tables import (
+    CopiesOfReportTable,
+    KernelsOfReportTable,
+)
 
 # The launch time of an operation without a launch: after all others.
 NEVER = np.iinfo(np.int64).max
@@ -227,7 +231,10 @@ def by_process(table: pa.Table | None, processes: Sequence[int]) -> list[pa.Tabl
 
 
 def operations_of(
-    kernels: pa.Table, kernel_launch: Int64, copies: pa.Table, copy_launch: Int64
+    kernels: KernelsOfReportTable,
+    kernel_launch: Int64,
+    copies: CopiesOfReportTable,
+    copy_launch: Int64,
 ) -> ProcessOperations:
     """Bring the operations of one process into order of launch.
 
@@ -272,7 +279,7 @@ def _in_order(column: pa.ChunkedArray, order: Int64 | None) -> NDArray[Any]:
     return values if order is None else values[order]
 
 
-def _devices_by_use(kernels: pa.Table, copies: pa.Table) -> tuple[int, ...]:
+def _devices_by_use(kernels: KernelsOfReportTable, copies: CopiesOfReportTable) -> tuple[int, ...]:
     """Return the devices by number of operations, most first, then the lowest."""
     chunks = kernels["device_id"].chunks + copies["device_id"].chunks
     device_ids = pa.chunked_array(chunks, pa.int64())

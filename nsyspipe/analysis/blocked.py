@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-import pyarrow as pa
 from msgspec import Struct
 
 from nsyspipe.analysis.intervals import EMPTY, IntervalSet, union
 from nsyspipe.model.table import Flags, Int64
+from nsyspipe.model.typed_tables import (
+    HostCallsOfReportTable,
+)
 
 # Longer calls count as this long, so that the end of such a call plus its length fits an int64.
 _MAX_CALL_NS = 2**60
@@ -67,7 +69,9 @@ def made_by(idle: IntervalSet, starts: Int64, ends: Int64) -> IntervalSet:
     return idle.intersect(explained)
 
 
-def blocked_time(late: IntervalSet, waiting: IntervalSet, calls: pa.Table) -> ExplainedTime:
+def blocked_time(
+    late: IntervalSet, waiting: IntervalSet, calls: HostCallsOfReportTable
+) -> ExplainedTime:
     """Return the waiting time that blocking calls explain, and which call explains it.
 
     `calls` are `canonical.BLOCKING_CALLS` of a process, sorted by start. `waiting` is a part of

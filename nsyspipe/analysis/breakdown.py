@@ -17,6 +17,10 @@ from nsyspipe.model.canonical import DTOD_KIND
 from nsyspipe.model.problems import Recorded
 from nsyspipe.model.schema import IDLE_CAUSES, IDLE_DETAILS
 from nsyspipe.model.table import Flags, Int64
+from nsyspipe.model.typed_tables import (
+    BlockingCallsOfReportTable,
+    BlockingCopiesOfReportTable,
+)
 
 Phases = NDArray[np.int8] | NDArray[np.int32]
 # The compute and communication of a step, from kernels and their names.
@@ -301,7 +305,7 @@ def _join_over_latencies(copies: IntervalSet, windows: Windows) -> IntervalSet:
 
 
 def blocking_copies(
-    device: DeviceTime, copies: pa.Table | None, recorded: Recorded
+    device: DeviceTime, copies: BlockingCopiesOfReportTable | None, recorded: Recorded
 ) -> dict[str, Int64 | None]:
     """Measure the copies from the host that block it, in each window.
 
@@ -528,7 +532,7 @@ def _find_late_time(gaps: Gaps, input_times: IntervalSet) -> _LateTime:
 
 
 def _made_by_calls(
-    late_gaps: IntervalSet, calls: pa.Table, windows: Windows
+    late_gaps: IntervalSet, calls: BlockingCallsOfReportTable, windows: Windows
 ) -> dict[str, Int64 | None]:
     """Return how long the late gaps are that blocking calls, and blocking copies, explain, ns."""
     starts = calls["start_ns"].to_numpy()

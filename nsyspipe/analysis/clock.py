@@ -10,6 +10,9 @@ from msgspec import Struct
 from nsyspipe.analysis.attribution import NEVER, UNKNOWN, ProcessOperations
 from nsyspipe.analysis.intervals import BLOCK, counts_up_to, least_of, run_starts, union
 from nsyspipe.model.table import Flags, Float64, Int32, Int64
+from nsyspipe.model.typed_tables import (
+    HostWaitsOfReportTable,
+)
 
 # No rank leaves these collectives before all have arrived.
 ALIGNING = (
@@ -316,7 +319,7 @@ class _Launched(Struct, frozen=True):
 
 def clock_of_device(
     operations: ProcessOperations,
-    waits: pa.Table,
+    waits: HostWaitsOfReportTable,
     calls: pa.Table | None,
     device_id: int | None = None,
 ) -> DeviceClock:
@@ -362,7 +365,7 @@ class _RunningCalls(Struct, frozen=True):
     thread: Int64
 
 
-def _are_undisturbed(waits: pa.Table, calls: pa.Table) -> Flags:
+def _are_undisturbed(waits: HostWaitsOfReportTable, calls: pa.Table) -> Flags:
     """Tell which waits began while no other thread was in a call.
 
     Such a call may launch operations that the wait does not wait for.
@@ -400,7 +403,9 @@ def _find_running_calls(calls: pa.Table, times: Int64) -> _RunningCalls:
     return _RunningCalls(np.concatenate(starts), np.concatenate(ends), np.concatenate(threads))
 
 
-def _compare_clocks(kernels: _Launched, copies: _Launched, waits: pa.Table) -> DeviceClock:
+def _compare_clocks(
+    kernels: _Launched, copies: _Launched, waits: HostWaitsOfReportTable
+) -> DeviceClock:
     # A launch may make many kernels, as a graph does. Only the first of them starts at once.
     first_of_launch = run_starts(kernels.launch)
     kernel_lags = np.minimum.reduceat(kernels.start, first_of_launch)
@@ -426,7 +431,7 @@ class _WaitingCalls(Struct, frozen=True):
     stream: Int64  # that the call waits for; `UNKNOWN` if not known
 
     @classmethod
-    def of_waits(cls, waits: pa.Table) -> "_WaitingCalls":
+    def of_waits(cls, waits: HostWaitsOfReportTable) -> "_WaitingCalls":
         """Return the waits that are not copies."""
         is_no_copy = pc.is_null(waits["copy_end_ns"])
         rows = waits.filter(is_no_copy)

@@ -19,6 +19,11 @@ from nsyspipe.model import canonical
 from nsyspipe.model.comm_kernels import collective_of_kernel
 from nsyspipe.model.names import COLLECTIVES, algorithm_of, bare_name, datatype_of
 from nsyspipe.model.table import Flags, Float64, Int32, Int64, conform, narrowed
+from nsyspipe.model.typed_tables import (
+    CommOperationsTable,
+    HostCallsOfReportTable,
+    PayloadsOfReportTable,
+)
 
 UNGROUPED = -1
 NOBODY = -1
@@ -413,7 +418,7 @@ def _find_comm_kernels(operations: ProcessOperations, names: Mapping[int, str]) 
 
 
 def messages_of(
-    operations: ProcessOperations, names: Mapping[int, str], payloads: pa.Table
+    operations: ProcessOperations, names: Mapping[int, str], payloads: PayloadsOfReportTable
 ) -> pa.Table:
     """Return what NCCL recorded of each communication kernel of a process: rows of `calls_of`.
 
@@ -430,10 +435,10 @@ def comm_operations(
     device: DeviceTime,
     names: Mapping[int, str],
     members: Members,
-    payloads: pa.Table,
+    payloads: PayloadsOfReportTable,
     backward: PhaseRanges | None,
     *,
-    messages: pa.Table | None = None,
+    messages: PayloadsOfReportTable | None = None,
 ) -> CommOperations:
     """List the communication operations of one rank in order of start; `names` are by name ID.
 
@@ -648,7 +653,7 @@ def _first_uses(key: Int64, used: Int64, n_keys: int) -> tuple[Int64, Int64]:
     return begun, first_row
 
 
-def calls_of(payloads: pa.Table) -> pa.Table:
+def calls_of(payloads: PayloadsOfReportTable) -> pa.Table:
     """Return the calls of `canonical.PAYLOADS` that may have launched a kernel, in the same order.
 
     Adds the columns ``kind``, the index of the collective or `ANY`, and ``is_receive``, whether the
@@ -740,7 +745,7 @@ class _Groups(Struct, frozen=True):
     kernel: Int64
 
 
-def assign_messages(payloads: pa.Table, launches: Int64, kinds: Int64) -> pa.Table:
+def assign_messages(payloads: PayloadsOfReportTable, launches: Int64, kinds: Int64) -> pa.Table:
     """Assign the payloads of NCCL to the communication kernels of one process.
 
     Returns a row of `calls_of` per kernel, in the order of `launches`. Its columns are null if no
@@ -791,14 +796,14 @@ def assign_messages(payloads: pa.Table, launches: Int64, kinds: Int64) -> pa.Tab
     return sources.take(_known(source))
 
 
-def _are_in_last_calls(calls: pa.Table, groups: _Groups, launches: Int64) -> Flags:
+def _are_in_last_calls(calls: HostCallsOfReportTable, groups: _Groups, launches: Int64) -> Flags:
     """Tell which kernels of groups were launched inside the range of the group's last call."""
     ends = filled(calls["end_ns"], _NEVER_ENDED)
     is_in_last_call: Flags = launches[groups.kernel] < ends[groups.last_call]
     return is_in_last_call
 
 
-def _find_blocks(calls: pa.Table, launches: Int64) -> _Blocks:
+def _find_blocks(calls: HostCallsOfReportTable, launches: Int64) -> _Blocks:
     """Return the blocks of all calls that count, and of all kernels whose launch is known."""
     launched = np.flatnonzero(launches < NEVER)
     # If times are equal, the call comes first.
@@ -873,7 +878,9 @@ def _is_counted(calls: pa.Table, block: Int64) -> Flags:
     return is_counted
 
 
-def _fuse_calls(calls: pa.Table, groups: _Groups, kinds: Int64) -> tuple[pa.Table, Flags]:
+def _fuse_calls(
+    calls: CommOperationsTable, groups: _Groups, kinds: Int64
+) -> tuple[pa.Table, Flags]:
     """Sum up the calls of each group, and tell which groups NCCL can have fused into their kernel.
 
     The size of a group is null if it is not known. `kinds` are those of all kernels.

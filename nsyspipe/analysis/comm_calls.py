@@ -30,6 +30,11 @@ from nsyspipe.model.comm_kernels import (
 )
 from nsyspipe.model.names import OTHER
 from nsyspipe.model.table import Flags, Int64
+from nsyspipe.model.typed_tables import (
+    CommCallsOfReportTable,
+    CopiesOfReportTable,
+    KernelsOfReportTable,
+)
 
 # Kinds of copies that may be those of a collective.
 COPY_KINDS = (canonical.DTOD_KIND, canonical.PEER_KIND)
@@ -97,7 +102,7 @@ class CallRanges(Struct, frozen=True):
         return place, call
 
 
-def call_ranges(comm_calls: pa.Table, n_ranks: Int64) -> CallRanges:
+def call_ranges(comm_calls: CommCallsOfReportTable, n_ranks: Int64) -> CallRanges:
     """Return the ranges of `canonical.COMM_CALLS` that may hold launches.
 
     `n_ranks` is the size of the communicator of each row.
@@ -119,7 +124,7 @@ def call_ranges(comm_calls: pa.Table, n_ranks: Int64) -> CallRanges:
     return ranges.take(rows)
 
 
-def _ranges_by_thread(comm_calls: pa.Table, n_ranks: Int64) -> CallRanges:
+def _ranges_by_thread(comm_calls: CommCallsOfReportTable, n_ranks: Int64) -> CallRanges:
     """Return all ranges, those of each thread in order of start, the longest first."""
     texts = comm_calls["text"].combine_chunks()
     words = texts.dictionary.to_pylist()
@@ -208,12 +213,12 @@ def _slices_of_threads(thread: Int64) -> Iterator[slice]:
 
 
 def find_called(
-    kernels: pa.Table,
-    copies: pa.Table,
+    kernels: KernelsOfReportTable,
+    copies: CopiesOfReportTable,
     names: Mapping[int, str],
     *,
     host_calls: pa.Table | None,
-    comm_calls: pa.Table,
+    comm_calls: CommCallsOfReportTable,
     n_ranks: Int64,
     are_several: bool | None,
 ) -> Called:
@@ -271,16 +276,16 @@ def _called_table(launches: pa.Table, name_id_of_text: Mapping[str, int]) -> pa.
     return canonical.CALLED.table(columns)
 
 
-def _nameless_kernels(kernels: pa.Table, names: Mapping[int, str]) -> pa.Table:
+def _nameless_kernels(kernels: KernelsOfReportTable, names: Mapping[int, str]) -> pa.Table:
     """Return the communication kernels with a name that does not tell the collective."""
-    columns = ["process_id", "correlation_id", "name_id"]
     is_nameless = kernels["is_comm"].to_numpy()
     if is_nameless.any():
         nameless = [name_id for name_id, text in names.items() if _is_nameless(text)]
         name_ids = filled(kernels["name_id"])
         has_no_name = np.isin(name_ids, nameless)
         is_nameless = is_nameless & has_no_name
-    return kernels.select(columns).filter(is_nameless)
+    columns = kernels.select(["process_id", "correlation_id", "name_id"])
+    return columns.filter(is_nameless)
 
 
 def _is_nameless(text: str) -> bool:
@@ -294,7 +299,7 @@ def _copies_of_calls(copies: pa.Table) -> pa.Table:
     return copies.select(columns).take(rows)
 
 
-def _copy_rows(copies: pa.Table) -> Int64:
+def _copy_rows(copies: CopiesOfReportTable) -> Int64:
     kinds = filled(copies["copy_kind"], -1)
     is_candidate = np.isin(kinds, COPY_KINDS)
     return np.flatnonzero(is_candidate)
@@ -397,7 +402,7 @@ class _Copying(NamedTuple):
 
 
 def _find_copying(
-    launched: pa.Table, copies: pa.Table, ranges: CallRanges, *, are_several: bool | None
+    launched: pa.Table, copies: CopiesOfReportTable, ranges: CallRanges, *, are_several: bool | None
 ) -> _Copying:
     matched = _matched(copies, launched)
     kind = filled(copies["copy_kind"])[matched.row]
@@ -442,7 +447,7 @@ def _copy_launches(launched: pa.Table, rows: Int64, ranges: CallRanges) -> pa.Ta
 
 
 def _kernels_launched(
-    launched: pa.Table, kernels: pa.Table, ranges: CallRanges, names: Mapping[int, str]
+    launched: pa.Table, kernels: KernelsOfReportTable, ranges: CallRanges, names: Mapping[int, str]
 ) -> pa.Table:
     """Return the API calls that launched a kernel without the name of a collective.
 
@@ -500,7 +505,7 @@ def with_called(kernels: pa.Table, copies: pa.Table, called: Called) -> tuple[pa
     return pa.concat_tables([kernels, made]), copies_left
 
 
-def _with_collectives(kernels: pa.Table, of_kernels: pa.Table) -> pa.Table:
+def _with_collectives(kernels: KernelsOfReportTable, of_kernels: pa.Table) -> pa.Table:
     """Give kernels without the name of a collective a name that tells it."""
     if not of_kernels.num_rows:
         return kernels
@@ -516,7 +521,7 @@ def _with_collectives(kernels: pa.Table, of_kernels: pa.Table) -> pa.Table:
 
 
 def _collectives_of(
-    copies: pa.Table, launch: Int64, of_copies: pa.Table, columns: list[str]
+    copies: CopiesOfReportTable, launch: Int64, of_copies: pa.Table, columns: list[str]
 ) -> pa.Table:
     """Return one row for each call and device of some copies, with the columns of kernels.
 
@@ -551,7 +556,7 @@ def _first_of_pairs(call: Int64, device: Int64) -> Int64:
     return np.flatnonzero(is_first)
 
 
-def _times_of_collectives(copies: pa.Table, first: Int64) -> dict[str, pa.Array]:
+def _times_of_collectives(copies: CopiesOfReportTable, first: Int64) -> dict[str, pa.Array]:
     """Return the first start and the last end of copies, in runs that begin at some places."""
     starts = copies["start_ns"].to_numpy()
     ends = copies["end_ns"].to_numpy()
@@ -562,7 +567,7 @@ def _times_of_collectives(copies: pa.Table, first: Int64) -> dict[str, pa.Array]
     return {"start_ns": start_ns, "end_ns": end_ns}
 
 
-def _bytes_of_collectives(copies: pa.Table, first: Int64) -> pa.Array:
+def _bytes_of_collectives(copies: CopiesOfReportTable, first: Int64) -> pa.Array:
     """Return the bytes of copies, in runs that begin at some places. Null if a part is."""
     n_bytes = filled(copies["bytes"])
     is_known = n_bytes != UNKNOWN

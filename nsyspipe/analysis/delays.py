@@ -8,6 +8,9 @@ import pyarrow.compute as pc
 
 from nsyspipe.analysis.intervals import run_starts
 from nsyspipe.model.table import Int64
+from nsyspipe.model.typed_tables import (
+    PayloadsOfReportTable,
+)
 
 _MAX_NS = np.iinfo(np.int64).max
 LATE_COLUMNS = (
@@ -97,7 +100,7 @@ class _Waits(NamedTuple):
     wait_ns: Int64
 
 
-def _waited_elsewhere(rows: pa.Table, group: Int64) -> Int64:
+def _waited_elsewhere(rows: PayloadsOfReportTable, group: Int64) -> Int64:
     """Return how long the rank of each operation waited in other groups, ns.
 
     This counts from its last operation of the same group on.

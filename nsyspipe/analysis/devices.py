@@ -18,6 +18,10 @@ from nsyspipe.analysis.attribution import (
     operations_of,
 )
 from nsyspipe.model.table import Flags, Int64
+from nsyspipe.model.typed_tables import (
+    CopiesOfReportTable,
+    KernelsOfReportTable,
+)
 
 # A device is a stray one if it has less than one in so many of the kernels of its process, and of
 # their time. A library may have opened a context on it, or it is the other end of peer copies.
@@ -75,7 +79,9 @@ class ProcessShare(Struct, frozen=True):
     strays: tuple[StrayDevice, ...] = ()
 
 
-def processes_with_operations(kernels: pa.Table, copies: pa.Table) -> list[int]:
+def processes_with_operations(
+    kernels: KernelsOfReportTable, copies: CopiesOfReportTable
+) -> list[int]:
     """Return the ids of the processes that have any operation on a device, in order."""
     of_kernels = pc.unique(kernels["process_id"]).to_numpy()
     of_copies = pc.unique(copies["process_id"]).to_numpy()
@@ -101,7 +107,7 @@ def operations_by_process(
     return shares
 
 
-def _share(kernels: pa.Table, copies: pa.Table, calls: pa.Table | None) -> ProcessShare:
+def _share(kernels: pa.Table, copies: CopiesOfReportTable, calls: pa.Table | None) -> ProcessShare:
     kernel_launch, copy_launch = launch_times(calls, kernels, copies)
     whole = operations_of(kernels, kernel_launch, copies, copy_launch)
     if len(whole.devices) <= 1:

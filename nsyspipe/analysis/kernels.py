@@ -30,6 +30,12 @@ from nsyspipe.model.comm_kernels import are_communication, is_communication
 from nsyspipe.model.figures import RATES
 from nsyspipe.model.names import PHASES, is_nccl_communicator, kernel_label
 from nsyspipe.model.table import Flags, Float64, Int32, Int64
+from nsyspipe.model.typed_tables import (
+    CollectivesTable,
+    KernelsTable,
+    StepsTable,
+    TrafficTable,
+)
 
 # Sums by window of one rank (32 bytes each) that are kept until ranks tell which windows count.
 _MOST_SUMS = 2**18
@@ -310,7 +316,7 @@ def _find_slowed(operations: ProcessOperations, comm: IntervalSet) -> Slowed:
     return slowed._replace(kernel=kernel)
 
 
-def costliest(kernels: pa.Table, n_kept: int) -> pa.Table:
+def costliest(kernels: KernelsTable, n_kept: int) -> pa.Table:
     """Keep the names with most time of each (rank, phase) of `schema.KERNEL_COSTS`.
 
     The order of the table stays.
@@ -414,7 +420,7 @@ def most_assumed(bytes_per_s: float | None, operations_per_ns: float) -> float:
     return uncertainty * max(totals)
 
 
-def operations_per_ns(kernels: pa.Table) -> float:
+def operations_per_ns(kernels: KernelsTable) -> float:
     """Return how many compute kernels run in a ns of their time, from `schema.KERNEL_COSTS`.
 
     0 without any.
@@ -666,9 +672,9 @@ def _compared_ns(row: Row) -> float:
 
 def costs(
     kernels: pa.Table,
-    collectives: pa.Table,
-    traffic: pa.Table,
-    steps: pa.Table,
+    collectives: CollectivesTable,
+    traffic: TrafficTable,
+    steps: StepsTable,
     *,
     is_capture: bool,
     are_groups_known: bool = True,
@@ -736,7 +742,7 @@ def _rows_of_kernels(kernels: pa.Table, *, is_comm_known: bool) -> Iterator[Row]
         }
 
 
-def _rows_of_collectives(collectives: pa.Table, n_steps: int | None) -> Iterator[Row]:
+def _rows_of_collectives(collectives: CollectivesTable, n_steps: int | None) -> Iterator[Row]:
     """Yield a row for each collective and size, without ``calls_per_step`` and shares."""
     columns = _columns_in_summary(collectives)
     for sums in sums_by(columns, ["name", "size"], _SUMS_OF_COLLECTIVES):
@@ -774,5 +780,5 @@ def _columns_in_summary(collectives: pa.Table) -> pa.Table:
     columns["total_ns"] = total_ns
     columns["waited_ns"] = waited_ns
     for name in _COLUMNS_OF_COLLECTIVES:
-        columns[name] = rows[name]
+        columns[name] = rows.column(name)
     return pa.table(columns)

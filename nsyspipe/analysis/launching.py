@@ -12,6 +12,10 @@ from nsyspipe.analysis.attribution import NEVER, ProcessOperations
 from nsyspipe.analysis.intervals import IntervalSet, Slices, least_of, union, union_of
 from nsyspipe.analysis.steps import FEW_STEPS, Members, Windows
 from nsyspipe.model.table import Flags, Float64, Int64
+from nsyspipe.model.typed_tables import (
+    HostCallsOfReportTable,
+    StepsTable,
+)
 
 # CUDA accepts about a thousand operations that have not run yet. A launch beyond that returns when
 # one of them has run. Launches that did not wait took at most 70 us in captures of eight jobs;
@@ -79,7 +83,7 @@ def _sorted_launches(operations: ProcessOperations) -> Int64:
 
 
 def _launches_into_full_queue(
-    operations: ProcessOperations, launches: Int64, calls: pa.Table, offset_ns: int
+    operations: ProcessOperations, launches: Int64, calls: HostCallsOfReportTable, offset_ns: int
 ) -> IntervalSet:
     starts = calls["start_ns"].to_numpy()
     ends = calls["end_ns"].to_numpy()
@@ -161,7 +165,7 @@ def _first_launches(kernels: Int64, members: Members, windows: Windows) -> _Laun
     return _Launches(kernels[first_places], kernels[last_place])
 
 
-def fastest_launch_times(steps: pa.Table, *, is_input_free: bool = False) -> Float64:
+def fastest_launch_times(steps: StepsTable, *, is_input_free: bool = False) -> Float64:
     """Return the launch time of the fastest host for each step of `schema.STEPS`, ns.
 
     The steps are in ascending order. Steps of a run cannot be shorter for long, however evenly its
@@ -177,7 +181,7 @@ def fastest_launch_times(steps: pa.Table, *, is_input_free: bool = False) -> Flo
         needed.append("host_input_ns")
     if is_few:
         needed.append("host_lead_ns")
-    if any(steps[name].null_count for name in needed):
+    if any(steps.column(name).null_count for name in needed):
         return np.zeros(numbers.size)
     launch_ns = steps["host_launch_ns"].to_numpy()
     if is_input_free:
@@ -189,7 +193,7 @@ def fastest_launch_times(steps: pa.Table, *, is_input_free: bool = False) -> Flo
     return fastest_ns.astype(np.float64)
 
 
-def longest_work_times(steps: pa.Table) -> Float64:
+def longest_work_times(steps: StepsTable) -> Float64:
     """Return how long the device works that works longest, for each step of `schema.STEPS`, ns.
 
     The steps are in ascending order. Work is the window without idle time and exposed waiting. If
@@ -205,7 +209,7 @@ def longest_work_times(steps: pa.Table) -> Float64:
     return -least_ns.astype(np.float64)
 
 
-def slower_hosts(steps: pa.Table) -> list[int] | None:
+def slower_hosts(steps: StepsTable) -> list[int] | None:
     """Return the ranks whose hosts take longer to launch a step than other hosts on average.
 
     `steps` are rows of `schema.STEPS`; see `MIN_SLOWER_SHARE`. None if a launch time is not known.
@@ -232,7 +236,7 @@ def slower_hosts(steps: pa.Table) -> list[int] | None:
 
 
 def steps_without_launches(
-    steps: pa.Table, columns: Sequence[str] = ("idle_launch_ns",)
+    steps: StepsTable, columns: Sequence[str] = ("idle_launch_ns",)
 ) -> dict[int, Int64]:
     """Return for each rank the steps in which its device idles because launches come late.
 
@@ -242,7 +246,7 @@ def steps_without_launches(
     rank = steps["rank"].to_numpy()
     step = steps["step"].to_numpy()
     wall_ns = steps["wall_ns"].to_numpy()
-    idle_times = [pc.fill_null(steps[name], 0).to_numpy() for name in columns]
+    idle_times = [pc.fill_null(steps.column(name), 0).to_numpy() for name in columns]
     late_ns = np.sum(idle_times, axis=0)
     is_late = np.zeros(0, np.bool_)
     if wall_ns.size:
@@ -256,7 +260,7 @@ def steps_without_launches(
 
 
 def ranks_without_launches(
-    steps: pa.Table, columns: Sequence[str] = ("idle_launch_ns",)
+    steps: StepsTable, columns: Sequence[str] = ("idle_launch_ns",)
 ) -> dict[int, int]:
     """Return the number of `steps_without_launches` of each rank that has many.
 

@@ -17,6 +17,9 @@ from msgspec.structs import replace
 from nsyspipe.model.names import few
 from nsyspipe.model.schema import LINK_KINDS, LINKS
 from nsyspipe.model.side_files import CommMember, Communicator, NcclLog, Topology
+from nsyspipe.model.typed_tables import (
+    LinksTable,
+)
 
 # Where a bandwidth comes from whose bytes were copied, not sent.
 BYTES_OF_COPIES = "gradient copies"
@@ -394,7 +397,7 @@ class LinkVerdict:
         return self.busbw_source == BYTES_OF_COPIES
 
 
-def slowest(links: pa.Table) -> SlowestLink | None:
+def slowest(links: LinksTable) -> SlowestLink | None:
     """Pick the worst kind of link, and the edge of that kind with the least nominal bandwidth.
 
     None for a table without rows.

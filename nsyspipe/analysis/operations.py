@@ -28,6 +28,9 @@ from nsyspipe.model import schema
 from nsyspipe.model.comm_kernels import collective_of_kernel
 from nsyspipe.model.names import COLLECTIVES, PHASES
 from nsyspipe.model.table import Flags, Int64
+from nsyspipe.model.typed_tables import (
+    KernelsOfReportTable,
+)
 
 # In alphabetical order.
 CATEGORIES = ("comm", "compute", "memory")
@@ -165,7 +168,7 @@ def device_operations(
     )
 
 
-def _categories(kernels: pa.Table, n_memory: int) -> Int64:
+def _categories(kernels: KernelsOfReportTable, n_memory: int) -> Int64:
     """Return the category of each kernel, then that of the copies and memsets."""
     is_comm = kernels["is_comm"].to_numpy()
     category_of_kernels = np.where(is_comm, COMM, _COMPUTE)
@@ -174,7 +177,7 @@ def _categories(kernels: pa.Table, n_memory: int) -> Int64:
 
 
 def _names_of_operations(
-    kernels: pa.Table, memcpys: pa.Table, memsets: pa.Table, texts: Mapping[int, str]
+    kernels: KernelsOfReportTable, memcpys: pa.Table, memsets: pa.Table, texts: Mapping[int, str]
 ) -> tuple[tuple[str, ...], Int64]:
     """Return the names in alphabetical order, and which one each operation has."""
     name_ids = filled(kernels["name_id"])
@@ -205,7 +208,7 @@ def _joined(tables: Sequence[pa.Table], name: str) -> Int64:
     return np.concatenate(columns)
 
 
-def _collectives(kernels: pa.Table, n_memory: int, texts: Mapping[int, str]) -> Int64:
+def _collectives(kernels: KernelsOfReportTable, n_memory: int, texts: Mapping[int, str]) -> Int64:
     """Return the index of the collective of each kernel, then -1 for the copies and memsets.
 
     It is -1 for kernels that do not communicate.

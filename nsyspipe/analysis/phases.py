@@ -31,6 +31,10 @@ from nsyspipe.analysis.steps import Members, TextFamilies
 from nsyspipe.model.canonical import DTOD_KIND
 from nsyspipe.model.names import PHASE_PATTERNS, PHASES, phase_of
 from nsyspipe.model.table import Flags, Int64
+from nsyspipe.model.typed_tables import (
+    HostCallsOfReportTable,
+    RangesOfReportTable,
+)
 
 NO_WINDOW = np.int64(-1)
 NO_PHASE = -1
@@ -206,7 +210,7 @@ class PhaseRanges(Struct, frozen=True):
 
 
 def between_steps(
-    ranges: pa.Table,
+    ranges: RangesOfReportTable,
     codes: Int64,
     members: Members,
     calls: pa.Table | None,
@@ -241,7 +245,7 @@ def between_steps(
     return Inputs(data, union_of(quiet, pauses[is_long]))
 
 
-def _call_times(calls: pa.Table, thread_id: int) -> IntervalSet:
+def _call_times(calls: HostCallsOfReportTable, thread_id: int) -> IntervalSet:
     """Return the times in which a thread is in a CUDA call."""
     is_on_thread = pc.equal(calls["thread_id"], thread_id)
     calls = calls.select(["start_ns", "end_ns"]).filter(is_on_thread)
@@ -250,14 +254,14 @@ def _call_times(calls: pa.Table, thread_id: int) -> IntervalSet:
     return union(starts, ends)
 
 
-def _codes_of_ranges(ranges: pa.Table, codes: Int64) -> Int64:
+def _codes_of_ranges(ranges: RangesOfReportTable, codes: Int64) -> Int64:
     """Return the phase of each range, by the phases of the texts in the dictionary."""
     texts = ranges["text"].combine_chunks()
     code_of_range: Int64 = codes[texts.indices.to_numpy()]
     return code_of_range
 
 
-def _are_of_loop(ranges: pa.Table, members: Members) -> Flags:
+def _are_of_loop(ranges: RangesOfReportTable, members: Members) -> Flags:
     """Tell which ranges are of the thread of the steps and hold no step."""
     starts = ranges["start_ns"].to_numpy()
     ends = ranges["end_ns"].to_numpy()
@@ -346,7 +350,7 @@ class LaunchingThreads(Struct, frozen=True):
 NO_OTHER_THREADS = LaunchingThreads(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
-def has_phases_elsewhere(ranges: pa.Table, codes: Int64, members: Members) -> bool:
+def has_phases_elsewhere(ranges: RangesOfReportTable, codes: Int64, members: Members) -> bool:
     """Tell whether ranges of another thread than that of the steps are named like a phase."""
     thread_id = ranges["thread_id"].to_numpy()
     is_phase = _codes_of_ranges(ranges, codes) != NO_PHASE
@@ -395,7 +399,10 @@ def backward_passes(
 
 
 def phase_ranges(
-    ranges: pa.Table, codes: Int64, members: Members, others: LaunchingThreads = NO_OTHER_THREADS
+    ranges: RangesOfReportTable,
+    codes: Int64,
+    members: Members,
+    others: LaunchingThreads = NO_OTHER_THREADS,
 ) -> dict[str, PhaseRanges]:
     """Find the phase ranges of one rank, by phase in the order of `names.PHASES`.
 
@@ -435,7 +442,7 @@ class _HostRanges(NamedTuple):
     member: Int64  # -1 before the first step
 
 
-def _host_ranges(ranges: pa.Table, codes: Int64, members: Members) -> _HostRanges:
+def _host_ranges(ranges: RangesOfReportTable, codes: Int64, members: Members) -> _HostRanges:
     code = _codes_of_ranges(ranges, codes)
     thread_id = ranges["thread_id"].to_numpy()
     starts = ranges["start_ns"].to_numpy()

@@ -20,6 +20,9 @@ from nsyspipe.analysis.repetition import MIN_BACKWARD_SHARE, LaunchSequence
 from nsyspipe.analysis.steps import Members
 from nsyspipe.model.names import COLLECTIVES
 from nsyspipe.model.table import Flags, Int64
+from nsyspipe.model.typed_tables import (
+    RangesOfReportTable,
+)
 
 # What `torch.autograd.profiler.emit_nvtx` calls the ranges of autograd's engine.
 _AUTOGRAD_NAME: Final = re.compile(r"^autograd::engine|Backward\d*(,|$)")
@@ -30,7 +33,7 @@ _KEYS: Final = ["comm_id", "seq_number", "kind"]
 _MAX_SHARE_OF_OTHER_SHIFTS: Final = 0.5
 
 
-def backward_of_operators(ranges: pa.Table, members: Members) -> PhaseRanges | None:
+def backward_of_operators(ranges: RangesOfReportTable, members: Members) -> PhaseRanges | None:
     """Return when the engine of autograd is in ranges of its operators, inside steps.
 
     The ranges may be of any thread. None if there are none.

@@ -13,6 +13,9 @@ from nsyspipe.analysis.intervals import places_in_runs, run_starts, sums_of
 from nsyspipe.analysis.steps import REPETITION, Candidate, Members
 from nsyspipe.model.names import is_matrix_product, is_optimizer
 from nsyspipe.model.table import Flags, Float64, Int64
+from nsyspipe.model.typed_tables import (
+    HostCallsOfReportTable,
+)
 
 # What is compared of launches, in the order in which it is tried.
 SHAPES = "names and grids"
@@ -277,7 +280,7 @@ def _before_forward(is_main: Flags, is_product: Flags) -> Flags | None:
     return may_begin
 
 
-def threads_of(times: Int64, calls: pa.Table | None) -> Int64:
+def threads_of(times: Int64, calls: HostCallsOfReportTable | None) -> Int64:
     """Return the thread of the call that began at each time; without `calls` one for all.
 
     `calls` is `canonical.HOST_CALLS`.

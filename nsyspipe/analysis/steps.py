@@ -35,6 +35,9 @@ from nsyspipe.model.names import (
     is_part_of_step,
 )
 from nsyspipe.model.table import Flags, Int64
+from nsyspipe.model.typed_tables import (
+    RangesOfReportTable,
+)
 
 # Name of the family that --step makes of all ranges that match it. It has a digit, which no
 # normalised text has.
@@ -88,7 +91,7 @@ def normalise(texts: pa.StringArray) -> pa.StringArray:
 
 
 def largest_families(
-    ranges: pa.Table, families: TextFamilies, n_shown: int
+    ranges: RangesOfReportTable, families: TextFamilies, n_shown: int
 ) -> tuple[tuple[str, int], ...]:
     """Return the families with most time and their number of ranges, for messages."""
     all_ranges = _read_ranges(ranges, families)
@@ -125,7 +128,7 @@ class _Ranges(Struct, frozen=True):
         return _Ranges(family, thread, starts, ends)
 
 
-def _read_ranges(ranges: pa.Table, families: TextFamilies) -> _Ranges:
+def _read_ranges(ranges: RangesOfReportTable, families: TextFamilies) -> _Ranges:
     text = ranges["text"].combine_chunks()
     family = families.of_text[text.indices.to_numpy()]
     if not families.is_named:
@@ -191,7 +194,7 @@ class _Measured(NamedTuple):
 
 
 def candidates(
-    ranges: pa.Table,
+    ranges: RangesOfReportTable,
     families: TextFamilies,
     operations: ProcessOperations,
     optimizer_launches: Int64 | None = None,
@@ -483,7 +486,9 @@ def _prefer_host(
     )
 
 
-def members_of(ranges: pa.Table, families: TextFamilies, candidate: Candidate) -> Members:
+def members_of(
+    ranges: RangesOfReportTable, families: TextFamilies, candidate: Candidate
+) -> Members:
     """Return the step ranges of one rank in the chosen family, on its best thread."""
     all_ranges = _read_ranges(ranges, families)
     thread_id = candidate.thread_id

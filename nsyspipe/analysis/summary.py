@@ -18,6 +18,14 @@ from nsyspipe.model import schema
 from nsyspipe.model.figures import MEANS, RATES, RATIOS
 from nsyspipe.model.names import PHASES
 from nsyspipe.model.table import Flags, Float64, Int64
+from nsyspipe.model.typed_tables import (
+    CollectivesTable,
+    HostStepsTable,
+    PhasesTable,
+    RanksTable,
+    StepsTable,
+    StragglersTable,
+)
 
 _NS_PER_S = 1e9
 _Sums = Mapping[str, float | None]
@@ -59,7 +67,7 @@ def with_ratios(
     return {**columns, **ratios}
 
 
-def step_times(steps: pa.Table) -> Int64:
+def step_times(steps: StepsTable) -> Int64:
     """Return the longest window of each step over ranks, ns, in the order in which steps began."""
     by_step = steps.group_by("step", use_threads=False)
     longest = by_step.aggregate([("wall_ns", "max"), ("start_ns", "min")])
@@ -68,7 +76,7 @@ def step_times(steps: pa.Table) -> Int64:
     return times
 
 
-def means_of_slowest(steps: pa.Table, columns: Sequence[str]) -> dict[str, float | None]:
+def means_of_slowest(steps: StepsTable, columns: Sequence[str]) -> dict[str, float | None]:
     """Return means of columns over the slowest rank of each step.
 
     That is the rank with the longest window; of equal ranks the lowest. A mean is None if the
@@ -83,12 +91,14 @@ def means_of_slowest(steps: pa.Table, columns: Sequence[str]) -> dict[str, float
     slowest = steps.take(rows)
     means = {}
     for name in columns:
-        mean = pc.mean(slowest[name], skip_nulls=False)
+        mean = pc.mean(slowest.column(name), skip_nulls=False)
         means[name] = mean.as_py()
     return means
 
 
-def summary(steps: pa.Table, collectives: pa.Table, *, is_capture: bool = False) -> pa.Table:
+def summary(
+    steps: StepsTable, collectives: CollectivesTable, *, is_capture: bool = False
+) -> pa.Table:
     """Return the metrics of the run over its summary steps: `schema.SUMMARY`, one row.
 
     A metric is null if there are no summary steps, or if one of its parts is null. A capture
@@ -96,7 +106,7 @@ def summary(steps: pa.Table, collectives: pa.Table, *, is_capture: bool = False)
     """
     chosen = steps.filter(steps["in_summary"])
     transferring = _transferring(collectives)
-    step_sums = {name: _sum(chosen[name]) for name in _STEP_COLUMNS}
+    step_sums = {name: _sum(chosen.column(name)) for name in _STEP_COLUMNS}
     collective_sums = {name: _sum(transferring[name]) for name in _COLLECTIVE_COLUMNS}
     n_steps = 0 if is_capture else pc.count_distinct(steps["step"]).as_py()
     n_rows = None if is_capture else chosen.num_rows
@@ -112,7 +122,7 @@ def summary(steps: pa.Table, collectives: pa.Table, *, is_capture: bool = False)
 
 
 def telling_ranks(
-    figures: pa.Table, stragglers: pa.Table, whole: pa.Table | None, most: int
+    figures: pa.Table, stragglers: StragglersTable, whole: pa.Table | None, most: int
 ) -> list[int]:
     """Return at most so many ranks that tell most about a run, sorted: all if they are few.
 
@@ -157,7 +167,7 @@ def _sort_ranks(
 
 
 def rank_summary(
-    steps: pa.Table, collectives: pa.Table, ranks: pa.Table, *, is_capture: bool = False
+    steps: StepsTable, collectives: CollectivesTable, ranks: RanksTable, *, is_capture: bool = False
 ) -> pa.Table:
     """Return the metrics of each rank over its summary steps: `schema.RANK_SUMMARY`.
 
@@ -182,7 +192,7 @@ def rank_summary(
     return schema.RANK_SUMMARY.from_rows(rows)
 
 
-def _wall_times_by_rank(steps: pa.Table) -> dict[int, Int64]:
+def _wall_times_by_rank(steps: StepsTable) -> dict[int, Int64]:
     """Return the windows of each rank, ns. The steps are sorted by rank."""
     ranks = steps["rank"].to_numpy()
     wall_ns = steps["wall_ns"].to_numpy()
@@ -203,7 +213,7 @@ def _median(values: Int64) -> float | None:
     return float(np.median(values))
 
 
-def phase_summary(phases: pa.Table) -> pa.Table:
+def phase_summary(phases: PhasesTable) -> pa.Table:
     """Return the mean times of each phase over summary steps: `schema.PHASE_SUMMARY`.
 
     They are sorted by phase. A mean is null if a value is.
@@ -229,7 +239,7 @@ def is_dominated(times: Sequence[int]) -> bool:
     return longest - second > min_difference
 
 
-def host_medians(phases: pa.Table) -> dict[str, dict[int, float]]:
+def host_medians(phases: PhasesTable) -> dict[str, dict[int, float]]:
     """Return the median host time of each rank in phases whose mean one step dominates, ns.
 
     A step that blocks the host once tells nothing about the other steps. `phases` are rows of
@@ -249,17 +259,14 @@ def _medians(times_by_rank: Mapping[int, Sequence[int]]) -> dict[int, float]:
     return medians
 
 
-def _host_times(phases: pa.Table) -> dict[str, dict[int, list[int]]]:
+def _host_times(phases: PhasesTable) -> dict[str, dict[int, list[int]]]:
     """Return the known host times of each phase by rank, ns."""
     times_by_phase: dict[str, dict[int, list[int]]] = {}
     columns = phases.select(["phase", "rank", "host_ns"])
     for row in columns.to_pylist():
-        host_ns = row["host_ns"]
-        if host_ns is None:
-            continue
         times_by_rank = times_by_phase.setdefault(row["phase"], {})
         times = times_by_rank.setdefault(row["rank"], [])
-        times.append(host_ns)
+        times.append(row["host_ns"])
     return times_by_phase
 
 
@@ -436,7 +443,7 @@ class HostFigures(Struct, frozen=True):
     between_ns: int | None
 
 
-def host_figures(host_steps: pa.Table) -> list[HostFigures]:
+def host_figures(host_steps: HostStepsTable) -> list[HostFigures]:
     """Reduce `schema.HOST_STEPS` to one entry per process, in the order of the table."""
     process_of = itemgetter("rank", "report", "pid")
     processes = groupby(host_steps.to_pylist(), key=process_of)

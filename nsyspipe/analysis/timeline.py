@@ -21,6 +21,13 @@ from nsyspipe.analysis.intervals import (
 from nsyspipe.analysis.operations import NO_SEQ
 from nsyspipe.model import schema
 from nsyspipe.model.table import Int64
+from nsyspipe.model.typed_tables import (
+    CollectivesTable,
+    EventsTable,
+    PhaseRangesTable,
+    StepsRow,
+    StepsTable,
+)
 
 # Columns of bars, in order of start. Names are codes.
 Bars: TypeAlias = "dict[str, Int64]"
@@ -211,7 +218,7 @@ def _times(table: pa.Table) -> _Times:
     return _Times(starts, ends)
 
 
-def _of_category(events: pa.Table, category: str) -> pa.Table:
+def _of_category(events: EventsTable, category: str) -> pa.Table:
     is_of_category = pc.equal(events["category"], category)
     return events.filter(is_of_category)
 
@@ -229,7 +236,7 @@ def coded(column: pa.ChunkedArray) -> tuple[Int64, pa.Array]:
     return codes, words_and_null
 
 
-def _painted_comm(events: pa.Table, window: tuple[int, int]) -> tuple[Pieces, pa.Array]:
+def _painted_comm(events: EventsTable, window: tuple[int, int]) -> tuple[Pieces, pa.Array]:
     """Return the pieces of communication, and the text of each code of their names."""
     codes, names = coded(events["collective"])
     known_seqs = pc.fill_null(events["seq"], NO_SEQ)
@@ -239,7 +246,7 @@ def _painted_comm(events: pa.Table, window: tuple[int, int]) -> tuple[Pieces, pa
     return pieces, names
 
 
-def _painted_waits(waiting: pa.Table, window: tuple[int, int]) -> tuple[Pieces, pa.Array]:
+def _painted_waits(waiting: CollectivesTable, window: tuple[int, int]) -> tuple[Pieces, pa.Array]:
     """Return the pieces of wait time, and the text of each code of their names."""
     codes, names = coded(waiting["collective"])
     seqs = waiting["seq"].to_numpy()
@@ -251,7 +258,7 @@ def _painted_waits(waiting: pa.Table, window: tuple[int, int]) -> tuple[Pieces, 
 
 
 def comm_lanes(
-    events: pa.Table,
+    events: EventsTable,
     waiting: pa.Table,
     window: tuple[int, int],
     max_bars: int,
@@ -300,7 +307,7 @@ def _closest_to_median(values: Int64) -> int:
     return int(absolute_distance.argmin())
 
 
-def representative_step(steps: pa.Table) -> int | None:
+def representative_step(steps: StepsTable) -> int | None:
     """Return the step whose time is closest to the median; of equally close steps the lowest.
 
     The time of a step is its longest window over ranks. The step is one of the summary steps, else
@@ -325,7 +332,7 @@ def representative_step(steps: pa.Table) -> int | None:
     return None
 
 
-def drawn_ranks(steps: pa.Table, step: int, telling: Iterable[int]) -> list[int]:
+def drawn_ranks(steps: StepsTable, step: int, telling: Iterable[int]) -> list[int]:
     """Return the ranks of the timeline of a step, sorted, at most `MAX_RANKS`.
 
     These are the slowest rank of the step and `telling` ranks.
@@ -344,8 +351,8 @@ def drawn_ranks(steps: pa.Table, step: int, telling: Iterable[int]) -> list[int]
 
 
 def timeline(
-    steps: pa.Table,
-    collectives: pa.Table,
+    steps: StepsTable,
+    collectives: CollectivesTable,
     operations: Iterable[schema.OfRank],
     step: int,
     max_bars: int = MAX_BARS,
@@ -382,7 +389,7 @@ def timeline(
     return pa.concat_tables(tables).combine_chunks()
 
 
-def _windows_by_rank(steps: pa.Table, step: int) -> dict[int, dict[str, Any]]:
+def _windows_by_rank(steps: StepsTable, step: int) -> dict[int, StepsRow]:
     """Return the row of each rank in a step."""
     is_of_step = pc.equal(steps["step"], step)
     windows = steps.select(["rank", "start_ns", "end_ns", "wait_ns"])
@@ -390,16 +397,16 @@ def _windows_by_rank(steps: pa.Table, step: int) -> dict[int, dict[str, Any]]:
     return {row["rank"]: row for row in windows.to_pylist()}
 
 
-def _matched_collectives(collectives: pa.Table, rank: int) -> pa.Table:
+def _matched_collectives(collectives: CollectivesTable, rank: int) -> pa.Table:
     is_of_rank = pc.equal(collectives["rank"], rank)
     is_matched = pc.is_valid(collectives["wait_ns"])
     is_wanted = pc.and_(is_of_rank, is_matched)
-    columns = ["start_ns", "end_ns", "wait_ns", "collective", "seq"]
-    return collectives.select(columns).filter(is_wanted)
+    columns = collectives.select(["start_ns", "end_ns", "wait_ns", "collective", "seq"])
+    return columns.filter(is_wanted)
 
 
 def _merged_lane(
-    events: pa.Table, category: str, window: tuple[int, int], max_bars: int
+    events: EventsTable, category: str, window: tuple[int, int], max_bars: int
 ) -> tuple[Bars, pa.Array]:
     events = _of_category(events, category)
     codes, words = coded(events["name"])
@@ -409,7 +416,9 @@ def _merged_lane(
     return bars, words
 
 
-def _launch_lane(events: pa.Table, window: tuple[int, int], max_bars: int) -> tuple[Bars, pa.Array]:
+def _launch_lane(
+    events: EventsTable, window: tuple[int, int], max_bars: int
+) -> tuple[Bars, pa.Array]:
     """Return the times from launch to start of operations that run in the window."""
     first, last = window
     starts_before_end = pc.less(events["start_ns"], last)
@@ -442,7 +451,7 @@ def _table(step: int, rank: int, lane: str, bars: Bars, words: pa.Array) -> pa.T
 
 
 def _phases(
-    events: pa.Table, ranges: pa.Table, step: int, window: tuple[int, int], max_bars: int
+    events: EventsTable, ranges: PhaseRangesTable, step: int, window: tuple[int, int], max_bars: int
 ) -> tuple[Bars, pa.Array]:
     """Return the lane of phases: from the first to the last operation that each range launched."""
     first, last = window
@@ -468,7 +477,7 @@ def _phases(
     return bars, words
 
 
-def _phases_that_ran(ranges: pa.Table, step: int) -> pa.Table:
+def _phases_that_ran(ranges: PhaseRangesTable, step: int) -> pa.Table:
     """Return the phases of a step that launched an operation."""
     is_of_step = pc.equal(ranges["step"], step)
     is_phase = pc.is_valid(ranges["phase"])
@@ -479,11 +488,14 @@ def _phases_that_ran(ranges: pa.Table, step: int) -> pa.Table:
 
 
 def _busy_times(
-    events: pa.Table, ranges: pa.Table, group: Int64, n_bars: int, window: tuple[int, int]
+    events: EventsTable,
+    ranges: PhaseRangesTable,
+    group: Int64,
+    n_bars: int,
+    window: tuple[int, int],
 ) -> Int64:
     """Return how long operations that the ranges of each bar launched run in the window, ns."""
-    columns = ["launch_ns", "start_ns", "end_ns"]
-    launched = events.select(columns).drop_null()
+    launched = events.select(["launch_ns", "start_ns", "end_ns"]).drop_null()
     launched = launched.sort_by("launch_ns")
     launches = launched["launch_ns"].to_numpy()
     host = _times(ranges)

@@ -15,6 +15,12 @@ from numpy.typing import NDArray
 from nsyspipe.analysis.intervals import EMPTY, IntervalSet, least_of, sums_of, union_of
 from nsyspipe.model.names import grouped, is_nccl_communicator, listed
 from nsyspipe.model.table import Int64
+from nsyspipe.model.typed_tables import (
+    CollectivesTable,
+    StepsTable,
+    TrafficRow,
+    TrafficTable,
+)
 
 DATA = "data"
 SHARDED = "sharded"
@@ -149,13 +155,13 @@ def _reduces_gradients(use: CommUse) -> bool:
     return use.collective == "all_reduce" and not use.is_in_forward
 
 
-def parallelism(traffic: pa.Table) -> list[str]:
+def parallelism(traffic: TrafficTable) -> list[str]:
     """Return the roles of a run's communicators, each once, in the order of `ROLES`."""
     different_roles = traffic["role"].unique().to_pylist()
     return [role for role in ROLES if role in different_roles]
 
 
-def bubble_ns_per_step(traffic: pa.Table, n_ranks: int) -> float | None:
+def bubble_ns_per_step(traffic: TrafficTable, n_ranks: int) -> float | None:
     """Return how long a rank of the run waits between stages of a pipeline, ns per step.
 
     The result is the mean over ranks. None if it is not known.
@@ -171,7 +177,7 @@ def bubble_ns_per_step(traffic: pa.Table, n_ranks: int) -> float | None:
     return bubble_ns
 
 
-def between_stages(collectives: pa.Table) -> pa.ChunkedArray:
+def between_stages(collectives: CollectivesTable) -> pa.ChunkedArray:
     """Tell in which operations stages of a pipeline wait for each other by design.
 
     These are sends and receives, and operations of a communicator that has two ranks of one that
@@ -212,7 +218,7 @@ def _members_of(comm: Int64, ranks: pa.ChunkedArray) -> NDArray[np.float32]:
     return is_member
 
 
-def _communicators(collectives: pa.Table) -> _Communicators:
+def _communicators(collectives: CollectivesTable) -> _Communicators:
     names = collectives["comm_id"].cast(pa.string())
     encoded = names.combine_chunks().dictionary_encode()
     n_known = len(encoded.dictionary)
@@ -235,7 +241,7 @@ class Dimension:
         return names if self.size is None else f"{names} {self.size}"
 
 
-def dimensions(traffic: pa.Table, world_size: int | None) -> list[Dimension]:
+def dimensions(traffic: TrafficTable, world_size: int | None) -> list[Dimension]:
     """Return how ranks are grouped, from `schema.TRAFFIC`, the innermost dimension first.
 
     Communicators of a role that share ranks are one group, for example the pairs of neighboring
@@ -280,12 +286,10 @@ def _complete_size(results: list[Dimension], world_size: int | None) -> list[Dim
     return [replace(dimension, size=world_size)]
 
 
-def _rows_of_communicators(traffic: pa.Table) -> list[dict[str, Any]]:
+def _rows_of_communicators(traffic: TrafficTable) -> list[TrafficRow]:
     """Return the rows that are of all ranks of a communicator."""
     is_of_all_ranks = pc.is_null(traffic["rank"])
-    of_all_ranks = traffic.filter(is_of_all_ranks)
-    rows: list[dict[str, Any]] = of_all_ranks.to_pylist()
-    return rows
+    return traffic.filter(is_of_all_ranks).to_pylist()
 
 
 def _ranks_of(row: Mapping[str, Any]) -> frozenset[int]:
@@ -325,7 +329,7 @@ def _declared_size(row: Mapping[str, Any]) -> int | None:
     return n_ranks
 
 
-def is_hybrid_sharded(traffic: pa.Table) -> bool:
+def is_hybrid_sharded(traffic: TrafficTable) -> bool:
     """Tell whether gradients are all-reduced between groups that share shards, as in HSDP.
 
     Each all-reduce then has one rank of each group.
@@ -343,7 +347,7 @@ def is_hybrid_sharded(traffic: pa.Table) -> bool:
     return all(len(ranks & group) <= 1 for ranks in replicas for group in shard_groups)
 
 
-def ranks_per_batch(traffic: pa.Table, world_size: int | None) -> tuple[int, bool]:
+def ranks_per_batch(traffic: TrafficTable, world_size: int | None) -> tuple[int, bool]:
     """Return how many ranks share a batch, and whether that is certain.
 
     The number is the product of the sizes of tensor and pipeline dimensions. Other ranks, for
@@ -436,7 +440,7 @@ def _shared_parts(uses: Sequence[IntervalSet]) -> list[float]:
     return parts
 
 
-def own_lateness(collectives: pa.Table) -> pa.Table:
+def own_lateness(collectives: CollectivesTable) -> pa.Table:
     """Return what ranks are late by themselves, in collectives in which no stages meet.
 
     ``inherited_ns`` is how much longer a rank waited for other stages in the step than another rank
@@ -484,13 +488,13 @@ def _waiting_for_stages(rows: pa.Table, between: pa.Table) -> Int64:
     return waited_ns[place_of_row]
 
 
-def _step_of_rank(collectives: pa.Table, n_ranks: int) -> Int64:
+def _step_of_rank(collectives: CollectivesTable, n_ranks: int) -> Int64:
     first_key_of_step = pc.multiply(collectives["step"], n_ranks)
     keys: Int64 = pc.add(first_key_of_step, collectives["rank"]).to_numpy()
     return keys
 
 
-def held_up_by_step(collectives: pa.Table, steps: pa.Table) -> pa.Table:
+def held_up_by_step(collectives: CollectivesTable, steps: StepsTable) -> pa.Table:
     """Return how long other ranks waited for each rank in each step, from `schema.COLLECTIVES`.
 
     The largest wait of each collective counts, as `own_lateness` has it. Collectives of several
@@ -501,7 +505,7 @@ def held_up_by_step(collectives: pa.Table, steps: pa.Table) -> pa.Table:
     return sum_held_up(own_lateness(collectives), steps)
 
 
-def sum_held_up(rows: pa.Table, steps: pa.Table) -> pa.Table:
+def sum_held_up(rows: pa.Table, steps: StepsTable) -> pa.Table:
     """Do what `held_up_by_step` does, with collectives that `own_lateness` returned."""
     sums = _sum_by_step_and_rank(rows)
     held_up_ns = sums["held_up_ns"].to_numpy()
@@ -519,20 +523,20 @@ def sum_held_up(rows: pa.Table, steps: pa.Table) -> pa.Table:
     return sums.set_column(place, "held_up_ns", pa.array(shared_ns))
 
 
-def _sum_by_step_and_rank(rows: pa.Table) -> pa.Table:
+def _sum_by_step_and_rank(rows: CollectivesTable) -> pa.Table:
     """Return the columns of `held_up_by_step`, without a limit."""
     keys = ["step", "rank", "is_alone"]
     is_held_up = pc.greater(rows["held_up_ns"], 0)
     rows = rows.select(["step", "rank", "late_by_ns", "held_up_ns"]).filter(is_held_up)
     is_alone = pc.greater(rows["late_by_ns"], 0)
-    rows = rows.append_column("is_alone", is_alone)
-    groups = rows.group_by(keys, use_threads=False)
+    with_is_alone = rows.append_column("is_alone", is_alone)
+    groups = with_is_alone.group_by(keys, use_threads=False)
     sums = groups.aggregate([("held_up_ns", "sum")])
     sums = sums.rename_columns([*keys, "held_up_ns"])
     return sums.sort_by([(key, "ascending") for key in keys])
 
 
-def _shortest_windows(steps: pa.Table, numbers: Int64) -> Int64:
+def _shortest_windows(steps: StepsTable, numbers: Int64) -> Int64:
     """Return the shortest window over ranks of each of some sorted steps, ns."""
     wanted = pa.array(numbers)
     is_wanted = pc.is_in(steps["step"], value_set=wanted)

@@ -316,8 +316,10 @@ class StepTable(Struct, frozen=True, dict=True):
 
         Numbers of steps need not ascend with time.
         """
-        by_time = [(name, "ascending") for name in ("rank", "start_ns", "step")]
-        rows = self.run.breakdown().sort_by(by_time)
+        rows = self.run.breakdown()
+        rows = rows.sort_by(
+            [("rank", "ascending"), ("start_ns", "ascending"), ("step", "ascending")]
+        )
         return rows.combine_chunks()
 
     @property
@@ -391,7 +393,7 @@ class StepTable(Struct, frozen=True, dict=True):
         names = ("transfer_ns", "message_bytes", "bus_bytes")
         sums: dict[str, Float64 | None] = dict.fromkeys(names)
         for name in {*sums} - self.outdated_columns:
-            values = rows[name]
+            values = rows.column(name)
             if rows.num_rows and not values.null_count:
                 sums_of_steps = np.bincount(columns, values.to_numpy(), self.n_steps)
                 sums[name] = sums_of_steps.astype(np.float64)

@@ -17,6 +17,7 @@ from nsyspipe.model.definitions import ANALYZE_AGAIN, DEFINITIONS_VERSION, lates
 from nsyspipe.model.names import few, listed
 from nsyspipe.model.problems import MIXED_RUNS, MORE_STEPS
 from nsyspipe.model.table import TableSchema
+from nsyspipe.model.typed_tables import CollectivesColumn, RanksColumn
 from nsyspipe.run.run import Run
 from nsyspipe.run.work import Work, has_whole_graphs, missing_ranks, n_steps, source_of_steps
 
@@ -249,7 +250,7 @@ def _is_same_capture(before: Run, now: Run) -> bool:
     step_time_now = now.summary()["step_time_ns"]
     if not step_time_before.equals(step_time_now):
         return False
-    columns = ["rank", "pid", "n_kernels"]
+    columns: list[RanksColumn] = ["rank", "pid", "n_kernels"]
     ranks_before = before.ranks.select(columns)
     ranks_now = now.ranks.select(columns)
     return bool(ranks_before.equals(ranks_now))
@@ -343,7 +344,9 @@ def _collectives_of_captures(runs: Sequence[Run]) -> dict[str, list[float]]:
     """
     datatypes = [run.collectives()["datatype"] for run in runs]
     are_datatypes_known = not any(column.null_count for column in datatypes)
-    columns = ("collective", "datatype") if are_datatypes_known else ("collective",)
+    columns: list[CollectivesColumn] = ["collective"]
+    if are_datatypes_known:
+        columns.append("datatype")
     counts = [collectives_per_step(run, columns) for run in runs if n_steps(run)]
     numbers_by_sort = {}
     for sort in sorted({*chain(*counts)}):
@@ -359,7 +362,7 @@ def _has_different_kernels(runs: Sequence[Run]) -> bool:
 
 
 def collectives_per_step(
-    run: Run, by: Sequence[str] = ("collective", "datatype")
+    run: Run, by: Sequence[CollectivesColumn] = ("collective", "datatype")
 ) -> dict[str, float]:
     """Return how many collectives of each sort a rank has per summary step."""
     rows = run.collectives()

@@ -196,7 +196,7 @@ def per_step(table: StepTable, name: str) -> Float64 | str:
 
 def _pooled_value(table: StepTable, figure: Figure) -> Float64 | str:
     """Return the one value of a capture without steps; in words why there is none."""
-    pooled = table.run.summary()[figure.column][0].as_py()
+    pooled = table.run.summary().column(figure.column)[0].as_py()
     if pooled is None:
         return _why_null(table, figure)
     return np.array([pooled], np.float64)

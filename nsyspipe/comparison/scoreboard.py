@@ -581,7 +581,7 @@ class Scoreboard(NamedTables):
     def _metric_columns(self, side: Side) -> dict[str, float | None]:
         """Return the metrics of the summary, as means over captures; None if they are outdated."""
         captures = self._tables[side.label]
-        summaries = [run.summary().to_pylist()[0] for run in side.runs]
+        summaries: list[Mapping[str, Any]] = [run.summary().to_pylist()[0] for run in side.runs]
         columns = {}
         for metric in _SHOWN_METRICS:
             mean = mean_of(summary[metric.column] for summary in summaries)

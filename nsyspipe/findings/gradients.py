@@ -21,6 +21,10 @@ from nsyspipe.findings.model import (
     select_rows,
 )
 from nsyspipe.findings.slow_link import judge_link, not_judged
+from nsyspipe.model.typed_tables import (
+    CommOperationsTable,
+    PhasesTable,
+)
 
 # How gradients are sent matters from this share of step time on.
 _MIN_SAVING_SHARE_OF_STEP = 0.01
@@ -160,7 +164,7 @@ def _measure_all_reduces(rows: pa.Table) -> _AllReduces:
     return _AllReduces(longest_ns, max_number)
 
 
-def _hiding_parts(evidence: Evidence, backward: pa.Table) -> dict[str, float]:
+def _hiding_parts(evidence: Evidence, backward: PhasesTable) -> dict[str, float]:
     """Return the time of the backward pass that could hide an all-reduce, per step, by part.
 
     That is its time on the device except exposed communication, with the idle time before it, or
@@ -410,7 +414,7 @@ def _transfer_of_wide_gradients(evidence: Evidence) -> float:
 class _Passes(NamedTuple):
     """What the backward passes of steps send."""
 
-    rows: pa.Table
+    rows: CommOperationsTable
     # One row for each rank, step and pass, with the number and the bytes of its messages.
     sums: pa.Table
     n_per_step: int

@@ -16,6 +16,9 @@ from nsyspipe.findings.model import Bound, Evidence, aggregate_by, fill_zero
 from nsyspipe.model.names import listed, printable
 from nsyspipe.model.schema import IDLE_CAUSES
 from nsyspipe.model.table import Float64, Int64
+from nsyspipe.model.typed_tables import (
+    StepsTable,
+)
 
 # All rules about idle time judge alike: the rank that the others wait for decides whether a rule
 # fires, and all ranks together decide what it saves. If ranks synchronize, the other ranks fill
@@ -82,13 +85,13 @@ class _Cause(NamedTuple):
 
     column: str
     # The steps, with the cause in its column.
-    steps: pa.Table
+    steps: StepsTable
     gone: _Gone
 
     @property
     def ns(self) -> Float64:
         """The cause on each row of the steps."""
-        cause_ns: Float64 = self.steps[self.column].to_numpy()
+        cause_ns: Float64 = self.steps.column(self.column).to_numpy()
         return cause_ns
 
     def mean_by_rank(self) -> dict[int, float]:
@@ -139,9 +142,9 @@ def measure_idle(
     lies in no bubble.
     """
     steps = evidence.steps if excluded is None else _exclude(evidence.steps, column, excluded)
-    if not steps.num_rows or steps[column].null_count:
+    if not steps.num_rows or steps.column(column).null_count:
         return None
-    gone = _find_gone(evidence, steps[column].to_numpy(), removed)
+    gone = _find_gone(evidence, steps.column(column).to_numpy(), removed)
     cause = _Cause(column, steps, gone)
     has_other_ranks = evidence.n_ranks > 1
     if has_other_ranks and not evidence.are_groups_known:
@@ -179,10 +182,10 @@ def idle_figures(evidence: Evidence, column: str, idle: Idle) -> dict[str, Any]:
     return figures
 
 
-def _exclude(steps: pa.Table, column: str, part: str) -> pa.Table:
+def _exclude(steps: StepsTable, column: str, part: str) -> pa.Table:
     """Return the steps with a column less a part of it. A part that is not known counts as 0."""
-    part_ns = fill_zero(steps[part])
-    rest_ns = pc.subtract(steps[column], part_ns)
+    part_ns = fill_zero(steps.column(part))
+    rest_ns = pc.subtract(steps.column(column), part_ns)
     place = steps.column_names.index(column)
     return steps.set_column(place, column, rest_ns)
 

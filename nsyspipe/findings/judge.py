@@ -147,7 +147,7 @@ def _note_skipped(check: SkippedCheck, rules: str) -> Problem:
 
 def _why_not_silent(evidence: Evidence, columns: Iterable[str]) -> NotJudged | None:
     """Return that a rule without a finding is not judged, if columns it needs are not known."""
-    unknown = [column for column in columns if evidence.steps[column].null_count]
+    unknown = [column for column in columns if evidence.steps.column(column).null_count]
     if not unknown:
         return None
     words = [_WORDS.get(column, column) for column in unknown]

@@ -13,6 +13,9 @@ from msgspec import Struct
 from nsyspipe.analysis.traffic import own_lateness
 from nsyspipe.model.names import listed, printable, ranges
 from nsyspipe.model.table import Int64
+from nsyspipe.model.typed_tables import (
+    CollectivesTable,
+)
 
 # The time of a rank that takes no part: later than all others, or negative before all others.
 _NEVER_NS = 2**62
@@ -65,7 +68,7 @@ class _HostDelays(NamedTuple):
 
 
 def find_late_node(
-    collectives: pa.Table, hosts_of: Mapping[int, str], clock_error_ns: int | None
+    collectives: CollectivesTable, hosts_of: Mapping[int, str], clock_error_ns: int | None
 ) -> LateNode | None:
     """Return the host that is late by the most in all steps together.
 
@@ -94,7 +97,7 @@ def find_late_node(
     return LateNode(hosts.names[latest], ranks, late_ns)
 
 
-def _own_late_operations(collectives: pa.Table) -> pa.Table:
+def _own_late_operations(collectives: CollectivesTable) -> pa.Table:
     """Return operations with known waiting, without ranks that wait for an earlier stage."""
     is_wait_known = pc.is_valid(collectives["wait_ns"])
     rows = own_lateness(collectives.filter(is_wait_known))
@@ -164,7 +167,7 @@ def number_collectives(rows: pa.Table) -> Int64:
     return collective
 
 
-def collective_keys(rows: pa.Table) -> Int64:
+def collective_keys(rows: CollectivesTable) -> Int64:
     """Return step, communicator and last start of the collective of each operation, as rows."""
     comm_ids = rows["comm_id"].cast(pa.string())
     comm_ids = pc.fill_null(comm_ids, "")

@@ -14,9 +14,12 @@ from nsyspipe.analysis.traffic import held_up_by_step
 from nsyspipe.findings.late_node import collective_keys
 from nsyspipe.findings.model import Evidence
 from nsyspipe.model.table import Flags, Float64, Int64
+from nsyspipe.model.typed_tables import (
+    CollectivesTable,
+)
 
 
-def saving_of_all(evidence: Evidence, collectives: pa.Table) -> dict[str, float]:
+def saving_of_all(evidence: Evidence, collectives: CollectivesTable) -> dict[str, float]:
     """Return what all late ranks together can save at most, by part.
 
     `collectives` are as `own_lateness` returns them.
@@ -93,7 +96,7 @@ def _slowed_by_hidden_waits(evidence: Evidence) -> Float64:
     return evidence.slowed_ns(hidden_wait_ns, is_most=True)
 
 
-def _delay_parts(evidence: Evidence, collectives: pa.Table) -> dict[str, float]:
+def _delay_parts(evidence: Evidence, collectives: CollectivesTable) -> dict[str, float]:
     """Return how much longer a step is because ranks come late, by part, the mean over steps.
 
     The most of a rank counts in each step, but at most what is waited for in all. Parts are less
@@ -112,7 +115,7 @@ def _delay_parts(evidence: Evidence, collectives: pa.Table) -> dict[str, float]:
     return parts
 
 
-def _delays_ns(evidence: Evidence, collectives: pa.Table) -> Float64:
+def _delays_ns(evidence: Evidence, collectives: CollectivesTable) -> Float64:
     """Return the most that a rank is delayed in each step, at most what is waited for in all."""
     steps = np.unique(evidence.step_of_row)
     is_wait_known = pc.is_valid(collectives["wait_ns"])

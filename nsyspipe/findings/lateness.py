@@ -25,6 +25,9 @@ from nsyspipe.findings.model import (
 )
 from nsyspipe.model.problems import MORE_STEPS
 from nsyspipe.model.table import Int64
+from nsyspipe.model.typed_tables import (
+    CollectivesTable,
+)
 
 _STAGES_NOT_KNOWN = (
     "ranks that send to each other may wait by design, and without the calls of NCCL it is unknown "
@@ -64,7 +67,7 @@ class Lateness(Struct, frozen=True):
     """How late ranks are by themselves."""
 
     # As `own_lateness` returns them.
-    collectives: pa.Table
+    collectives: CollectivesTable
     # The same without delays that ranks only pass on.
     own_delays: pa.Table
     # How long others wait for each rank in each step, as `sum_held_up` returns it of own delays.

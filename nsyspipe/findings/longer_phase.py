@@ -11,6 +11,10 @@ from msgspec import Struct
 from nsyspipe.findings.lateness import mean_excess
 from nsyspipe.findings.model import Evidence, fill_zero, select_rows
 from nsyspipe.model.table import Int64
+from nsyspipe.model.typed_tables import (
+    PhasesTable,
+    StepsTable,
+)
 
 # A phase is named if it has more than this part of what a rank takes longer.
 MIN_PART_OF_PHASE = 0.6
@@ -73,7 +77,7 @@ def find_longer_phase(evidence: Evidence, rank: int, numbers: Int64) -> LongerPh
     return LongerPhase(name, excess_ns, is_idle)
 
 
-def _measure_excess(phases: pa.Table, steps: pa.Table, rank: int) -> _Excess:
+def _measure_excess(phases: PhasesTable, steps: StepsTable, rank: int) -> _Excess:
     """Measure on the device, or on the host if the time of a rank on the device is not known."""
     device_ns = _device_time(phases)
     if device_ns.null_count:
@@ -90,7 +94,7 @@ def _measure_excess(phases: pa.Table, steps: pa.Table, rank: int) -> _Excess:
     return _Excess(by_phase, max(input_ns, 0.0), is_of_device=True)
 
 
-def _excess_by_phase(phases: pa.Table, time_ns: pa.ChunkedArray, rank: int) -> dict[str, float]:
+def _excess_by_phase(phases: PhasesTable, time_ns: pa.ChunkedArray, rank: int) -> dict[str, float]:
     """Return what a rank takes longer than the others in each phase."""
     is_of_rank = pc.equal(phases["rank"], rank)
     names = phases["phase"].unique().to_pylist()
@@ -102,7 +106,7 @@ def _excess_by_phase(phases: pa.Table, time_ns: pa.ChunkedArray, rank: int) -> d
     return by_phase
 
 
-def _device_time(phases: pa.Table) -> pa.ChunkedArray:
+def _device_time(phases: PhasesTable) -> pa.ChunkedArray:
     """Return the time of each phase on the device, with idle time, without exposed communication.
 
     Null if it is not known.

@@ -27,6 +27,15 @@ from nsyspipe.model import schema
 from nsyspipe.model.names import is_nccl_communicator
 from nsyspipe.model.problems import CATALOGUE, IN_GRAPHS, WITH_BLOBS
 from nsyspipe.model.table import Flags, Float64, Int64
+from nsyspipe.model.typed_tables import (
+    KernelsTable,
+    LinksTable,
+    PhasesTable,
+    StepsTable,
+    StragglersTable,
+    TrafficRow,
+    TrafficTable,
+)
 
 
 class Finding(Struct, frozen=True):
@@ -199,16 +208,16 @@ class Evidence(Struct, frozen=True, dict=True):
     # The one row of `schema.SUMMARY`.
     summary: Mapping[str, Any]
     # `schema.STEPS` of the summary steps, and of all steps.
-    steps: pa.Table
+    steps: StepsTable
     all_steps: pa.Table
     # `schema.PHASES` of the summary steps.
-    phases: pa.Table
+    phases: PhasesTable
     # `schema.COLLECTIVES` of all steps.
     all_collectives: pa.Table
-    stragglers: pa.Table
+    stragglers: StragglersTable
     # `schema.KERNEL_COSTS`.
-    kernels: pa.Table
-    traffic: pa.Table = field(default_factory=schema.TRAFFIC.empty)
+    kernels: KernelsTable
+    traffic: TrafficTable = field(default_factory=schema.TRAFFIC.empty)
     # Mean idle time per step by the API call that the host was blocked in, largest first.
     blocked_ns_by_call: Mapping[str, float] = field(default_factory=dict)
     skipped_steps: tuple[int, ...] = ()
@@ -221,7 +230,7 @@ class Evidence(Struct, frozen=True, dict=True):
     # The models of the GPUs, each once.
     gpu_names: tuple[str, ...] = ()
     # From NCCL's log and the topology.
-    links: pa.Table | None = None
+    links: LinksTable | None = None
     # ``NCCL_*`` that NCCL took from the environment, by its log.
     nccl_settings: Mapping[str, str] | None = None
     # Training variables of the programs, by the reports or a sidecar. None if they were not
@@ -279,10 +288,10 @@ class Evidence(Struct, frozen=True, dict=True):
     # Roles of the traffic
 
     @cached_property
-    def _traffic_by_rank(self) -> list[dict[str, Any]]:
+    def _traffic_by_rank(self) -> list[TrafficRow]:
         is_of_rank = pc.is_valid(self.traffic["rank"])
         rows = self.traffic.drop_columns("ranks").filter(is_of_rank)
-        return list(rows.to_pylist())
+        return rows.to_pylist()
 
     @cached_property
     def roles(self) -> list[str]:
@@ -303,7 +312,7 @@ class Evidence(Struct, frozen=True, dict=True):
         is_row_of_role = is_of_role[kinds.codes, communicators.codes]
         return operations.filter(pa.array(is_row_of_role))
 
-    def traffic_of_role(self, role: str, *collectives: str) -> list[dict[str, Any]]:
+    def traffic_of_role(self, role: str, *collectives: str) -> list[TrafficRow]:
         """Return the rows of `traffic` of a role, each of one rank.
 
         They are those of some collectives, or of all without names.
@@ -697,11 +706,11 @@ class Evidence(Struct, frozen=True, dict=True):
 
     def columns(self, *names: str) -> Iterator[Float64]:
         """Yield columns of `steps`. What is not known counts as 0."""
-        return (fill_zero(self.steps[name]).to_numpy() for name in names)
+        return (fill_zero(self.steps.column(name)).to_numpy() for name in names)
 
     def mean(self, column: str) -> float | None:
         """Return the mean of a column of `steps`; None if a value is null, or without steps."""
-        total = pc.sum(self.steps[column], skip_nulls=False, min_count=1).as_py()
+        total = pc.sum(self.steps.column(column), skip_nulls=False, min_count=1).as_py()
         if total is None:
             return None
         mean: float = total / self.steps.num_rows

@@ -35,6 +35,9 @@ from nsyspipe.findings.model import (
     Saving,
     select_rows,
 )
+from nsyspipe.model.typed_tables import (
+    LinksTable,
+)
 from nsyspipe.nsys.command_words import OF_LINKS
 from nsyspipe.nsys.settings import is_costly, writes_log
 
@@ -181,7 +184,7 @@ def _is_nvlink_assumed(evidence: Evidence, verdict: LinkVerdict) -> bool:
     return not is_between_hosts and not _has_topology(evidence.links)
 
 
-def _has_topology(links: pa.Table | None) -> bool:
+def _has_topology(links: LinksTable | None) -> bool:
     return links is not None and links["path"].null_count < links.num_rows
 
 
@@ -447,7 +450,7 @@ def _find_forced_link(evidence: Evidence) -> _ForcedLink | None:
 
 
 def _find_slow_link_inside_hosts(
-    links: pa.Table, network: SlowestLink, rows: Sequence[Mapping[str, Any]]
+    links: LinksTable, network: SlowestLink, rows: Sequence[Mapping[str, Any]]
 ) -> SlowestLink | None:
     """Return the slow link inside hosts, if the network between them is not slow."""
     if _is_kind_slow("net", rows):

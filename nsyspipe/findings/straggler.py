@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
 
@@ -34,6 +33,9 @@ from nsyspipe.findings.model import (
     select_rows,
 )
 from nsyspipe.model.names import listed, ranges
+from nsyspipe.model.typed_tables import (
+    StragglersTable,
+)
 
 # Delays are mostly for late launches if these have this part of them.
 MIN_PART_OF_HOST = 0.6
@@ -249,7 +251,9 @@ def _rank_figures(
     return figures | _figures_of_worst(evidence.stragglers, lateness, late)
 
 
-def _figures_of_worst(stragglers: pa.Table, lateness: Lateness, late: LateRanks) -> dict[str, Any]:
+def _figures_of_worst(
+    stragglers: StragglersTable, lateness: Lateness, late: LateRanks
+) -> dict[str, Any]:
     """Return how late the worst rank is, in how many steps, and the waiting that it causes."""
     worst = _straggler_row(stragglers, late.worst)
     steps_held_up = late.steps_of[late.worst]
@@ -262,7 +266,7 @@ def _figures_of_worst(stragglers: pa.Table, lateness: Lateness, late: LateRanks)
     }
 
 
-def _straggler_row(stragglers: pa.Table, rank: int) -> dict[str, Any]:
+def _straggler_row(stragglers: StragglersTable, rank: int) -> dict[str, Any]:
     rows_of_rank = select_rows(stragglers, "rank", rank)
     rows: list[dict[str, Any]] = rows_of_rank.to_pylist()
     return rows[-1]

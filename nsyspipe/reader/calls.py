@@ -17,6 +17,10 @@ from nsyspipe.analysis.attribution import are_among, filled
 from nsyspipe.analysis.intervals import EMPTY
 from nsyspipe.model import canonical
 from nsyspipe.model.table import Flags, Int64
+from nsyspipe.model.typed_tables import (
+    BlockingCopiesOfReportTable,
+    HostCallsOfReportTable,
+)
 from nsyspipe.reader.facts import ReportFacts
 from nsyspipe.reader.host_copies import (
     DTOH_KIND,
@@ -131,7 +135,7 @@ class Calls(Struct, frozen=True):
     # for an event are left out, because the stream of the event is not known.
     waits: pa.Table
     # `canonical.BLOCKING_COPIES`, None if copies or their calls were not recorded.
-    blocking_copies: pa.Table | None = None
+    blocking_copies: BlockingCopiesOfReportTable | None = None
     # Of the correlation IDs.
     zones: Mapping[str, Zones] = field(default_factory=dict)
 
@@ -349,7 +353,7 @@ def _without_version(names: Iterable[str]) -> pa.StringArray:
     return pa.array(short_names, pa.string())
 
 
-def _in_order(calls: pa.Table) -> pa.Table:
+def _in_order(calls: HostCallsOfReportTable) -> pa.Table:
     """Return calls in order of start and end."""
     starts_ns = calls["start_ns"].to_numpy()
     ends_ns = calls["end_ns"].to_numpy()

@@ -27,6 +27,10 @@ from nsyspipe.model.comm_kernels import (
 )
 from nsyspipe.model.names import kernel_label
 from nsyspipe.model.table import Int64
+from nsyspipe.model.typed_tables import (
+    CalledOfReportTable,
+    KernelsOfReportTable,
+)
 from nsyspipe.reader.calls import Strings, read_launches, read_strings
 from nsyspipe.reader.ranges import read_ranges_again
 from nsyspipe.reader.report import (
@@ -322,7 +326,7 @@ def _matching_ids(
     return [string_id for string_id, text in texts.items() if pattern.search(text)]
 
 
-def _uncounted(kernels: pa.Table, names: Mapping[int, str]) -> tuple[str, ...]:
+def _uncounted(kernels: KernelsOfReportTable, names: Mapping[int, str]) -> tuple[str, ...]:
     """Return the labels of kernels that look like communication and do not count as such."""
     labels = _labels(names)
     suspect_ids = [name_id for name_id, label in labels.items() if _is_suspect(label)]
@@ -457,7 +461,7 @@ def with_communication(
     return operations, called
 
 
-def _with_streams(report: Report, launches: pa.Table) -> pa.Table:
+def _with_streams(report: Report, launches: CalledOfReportTable) -> pa.Table:
     """Add the streams of copies.
 
     They are read in a second pass over few rows, because the table of all copies would be too large

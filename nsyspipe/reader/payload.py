@@ -20,6 +20,9 @@ from nsyspipe.analysis.attribution import filled
 from nsyspipe.model.canonical import COMM_SIZES, PAYLOADS
 from nsyspipe.model.names import bare_name
 from nsyspipe.model.table import Flags, Int64
+from nsyspipe.model.typed_tables import (
+    CommCallsOfReportTable,
+)
 from nsyspipe.reader.calls import Strings
 from nsyspipe.reader.host_copies import joint_codes, paired_codes
 from nsyspipe.reader.ranges import DOMAIN_ROW, names_of_rows, of_domains
@@ -540,7 +543,7 @@ def _describes_size(fields: Collection[str]) -> bool:
     return any(needed.issubset(fields) for needed in _SIZE_FIELDS)
 
 
-def communicator_sizes(payloads: Payloads, comm_calls: pa.Table) -> Int64:
+def communicator_sizes(payloads: Payloads, comm_calls: CommCallsOfReportTable) -> Int64:
     """Return the number of ranks of the communicator of each call of `canonical.COMM_CALLS`.
 
     It is 0 if no payload has it.
@@ -589,7 +592,7 @@ def _known_sizes(comm_sizes: pa.Table, process_ids: Int64, comm_ids: Int64) -> I
     return np.array(sizes, np.int64)
 
 
-def _payloads_of_calls(table: pa.Table, comm_calls: pa.Table) -> Int64:
+def _payloads_of_calls(table: pa.Table, comm_calls: CommCallsOfReportTable) -> Int64:
     """Return the row of the payload of each call; -1 for none.
 
     A payload belongs to the range that the same thread opened at the same time.

@@ -16,6 +16,10 @@ from nsyspipe.model import canonical
 from nsyspipe.model.comm_kernels import comm_call_of
 from nsyspipe.model.names import is_library_domain
 from nsyspipe.model.table import Flags
+from nsyspipe.model.typed_tables import (
+    CommCallsOfReportTable,
+    RangesOfReportTable,
+)
 from nsyspipe.reader.calls import Strings
 from nsyspipe.reader.facts import only_values
 from nsyspipe.reader.report import NVTX, RUNTIME, TIME_LIMIT, Report, are_possible, process_of
@@ -56,7 +60,7 @@ class Ranges(Struct, frozen=True):
     # Ranges of NCCL, by their text or their domain.
     n_nccl: int = 0
     # `canonical.COMM_CALLS`: calls that communicate, in any domain.
-    comm_calls: pa.Table = field(default_factory=canonical.COMM_CALLS.empty)
+    comm_calls: CommCallsOfReportTable = field(default_factory=canonical.COMM_CALLS.empty)
 
 
 def read_ranges(
@@ -269,7 +273,7 @@ def of_domains(rows: pa.Table, domains: pa.Table, is_wanted: Callable[[str], boo
     return is_inside
 
 
-def _matching(ranges: pa.Table, pattern: str) -> Flags:
+def _matching(ranges: RangesOfReportTable, pattern: str) -> Flags:
     """Tell which ranges have a text that a pattern matches."""
     texts = ranges["text"].combine_chunks()
     is_hit_by_text = pc.match_substring_regex(texts.dictionary, pattern)

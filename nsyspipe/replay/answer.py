@@ -26,6 +26,9 @@ from nsyspipe.model.columns import flag, ns, per_s, percent, text
 from nsyspipe.model.options import plain_number
 from nsyspipe.model.problems import problem
 from nsyspipe.model.table import FLOAT, TableSchema
+from nsyspipe.model.typed_tables import (
+    FindingsTable,
+)
 from nsyspipe.replay.assumptions import assumptions
 from nsyspipe.replay.knobs import LINKS, Knobs, knobs_of
 from nsyspipe.replay.opening import opened_replay
@@ -346,7 +349,7 @@ def _menu_order(scenario: Scenario) -> tuple[bool, float]:
 
 
 def _read_advice(run: Run, opened: Replay | str) -> _Advice:
-    judged = run.judged_findings().to_pylist()
+    judged: list[dict[str, Any]] = [{**row} for row in run.judged_findings().to_pylist()]
     findings = _limit_bounds(run, judged, opened)
     bounds = {row["id"]: row["saving_ns_per_step"] for row in findings}
     conditional = {row["id"] for row in findings if is_conditional(row)}
@@ -617,7 +620,7 @@ class AnsweredRun(ReportRun):
         return findings
 
 
-def with_expected_savings(run: Run, findings: pa.Table) -> pa.Table:
+def with_expected_savings(run: Run, findings: FindingsTable) -> pa.Table:
     """Return findings with the simulated saving of each one's advice, in `findings.judge.in_order`.
 
     The expected saving is the captured minus the predicted step time, a mean over steps as for the
@@ -630,7 +633,7 @@ def with_expected_savings(run: Run, findings: pa.Table) -> pa.Table:
     ``replay_conditional_ns_per_step``.
     """
     promised = nvlink_promise(run.header.gpu_names)
-    rows = findings.to_pylist()
+    rows: list[dict[str, Any]] = [{**row} for row in findings.to_pylist()]
     changes = {row["id"]: advised_change(row["id"], promised) for row in rows}
     if not any(changes.values()) and _TRANSFER_RULES.isdisjoint(changes):
         return findings

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
@@ -17,6 +16,10 @@ from nsyspipe.errors import OptionError
 from nsyspipe.model.names import grouped, is_nccl_communicator
 from nsyspipe.model.problems import EXPORT_AGAIN, IN_GRAPHS, NO_SIZES, WITH_BLOBS
 from nsyspipe.model.table import Flags, Int64
+from nsyspipe.model.typed_tables import (
+    CollectivesTable,
+    TrafficTable,
+)
 from nsyspipe.replay import refusals, starving
 from nsyspipe.replay.gradients import gradients_of
 from nsyspipe.replay.program import captured_program
@@ -98,7 +101,7 @@ def _prepare_replay(
     )
 
 
-def _roles_of_uses(traffic: pa.Table) -> _Roles:
+def _roles_of_uses(traffic: TrafficTable) -> _Roles:
     """Return the parallelism of each use of a communicator."""
     roles = {}
     uses = traffic.select(["communicator", "collective", "role"])
@@ -200,7 +203,7 @@ def _read_messages(run: Run, first_rank: RankTimeline) -> list[_Message]:
     is_first_rank = pc.field("rank") == first_rank_number
     table = run.collectives().filter(is_first_rank)
     names = ("step", "seq", "message_bytes", "datatype", "comm_id", "collective")
-    columns = [table[name].to_pylist() for name in names]
+    columns = [table.column(name).to_pylist() for name in names]
     message_at = {}
     for step, seq, *message in zip(*columns, strict=True):
         message_at[step, seq] = _Message(*message)
@@ -290,7 +293,7 @@ def _recorded_bandwidths(run: Run, role_of: _Roles) -> dict[str, float | None]:
     return bandwidths
 
 
-def _transfers_of_uses(collectives: pa.Table) -> list[dict[str, Any]]:
+def _transfers_of_uses(collectives: CollectivesTable) -> list[dict[str, Any]]:
     """Return the sums of bytes x factor and of transfer times for each use of a communicator."""
     is_transfer = pc.not_equal(collectives["transfer_ns"], 0)
     has_transfer = pc.fill_null(is_transfer, fill_value=True)

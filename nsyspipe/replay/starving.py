@@ -45,7 +45,7 @@ def starved_shares(run: Run) -> Float64:
     """Return the share of each rank's median step in which its GPU waits for launches."""
     steps = run.breakdown()
     rank = steps["rank"].to_numpy()
-    waits_ns = [pc.fill_null(steps[column], 0).to_numpy() for column in _CAUSES]
+    waits_ns = [pc.fill_null(steps.column(column), 0).to_numpy() for column in _CAUSES]
     wait_ns = np.sum(waits_ns, axis=0)
     wall_ns = steps["wall_ns"].to_numpy()
     shares = wait_ns / wall_ns

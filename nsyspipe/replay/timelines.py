@@ -14,6 +14,10 @@ from nsyspipe.analysis.attribution import filled
 from nsyspipe.analysis.intervals import places_in_runs
 from nsyspipe.model.names import PHASES
 from nsyspipe.model.table import Flags, Float64, Int64
+from nsyspipe.model.typed_tables import (
+    EventsTable,
+    StepsTable,
+)
 from nsyspipe.run.run import Run
 
 # Times before and after all times of a run. An operation whose launch was not recorded has the
@@ -179,7 +183,7 @@ def _edges_of_stretch(grid: _StepGrid, stretch: slice) -> Int64:
     return edges_of_ranks.T
 
 
-def _step_grid(steps: pa.Table, ranks: Sequence[int]) -> _StepGrid | None:
+def _step_grid(steps: StepsTable, ranks: Sequence[int]) -> _StepGrid | None:
     """Arrange rows of steps by rank and step. Return None if a rank lacks a step of another."""
     rank = steps["rank"].to_numpy()
     step = steps["step"].to_numpy()
@@ -252,7 +256,7 @@ def rank_timelines(run: Run, windows: ReplayWindows) -> list[RankTimeline]:
 class _Events:
     """The columns of a rank's events, as arrays, and which of the events are in the windows."""
 
-    def __init__(self, table: pa.Table, first_edge: int, last_edge: int) -> None:
+    def __init__(self, table: EventsTable, first_edge: int, last_edge: int) -> None:
         self.table = table
         self.start: Int64 = table["start_ns"].to_numpy()
         self.end: Int64 = table["end_ns"].to_numpy()

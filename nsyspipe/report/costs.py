@@ -9,7 +9,6 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 from msgspec.structs import replace
 
 from nsyspipe.analysis.kernels import COLLECTIVES, KERNELS, TABLES, TRAFFIC
@@ -24,6 +23,9 @@ from nsyspipe.analysis.traffic import (
 )
 from nsyspipe.model.figures import RATES
 from nsyspipe.model.names import few, printable, ranges
+from nsyspipe.model.typed_tables import (
+    TrafficTable,
+)
 from nsyspipe.report.blocks import Field, Table, barred, of, table_of
 from nsyspipe.report.files import head_of
 from nsyspipe.report.units import (
@@ -70,7 +72,7 @@ def cost_tables(run: Run, n_shown: int, *names: str) -> dict[str, Table]:
 
     A table without rows is left out.
     """
-    costs = run.costs().to_pylist()
+    costs: list[Row] = [{**row} for row in run.costs().to_pylist()]
     tables = {}
     for name in names or TABLES:
         rows = [row for row in costs if row["table"] == name]
@@ -249,14 +251,14 @@ def _wait_cell(row: Row) -> str:
     return ms_text(row["wait_ns_per_step"])
 
 
-def is_more_than_data(traffic: pa.Table) -> bool:
+def is_more_than_data(traffic: TrafficTable) -> bool:
     """Tell whether communication serves anything but the gradients of whole models."""
     roles = {*parallelism(traffic)}
     return not roles <= {DATA, OTHER}
 
 
 def traffic_text(
-    traffic: pa.Table, n_ranks: int, world_size: int | None, exposed_ns: float | None
+    traffic: TrafficTable, n_ranks: int, world_size: int | None, exposed_ns: float | None
 ) -> str | None:
     """Return what communication serves, over how many ranks, and what is exposed most.
 
@@ -303,7 +305,7 @@ def _degree_text(group: Dimension) -> str:
     return f"{group} (ranks {groups_text})"
 
 
-def _most_exposed_text(traffic: pa.Table, n_ranks: int, exposed_ns: float) -> str:
+def _most_exposed_text(traffic: TrafficTable, n_ranks: int, exposed_ns: float) -> str:
     """Return which parallelism, else which collective, has most of the exposed communication.
 
     Empty if there is only one.
@@ -331,7 +333,7 @@ def _most_exposed_text(traffic: pa.Table, n_ranks: int, exposed_ns: float) -> st
 
 
 def _exposed_parts(
-    traffic: pa.Table, key: str, n_ranks: int, exposed_ns: float | None
+    traffic: TrafficTable, key: str, n_ranks: int, exposed_ns: float | None
 ) -> dict[str, float]:
     """Return exposed time by role or collective, as parts that sum to all of it.
 

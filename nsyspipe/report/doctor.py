@@ -7,13 +7,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import asdict
 from functools import partial
 from operator import itemgetter
-from typing import Any, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 import pyarrow.compute as pc
 from msgspec import structs
 
 from nsyspipe.model.figures import METRICS
 from nsyspipe.model.names import few, grouped, listed
+from nsyspipe.model.typed_tables import RunsColumn
 from nsyspipe.nsys.machine import Check
 from nsyspipe.report.blocks import (
     Block,
@@ -39,9 +40,9 @@ from nsyspipe.store.index import StoredRuns, Unreadable
 from nsyspipe.version import __version__
 
 _STEP_TIME = METRICS["step_time"]
-_CAPTURED = "captured_at_utc"
+_CAPTURED: Final = "captured_at_utc"
 # Of the rows of a store.
-_RUN_COLUMNS = [
+_RUN_COLUMNS: list[RunsColumn] = [
     "run_id",
     "label",
     _CAPTURED,
@@ -49,7 +50,7 @@ _RUN_COLUMNS = [
     "n_processes",
     "world_size",
     "n_summary_steps",
-    _STEP_TIME.column,
+    "step_time_ns",
 ]
 _HEAD = {"schema_version": 1, "tool_version": __version__}
 # Columns of characters. A narrower terminal gets fewer columns of a table.
@@ -255,7 +256,7 @@ def store_document(stored: StoredRuns) -> dict[str, Any]:
 def _run_rows(stored: StoredRuns) -> list[dict[str, Any]]:
     """Return the rows of the runs of a store, with the time of a capture as text."""
     runs = stored.runs.select(_RUN_COLUMNS)
-    times = pc.strftime(runs[_CAPTURED], "%Y-%m-%dT%H:%M:%SZ")
+    times = pc.strftime(runs.column(_CAPTURED), "%Y-%m-%dT%H:%M:%SZ")
     place = _RUN_COLUMNS.index(_CAPTURED)
     runs = runs.set_column(place, _CAPTURED, times)
     return cast("list[dict[str, Any]]", runs.to_pylist())

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nsyspipe.errors import OptionError, short_repr
 from nsyspipe.model.options import check_flags, path_of
+from nsyspipe.model.typed_tables import RanksColumn
 from nsyspipe.report import files
 from nsyspipe.report.formats import Format, Steps, dumps, lazily
 from nsyspipe.version import __version__
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["dashboard", "document", "parquet", "write"]
 # Columns of `ranks` that only the Python API has.
-_NOT_IN_RANKS = ("device_ids", "clock_shift_ns")
+_NOT_IN_RANKS: tuple[RanksColumn, ...] = ("device_ids", "clock_shift_ns")
 
 
 def __dir__() -> list[str]:
@@ -317,7 +318,7 @@ def document(run: Run | RunDifference | Scoreboard | WhatIf) -> dict[str, Any]:
     if not isinstance(run, Run):
         made = _answer_formats(run)
         return json.loads(made.formats["json"].text())  # type: ignore[no-any-return]
-    (summary,) = run.summary().to_pylist()
+    summary: dict[str, Any] = {**run.summary().to_pylist()[0]}
     step_counts = {name: summary.pop(name) for name in ("n_steps", "n_summary_steps")}
     extremes = _extremes_by_rank(run, ("step_time_ns", *FIGURES_OF_RANKS))
     counts_and_figures = step_counts | {"skipped_steps": run.skipped_steps} | summary
@@ -351,7 +352,7 @@ def _extremes_by_rank(run: Run, figures: Iterable[str]) -> dict[str, dict[str, l
 
     If several ranks have the same value, the first rank is taken. None if no rank has a value.
     """
-    rows = run.rank_summary().to_pylist()
+    rows: list[dict[str, Any]] = [{**row} for row in run.rank_summary().to_pylist()]
     value_of_pair = itemgetter(1)
     extremes: dict[str, dict[str, list[float]] | None] = {}
     for name in figures:

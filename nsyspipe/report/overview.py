@@ -165,7 +165,7 @@ def rank_spread(run: Run) -> RankSpread | None:
     if run.header.n_ranks < 2 or not whole:  # noqa: PLR2004 - two ranks can differ
         return None
     figure_of_column = {figure.column: figure for figure in STEP_PARTS}
-    columns = [name for name in figure_of_column if not rows[name].null_count]
+    columns = [name for name in figure_of_column if not rows.column(name).null_count]
     means = rows.group_by("rank").aggregate([(name, "mean") for name in columns])
     spreads = {name: _spread(means[f"{name}_mean"]) for name in columns}
     if not spreads:

@@ -23,8 +23,15 @@ from nsyspipe.analysis.kernels import GRAPH
 from nsyspipe.errors import OutputError
 from nsyspipe.model.names import ranges
 from nsyspipe.model.options import OnProgress
-from nsyspipe.model.schema import STEPS
 from nsyspipe.model.table import Int64
+from nsyspipe.model.typed_tables import (
+    CollectivesTable,
+    EventsColumn,
+    EventsTable,
+    PhaseRangesColumn,
+    PhaseRangesTable,
+    StepsTable,
+)
 from nsyspipe.report.formats import Steps
 from nsyspipe.report.perfetto_packets import (
     FLOW,
@@ -42,9 +49,16 @@ from nsyspipe.run.run import Run, RunHeader
 from nsyspipe.version import __version__
 
 # Columns that a slice shows when it is selected.
-_STEP_NOTES = [name for name in STEPS.names if name not in {"rank", "start_ns", "end_ns"}]
-_RANGE_NOTES = ("step", "n_operations")
-_OPERATION_NOTES = ("step", "phase", "launch_ns", "correlation_id", "bytes", "collective", "seq")
+_RANGE_NOTES: tuple[PhaseRangesColumn, ...] = ("step", "n_operations")
+_OPERATION_NOTES: tuple[EventsColumn, ...] = (
+    "step",
+    "phase",
+    "launch_ns",
+    "correlation_id",
+    "bytes",
+    "collective",
+    "seq",
+)
 _COLLECTIVE_NOTES = (
     "comm_id",
     "datatype",
@@ -146,7 +160,7 @@ def _progress_in_ranks(on_progress: OnProgress | None, n_ranks: int) -> Callable
     return report_progress
 
 
-def _start_trace(file: BinaryIO, run: Run, steps: pa.Table) -> TraceWriter:
+def _start_trace(file: BinaryIO, run: Run, steps: StepsTable) -> TraceWriter:
     """Write the track of the run, which comes first, and return what writes the others."""
     shift_ns = _shift_ns(run)
     writer = TraceWriter(file, shift_ns)
@@ -211,7 +225,7 @@ def large_trace(run: Run, ranks: Collection[int]) -> str | None:
     return f"note: the trace of all steps takes about {size}, use {option} for fewer steps"
 
 
-def _run_slice(header: RunHeader, steps: pa.Table, shift_ns: int) -> pa.Table:
+def _run_slice(header: RunHeader, steps: StepsTable, shift_ns: int) -> pa.Table:
     """Return a slice over all steps, with notes about the run."""
     notes = {
         "run_id": shown(header.run_id),
@@ -281,15 +295,15 @@ class _RankTracks(Struct, frozen=True):
     writer: TraceWriter
     track: Track
     # The rows of `schema.STEPS` of this rank that are shown, in order of start.
-    steps: pa.Table
+    steps: StepsTable
     # Of the bins of the counters, ns.
     edges: Int64
 
     def write(
         self,
-        events: pa.Table,
-        ranges: pa.Table,
-        collectives: pa.Table,
+        events: EventsTable,
+        ranges: PhaseRangesTable,
+        collectives: CollectivesTable,
         step_names: pa.ChunkedArray | str,
     ) -> Iterator[int]:
         """Write all tracks, and yield how many operations are written so far.
@@ -302,7 +316,7 @@ class _RankTracks(Struct, frozen=True):
             "step"
         )
         starts, ends = _times(self.steps, "start_ns", "end_ns")
-        notes = self.steps.select(_STEP_NOTES)
+        notes = self.steps.drop_columns(["rank", "start_ns", "end_ns"])
         step_slices = slices(starts, ends, step_names, "step", notes)
         track = Track("steps", parent, about=about)
         group = self.writer.write_slices(track, step_slices)
@@ -312,7 +326,9 @@ class _RankTracks(Struct, frozen=True):
         self._write_derived(group, events, collectives)
         yield from self._write_streams(parent, events, collectives)
 
-    def _write_streams(self, parent: int, events: pa.Table, collectives: pa.Table) -> Iterator[int]:
+    def _write_streams(
+        self, parent: int, events: EventsTable, collectives: CollectivesTable
+    ) -> Iterator[int]:
         """Write the operations, a thread or several for each stream, and yield how many."""
         operations = _operation_slices(events, collectives)
         place = 0
@@ -335,7 +351,7 @@ class _RankTracks(Struct, frozen=True):
             lane_slices = table.take(pa.array(rows))
             self.writer.write_slices(lane_track, lane_slices)
 
-    def _write_host_ranges(self, group: int, ranges: pa.Table) -> None:
+    def _write_host_ranges(self, group: int, ranges: PhaseRangesTable) -> None:
         """Write the ranges of steps and phases on the CPU. A step holds its phases."""
         starts, ends = _times(ranges, "start_ns", "end_ns")
         is_phase = pc.is_valid(ranges["phase"])
@@ -346,7 +362,7 @@ class _RankTracks(Struct, frozen=True):
         host_slices = slices(starts, ends, _range_names(ranges), "host", notes)
         self._write_lanes(track, host_slices, lanes)
 
-    def _write_device_phases(self, group: int, ranges: pa.Table) -> None:
+    def _write_device_phases(self, group: int, ranges: PhaseRangesTable) -> None:
         """Write the operations of each phase as one slice, if it has some."""
         is_phase = pc.is_valid(ranges["phase"])
         has_operations = pc.is_valid(ranges["device_start_ns"])
@@ -364,7 +380,7 @@ class _RankTracks(Struct, frozen=True):
         lanes = disjoint_lanes(starts, ends)
         self._write_lanes(track, phase_slices, lanes)
 
-    def _write_launches(self, group: int, events: pa.Table) -> None:
+    def _write_launches(self, group: int, events: EventsTable) -> None:
         """Write when the CPU called what launches operations.
 
         How long a call took is not recorded with the operations. All operations of a graph have
@@ -384,7 +400,9 @@ class _RankTracks(Struct, frozen=True):
         call_slices = slices(call_ns, call_ns, calls["name"], "call", notes)
         self.writer.write_slices(track, call_slices)
 
-    def _write_derived(self, group: int, events: pa.Table, collectives: pa.Table) -> None:
+    def _write_derived(
+        self, group: int, events: EventsTable, collectives: CollectivesTable
+    ) -> None:
         """Write what is derived from the operations, inside the steps in which it is known."""
         compute = _busy_time(events, "compute")
         comm = _busy_time(events, "comm")
@@ -426,30 +444,30 @@ class _RankTracks(Struct, frozen=True):
         self.writer.write_slices(track, time_slices)
 
 
-def _range_names(ranges: pa.Table) -> pa.ChunkedArray:
+def _range_names(ranges: PhaseRangesTable) -> pa.ChunkedArray:
     """Return the phase of each range; the step if it has no phase."""
     step_names = _step_names(ranges)
     return pc.coalesce(ranges["phase"], step_names)
 
 
-def _busy_time(events: pa.Table, category: str) -> IntervalSet:
+def _busy_time(events: EventsTable, category: str) -> IntervalSet:
     """Return the time in which operations of a category run."""
     is_of_category = pc.equal(events["category"], category)
     operations = events.filter(is_of_category)
     return union(*_times(operations, "start_ns", "end_ns"))
 
 
-def _steps_with(steps: pa.Table, metric: str) -> IntervalSet:
+def _steps_with(steps: StepsTable, metric: str) -> IntervalSet:
     """Return the time of the steps of one rank in which a metric is known.
 
     Steps that touch are one interval.
     """
-    is_known = pc.is_valid(steps[metric])
+    is_known = pc.is_valid(steps.column(metric))
     known = steps.filter(is_known)
     return union(*_times(known, "start_ns", "end_ns"))
 
 
-def _waiting_time(collectives: pa.Table, steps: IntervalSet) -> IntervalSet:
+def _waiting_time(collectives: CollectivesTable, steps: IntervalSet) -> IntervalSet:
     """Return the wait time of one rank inside its steps.
 
     It is the union of the times from its start of a collective to the start of the last rank, or to
@@ -463,7 +481,7 @@ def _waiting_time(collectives: pa.Table, steps: IntervalSet) -> IntervalSet:
     return union(starts, wait_ends).intersect(steps)
 
 
-def bin_edges(steps: pa.Table) -> Int64:
+def bin_edges(steps: StepsTable) -> Int64:
     """Return the edges of the bins of the counters, ns. Empty without steps.
 
     They are the same for all ranks, and have the same distance. Between two captures, where no rank
@@ -524,7 +542,7 @@ def _flow_ids(table: pa.Table) -> pa.Array:
     return pc.add(shifted_steps, numbers).combine_chunks()
 
 
-def _with_last_rank(collectives: pa.Table) -> pa.Table:
+def _with_last_rank(collectives: CollectivesTable) -> pa.Table:
     """Add the rank that the others waited for.
 
     Null if no rank was last alone, or if the collective is not matched.
@@ -537,7 +555,7 @@ def _with_last_rank(collectives: pa.Table) -> pa.Table:
     return collectives.append_column("last_rank", matched_last_rank)
 
 
-def _operation_slices(events: pa.Table, collectives: pa.Table) -> pa.Table:
+def _operation_slices(events: EventsTable, collectives: pa.Table) -> pa.Table:
     """Return the operations of a rank as slices, with the columns of their collectives as notes."""
     ids = _flow_ids(collectives)
     flows = pc.if_else(collectives["is_matched"], ids, None)
@@ -564,7 +582,7 @@ class _Stream(NamedTuple):
     lanes: list[Int64]
 
 
-def _streams(events: pa.Table) -> Iterator[_Stream]:
+def _streams(events: EventsTable) -> Iterator[_Stream]:
     """Yield each stream of a rank, in order of (device, stream); its CUDA graphs come after it."""
     devices = _ids(events["device_id"])
     streams = _ids(events["stream_id"])

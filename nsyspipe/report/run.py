@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple, cast
 
-import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
 from msgspec.structs import replace
@@ -17,6 +16,9 @@ from nsyspipe.errors import shortened
 from nsyspipe.model.figures import FIGURES, OTHER_FIGURES, PLACES, RATIOS
 from nsyspipe.model.options import DEFAULT_FINDINGS
 from nsyspipe.model.problems import SkippedCheck
+from nsyspipe.model.typed_tables import (
+    HostStepsTable,
+)
 from nsyspipe.report import blocks, first_screen, words
 from nsyspipe.report.as_text import as_text
 from nsyspipe.report.blocks import Field, barred, of, table_of
@@ -383,7 +385,7 @@ def traffic_of(run: Run) -> str | None:
 
 def _mean_of_steps(run: Run, column: str) -> float | None:
     """Return the mean of a column over ranks and steps; None if a value is not known."""
-    values = run.breakdown()[column]
+    values = run.breakdown().column(column)
     mean: float | None = pc.mean(values, skip_nulls=False).as_py()
     return mean
 
@@ -440,7 +442,7 @@ def _value_and_unit(text: str) -> tuple[str, str]:
 def _mean_time_text(run: Run, ratio: str) -> str:
     """Return the mean time of a step that a ratio is about."""
     column, _ = RATIOS[ratio]
-    mean_ns = pc.mean(run.breakdown()[column])
+    mean_ns = pc.mean(run.breakdown().column(column))
     return ms_text(mean_ns.as_py())
 
 
@@ -552,7 +554,7 @@ def rank_rows(run: Run) -> list[dict[str, Any]]:
     if run.is_capture:
         captures = run.breakdown().to_pylist()
         lengths = {row["rank"]: row["wall_ns"] for row in captures}
-    rows: list[dict[str, Any]] = run.rank_summary().to_pylist()
+    rows: list[dict[str, Any]] = [{**row} for row in run.rank_summary().to_pylist()]
     for row in rows:
         rank = row["rank"]
         row[_LENGTH] = lengths.get(rank, row["step_time_ns"])
@@ -787,7 +789,7 @@ def _has_data_copies(run: Run, rows: Sequence[Mapping[str, Any]]) -> bool:
     return bool(n_blocking_copies)
 
 
-def host_blocks(host_steps: pa.Table, n_shown: int) -> Iterator[blocks.Block]:
+def host_blocks(host_steps: HostStepsTable, n_shown: int) -> Iterator[blocks.Block]:
     """Yield a row per process, of more than `n_shown` the slowest by median step, and notes."""
     processes = host_figures(host_steps)
     if not processes:

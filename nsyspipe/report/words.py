@@ -29,6 +29,11 @@ from nsyspipe.model.figures import FIGURES
 from nsyspipe.model.names import LONGEST_CALL, few, grouped, listed, printable, ranges
 from nsyspipe.model.problems import BACKWARD_SOURCES, EXPORT_AGAIN
 from nsyspipe.model.schema import IDLE_CAUSES, PHASE_TIMES
+from nsyspipe.model.typed_tables import (
+    HostStepsTable,
+    PhasesTable,
+    StepsTable,
+)
 from nsyspipe.report.units import (
     bandwidth_text,
     counted,
@@ -121,7 +126,7 @@ def subject_parts(run: Run, summary: Mapping[str, Any]) -> list[str]:
     return [*parts, *backward_source(run)]
 
 
-def _host_parts(run: Run, host_steps: pa.Table) -> list[str]:
+def _host_parts(run: Run, host_steps: HostStepsTable) -> list[str]:
     """Return how many processes and steps a run has that used no GPU."""
     rows = host_steps.to_pylist()
     processes = {(row["report"], row["pid"]) for row in rows}
@@ -170,11 +175,11 @@ def _left_out_steps(run: Run) -> dict[str, list[int]]:
     }
 
 
-def _numbers_of(steps: pa.Table) -> set[int]:
+def _numbers_of(steps: StepsTable) -> set[int]:
     return {*steps["step"].unique().to_pylist()}
 
 
-def steps_without_end(steps: pa.Table) -> set[int]:
+def steps_without_end(steps: StepsTable) -> set[int]:
     """Return the incomplete steps that are the last of a rank.
 
     They may be whole, but they end where the next step begins, and there is none.
@@ -406,7 +411,7 @@ def host_note(run: Run, in_host_ns: float) -> str | None:
     return HOST_AHEAD if is_ahead else HOST_NOT_AHEAD
 
 
-def _without_earlier_waits(run: Run, phases: pa.Table) -> pa.Table:
+def _without_earlier_waits(run: Run, phases: PhasesTable) -> pa.Table:
     """Return phases, with those CPU times as null that include waits for skipped steps.
 
     If a skipped step precedes the first step, a CPU that runs ahead waits in the first step for
@@ -433,7 +438,7 @@ def _without_earlier_waits(run: Run, phases: pa.Table) -> pa.Table:
     return phases.set_column(place, "host_ns", known_ns)
 
 
-def _ranks_ahead(steps: pa.Table, step: int) -> list[int]:
+def _ranks_ahead(steps: StepsTable, step: int) -> list[int]:
     """Return the ranks whose CPU runs ahead of the GPU into a step."""
     is_of_step = pc.equal(steps["step"], step)
     rows = steps.filter(is_of_step)
@@ -444,7 +449,7 @@ def _ranks_ahead(steps: pa.Table, step: int) -> list[int]:
     return ranks
 
 
-def _is_longer_than(phases: pa.Table, longest_ns: Mapping[tuple[str, int], int]) -> pa.Array:
+def _is_longer_than(phases: PhasesTable, longest_ns: Mapping[tuple[str, int], int]) -> pa.Array:
     """Return of which rows the CPU time is longer than the time of their phase and rank."""
     is_longer = []
     for row in phases.select(["phase", "rank", "host_ns"]).to_pylist():
@@ -454,7 +459,7 @@ def _is_longer_than(phases: pa.Table, longest_ns: Mapping[tuple[str, int], int])
     return pa.array(is_longer, pa.bool_())
 
 
-def _longest_host_ns(phases: pa.Table) -> dict[tuple[str, int], int]:
+def _longest_host_ns(phases: PhasesTable) -> dict[tuple[str, int], int]:
     """Return the longest CPU time of each phase and rank."""
     longest_ns: dict[tuple[str, int], int] = {}
     for row in phases.select(["phase", "rank", "host_ns"]).to_pylist():
@@ -753,14 +758,14 @@ def unseen_idle(run: Run) -> str:
     return "idle time inside CUDA graphs is not visible" if has_whole_graphs(run) else ""
 
 
-def idle_text(steps: pa.Table, calls: pa.Table, unseen: str = "") -> str | None:
+def idle_text(steps: StepsTable, calls: pa.Table, unseen: str = "") -> str | None:
     """Return what share of the step time is idle and why; None below 2 %, or if not known.
 
     Causes below 0.1 % of the step time are left out.
     """
     wall_ns = _sum_of(steps["wall_ns"])
     idle_ns = _sum_of(steps["idle_ns"])
-    causes_ns = [_sum_of(steps[name]) for name in IDLE_CAUSES]
+    causes_ns = [_sum_of(steps.column(name)) for name in IDLE_CAUSES]
     if not wall_ns or idle_ns is None:
         return None
     if idle_ns / wall_ns < _MIN_IDLE_SHARE:

@@ -21,6 +21,16 @@ from nsyspipe.model import schema
 from nsyspipe.model.problems import Problem
 from nsyspipe.model.side_files import NcclLog
 from nsyspipe.model.table import Flags, Int64, TableSchema, conform
+from nsyspipe.model.typed_tables import (
+    CollectivesTable,
+    HostStepsTable,
+    IdleCallsTable,
+    KernelsTable,
+    PhasesTable,
+    RanksTable,
+    StepsTable,
+    StragglersTable,
+)
 from nsyspipe.run import collectives as comm
 from nsyspipe.run.captures import capture_of_windows
 from nsyspipe.run.digests import Rank, Ranks, ReportDigest
@@ -89,16 +99,16 @@ _SUMMARY_COLUMNS_OF_KERNELS = ("n_in_summary", "in_summary_ns", "overlapped_in_s
 class RunTables(Struct, frozen=True):
     """The tables of one run, by their names in `schema`, and how its steps were selected."""
 
-    ranks: pa.Table
-    steps: pa.Table
-    phases: pa.Table
+    ranks: RanksTable
+    steps: StepsTable
+    phases: PhasesTable
     # as `collectives.collective_figures` returns them
-    collectives: pa.Table
-    stragglers: pa.Table
+    collectives: CollectivesTable
+    stragglers: StragglersTable
     # `schema.KERNEL_COSTS`
     kernels: pa.Table
-    idle_calls: pa.Table
-    host_steps: pa.Table
+    idle_calls: IdleCallsTable
+    host_steps: HostStepsTable
     problems: tuple[Problem, ...]
     selection: Selection
     # the number of processes that the launcher counts, as in `ranks.JobSize`
@@ -252,7 +262,7 @@ def _make_windows(ranks: Ranks, unseen: _UnseenWork, *, has_comm_between: bool) 
 
 
 def _select_steps(
-    windows: pa.Table, across: comm.CrossRank, unseen: _UnseenWork, skip: int | None
+    windows: StepsTable, across: comm.CrossRank, unseen: _UnseenWork, skip: int | None
 ) -> SelectedSteps:
     """Choose the summary steps, and make the table of steps."""
     n_ranks = len(across.placed)
@@ -385,7 +395,7 @@ def _number_rank_steps(table: pa.Table, n_steps: int) -> Int64:
     return rank * n_steps + step
 
 
-def _steps(windows: pa.Table, across: comm.CrossRank, selection: Selection) -> pa.Table:
+def _steps(windows: StepsTable, across: comm.CrossRank, selection: Selection) -> pa.Table:
     """Return `schema.STEPS`: the windows, with what only several ranks together show."""
     rank_place = _ranks_of_windows(across.placed)
     step = windows["step"].to_numpy()
@@ -440,7 +450,7 @@ def _kernels_of_rank(rank: Rank[ProcessDigest], selection: Selection) -> pa.Tabl
     return schema.KERNEL_COSTS.table(columns)
 
 
-def _slowdown_ratios(kernels: pa.Table) -> pa.ChunkedArray:
+def _slowdown_ratios(kernels: KernelsTable) -> pa.ChunkedArray:
     """Return how much longer kernels run during communication, null if they never run alone."""
     slowed_ns = _as_floats(kernels["slowed_ns"])
     free_ns = _as_floats(kernels["free_ns"])

@@ -25,6 +25,9 @@ from nsyspipe.analysis.kernels import WindowSums
 from nsyspipe.analysis.phases import PhaseRanges
 from nsyspipe.analysis.steps import Candidate
 from nsyspipe.model.table import Int64
+from nsyspipe.model.typed_tables import (
+    KernelsTable,
+)
 from nsyspipe.nsys import find_reports as files
 from nsyspipe.reader.facts import LAUNCHER_SIZES
 from nsyspipe.run.digests import P, Rank, ReportDigest
@@ -720,7 +723,7 @@ def _places_of(keys: Iterable[_KernelKey], ordered: Sequence[_KernelKey]) -> Int
     return np.array([place_of_key[key] for key in keys], np.int64)
 
 
-def _kernel_keys(kernels: pa.Table) -> list[_KernelKey]:
+def _kernel_keys(kernels: KernelsTable) -> list[_KernelKey]:
     phases = kernels["phase"].to_pylist()
     names = kernels["name"].to_pylist()
     return list(map(_KernelKey, phases, names))

@@ -15,6 +15,11 @@ from nsyspipe.analysis.traffic import held_up_by_step, own_lateness
 from nsyspipe.model import schema
 from nsyspipe.model.names import COLLECTIVES
 from nsyspipe.model.table import FLOAT, INT, Flags, Float64, Int32, Int64, conform
+from nsyspipe.model.typed_tables import (
+    CollectivesColumn,
+    CollectivesTable,
+    StepsTable,
+)
 from nsyspipe.run.comm_rows import ABSENT, NONE, CommRows, comm_rows
 from nsyspipe.run.cross_rank import CrossRank, align_captures, cross_rank
 
@@ -47,7 +52,7 @@ _MATCHED_COLUMNS = (
     "held_up_ns",
     "is_late_significant",
 )
-_COLUMNS_FOR_STRAGGLERS = (
+_COLUMNS_FOR_STRAGGLERS: tuple[CollectivesColumn, ...] = (
     "step",
     "rank",
     "collective",
@@ -418,8 +423,8 @@ def _number_matched(waiting: matching.Waiting, step: Int64, operations: Int64) -
 
 
 def stragglers_table(
-    collectives: pa.Table,
-    steps: pa.Table,
+    collectives: CollectivesTable,
+    steps: StepsTable,
     ranks: Sequence[int],
     *,
     is_capture: bool,
@@ -449,7 +454,7 @@ def stragglers_table(
     return schema.STRAGGLERS.table(columns | delays)
 
 
-def _wait_of_ranks(steps: pa.Table, ranks: Sequence[int]) -> list[int | None]:
+def _wait_of_ranks(steps: StepsTable, ranks: Sequence[int]) -> list[int | None]:
     """Return the wait time of each rank in some steps, in ns, None if it is not known."""
     by_rank = steps.group_by("rank", use_threads=False)
     sums = by_rank.aggregate([("wait_ns", "sum", _SKIP_NO_NULL)])
@@ -460,7 +465,7 @@ def _wait_of_ranks(steps: pa.Table, ranks: Sequence[int]) -> list[int | None]:
 
 
 def _delays_of_ranks(
-    matched: pa.Table, steps: pa.Table, ranks: Sequence[int], *, is_capture: bool
+    matched: CollectivesTable, steps: StepsTable, ranks: Sequence[int], *, is_capture: bool
 ) -> dict[str, Any]:
     """Return how often and how much each rank delays others, by matched collectives."""
     n_ranks = len(ranks)

@@ -50,6 +50,10 @@ from nsyspipe.model.names import (
 from nsyspipe.model.options import Reading
 from nsyspipe.model.problems import MORE_STEPS, Problem, problem
 from nsyspipe.model.table import Int64
+from nsyspipe.model.typed_tables import (
+    PayloadsOfReportTable,
+    RangesOfReportTable,
+)
 from nsyspipe.nsys.files import check_file
 from nsyspipe.reader.metadata import Capture, read_capture
 from nsyspipe.reader.operations import Operations
@@ -112,7 +116,7 @@ def text_families(ranges: pa.Table, reading: Reading) -> tuple[TextFamilies, Tex
     return by_text, TextFamilies.by_option(texts, reading.step)
 
 
-def _text_of_ranges(ranges: pa.Table) -> Int64:
+def _text_of_ranges(ranges: RangesOfReportTable) -> Int64:
     """Return the text of each range, as an index into `texts_of`. There must be ranges."""
     texts = ranges["text"].combine_chunks()
     index: Int64 = texts.indices.to_numpy()
@@ -133,7 +137,7 @@ class _RangeTexts(Struct, frozen=True):
     n_named_steps: int | None
 
 
-def _read_texts(ranges: pa.Table, reading: Reading) -> _RangeTexts:
+def _read_texts(ranges: RangesOfReportTable, reading: Reading) -> _RangeTexts:
     by_text, step_families = text_families(ranges, reading)
     other_ranges = ranges
     n_named_steps = 0 if reading.step else None
@@ -302,7 +306,7 @@ def _split_by_process(path: str, capture: Capture) -> tuple[Capture, dict[int, P
     return replace(capture, operations=without_tables), shares
 
 
-def _communicator_sizes(comm_sizes: pa.Table) -> dict[int, int]:
+def _communicator_sizes(comm_sizes: PayloadsOfReportTable) -> dict[int, int]:
     """Return the number of ranks of each communicator."""
     comm_ids = comm_sizes["comm_id"].to_pylist()
     n_ranks = comm_sizes["n_ranks"].to_pylist()

@@ -31,6 +31,9 @@ from nsyspipe.analysis.steps import Members, TextFamilies, Windows, check_steps
 from nsyspipe.model.options import Reading
 from nsyspipe.model.schema import OfRank
 from nsyspipe.model.table import Flags, Int64
+from nsyspipe.model.typed_tables import (
+    RangesOfReportTable,
+)
 from nsyspipe.reader.operations import Wanted, read_again
 from nsyspipe.run.assemble import RunTables
 from nsyspipe.run.collectives import places_in_steps
@@ -69,7 +72,7 @@ class _ProcessTables(NamedTuple):
     kernels: pa.Table
     memcpys: pa.Table
     memsets: pa.Table
-    ranges: pa.Table
+    ranges: RangesOfReportTable
     # None if calls were not recorded.
     launches: pa.Table | None
 
@@ -135,7 +138,7 @@ def _operations_of_rank(
 
 
 def _members(
-    rank: RankSteps, ranges: pa.Table, families: TextFamilies, family: str | None
+    rank: RankSteps, ranges: RangesOfReportTable, families: TextFamilies, family: str | None
 ) -> Members:
     """Find the rows of the step ranges among the ranges that were read again."""
     rows = np.empty(0, np.int64)

@@ -51,6 +51,12 @@ from nsyspipe.model.canonical import DTOD_KIND, GRAPH_NAME_ID
 from nsyspipe.model.names import PHASES, step_number
 from nsyspipe.model.problems import Problem, Recorded, problem
 from nsyspipe.model.table import Flags, Int64
+from nsyspipe.model.typed_tables import (
+    BlockingCallsOfReportTable,
+    BlockingCopiesOfReportTable,
+    PayloadsOfReportTable,
+    RangesOfReportTable,
+)
 from nsyspipe.reader.metadata import Capture
 from nsyspipe.reader.report import pid_of
 
@@ -74,23 +80,23 @@ class ProcessEvents(Struct, frozen=True):
     # of the rank's device, while all other fields are of the process
     operations: ProcessOperations
     # `canonical.RANGES` of the process
-    ranges: pa.Table
+    ranges: RangesOfReportTable
     has_launches: bool
     # `canonical.BLOCKING_CALLS` of the process, or None if not recorded
-    blocking_calls: pa.Table | None
+    blocking_calls: BlockingCallsOfReportTable | None
     # `canonical.PAYLOADS` of the process
-    payloads: pa.Table
+    payloads: PayloadsOfReportTable
     # of the device against the host's
     clock: DeviceClock
     # If the process used several devices: the rank's device, all devices (the one with most
     # operations first), and the rank's rows of `collectives.messages_of`.
     device: RankDevice | None = None
     process_devices: tuple[int, ...] = ()
-    messages: pa.Table | None = None
+    messages: PayloadsOfReportTable | None = None
     # devices that are no rank, only for the first rank of the process
     strays: tuple[StrayDevice, ...] = ()
     # `canonical.BLOCKING_COPIES` of the rank, or None if not recorded
-    blocking_copies: pa.Table | None = None
+    blocking_copies: BlockingCopiesOfReportTable | None = None
     # as `launching.device_waits` returns them, or None if calls were not recorded
     device_waits: IntervalSet | None = None
 
@@ -98,11 +104,11 @@ class ProcessEvents(Struct, frozen=True):
 class _ProcessTables(Struct, frozen=True):
     """The rows of one process in the tables of a report."""
 
-    ranges: pa.Table
-    payloads: pa.Table
-    blocking_calls: pa.Table | None
-    blocking_copies: pa.Table | None
-    waits: pa.Table | None
+    ranges: RangesOfReportTable
+    payloads: PayloadsOfReportTable
+    blocking_calls: BlockingCallsOfReportTable | None
+    blocking_copies: BlockingCopiesOfReportTable | None
+    waits: pa.Table
     calls: pa.Table | None
 
 
@@ -144,7 +150,7 @@ def _events_of_rank(
     share: ProcessShare,
     rank: RankOperations,
     process: _ProcessTables,
-    messages: pa.Table | None,
+    messages: PayloadsOfReportTable | None,
 ) -> ProcessEvents:
     operations = rank.operations
     device = rank.device
@@ -184,7 +190,9 @@ def _waits_of_rank(
     return device_waits(operations, calls, blocking_calls, process.waits, clock.offset_ns)
 
 
-def _copies_of_rank(copies: pa.Table | None, device: RankDevice | None) -> pa.Table | None:
+def _copies_of_rank(
+    copies: BlockingCopiesOfReportTable | None, device: RankDevice | None
+) -> BlockingCopiesOfReportTable | None:
     """Return the copies on a rank's device. If its process used one device, these are all."""
     if copies is None or device is None:
         return copies
@@ -459,7 +467,7 @@ def _runs_mostly_in_graphs(operations: ProcessOperations) -> bool:
     return bool(2 * in_graphs_ns > durations_ns.sum())
 
 
-def member_columns(ranges: pa.Table, members: Members) -> dict[str, Any]:
+def member_columns(ranges: RangesOfReportTable, members: Members) -> dict[str, Any]:
     """Return the columns that every digest has of its members."""
     n_members = members.starts.size
     if members.rows.size == n_members:

@@ -5,8 +5,11 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
-import pyarrow as pa
 from msgspec import Struct, field
+
+from nsyspipe.model.typed_tables import (
+    RanksTable,
+)
 
 # A rank by its number in a sentence. A name that a user gave is in quotes, and is left alone, as is
 # a rank that already has its name.
@@ -20,7 +23,7 @@ class RankNames(Struct, frozen=True):
     names: Mapping[int, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, ranks: pa.Table) -> "RankNames":
+    def of(cls, ranks: RanksTable) -> "RankNames":
         """Return the names of the ranks of `schema.RANKS`.
 
         The name is the number alone if a process has one rank and both have this number.

@@ -34,6 +34,25 @@ from nsyspipe.model.names import few, ranges
 from nsyspipe.model.options import asked_ranks, check_kind, check_whole
 from nsyspipe.model.problems import SkippedCheck
 from nsyspipe.model.side_files import NcclFacts
+from nsyspipe.model.typed_tables import (
+    CollectivesTable,
+    CostsTable,
+    FindingsTable,
+    HostStepsTable,
+    IdleCallsTable,
+    KernelsTable,
+    LinksTable,
+    PhasesTable,
+    PhaseSummaryTable,
+    ProblemsTable,
+    RanksTable,
+    RankSummaryTable,
+    StepsTable,
+    StragglersTable,
+    SummaryTable,
+    TimelineTable,
+    TrafficTable,
+)
 from nsyspipe.nsys.command_words import MASK
 from nsyspipe.run.rank_names import RankNames
 
@@ -285,7 +304,7 @@ class Run(NamedTables, ABC):
         """The slowest connection and its bandwidth. None if no rank or connection is known."""
 
     @property
-    def ranks(self) -> pa.Table:
+    def ranks(self) -> RanksTable:
         """`schema.RANKS`: one row per rank, sorted by rank."""
         return self._table("ranks")
 
@@ -295,7 +314,7 @@ class Run(NamedTables, ABC):
         return RankNames.of(self.ranks)
 
     @property
-    def problems(self) -> pa.Table:
+    def problems(self) -> ProblemsTable:
         """`schema.PROBLEMS`: errors, warnings and notes with their fixes, most severe first."""
         return schema.PROBLEMS.from_rows(rows_in_python(self.problem_rows))
 
@@ -305,36 +324,36 @@ class Run(NamedTables, ABC):
         rows: list[dict[str, Any]] = self._table("problems").to_pylist()
         return rows
 
-    def steps(self) -> pa.Table:
+    def steps(self) -> StepsTable:
         """`schema.STEPS`: times and ratios of each (rank, step), sorted by (rank, start)."""
         return self._table("steps")
 
-    def breakdown(self) -> pa.Table:
+    def breakdown(self) -> StepsTable:
         """Return the rows of `steps` that the metrics use: complete on all ranks, not skipped."""
         steps = self.steps()
         return steps.filter(steps["in_summary"])
 
-    def phases(self) -> pa.Table:
+    def phases(self) -> PhasesTable:
         """`schema.PHASES`: one row per (rank, step, phase), in this order."""
         return self._table("phases")
 
-    def collectives(self) -> pa.Table:
+    def collectives(self) -> CollectivesTable:
         """`schema.COLLECTIVES`: wait and transfer by (step, collective, rank), in this order."""
         return self._table("collectives")
 
-    def stragglers(self) -> pa.Table:
+    def stragglers(self) -> StragglersTable:
         """`schema.STRAGGLERS`: the time that other ranks waited for each rank, sorted by rank."""
         return self._table("stragglers")
 
-    def traffic(self) -> pa.Table:
+    def traffic(self) -> TrafficTable:
         """`schema.TRAFFIC`: communication of each communicator, by parallelism, all ranks first."""
         return self._table("traffic")
 
-    def links(self) -> pa.Table:
+    def links(self) -> LinksTable:
         """`schema.LINKS`: connections of ranks, by NCCL log or topology. No rows without either."""
         return self._table("links")
 
-    def findings(self) -> pa.Table:
+    def findings(self) -> FindingsTable:
         """`schema.FINDINGS`: causes of lost time and recommendations, the largest saving first."""
         rows = rows_in_python(self.finding_rows, "title", "action", "advice")
         for row in rows:
@@ -351,11 +370,11 @@ class Run(NamedTables, ABC):
         rows: list[dict[str, Any]] = self._table("findings").to_pylist()
         return rows
 
-    def judged_findings(self) -> pa.Table:
+    def judged_findings(self) -> FindingsTable:
         """`schema.FINDINGS` without a simulation: fast, but estimated savings may be missing."""
         return self._table("findings")
 
-    def kernels(self, top: int | None = None) -> pa.Table:
+    def kernels(self, top: int | None = None) -> KernelsTable:
         """`schema.KERNEL_COSTS`: one row per (rank, phase, name), in this order.
 
         Parameters
@@ -373,13 +392,13 @@ class Run(NamedTables, ABC):
         kernels = self._table("kernels")
         return kernels if top is None else costliest(kernels, top)
 
-    def costs(self) -> pa.Table:
+    def costs(self) -> CostsTable:
         """`schema.COSTS`: the most expensive kernels, collectives and communicators."""
         tables = (self.kernels(), self.collectives(), self.traffic(), self.breakdown())
         are_groups_known = "groups-not-named" not in {row["code"] for row in self.problem_rows}
         return costs(*tables, is_capture=self.is_capture, are_groups_known=are_groups_known)
 
-    def summary(self) -> pa.Table:
+    def summary(self) -> SummaryTable:
         """`schema.SUMMARY`: the metrics of the run, in one row."""
         return self._table("summary")
 
@@ -390,19 +409,19 @@ class Run(NamedTables, ABC):
         step_times_ns = step_times(self.breakdown())
         return evenness(step_times_ns.astype(np.float64))
 
-    def rank_summary(self) -> pa.Table:
+    def rank_summary(self) -> RankSummaryTable:
         """`schema.RANK_SUMMARY`: the metrics of each rank, sorted by rank."""
         return self._table("rank_summary")
 
-    def phase_summary(self) -> pa.Table:
+    def phase_summary(self) -> PhaseSummaryTable:
         """`schema.PHASE_SUMMARY`: the mean times of each phase, sorted by phase."""
         return self._table("phase_summary")
 
-    def idle_calls(self) -> pa.Table:
+    def idle_calls(self) -> IdleCallsTable:
         """`schema.IDLE_CALLS`: calls that blocked CPUs while GPUs were idle, largest first."""
         return self._table("idle_calls")
 
-    def timeline(self, step: int | None = None, ranks: AskedRanks = None) -> pa.Table:
+    def timeline(self, step: int | None = None, ranks: AskedRanks = None) -> TimelineTable:
         """`schema.TIMELINE`: the bars of the timeline of one step, sorted by (rank, lane, start).
 
         Parameters
@@ -421,7 +440,7 @@ class Run(NamedTables, ABC):
             step, _ = check_steps(self.steps(), step)
         return self._timeline(step, ranks)
 
-    def _timeline(self, step: int | None = None, ranks: AskedRanks = None) -> pa.Table:
+    def _timeline(self, step: int | None = None, ranks: AskedRanks = None) -> TimelineTable:
         from nsyspipe.analysis import timeline as drawing  # noqa: PLC0415 - few ask for it
 
         if step is None:
@@ -439,7 +458,7 @@ class Run(NamedTables, ABC):
         all_operations = itertools.chain(first_operations, operations)
         return drawing.timeline(self.steps(), self.collectives(), all_operations, step)
 
-    def host_steps(self) -> pa.Table:
+    def host_steps(self) -> HostStepsTable:
         """`schema.HOST_STEPS`: CPU times of steps. Runs with GPU activity have no rows."""
         return self._table("host_steps")
 

@@ -15,6 +15,9 @@ from nsyspipe.analysis.summary import step_times
 from nsyspipe.model import schema
 from nsyspipe.model.problems import SEVERITIES, SIZE_GAPS, Problem, problem
 from nsyspipe.model.table import Int64
+from nsyspipe.model.typed_tables import (
+    StepsTable,
+)
 from nsyspipe.run import collectives as comm
 from nsyspipe.run.digests import Ranks, ReportDigest
 from nsyspipe.run.numbered_run import NumberedRun
@@ -304,7 +307,7 @@ def _problems_of_selection(steps: SelectedSteps, n_ranks: int) -> Iterator[Probl
         yield problem("few-steps", n=n_steps)
 
 
-def _problems_of_slowest_rank(steps: pa.Table) -> Iterator[Problem]:
+def _problems_of_slowest_rank(steps: StepsTable) -> Iterator[Problem]:
     """Yield by what share the largest step times sum to more than those of any single rank."""
     summary_steps = steps.filter(steps["in_summary"])
     by_rank = summary_steps.group_by("rank", use_threads=False)
@@ -330,7 +333,9 @@ def _counts_start_of_capture(steps: SelectedSteps) -> bool:
     return bool(in_summary[first_steps].any())
 
 
-def _ranks_without_steps(steps: pa.Table, ranks: Sequence[int]) -> dict[tuple[int, ...], list[int]]:
+def _ranks_without_steps(
+    steps: StepsTable, ranks: Sequence[int]
+) -> dict[tuple[int, ...], list[int]]:
     """Return the steps that not every rank has, by the ranks that do not have them."""
     rank = steps["rank"].to_numpy()
     step = steps["step"].to_numpy()

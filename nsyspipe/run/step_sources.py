@@ -47,6 +47,9 @@ from nsyspipe.model.names import is_optimizer, is_part_of_step
 from nsyspipe.model.options import Reading
 from nsyspipe.model.problems import Problem, problem
 from nsyspipe.model.table import Flags, Int64
+from nsyspipe.model.typed_tables import (
+    RangesOfReportTable,
+)
 from nsyspipe.reader.metadata import Capture
 from nsyspipe.reader.report import main_thread_of
 from nsyspipe.run.process import HostDigest, ProcessEvents, ProcessSteps, member_columns
@@ -264,7 +267,7 @@ def _find_unmarked_backward(
 
 
 def _step_members(
-    ranges: pa.Table,
+    ranges: RangesOfReportTable,
     families: TextFamilies,
     process_candidates: Sequence[Candidate],
     family: str | None,
@@ -334,7 +337,7 @@ def _problem_of_pattern(process_id: int, units: Repetition) -> Problem:
     )
 
 
-def host_families(ranges: pa.Table, families: TextFamilies) -> _Hosts:
+def host_families(ranges: RangesOfReportTable, families: TextFamilies) -> _Hosts:
     """Return the ranges and families of the processes of a report without device activity."""
     no_kernels = canonical.KERNELS.empty()
     no_copies = canonical.COPIES.empty()

@@ -17,6 +17,9 @@ from nsyspipe.analysis.traffic import PIPELINE, CommUse, exposed_parts, roles
 from nsyspipe.model import schema
 from nsyspipe.model.names import COLLECTIVES
 from nsyspipe.model.table import Flags, Int64
+from nsyspipe.model.typed_tables import (
+    StepsTable,
+)
 from nsyspipe.run.collectives import MessageSizes, message_sizes
 from nsyspipe.run.comm_rows import ABSENT, NONE
 from nsyspipe.run.cross_rank import CrossRank
@@ -52,7 +55,7 @@ _CELLS = pa.schema(
 _SKIP_NO_NULL = pc.ScalarAggregateOptions(skip_nulls=False)
 
 
-def traffic_table(across: CrossRank, steps: pa.Table, *, is_capture: bool) -> pa.Table:
+def traffic_table(across: CrossRank, steps: StepsTable, *, is_capture: bool) -> pa.Table:
     """Return `schema.TRAFFIC`: a row per (rank, communicator, collective), and one for all ranks.
 
     `steps` is `schema.STEPS`.
@@ -204,7 +207,7 @@ class _StepsOfRank(Struct, frozen=True):
 
 
 def _cells(
-    across: CrossRank, summary_steps: pa.Table, in_summary: Flags
+    across: CrossRank, summary_steps: StepsTable, in_summary: Flags
 ) -> Iterator[dict[str, Any]]:
     """Yield a row of `_CELLS` for each rank and use."""
     rows = across.rows
@@ -227,7 +230,7 @@ def _cells(
             yield cell
 
 
-def _ranks_with_hidden_comm(summary_steps: pa.Table) -> set[int]:
+def _ranks_with_hidden_comm(summary_steps: StepsTable) -> set[int]:
     """Return the ranks that have a summary step whose communication time is not known."""
     is_comm_unknown = pc.is_null(summary_steps["comm_ns"])
     steps_with_hidden_comm = summary_steps.filter(is_comm_unknown)
@@ -244,7 +247,7 @@ def _operations_of_uses(use: Int64, span: slice) -> dict[int, Int64]:
     return operations
 
 
-def _steps_of_rank(summary_steps: pa.Table, rank: Rank[ProcessDigest]) -> _StepsOfRank:
+def _steps_of_rank(summary_steps: StepsTable, rank: Rank[ProcessDigest]) -> _StepsOfRank:
     rank_of_step = summary_steps["rank"].to_numpy()
     first = np.searchsorted(rank_of_step, rank.number)
     n_steps = np.searchsorted(rank_of_step, rank.number, side="right") - first

@@ -4,12 +4,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
-import pyarrow as pa
 from msgspec import Struct
 
 from nsyspipe.analysis.steps import TextFamilies
 from nsyspipe.model.names import few, listed
 from nsyspipe.model.problems import Problem, problem
+from nsyspipe.model.typed_tables import (
+    RangesOfReportTable,
+)
 from nsyspipe.reader.report import pid_of
 
 # A problem lists this many processes or ranks.
@@ -42,7 +44,7 @@ class UnrecordedProcess(Struct, frozen=True):
 
 def unrecorded_processes(
     launches: Mapping[int, int],
-    ranges: pa.Table,
+    ranges: RangesOfReportTable,
     families: TextFamilies,
     family: str | None,
     numbers: Mapping[int, int],

@@ -21,6 +21,10 @@ from nsyspipe.model.comm_kernels import are_communication
 from nsyspipe.model.figures import METRICS
 from nsyspipe.model.names import is_matrix_product, ranges
 from nsyspipe.model.problems import MIXED_RUNS
+from nsyspipe.model.typed_tables import (
+    KernelsColumn,
+    KernelsTable,
+)
 from nsyspipe.run.run import Run
 
 # Another model, batch or precision computes at least this many times as long.
@@ -40,7 +44,7 @@ _MAX_RANKS_COMPARED = 1 << 16
 # The one name of all matrix products.
 _PRODUCTS = "matrix products"
 _COMPUTE = METRICS["compute"].column
-_KERNEL_COLUMNS = ["name", "total_ns", "n_in_summary"]
+_KERNEL_COLUMNS: list[KernelsColumn] = ["name", "total_ns", "n_in_summary"]
 _PROBLEMS_OF_WHOLE_GRAPHS = {"graphs-as-a-whole", "comm-in-graphs"}
 _Member = TypeVar("_Member")
 
@@ -218,7 +222,7 @@ def _mean_compute_ns(runs: Iterable[Run]) -> float | None:
     """Return the mean compute time of a step, None if a capture has an unknown one or no step."""
     means_ns: list[float | None] = []
     for run in runs:
-        compute_ns = run.breakdown()[_COMPUTE]
+        compute_ns = run.breakdown().column(_COMPUTE)
         means_ns.append(pc.mean(compute_ns, skip_nulls=False).as_py())
     known_ns = [mean_ns for mean_ns in means_ns if mean_ns is not None]
     is_known = len(known_ns) == len(means_ns)
@@ -245,7 +249,7 @@ def _time_of_kernels(kernels: pa.Table) -> dict[str, float]:
     return {name: total_ns for name, total_ns in times_ns.items() if total_ns > 0}
 
 
-def _launches_per_step(kernels: pa.Table, n_rank_steps: int) -> dict[str, float]:
+def _launches_per_step(kernels: KernelsTable, n_rank_steps: int) -> dict[str, float]:
     """Return how often each kernel runs in a step of a rank. Empty if that is not known."""
     if not n_rank_steps or kernels["n_in_summary"].null_count:
         return {}
@@ -257,9 +261,9 @@ def _launches_per_step(kernels: pa.Table, n_rank_steps: int) -> dict[str, float]
     return dict(launches)
 
 
-def _pairs(kernels: pa.Table, column: str) -> Iterator[tuple[str, int]]:
+def _pairs(kernels: KernelsTable, column: str) -> Iterator[tuple[str, int]]:
     names = kernels["name"].to_pylist()
-    values = kernels[column].to_pylist()
+    values = kernels.column(column).to_pylist()
     return zip(names, values, strict=True)
 
 

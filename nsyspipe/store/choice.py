@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from nsyspipe.errors import OptionError
 from nsyspipe.model.names import RUN_DIRECTORY, printable
+from nsyspipe.model.typed_tables import RunsColumn
 from nsyspipe.store.layout import (
     RunReference,
     has_run,
@@ -22,7 +23,7 @@ from nsyspipe.store.layout import (
 )
 from nsyspipe.suggestions import LabelChoice, RunChoice, argument_of
 
-_COLUMNS_OF_RANKS = ["run_id", "label", "n_ranks", "n_processes", "world_size"]
+_COLUMNS_OF_RANKS: list[RunsColumn] = ["run_id", "label", "n_ranks", "n_processes", "world_size"]
 
 
 def find_saved(path: Path, run_id: str | None = None, label: str | None = None) -> tuple[Path, str]:

@@ -17,6 +17,9 @@ from nsyspipe.model.names import printable, table_of_store
 from nsyspipe.model.options import OnProgress
 from nsyspipe.model.schema import RUNS
 from nsyspipe.model.table import TEXT, Column, TableSchema
+from nsyspipe.model.typed_tables import (
+    RunsTable,
+)
 from nsyspipe.nsys.files import OUTPUTS
 from nsyspipe.nsys.find_reports import EXPORT_SUFFIX, RAW_SUFFIXES, without_exported, words_of_runs
 from nsyspipe.store import layout
@@ -64,7 +67,7 @@ class StoredRuns(Struct, frozen=True):
 
     # `INDEX`, one row per run that can be read, by time of capture and then by run id. Runs with an
     # unknown time are first.
-    runs: pa.Table
+    runs: RunsTable
     # In order of run id.
     unreadable: tuple[Unreadable, ...]
 

@@ -21,6 +21,11 @@ from msgspec import Struct
 from nsyspipe.errors import DatasetError, require
 from nsyspipe.model.schema import DATASET, EVENT_TABLES, RUNS
 from nsyspipe.model.table import FLOAT, INT, SCHEMA_VERSION, TEXT, Column, TableSchema
+from nsyspipe.model.typed_tables import (
+    RunsTable,
+    StepsColumn,
+    StepsTable,
+)
 from nsyspipe.store import layout
 from nsyspipe.store.layout import Directory, NotPlainError
 from nsyspipe.store.parquet_size import as_plain_text, check_rows, check_size
@@ -71,7 +76,7 @@ class RunFiles(Struct, frozen=True):
     # another save.
     contents: Mapping[str, pa.Buffer]
     # None if the table cannot be used.
-    runs: pa.Table | None
+    runs: RunsTable | None
 
     def table(self, name: str, rank: int | None = None) -> pa.Table:
         """Return one table without its ``run_id``.
@@ -190,7 +195,7 @@ def _runs_row(runs: pa.Buffer, path: Path) -> pa.Table | None:
     return None
 
 
-def _listed_digests(runs: pa.Table | None) -> dict[str, str] | None:
+def _listed_digests(runs: RunsTable | None) -> dict[str, str] | None:
     """Return the digests of files that a run's own row contains; None if it has none."""
     if runs is None or not runs.num_rows:
         return None
@@ -337,11 +342,11 @@ def check_ranks(table: pa.Table, ranks: Sequence[int], path: Path) -> None:
         raise DatasetError(str(path), "has rows of ranks that the run has not", fix=AGAIN)
 
 
-def check_steps_known(table: pa.Table, steps: pa.Table, path: Path) -> None:
+def check_steps_known(table: pa.Table, steps: StepsTable, path: Path) -> None:
     """Raise a `DatasetError` if a table has rows of steps that their ranks do not have."""
     if not {"rank", "step"} <= {*table.column_names}:
         return
-    keys = ["rank", "step"]
+    keys: list[StepsColumn] = ["rank", "step"]
     has_step = pc.is_valid(table["step"])
     with_step = table.select(keys).filter(has_step)
     steps_of_table = with_step.group_by(keys, use_threads=False).aggregate([])

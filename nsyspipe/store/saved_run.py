@@ -28,6 +28,9 @@ from nsyspipe.model.problems import SkippedCheck
 from nsyspipe.model.schema import EVENT_TABLES
 from nsyspipe.model.side_files import NcclFacts
 from nsyspipe.model.table import conform
+from nsyspipe.model.typed_tables import (
+    EventsTable,
+)
 from nsyspipe.nsys.command_words import (
     BETWEEN_VALUES,
     TRACED,
@@ -189,7 +192,7 @@ class SavedRun(Run):
         return rank, events_of_steps, ranges_of_steps
 
 
-def _overlapping_events(events: pa.Table, windows: pa.Table) -> pa.Table:
+def _overlapping_events(events: EventsTable, windows: pa.Table) -> pa.Table:
     """Return the events between the first start and the last end of some windows."""
     rows = np.empty(0, np.int64)
     if windows.num_rows:

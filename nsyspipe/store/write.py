@@ -21,6 +21,7 @@ from nsyspipe.model.options import OnProgress
 from nsyspipe.model.problems import SkippedCheck
 from nsyspipe.model.schema import DATASET, EVENT_TABLES, METRICS, RUN_TABLES, RUNS
 from nsyspipe.model.table import FLOAT, INT, SCHEMA_VERSION, TEXT, TableSchema
+from nsyspipe.model.typed_tables import RanksColumn
 from nsyspipe.nsys.find_reports import EXPORT_SUFFIX, RAW_SUFFIXES, has_reports, reports_near
 from nsyspipe.run.run import Run
 from nsyspipe.run.work import Work
@@ -49,7 +50,7 @@ _COLUMNS_WITHOUT_STATISTICS = ("details", WORK)
 # Tables with counts and sums of all operations and ranges. If operations were read in another way,
 # these tables differ.
 _TABLES_OF_OPERATIONS = ("steps", "phases", "kernels", "collectives", "timeline")
-_PROCESS_COLUMNS = ["rank", "pid", "device_id", "n_kernels", "clock_shift_ns"]
+_PROCESS_COLUMNS: list[RanksColumn] = ["rank", "pid", "device_id", "n_kernels", "clock_shift_ns"]
 # One save adds at most so many runs that the index lacks, as in a store that was copied without
 # the index. The next save adds more.
 _MAX_RUNS_ADDED_TO_INDEX = 100

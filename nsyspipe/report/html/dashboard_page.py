@@ -23,6 +23,10 @@ from nsyspipe.errors import DatasetError, OptionError, OutputError
 from nsyspipe.model.definitions import FIRST_VERSION, changed_columns, latest_of
 from nsyspipe.model.figures import Figure, shown
 from nsyspipe.model.names import grouped
+from nsyspipe.model.typed_tables import (
+    RunsRow,
+    RunsTable,
+)
 from nsyspipe.report.files import check_directory, check_target, identity_of_page, write_text
 from nsyspipe.report.html.page import cut, render, run_id_of_page
 from nsyspipe.report.html.run_page import run_page
@@ -250,7 +254,7 @@ def value_of(run: Mapping[str, Any], figure: Figure) -> float | None:
     return float(f"{value:.9g}")
 
 
-def _without_outdated(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _without_outdated(rows: Sequence[RunsRow]) -> list[dict[str, Any]]:
     """Return rows of `INDEX` without the metrics that have another definition in other rows.
 
     ``is_outdated`` tells which rows had such metrics.
@@ -569,12 +573,12 @@ def store_page(
     return StorePage(text, len(run_ids), unreadable)
 
 
-def _with_works(runs: pa.Table, store: Path) -> pa.Table:
+def _with_works(runs: RunsTable, store: Path) -> pa.Table:
     """Return rows of `INDEX` with the work of the latest runs that were saved without it.
 
     An older nsyspipe did not save it.
     """
-    works = runs[WORK].to_pylist()
+    works = runs.column(WORK).to_pylist()
     run_ids = runs["run_id"].to_pylist()
     without_work = [place for place, work in enumerate(works) if work is None]
     for place in without_work[-MAX_RUNS_WITHOUT_WORK:]:

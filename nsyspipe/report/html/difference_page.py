@@ -18,6 +18,9 @@ from nsyspipe.comparison.side import Side
 from nsyspipe.comparison.statistics import MEAN, MEDIAN
 from nsyspipe.model.figures import METRICS as BY_NAME
 from nsyspipe.model.names import grouped, listed, ranges
+from nsyspipe.model.typed_tables import (
+    StepsTable,
+)
 from nsyspipe.report import difference as report, difference_screen as screen
 from nsyspipe.report.blocks import (
     Block,
@@ -462,7 +465,7 @@ def _side_timeline(name: str, side: Side, place: int) -> _SideTimeline | None:
     return _SideTimeline(title, cells, drawn_bars, drawn_window)
 
 
-def _longest_window(steps: pa.Table, bars: pa.Table) -> pa.Table:
+def _longest_window(steps: StepsTable, bars: pa.Table) -> pa.Table:
     """Return the row of the longest of the steps that bars are drawn of, and its ``length``."""
     is_drawn_step = pc.field("step") == bars["step"][0]
     drawn_ranks = pc.unique(bars["rank"])

@@ -20,6 +20,10 @@ from msgspec import Struct
 
 from nsyspipe.analysis.intervals import places_in_runs, run_starts
 from nsyspipe.model.figures import FIGURES
+from nsyspipe.model.typed_tables import (
+    CollectivesTable,
+    StepsTable,
+)
 from nsyspipe.report.blocks import Field, of, table_of
 from nsyspipe.report.html.page import Chart, meaning_of
 from nsyspipe.report.run import table_note
@@ -172,7 +176,7 @@ def names_in_data(names: RankNames) -> dict[str, Any]:
 
 
 def rank_chart(
-    steps: pa.Table,
+    steps: StepsTable,
     ranks: Sequence[int],
     listed: Sequence[int] | None = None,
     *,
@@ -240,7 +244,7 @@ def _listed_rows(
     return [row for row in rank_rows if row["rank"] in listed]
 
 
-def _sum_steps_by_rank(steps: pa.Table) -> list[dict[str, Any]]:
+def _sum_steps_by_rank(steps: StepsTable) -> list[dict[str, Any]]:
     """Return a row per rank, in their order, with the sums of `_SUMMED_COLUMNS` over the steps.
 
     A sum is None if a value of any step is.
@@ -313,7 +317,7 @@ def _comm_fields(mean_text: Callable[[int | None], str]) -> list[Field]:
     return [comm, wait, transfer]
 
 
-def step_rows(steps: pa.Table, skipped: Sequence[int], n_ranks: int) -> list[dict[str, Any]]:
+def step_rows(steps: StepsTable, skipped: Sequence[int], n_ranks: int) -> list[dict[str, Any]]:
     """Return a row per step, in order of time: the row of its slowest rank, with more keys.
 
     If several ranks are slowest, the row is that of the lowest. It has the columns of
@@ -350,7 +354,7 @@ class _StepWalls(NamedTuple):
     starts_ns: np.ndarray
 
 
-def _walls_of_steps(steps: pa.Table) -> Iterator[_StepWalls]:
+def _walls_of_steps(steps: StepsTable) -> Iterator[_StepWalls]:
     """Yield the wall times of each step, in order of their numbers."""
     step = np.asarray(steps["step"].to_numpy())
     wall_ns = np.asarray(steps["wall_ns"].to_numpy())
@@ -692,7 +696,7 @@ def _row_notes(collective_rows: _CollectiveRows) -> Iterator[str]:
         )
 
 
-def _matching_notes(used_rows: pa.Table, n_used: int) -> Iterator[str]:
+def _matching_notes(used_rows: CollectivesTable, n_used: int) -> Iterator[str]:
     """Yield which steps transfer and wait time rest on: those in which a collective is matched."""
     is_matched = used_rows["is_matched"]
     step = used_rows["step"]

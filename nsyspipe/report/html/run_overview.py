@@ -290,7 +290,7 @@ def _step_tile(run: Run, step: StepTime) -> Tile:
 
 def _part_tile(run: Run, name: str, bars: Bars | None) -> Tile:
     figure = FIGURES[name]
-    (summary,) = run.summary().to_pylist()
+    summary: dict[str, Any] = {**run.summary().to_pylist()[0]}
     if summary[name] is None:
         missing, why = run_report.why_null(name, run, summary)
         return Tile(figure.short, "", "", why, missing=missing, category=figure.category)

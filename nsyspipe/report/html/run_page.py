@@ -18,6 +18,12 @@ from nsyspipe.model.figures import FIGURES, OTHER_FIGURES
 from nsyspipe.model.names import few, grouped
 from nsyspipe.model.schema import DESCRIBED, IDLE_CAUSES
 from nsyspipe.model.side_files import NcclFacts
+from nsyspipe.model.typed_tables import (
+    LinksTable,
+    RankSummaryTable,
+    StepsTable,
+    StragglersTable,
+)
 from nsyspipe.report import run as run_report, words
 from nsyspipe.report.blocks import (
     Block,
@@ -559,7 +565,10 @@ def _more_timelines(run: Run, data: Mapping[str, Any], first: list[int]) -> list
 
 
 def straggler_table(
-    stragglers: pa.Table, rank_summary: pa.Table, n_steps: int, names: RankNames | None = None
+    stragglers: StragglersTable,
+    rank_summary: RankSummaryTable,
+    n_steps: int,
+    names: RankNames | None = None,
 ) -> Table | None:
     """Return how the others waited for each rank, the latest first.
 
@@ -600,7 +609,10 @@ def _per_step(name: str, n_steps: int) -> Callable[[Mapping[str, Any]], float | 
 
 
 def _straggler_fields(
-    rows: Sequence[Mapping[str, Any]], rank_summary: pa.Table, n_steps: int, names: RankNames
+    rows: Sequence[Mapping[str, Any]],
+    rank_summary: RankSummaryTable,
+    n_steps: int,
+    names: RankNames,
 ) -> Iterator[Field]:
     """Yield the columns of the table of stragglers."""
     medians_ns = {row["rank"]: row["step_time_ns"] for row in rank_summary.to_pylist()}
@@ -638,14 +650,14 @@ def _delay_fields(rows: Sequence[Mapping[str, Any]], n_steps: int) -> Iterator[F
     yield Field(last_name, n_last_text, hint=last_hint)
 
 
-def idle_table(steps: pa.Table, unseen: str = "", whole: str = "step") -> Table | None:
+def idle_table(steps: StepsTable, unseen: str = "", whole: str = "step") -> Table | None:
     """Return idle time by cause, the largest first; None where it is not known.
 
     The times are means over `steps`, or of a capture.
     """
     idle_ns = {}
     for cause in IDLE_CAUSES:
-        mean_ns = pc.mean(steps[cause], skip_nulls=False).as_py()
+        mean_ns = pc.mean(steps.column(cause), skip_nulls=False).as_py()
         if mean_ns:
             idle_ns[cause] = mean_ns
     rows = sorted(idle_ns.items(), key=lambda row: -row[1])
@@ -662,7 +674,7 @@ def idle_table(steps: pa.Table, unseen: str = "", whole: str = "step") -> Table 
     return table_of(f"Idle by cause, mean per {whole}", rows, fields, note, is_close=True)
 
 
-def link_table(links: pa.Table) -> Table | None:
+def link_table(links: LinksTable) -> Table | None:
     """Return the connections between ranks, equal ones in one row; None where none is known."""
     link_of = itemgetter(*_LINK_KEY)
     connections = [(link_of(row), _connection_text(row)) for row in links.to_pylist()]

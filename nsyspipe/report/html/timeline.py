@@ -10,6 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nsyspipe.model.typed_tables import (
+    StepsTable,
+    TimelineTable,
+)
 from nsyspipe.report.blocks import Field, Table, table_of
 from nsyspipe.report.run import LOOP, table_note
 from nsyspipe.report.units import absent, in_one_unit, ms_text
@@ -85,7 +89,7 @@ class _StepWindow(NamedTuple):
 
 
 def timeline_data(
-    timeline: pa.Table, steps: pa.Table, first: list[int], listed: list[int]
+    timeline: TimelineTable, steps: StepsTable, first: list[int], listed: list[int]
 ) -> dict[str, Any] | None:
     """Return the bars of the representative step; None without a timeline.
 
@@ -126,14 +130,14 @@ def timeline_data(
     }
 
 
-def _n_bars_by_rank(timeline: pa.Table) -> dict[int, int]:
+def _n_bars_by_rank(timeline: TimelineTable) -> dict[int, int]:
     """Return how many bars each rank has in a timeline."""
     counts = pc.value_counts(timeline["rank"])
     rows = counts.to_pylist()
     return {row["values"]: row["counts"] for row in rows}
 
 
-def _step_windows(steps: pa.Table) -> dict[int, _StepWindow]:
+def _step_windows(steps: StepsTable) -> dict[int, _StepWindow]:
     """Return the windows of a step by rank."""
     rows = steps.select(["rank", "start_ns", "end_ns", "compute_ns"]).to_pylist()
     windows = {}
@@ -155,7 +159,9 @@ def _fitting_ranks(
     return sorted(ranks[:n_drawn])
 
 
-def _rank_data(timeline: pa.Table, rank: int, window: _StepWindow, start_ns: int) -> dict[str, Any]:
+def _rank_data(
+    timeline: TimelineTable, rank: int, window: _StepWindow, start_ns: int
+) -> dict[str, Any]:
     """Return window and lanes of a rank, in times since a start."""
     is_of_rank = pc.field("rank") == rank
     bars_of_rank = timeline.filter(is_of_rank)
@@ -183,7 +189,7 @@ def _n_bars_of_rank(rank: Mapping[str, Any]) -> int:
 
 
 def _longest_gap(
-    timeline: pa.Table, rank: int, window: _StepWindow, start_ns: int
+    timeline: TimelineTable, rank: int, window: _StepWindow, start_ns: int
 ) -> dict[str, int] | None:
     """Return where a rank is longest without compute in its window, in times since a start.
 
@@ -209,7 +215,7 @@ def _longest_gap(
     return {"rank": rank, "start": gap_start_ns - start_ns, "end": gap_end_ns - start_ns}
 
 
-def _bars(rows: pa.Table, start_ns: int) -> dict[str, list[int]]:
+def _bars(rows: TimelineTable, start_ns: int) -> dict[str, list[int]]:
     """Return the columns of bars, in times since a start, without those that say nothing."""
     starts_ns = rows["start_ns"].to_numpy()
     lengths_ns = rows["end_ns"].to_numpy() - starts_ns
@@ -232,7 +238,7 @@ def _bars(rows: pa.Table, start_ns: int) -> dict[str, list[int]]:
         bars["seq"] = seq.tolist()
     # Each is known of all bars of a lane, or of none.
     for name in ("exposed", "wait"):
-        times_ns = rows[f"{name}_ns"]
+        times_ns = rows.column(f"{name}_ns")
         if not times_ns.null_count:
             bars[name] = times_ns.to_pylist()
     return bars
@@ -286,8 +292,8 @@ def _phases(ranks: Sequence[Mapping[str, Any]], names: Sequence[str]) -> set[str
 
 
 def timeline_table(
-    timeline: pa.Table,
-    steps: pa.Table,
+    timeline: TimelineTable,
+    steps: StepsTable,
     listed: Sequence[int] | None = None,
     *,
     is_capture: bool = False,
@@ -322,7 +328,7 @@ def timeline_table(
     return table_of(f"Timeline of the {whole}, per rank", rows, fields, note)
 
 
-def _busy_fields(timeline: pa.Table, *, has_comm: bool) -> Iterator[Field]:
+def _busy_fields(timeline: TimelineTable, *, has_comm: bool) -> Iterator[Field]:
     """Yield the columns with how long each lane of a rank is busy."""
     by_lane = timeline.group_by(["rank", "lane"], use_threads=False)
     sums = by_lane.aggregate([("busy_ns", "sum")]).to_pylist()
@@ -339,7 +345,7 @@ def _busy_fields(timeline: pa.Table, *, has_comm: bool) -> Iterator[Field]:
             yield Field(column.heading, partial(busy_text, column))
 
 
-def _phase_fields(timeline: pa.Table, start_ns: int) -> Iterator[Field]:
+def _phase_fields(timeline: TimelineTable, start_ns: int) -> Iterator[Field]:
     """Yield the columns with when each phase of a rank runs, in times since a start."""
     is_phase = pc.equal(timeline["lane"], "phase")
     phases = timeline.filter(is_phase)
