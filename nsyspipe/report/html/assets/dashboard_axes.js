@@ -12,6 +12,7 @@ nsyspipe.axes = (() => {
     axisLabel: {
       ...quiet(palette),
       hideOverlap: true,
+      margin: 12, // below the triangles at the edge
       formatter: { year: "{d} {MMM} {yyyy}", month: "{d} {MMM}", day: "{d} {MMM}" },
     },
     splitLine: { show: false },
