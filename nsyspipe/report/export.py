@@ -226,7 +226,7 @@ def dashboard(
 ) -> Path:
     """Write a dashboard of all runs of a run store, and return its path.
 
-    The dashboard shows which runs got faster or slower, and since when.
+    The dashboard has a table of the runs and, for four or more runs, a chart of step time.
 
     Parameters
     ----------

@@ -69,7 +69,7 @@ def test_variants_are_ranked_not_taken_for_one_job(written, open_page, worded):
     worded(words(page, "h1"), "h1")
     worded(words(page, "#story"), "#story")
     assert set(page.locator("#table .change").all_inner_texts()) == {"-"}
-    page.evaluate("nsyspipe.board.data.runs.n_steps.fill(2); nsyspipe.board.choose(3)")
+    page.evaluate("nsyspipe.board.data.runs.n_steps.fill(2); nsyspipe.board.select(3)")
     assert "3" in figures(words(page, "#story"))  # as compare says
     worded(words(page, "#story"), "two steps each")
     assert page.locator("#table .best:visible").count() == 0
@@ -79,7 +79,7 @@ def test_runs_whose_work_is_not_known_are_not_ranked(written, open_page):
     page = open_page(written("study")).page
     assert page.locator("#table .best:visible").count() == 1
     forget = "for (const one of nsyspipe.board.data.series) one.is_known = false"
-    page.evaluate(f"() => {{ {forget}; nsyspipe.board.choose(null); }}")
+    page.evaluate(f"() => {{ {forget}; nsyspipe.board.select(null); }}")
     assert page.locator("#table .best:visible").count() == 0
     assert "90.00" not in words(page, "#story")
 
@@ -126,24 +126,22 @@ def test_filters_narrow_everything_and_can_be_cleared(opened, worded):
     assert words(page, "#n-shown") == "8 of 14 runs"
 
 
-def test_the_address_restores_filters_axis_and_chosen_run(opened, open_page):
+def test_the_address_restores_filters_and_the_selected_run(opened):
     page = opened.page
     page.locator("[data-facet=label] .chip", has_text="large").click()
-    page.locator("#older").click()
-    page.locator("[data-axis=time]").click()
+    page.locator("#table .pick").nth(order(page).index("large-004")).click()
     address = page.url.partition("#")[2]
-    assert address == "label=large&axis=time&run=large-004"
+    assert address == "label=large&run=large-004"
     page.locator("#clear").click()
     page.evaluate("address => { window.location.hash = address; }", address)
     opened.wait("document.getElementById('n-shown').textContent.startsWith('6 of 14')")
     assert "large-004" in words(page, "#subject")
-    assert page.locator("[data-axis=time]").get_attribute("aria-pressed") == "true"
     assert page.url.endswith(address)
 
 
 def test_a_run_off_the_scale_has_a_mark_at_its_edge(kept):
     marks = """(() => { const { series, yAxis } = chart.getOption();
-      const { data } = series.find(one => one.name === "beyond");
+      const { data } = series.find(one => one.name === "outside");
       return data.map(({ run, value }) => [run, value[1] === yAxis[0].min]); })()"""
     large = kept.page.evaluate(
         "nsyspipe.board.data.runs.label.flatMap((label, at) => label === 'large' ? [at] : [])"
@@ -158,7 +156,7 @@ def test_a_run_off_the_scale_has_a_mark_at_its_edge(kept):
     assert len(timed) == 5
 
 
-def test_a_run_is_chosen_in_the_table_by_keyboard_and_left_by_the_buttons(opened, worded):
+def test_a_run_is_selected_in_the_table_by_keyboard(opened, worded):
     page = opened.page
     page.locator("#table .pick").nth(order(page).index("small-004")).focus()
     page.keyboard.press("Enter")
@@ -166,18 +164,17 @@ def test_a_run_is_chosen_in_the_table_by_keyboard_and_left_by_the_buttons(opened
     assert {"112.0", "12"} <= figures(words(page, "h1"))
     worded(words(page, "h1"))
     assert page.locator("#table .is-shown .id").inner_text() == "small-004"
-    page.locator("#older").click()
-    # In order of capture the run before is of the other job.
-    assert "large-004" in words(page, "#subject")
-    page.locator("#latest").click()
-    assert "small-007" in words(page, "#subject")
-    assert page.locator("#newer").is_disabled()
+    page.locator("#table .pick").first.focus()
+    page.keyboard.press("Enter")
+    assert words(page, "#subject").startswith("Latest run")
+    assert page.url.partition("#")[2] == ""
 
 
-def test_a_click_in_a_chart_chooses_the_nearest_run(opened):
+def test_a_click_in_the_chart_selects_the_nearest_run(opened):
     page = opened.page
-    run = page.evaluate("nsyspipe.board.data.runs.id.indexOf('small-002')")
-    place = page.evaluate(f"nsyspipe.axes.place({run})")
+    place = page.evaluate(
+        "(({ id, time }) => time[id.indexOf('small-002')])(nsyspipe.board.data.runs)"
+    )
     x, y = opened.chart(
         f"chart.convertToPixel({{xAxisIndex: 0, yAxisIndex: 0}}, [{place}, 100])", MAIN
     )
@@ -213,14 +210,15 @@ def test_the_best_run_of_each_series_is_marked_and_links_to_its_page(kept, writt
     assert kept.page.locator("#table a").count() == 1
 
 
-def test_a_run_of_unknown_time_is_told_when_time_is_the_axis(written, open_page, worded):
+def test_a_run_of_unknown_time_is_counted_and_not_in_the_chart(written, open_page, worded):
     opened = open_page(written("study"))
-    opened.page.locator("[data-axis=time]").click()
     assert figures(words(opened.page, "#n-shown")) == {"4", "1"}
     worded(words(opened.page, "#n-shown"))
+    opened.draw()
     (line,) = opened.chart(LINES, MAIN)
     assert len(line) == 3
-    assert opened.chart("chart.getOption().xAxis[0].type", MAIN) == "time"
+    # Variants are points without a line.
+    assert opened.chart("chart.getOption().series[0].lineStyle.width", MAIN) == 0
 
 
 def test_500_runs_load_and_can_be_cut_to_the_newest(written, open_page, screenshot):
@@ -271,10 +269,3 @@ def test_on_paper_there_are_no_controls_and_the_table_fits(written, open_page, s
         == "contents"
     )
     screenshot(page, "dashboard-print", full_page=True)
-
-
-def test_names_on_the_axis_break_where_their_parts_meet(kept):
-    wrapped = kept.page.evaluate("nsyspipe.axes.wrapped('ddp-4gpu-shm-bucket100', 62)")
-    assert wrapped.split("\n") == ["ddp-4gpu-", "shm-", "bucket100"]  # 62 pixels hold 9 letters
-    long = kept.page.evaluate("nsyspipe.axes.wrapped('x'.repeat(100), 62)")
-    assert long.split("\n") == ["x" * 9, "x" * 9, "x" * 8 + "…"]

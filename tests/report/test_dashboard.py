@@ -311,7 +311,7 @@ def test_a_built_store_says_what_it_did(case, store, pinned, shown):
     pinned(f"dashboard/{case}", page=shown(page(store, problems=problems)))
 
 
-def test_charts_get_one_value_per_run_and_null_where_there_is_none(store):
+def test_the_chart_gets_one_value_per_run_and_null_where_there_is_none(store):
     add_series(store, "nightly", [100, None, 90])
     add_run(store, "unknown", captured_at_utc=None, step_time_ns=None)
     found = data(page(store))

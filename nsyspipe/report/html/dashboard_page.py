@@ -81,10 +81,10 @@ MAX_LETTERS_OF_RUN = 40
 
 
 class Series(NamedTuple):
-    """What one line of the chart joins."""
+    """Runs that can be compared."""
 
     group: str
-    # None where the line joins runs of all labels.
+    # None where the runs have different labels.
     label: str | None
     # Whether the work of the runs is known, so that they can be ranked.
     is_known: bool
@@ -114,7 +114,7 @@ def group_name(run: Mapping[str, Any]) -> str:
 
 
 def series_of(runs: Sequence[Mapping[str, Any]]) -> list[Series]:
-    """Return the series of each run, which one line of the chart joins.
+    """Return the series of each run.
 
     Only runs that `compare` ranks together share a series: runs of one group, whose steps do the
     same work. In a group where most runs share their label with another, each label is a series (a

@@ -1,5 +1,5 @@
 /**
- * The filter bar: a text field, buttons per property, how many of the newest, and the x axis.
+ * The filter bar: a text field, buttons per property, and how many of the newest. The address keeps the filters.
  */
 (() => {
   const { board, words } = nsyspipe;
@@ -12,6 +12,14 @@
 
   const press = (button, isPressed) => button.setAttribute("aria-pressed", String(isPressed));
 
+  /** How many runs are in view, and how many of them the chart lacks. */
+  const countText = (runs) => {
+    const count = runs.length === nRuns ? "" : `${runs.length} of `;
+    const nUntimed = runs.filter((run) => board.data.runs.time[run] === null).length;
+    const untimed = nUntimed ? `, ${nUntimed} without a capture time not in the chart` : "";
+    return `${count}${words.plural(nRuns, "run")}${untimed}`;
+  };
+
   /** Make the controls say what the filters are. */
   const reflect = () => {
     const { filters } = board;
@@ -20,11 +28,7 @@
       for (const chip of group.querySelectorAll(".chip")) press(chip, chosen.has(Number(chip.dataset.code)));
     }
     for (const chip of newest.querySelectorAll(".chip")) press(chip, filters.newest === Number(chip.dataset.newest));
-    for (const button of document.querySelectorAll("[data-axis]")) press(button, (button.dataset.axis === "time") === board.isByTime());
-    const shown = board.current().runs;
-    const lost = board.isByTime() ? shown.filter((run) => board.data.runs.time[run] === null).length : 0;
-    document.getElementById("n-shown").textContent = (shown.length === nRuns ? words.plural(nRuns, "run") : `${shown.length} of ${words.plural(nRuns, "run")}`)
-      + (lost ? `, ${lost} without a capture time not in the charts` : "");
+    document.getElementById("n-shown").textContent = countText(board.current().runs);
     clear.hidden = !(filters.text || filters.newest || [...filters.chosen.values()].some((codes) => codes.size));
   };
 
@@ -58,9 +62,7 @@
     });
     find.focus();
   });
-  for (const button of document.querySelectorAll("[data-axis]")) {
-    button.addEventListener("click", () => board.setByTime(button.dataset.axis === "time"));
-  }
+
   /** What the address says, as the filters are named in it; the words of chips, since codes change as a store grows. */
   const chips = (name) => [...form.querySelectorAll(`[data-facet="${name}"] .chip`)];
   let isReading = false;
@@ -78,9 +80,8 @@
         for (const chip of chips(name)) if (wanted.includes(chip.title)) codes.add(Number(chip.dataset.code));
       }
     });
-    board.setByTime(link.get("axis") === "time");
     const run = board.data.runs.id.indexOf(link.get("run"));
-    if (run >= 0) board.choose(run);
+    if (run >= 0) board.select(run);
     isReading = false;
   };
   const write = () => {
@@ -91,7 +92,7 @@
     ]);
     nsyspipe.link.set({
       ...Object.fromEntries(facets), find: find.value.trim(), newest: filters.newest === null ? null : String(filters.newest),
-      axis: board.isByTime() ? "time" : null, run: board.isLatest() ? null : board.data.runs.id[board.shown()] ?? null,
+      run: board.isLatest() ? null : board.data.runs.id[board.shown()] ?? null,
     });
   };
 

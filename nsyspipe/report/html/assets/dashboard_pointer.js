@@ -1,5 +1,5 @@
 /**
- * Pointing at the dashboard's chart: the run nearest to the pointer is shown, a click chooses it.
+ * Pointing at the dashboard's chart: the run nearest to the pointer is shown, a click selects it.
  */
 nsyspipe.pointer = (() => {
   const { board } = nsyspipe;
@@ -45,12 +45,12 @@ nsyspipe.pointer = (() => {
     area.addEventListener("mouseleave", () => show(null));
   };
 
-  const chooseByClick = (element, area) => {
+  const selectByClick = (element, area) => {
     let pressed = null;
     area.addEventListener("mousedown", ({ clientX }) => { pressed = clientX; });
     area.addEventListener("click", (event) => {
       const point = pressed !== null && Math.abs(event.clientX - pressed) <= MOST_CLICK ? nearest(element, event) : null;
-      if (point) board.choose(point.run);
+      if (point) board.select(point.run);
     });
   };
 
@@ -65,7 +65,7 @@ nsyspipe.pointer = (() => {
     followed.add(element);
     const area = element.querySelector(".chart-area");
     showNearest(element, area);
-    chooseByClick(element, area);
+    selectByClick(element, area);
     // The chart is made from what the builder, our caller, returns.
     window.requestAnimationFrame(() => keepZoom(element));
   };

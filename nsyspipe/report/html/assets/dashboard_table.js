@@ -5,7 +5,7 @@
 (() => {
   const { board, words } = nsyspipe;
   const { data } = board;
-  const MOST_ROWS = 100;
+  const MAX_ROWS = 100;
   const table = document.getElementById("table");
   const body = table.tBodies[0];
   const rows = new Map([...body.rows].map((row) => [Number(row.dataset.run), row]));
@@ -20,7 +20,7 @@
     group: (run) => words.group(run),
     n_steps: (run) => data.runs.n_steps[run],
     finding: words.finding,
-    change: (run) => words.against("step_time_ns", run, board.before(run))?.difference ?? null,
+    change: (run) => words.change(run, board.before(run))?.ratio ?? null,
   };
   const keyOf = (by) => keys[by] ?? ((run) => board.value(by, run));
 
@@ -62,8 +62,8 @@
     found.replaceChildren(finding[run], ...(most[run] === null ? [] : [gain]));
     const link = document.createElement("a");
     link.href = page[run] ?? "";
-    link.ariaLabel = `page of ${label[run]}, ${id[run]}`;
-    link.textContent = "page";
+    link.ariaLabel = `HTML report of ${label[run]}, ${id[run]}`;
+    link.textContent = "report";
     row.querySelector(".page")?.replaceChildren(...(page[run] === null ? [] : [link]));
     return row;
   };
@@ -73,22 +73,21 @@
     return rows.get(run);
   };
 
-  const mark = (row, run, bests) => {
-    row.classList.toggle("is-shown", run === board.shown());
-    row.querySelector(".pick").setAttribute("aria-pressed", String(run === board.shown()));
-    row.querySelector(".best").hidden = !bests.has(run);
-    const found = words.against("step_time_ns", run, board.before(run));
-    row.querySelector(".change").replaceChildren(found ? nsyspipe.headline.changeMark(found) : nsyspipe.absent);
+  const mark = (row, run, isSelected, isBest) => {
+    row.classList.toggle("is-shown", isSelected);
+    row.querySelector(".pick").setAttribute("aria-pressed", String(isSelected));
+    row.querySelector(".best").hidden = !isBest;
+    const change = words.change(run, board.before(run));
+    row.querySelector(".change").replaceChildren(change ? nsyspipe.headline.changeMark(change) : nsyspipe.absent);
   };
 
   const show = () => {
     const { runs, series } = board.current();
-    const capture = (run) => `${board.data.runs.time[run]} ${board.value("step_time_ns", run)}`;
-    const copies = (runs, best) => (best === null ? [] : runs.filter((run) => run === best || (board.data.runs.time[run] !== null && capture(run) === capture(best))));
-    const bests = new Set([...series].flatMap(([of, runs]) => copies(runs, board.best(of))));
+    const bests = new Set([...series.keys()].map(board.best));
+    const selected = board.shown();
     const wanted = sorted(runs);
-    const shown = isAll ? wanted : wanted.slice(0, MOST_ROWS);
-    for (const run of shown) mark(rowOf(run), run, bests);
+    const shown = isAll ? wanted : wanted.slice(0, MAX_ROWS);
+    for (const run of shown) mark(rowOf(run), run, run === selected, bests.has(run));
     body.replaceChildren(...shown.map(rowOf));
     document.getElementById("n-rows").textContent = shown.length < wanted.length ? `${shown.length} of ${wanted.length} runs.` : "";
     all.hidden = shown.length === wanted.length;
@@ -109,7 +108,7 @@
   }
   body.addEventListener("click", ({ target }) => {
     if (!target.matches(".pick")) return;
-    board.choose(Number(target.closest("tr").dataset.run));
+    board.select(Number(target.closest("tr").dataset.run));
   });
   all.addEventListener("click", () => { isAll = true; show(); });
   board.onChange(show);
