@@ -259,14 +259,17 @@ def _medians(times_by_rank: Mapping[int, Sequence[int]]) -> dict[int, float]:
     return medians
 
 
-def _host_times(phases: PhasesTable) -> dict[str, dict[int, list[int]]]:
+def _host_times(phases: pa.Table) -> dict[str, dict[int, list[int]]]:
     """Return the known host times of each phase by rank, ns."""
     times_by_phase: dict[str, dict[int, list[int]]] = {}
     columns = phases.select(["phase", "rank", "host_ns"])
     for row in columns.to_pylist():
+        host_ns = row["host_ns"]
+        if host_ns is None:
+            continue
         times_by_rank = times_by_phase.setdefault(row["phase"], {})
         times = times_by_rank.setdefault(row["rank"], [])
-        times.append(row["host_ns"])
+        times.append(host_ns)
     return times_by_phase
 
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nsyspipe.errors import OptionError, short_repr
 from nsyspipe.model.options import check_flags, path_of
-from nsyspipe.model.typed_tables import RanksColumn
 from nsyspipe.report import files
 from nsyspipe.report.formats import Format, Steps, dumps, lazily
 from nsyspipe.version import __version__
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
     from nsyspipe.run.run import AskedRanks, Run
 
 __all__ = ["dashboard", "document", "parquet", "write"]
-# Columns of `ranks` that only the Python API has.
-_NOT_IN_RANKS: tuple[RanksColumn, ...] = ("device_ids", "clock_shift_ns")
 
 
 def __dir__() -> list[str]:
@@ -323,7 +320,8 @@ def document(run: Run | RunDifference | Scoreboard | WhatIf) -> dict[str, Any]:
     extremes = _extremes_by_rank(run, ("step_time_ns", *FIGURES_OF_RANKS))
     counts_and_figures = step_counts | {"skipped_steps": run.skipped_steps} | summary
     tables = {key: run.table(schema.name).to_pylist() for key, schema in DOCUMENTED.items()}
-    tables["ranks"] = run.ranks.drop_columns([*_NOT_IN_RANKS]).to_pylist()
+    # The document leaves out what only the Python API has.
+    tables["ranks"] = run.ranks.drop_columns(["device_ids", "clock_shift_ns"]).to_pylist()
     header = asdict(run.header)
     header["parallelism"] = parallelism(run.traffic())
     evenness = run.evenness()

@@ -7,11 +7,10 @@ import os
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nsyspipe.errors import OptionError
 from nsyspipe.model.names import RUN_DIRECTORY, printable
-from nsyspipe.model.typed_tables import RunsColumn
 from nsyspipe.store.layout import (
     RunReference,
     has_run,
@@ -22,6 +21,9 @@ from nsyspipe.store.layout import (
     run_reference,
 )
 from nsyspipe.suggestions import LabelChoice, RunChoice, argument_of
+
+if TYPE_CHECKING:
+    from nsyspipe.model.typed_tables import RunsColumn
 
 _COLUMNS_OF_RANKS: list[RunsColumn] = ["run_id", "label", "n_ranks", "n_processes", "world_size"]
 
