@@ -1,4 +1,4 @@
-"""``python -m nsyspipe``, and the console script's entry: what is asked of this process before anything is imported."""
+"""``python -m nsyspipe`` and the console script: settings of the process before any import."""
 
 import os
 import sys
@@ -12,7 +12,11 @@ _AT_ONCE_S = 1.0  # some send a signal twice, to a program and to its group (tim
 
 
 def main() -> None:
-    """Run the command line; asked to end, it ends as after Ctrl-C: with nothing half-written, and no process left."""
+    """Run the command line.
+
+    If a signal asks the process to end, it ends as after Ctrl-C: no file is half-written, and no
+    process is left.
+    """
     sys.path[:] = import_path()
     set_up_process()
     # Typer reads options with pydantic, which else looks through all that is installed for plugins,
@@ -20,7 +24,7 @@ def main() -> None:
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     try:
         _catch_signals()
-        from nsyspipe.cli.app import run  # noqa: PLC0415 - not from the path that Python has begun with
+        from nsyspipe.cli.app import run  # noqa: PLC0415 - sys.path is set above
 
         run()
     except KeyboardInterrupt:
@@ -31,7 +35,7 @@ def main() -> None:
 
 
 def _leave(code: object) -> None:
-    """Exit; at once if a thread waits for a scheduler that is silent, whose library would wait with it."""
+    """Exit. Exit at once if a thread waits for a silent scheduler, because Dask would wait too."""
     threading = sys.modules.get("threading")
     cluster = sys.modules.get("nsyspipe.run.cluster")
     threads = [] if threading is None or cluster is None else threading.enumerate()
@@ -44,7 +48,7 @@ def _leave(code: object) -> None:
 
 
 def _catch_signals() -> None:
-    """Make an exit of what a scheduler sends, and a terminal that closes, unless they are ignored (nohup)."""
+    """Exit on signals of a scheduler or a closed terminal, unless they are ignored (nohup)."""
     import signal  # noqa: PLC0415 - as above
     import time  # noqa: PLC0415
 

@@ -349,13 +349,14 @@ def diff(
     >>> change = nsyspipe.diff("before_*.sqlite", "after_*.sqlite")  # doctest: +SKIP
     >>> change.verdict, change.metrics.to_pylist()[0]["delta_pct"]  # doctest: +SKIP
     ('improvement', -11.2)
-    >>> nsyspipe.diff("before_*.sqlite", "after_*.sqlite", fail_on="regression").gate  # doctest: +SKIP
+    >>> gated = nsyspipe.diff("before/", "after/", fail_on="regression")  # doctest: +SKIP
+    >>> gated.gate  # doctest: +SKIP
     <Gate passed: no regression of median step_time by 2.0 % or more>
     """
-    from nsyspipe.comparison.metrics import DEFAULT_METRIC, Rules  # noqa: PLC0415 - one run needs none
-    from nsyspipe.comparison.side import distinguish_sides  # noqa: PLC0415 - one run needs none
-    from nsyspipe.model.figures import METRICS  # noqa: PLC0415 - one run needs none
-    from nsyspipe.report.public.difference import RunDifference  # noqa: PLC0415 - one run needs none
+    from nsyspipe.comparison.metrics import DEFAULT_METRIC, Rules  # noqa: PLC0415 - not for one run
+    from nsyspipe.comparison.side import distinguish_sides  # noqa: PLC0415 - not for one run
+    from nsyspipe.model.figures import METRICS  # noqa: PLC0415 - not for one run
+    from nsyspipe.report.public.difference import RunDifference  # noqa: PLC0415 - not for one run
 
     check_flags(force=force)
     rules = Rules(gate.effect_ratio(min_effect_pct), gate.check_confidence(confidence), force)
@@ -427,14 +428,14 @@ def compare(
 
     Examples
     --------
-    >>> board = nsyspipe.compare({"ddp": "ddp_*.sqlite", "bucket25": "bucket25_*.sqlite"})  # doctest: +SKIP
+    >>> board = nsyspipe.compare({"ddp": "ddp/", "bucket25": "bucket25/"})  # doctest: +SKIP
     >>> board.table.select(["label", "speedup", "verdict"]).to_pylist()[1]  # doctest: +SKIP
     {'label': 'bucket25', 'speedup': 1.12, 'verdict': 'improvement'}
     """
-    from nsyspipe.comparison.metrics import Rules  # noqa: PLC0415 - one run needs none
-    from nsyspipe.comparison.scoreboard import check_sort  # noqa: PLC0415 - one run needs none
-    from nsyspipe.comparison.side import Side, distinguish_sides  # noqa: PLC0415 - one run needs none
-    from nsyspipe.report.public.scoreboard import Scoreboard  # noqa: PLC0415 - one run needs none
+    from nsyspipe.comparison.metrics import Rules  # noqa: PLC0415 - not for one run
+    from nsyspipe.comparison.scoreboard import check_sort  # noqa: PLC0415 - not for one run
+    from nsyspipe.comparison.side import Side, distinguish_sides  # noqa: PLC0415 - not for one run
+    from nsyspipe.report.public.scoreboard import Scoreboard  # noqa: PLC0415 - not for one run
 
     check_flags(force=force)
     rules = Rules(gate.effect_ratio(min_effect_pct), gate.check_confidence(confidence), force)
@@ -580,7 +581,7 @@ def whatif(
     Between 30 and 300 GB/s, the assumed slowdown grows with the bandwidth and applies while ranks
     wait.
     """
-    from nsyspipe.comparison.side import Side  # noqa: PLC0415 - one run needs none
+    from nsyspipe.comparison.side import Side  # noqa: PLC0415 - not for one run
     from nsyspipe.replay.answer import whatif as ask  # noqa: PLC0415 - few ask for it
     from nsyspipe.report.public.whatif import WhatIf  # noqa: PLC0415 - few ask for it
 
@@ -610,7 +611,7 @@ def _starts_with_run(runs: object) -> bool:
 
 
 def _as_side(side: AnySide, name: str = "runs") -> Side:
-    from nsyspipe.comparison.side import Side  # noqa: PLC0415 - one run needs none
+    from nsyspipe.comparison.side import Side  # noqa: PLC0415 - not for one run
 
     if isinstance(side, Side):
         return side

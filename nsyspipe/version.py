@@ -1,3 +1,3 @@
-"""The version, in a module of its own: every room may name it, and `nsyspipe` itself imports the highest ones."""
+"""The version of nsyspipe. Every room may import this module."""
 
 __version__ = "0.1.0"

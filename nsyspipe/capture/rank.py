@@ -1,4 +1,4 @@
-"""One rank of a job: nsys and the program are started, watched, ended when they hang, and told of to the launcher.
+"""One rank of a job: starts and watches nsys and the program, and reports to the launcher.
 
 ``torchrun --no-python python3 -m nsyspipe.capture.rank ... -- nsys profile ... python train.py``:
 the program's exit status is passed on, and what came of it goes to the launcher as a `RankRecord`,
@@ -234,7 +234,8 @@ class _Rank:
         """Write the record of this rank with new facts."""
         if facts.get("status") is not None and self._record.ended_at is None:
             facts["ended_at"] = time.time()
-        self._record = replace(self._record, pid=self._program_pid(), **facts)  # type: ignore[arg-type]
+        pid = self._program_pid()
+        self._record = replace(self._record, pid=pid, **facts)  # type: ignore[arg-type]
         # The program goes on without a record.
         with contextlib.suppress(OSError):
             write_record(self._directory, self._record)

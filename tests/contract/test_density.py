@@ -16,22 +16,23 @@ TESTS = Path(__file__).parent.parent
 
 # Count -> how many places of the package have it at most.
 LIMITS = {
-    "complex functions": 1,
+    "complex functions": 0,
     "functions with many locals": 0,
-    "large statements": 43,
-    "deeply nested statements": 2,
-    "long lines": 19,
+    # The columns of the steps as types.
+    "large statements": 1,
+    "deeply nested statements": 0,
+    "long lines": 0,
     "switched-off formatting": 0,
     "walrus": 0,
     "nested comprehensions": 0,
     "tuples assigned to tuples": 0,
-    "ternaries in f-strings": 2,
+    "ternaries in f-strings": 0,
     "results that are long tuples": 0,
     "calls with many positional arguments": 0,
 }
-MAX_MEAN_STATEMENT_NODES = 13.62
-MAX_P90_STATEMENT_NODES = 23
-MAX_VAGUE_NAMES_PER_1000 = 0.4
+MAX_MEAN_STATEMENT_NODES = 11.5
+MAX_P90_STATEMENT_NODES = 18
+MAX_VAGUE_NAMES_PER_1000 = 0.36
 
 
 @pytest.fixture(scope="module")
