@@ -56,9 +56,6 @@ RESULTS = "Runs and their speed"  # caption of the table that says who is fastes
 # A terminal shows this many warnings; pages show all.
 _MAX_SHOWN_TROUBLES = 8
 # Terminal widths from which on columns of results are shown.
-_MIN_WIDTH_FOR_CHANGE = 101
-_MIN_WIDTH_FOR_INTERVAL = 75
-_MIN_WIDTH_FOR_OVER_FIRST = 73
 _MIN_WIDTH_FOR_STEPS = 70
 _MIN_WIDTH_FOR_RATE = 68
 _MIN_WIDTH_FOR_RANKS = 60
@@ -150,7 +147,7 @@ def _labels_of(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def results_table(board: Scoreboard, rows: Sequence[Row]) -> Table:
-    """Return the runs of a group with their step times, speed-ups and verdicts."""
+    """Return the runs of a group with their step times, changes and verdicts."""
     has_groups = len(board.kinds) > 1
     peer = "the first of its group" if has_groups else board.reference
     statistics = {row["peer_statistic"] for row in rows}
@@ -158,9 +155,9 @@ def results_table(board: Scoreboard, rows: Sequence[Row]) -> Table:
     statistic = " or ".join(sorted(known_statistics, reverse=True))
     fields = [run_field(board.table.to_pylist())]
     fields += _speed_fields(board, has_ranks=not has_groups)
-    fields += _speedup_fields(board, peer)
-    if _has_over_first(board, rows):
-        fields.append(_over_first_field(board))
+    if board.sort == "speedup":
+        meaning = _DOCS["peer_speedup"].replace("the peer", peer)
+        fields.append(Field("speed-up\nof means", _speedup_cell, hint=meaning))
     changes = {_change_cell(row) for row in rows}
     if changes - {absent}:
         fields.append(_change_field(board, peer, statistic))
@@ -209,39 +206,8 @@ def _ranks_cell(row: Row) -> str:
     return str(_job_ranks(row) or row["n_ranks"])
 
 
-def _speedup_fields(board: Scoreboard, peer: str) -> Iterator[Field]:
-    """Yield the columns of the speed-up over the first run of a group, and its interval."""
-    meaning = _DOCS["peer_speedup"].replace("the peer", peer)
-    yield Field("speed-up\nof means", _speedup_cell, hint=meaning)
-    level = units.sure_text(board.rules.confidence)
-    hint = "of the speed-up of means (the verdict uses the CI of the change)"
-    width = _MIN_WIDTH_FOR_INTERVAL
-    yield Field(f"{level} CI", _speedup_interval_cell, hint=hint, from_width=width)
-
-
 def _speedup_cell(row: Row) -> str:
     return _speedup_text(row["peer_speedup"])
-
-
-def _speedup_interval_cell(row: Row) -> str:
-    low = row["peer_speedup_low"]
-    high = row["peer_speedup_high"]
-    is_peer = row["peer"] == row["label"]
-    if is_peer or low is None:
-        return absent
-    return f"{low:.3f} to {high:.3f}"
-
-
-def _over_first_field(board: Scoreboard) -> Field:
-    """Return the column of the speed-up over the first run that was given."""
-    not_comparable = _of_other_work(board)
-
-    def cell(row: Row) -> str:
-        is_comparable = row["label"] not in not_comparable
-        return _speedup_text(row["speedup"]) if is_comparable else absent
-
-    meaning = _DOCS["speedup"]
-    return Field("over the\nfirst", cell, hint=meaning, from_width=_MIN_WIDTH_FOR_OVER_FIRST)
 
 
 def _change_field(board: Scoreboard, peer: str, statistic: str) -> Field:
@@ -252,7 +218,7 @@ def _change_field(board: Scoreboard, peer: str, statistic: str) -> Field:
         f"regression if the CI excludes 0 and the change is at least {effect})"
     )
     heading = f"change\nof {statistic}"
-    return Field(heading, _change_cell, hint=hint, from_width=_MIN_WIDTH_FOR_CHANGE)
+    return Field(heading, _change_cell, hint=hint)
 
 
 def _change_cell(row: Row) -> str:
@@ -265,30 +231,11 @@ def _change_cell(row: Row) -> str:
     return f"{delta}% ({low} to {high})"
 
 
-def _has_over_first(board: Scoreboard, rows: Sequence[Row]) -> bool:
-    """Tell whether runs of a group can be compared with the first run that was given.
-
-    The first run of their own group has a column already.
-    """
-    labels = {row["label"] for row in rows}
-    has_reference = board.reference in labels
-    return not has_reference and not labels <= _of_other_work(board)
-
-
 def run_field(rows: Sequence[Row], heading: str = "run") -> Field:
     """Return the column with the labels of runs."""
     longest = max((len(row["label"]) for row in rows), default=0)
     kind = "name" if longest > _MAX_SHORT_LABEL_CHARS else "word"
     return Field(heading, of("label"), kind)
-
-
-def _of_other_work(board: Scoreboard) -> set[str]:
-    """Return the labels of runs that do not do the work of the first run that was given."""
-    if board.rules.is_forced:
-        return set()
-    blocking = [row for row in board.checks.to_pylist() if row["blocks"]]
-    checks_of_work = {OTHER_WORK, SHARED_BATCH}
-    return {row["label"] for row in blocking if row["check"] in checks_of_work}
 
 
 def verdict_word(verdict: str) -> str:
@@ -569,12 +516,6 @@ def _speed(row: Row, peer: str) -> str:
 def notes(board: Scoreboard) -> list[str]:
     """Return how to read the table: formulas, steps of more ranks, and what intervals leave out."""
     texts = [_formula_note(board)]
-    groups = rows_by_kind(board)
-    if any(_has_over_first(board, group.rows) for group in groups):
-        texts.append(
-            f"Over the first is the mean step time of {board.reference} divided by the mean step "
-            "time of the run."
-        )
     texts += uneven_notes(board.evenness.items())
     sizes = {_job_ranks(row) or row["n_ranks"] for row in board.table.to_pylist()}
     if len(sizes) > 1:
@@ -604,15 +545,15 @@ _DIFFERENT_SIZES = (
 
 
 def _formula_note(board: Scoreboard) -> str:
-    """Return what a speed-up and a verdict are."""
+    """Return what the speed of a run, its change and its verdict are."""
     effect = percent_text(board.rules.min_effect)
     sure = units.sure_text(board.rules.confidence)
     has_groups = len(board.kinds) > 1
     base = "of the first run of its group" if has_groups else f"of {board.reference}"
     return (
-        f"Speed-up is the mean step time {base} divided by the mean step time of the run, with a "
-        f"{sure} confidence interval. The verdict is the verdict of nsyspipe diff on the median "
-        "step time (on the mean if steps are uneven). "
+        f"The speed of a run is the mean step time {base} divided by the mean step time of the "
+        f"run, with a {sure} confidence interval. The change and the verdict are those of nsyspipe "
+        "diff on the median step time (on the mean if steps are uneven). "
         f"Unchanged means that the whole confidence interval is within ±{effect}."
     )
 
