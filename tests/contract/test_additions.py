@@ -75,7 +75,9 @@ ADDITIONS = {
         {
             "model/schema.py": {'        ns(\n            "idle_pause_ns",\n': COLUMN},
             "analysis/breakdown.py": {
-                '        "wall_ns": wall_ns,': '        "busy_ns": busy_ns, "wall_ns": wall_ns,'
+                '        "wall_ns": wall_ns,': (
+                    '        "busy_ns": wall_ns - idle_ns, "wall_ns": wall_ns,'
+                )
             },
         },
     ),
