@@ -238,7 +238,7 @@ class ReportRun(Run):
         tables = self._tables
         reports = [digest.facts for digest in self._gathered.digests]
         has_graphs = any(problem.code == IN_GRAPHS for problem in tables.problems)
-        are_groups_known = tables.across.doubt is None
+        are_groups_known = tables.cross_rank.doubt is None
         nccl_settings = None if self._log is None else self._log.settings
         return Evidence(
             **self._evidence_of_tables(),
@@ -321,7 +321,7 @@ class ReportRun(Run):
         match name:
             case "collectives":
                 ranks = tables.ranks["rank"].to_pylist()
-                table = collectives_table(tables.across, ranks, tables.selection.steps)
+                table = collectives_table(tables.cross_rank, ranks, tables.selection.steps)
             case "summary":
                 table = summary(*figures, is_capture=is_capture)
             case "rank_summary":
@@ -329,7 +329,7 @@ class ReportRun(Run):
             case "phase_summary":
                 table = phase_summary(self._phases_of_summary_steps)
             case "traffic":
-                table = traffic_table(tables.across, tables.steps, is_capture=is_capture)
+                table = traffic_table(tables.cross_rank, tables.steps, is_capture=is_capture)
             case "links":
                 links_table = self._run_links.table
                 table = schema.LINKS.empty() if links_table is None else links_table

@@ -53,6 +53,8 @@ MIN_BACKWARD_SHARE: Final = 0.1
 _MIN_KNOWN_SHARE = 0.5
 # This number of pairs of units may be unlike, or half of all pairs if that is more.
 _MAX_UNLIKE_PAIRS = 3
+# If many kernels come at random, a few seem to recur regularly, but in no more units than this.
+_MAX_REGULAR_BY_CHANCE = 3
 # Pairs of units that are compared first, and the share of them that may be unlike.
 _SAMPLED_PAIRS = 64
 _MAX_UNLIKE_SHARE_OF_SAMPLE = 0.6
@@ -764,25 +766,29 @@ def _equal_next(codes: Int64, edges: Int64) -> Flags:
 
 
 def _is_part(names: Int64, edges: Int64) -> bool:
-    """Tell whether some kernel recurs only in every m-th unit, from the first to the last."""
+    """Tell whether units are only parts of steps, as the micro-batches of a step are.
+
+    They are if a kernel recurs in every m-th unit, from the first to the last: one in so many
+    units that it is no chance, or more than half of the kernels that are in few units.
+    """
     n_units = edges.size - 1
     inside = names[_inside(edges)]
     key = inside * n_units
     key += _unit_of_launches(edges)
+    # Launches without a name do not count.
     keys = np.unique(key[inside >= 0])
     # The units of each name, name after name.
     name, unit = np.divmod(keys, n_units)
     groups = _group(name)
     n_units_with_name = groups.counts
-    is_part = _recur_regularly(unit, groups, n_units)
+    is_regular = _recur_regularly(unit, groups, n_units)
     is_rare = n_units_with_name > 1
     is_rare &= n_units_with_name <= n_units // 2 + 1
-    # If many kernels come at random, a few seem regular, but none of them four times.
-    is_certain = n_units_with_name > _MAX_UNLIKE_PAIRS
-    is_certain &= is_part
-    n_parts = np.count_nonzero(is_part)
-    are_parts_usual = n_parts > np.count_nonzero(is_rare) / 2
-    return bool(is_certain.any() or are_parts_usual)
+    is_certain = n_units_with_name > _MAX_REGULAR_BY_CHANCE
+    is_certain &= is_regular
+    n_regular = np.count_nonzero(is_regular)
+    are_most_regular = n_regular > np.count_nonzero(is_rare) / 2
+    return bool(is_certain.any() or are_most_regular)
 
 
 def _recur_regularly(unit: Int64, groups: _Groups, n_units: int) -> Flags:

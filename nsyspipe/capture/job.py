@@ -160,8 +160,9 @@ class _Running:
         return None
 
     def _look(self, now_s: float) -> None:
-        """Record what is over now: the loops, the ranks, the capture."""
+        """Record when the capture, all loops and all ranks were first seen to be over."""
         records = read_records(self._directory)
+        # A rank without a record has not begun.
         if len(records) < self._job.n_local:
             return
         if self._is_capture_over(records, now_s):

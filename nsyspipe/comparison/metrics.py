@@ -592,8 +592,9 @@ def _columns_of_judgement(
     columns = _columns_of_difference(judgement)
     if metric.unit != _RATE:
         return columns | _columns_of_centres(values)
-    times = columns | _columns_of_centres(step_times.values)
-    return _as_rate(times)
+    # The judgement of a rate is that of the step times: both are computed as times first.
+    columns_of_times = columns | _columns_of_centres(step_times.values)
+    return _as_rate(columns_of_times)
 
 
 def _columns_of_difference(judgement: Judgement) -> dict[str, Any]:

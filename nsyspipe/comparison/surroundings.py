@@ -157,12 +157,12 @@ class _Comparison(Struct):
 
 
 def surroundings(*sides: Sequence[StepTable]) -> Surroundings:
-    """Compare the facts around the captures of baseline and candidate.
+    """Compare the facts around the captures of baseline and candidate, the two `sides`.
 
     Numbers are means over ranks, summary steps and captures of a side. Words that differ between
-    captures of a side are joined. A fact that one side did not record is not a change. A setting
-    that one side does not have is a change. Hashed values are compared if one key hashed all of
-    them; otherwise they may have changed.
+    captures of a side are joined. If the reports of a side cannot tell a fact, nothing has changed.
+    If they tell that a setting is not set on one side only, it has changed. Hashed values are
+    compared if one key hashed all of them. Otherwise they may have changed.
     """
     numbers = _compare_numbers(sides)
     words = _compare_words(sides)

@@ -291,15 +291,18 @@ def _why_kernels_on_comm_stream(
 def _why_several_communicators(
     in_windows: pa.Table, timelines: Sequence[RankTimeline]
 ) -> Iterator[str]:
-    """Yield that communicators are not known. Without NCCL's IDs, a stream stands for one."""
+    """Yield the reason if collectives of several communicators cannot be put into order.
+
+    Each stream with collectives counts as a communicator. Only NCCL's IDs tell which is which.
+    """
     comm_ids = in_windows["comm_id"].unique().to_pylist()
     has_ids = all(map(is_nccl_communicator, comm_ids))
     has_several = any(_has_several_streams(timeline.collectives) for timeline in timelines)
     if has_several and not has_ids:
-        without = f"NCCL's communicator IDs were not recorded ({WITH_BLOBS})"
+        missing_ids = f"NCCL's communicator IDs were not recorded ({WITH_BLOBS})"
         yield (
-            f"the run uses several communicators, and {without}, so the order of the collectives "
-            "is unknown"
+            f"the run uses several communicators, and {missing_ids}, so the order of the "
+            "collectives is unknown"
         )
 
 

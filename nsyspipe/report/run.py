@@ -203,7 +203,7 @@ def summary_text(
 
 
 def run_blocks(run: Run, extent: Extent) -> Iterator[blocks.Block]:
-    """Yield the blocks of a run: the first screen, then details if they are wanted."""
+    """Yield the blocks of a run: the first screen, details or a closing sentence, next commands."""
     step = step_time_of(run)
     recommendations = recommendations_of(run)
     checks = checks_of(run)
@@ -214,7 +214,9 @@ def run_blocks(run: Run, extent: Extent) -> Iterator[blocks.Block]:
     yield from first_screen.step_blocks(run, step)
     yield from _rank_blocks(run, extent)
     yield from host_blocks(run.host_steps(), extent.n_ranks)
-    if extent.n_findings != 0:
+    # None stands for all findings.
+    has_recommendations = extent.n_findings != 0
+    if has_recommendations:
         yield from _recommendation_blocks(run, extent, recommendations, checks)
     yield from _cost_blocks(run, extent)
     if extent.is_verbose:

@@ -379,8 +379,12 @@ def _blocking_reasons(board: Scoreboard) -> list[str]:
 
 
 def _headline(board: Scoreboard, group: Group, *, is_only_group: bool) -> str:
-    """Return who is fastest in a group, or why that is not known."""
+    """Return the sentence that says which run of a group is fastest, or why that is not known.
+
+    All runs of a group are compared with its baseline, the `peer`.
+    """
     kind = group.kind
+    baseline = kind.peer
     if _is_one_capture(board, group):
         return f"{_listed(kind.labels)} are the same capture, so there is nothing to compare."
     among = "" if is_only_group else f" in group {_group_number(group)}"
@@ -388,19 +392,19 @@ def _headline(board: Scoreboard, group: Group, *, is_only_group: bool) -> str:
         return _not_ranked(kind, group.rows, among)
     best = next(row for row in group.rows if row["label"] == kind.best)
     n_runs = len(group.rows)
-    whole = among or f" of {n_runs} runs"
-    is_peer_best = best["label"] == kind.peer
-    if not is_peer_best and best["peer_verdict"] != "improvement":
-        doubt = _not_sure(best, kind.peer, whole, group.rows)
+    among_runs = among or f" of {n_runs} runs"
+    is_baseline_best = best["label"] == baseline
+    if not is_baseline_best and best["peer_verdict"] != "improvement":
+        doubt = _not_sure(best, baseline, among_runs, group.rows)
         return f"{doubt}."
     tied = _tied_text(kind)
     if kind.not_told_from:
-        return _no_winner_text(kind, best, whole, tied)
-    if not is_peer_best:
-        speed = _speed(best, kind.peer)
-        return f"{kind.best} is the fastest{whole}: {speed}{tied}."
+        return _no_winner_text(kind, best, among_runs, tied)
+    if not is_baseline_best:
+        speed = _speed(best, baseline)
+        return f"{kind.best} is the fastest{among_runs}: {speed}{tied}."
     remark = tied or _second_text(best, group.rows)
-    return f"{kind.peer} is the fastest{whole}{remark}."
+    return f"{baseline} is the fastest{among_runs}{remark}."
 
 
 def _tied_text(kind: Kind) -> str:

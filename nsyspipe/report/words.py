@@ -56,6 +56,8 @@ _COMMIT_DIGITS = 10
 _MAX_COMMAND_CHARACTERS = 500
 # More hosts are counted, not named.
 _MAX_NAMED_HOSTS = 2
+# A time and its rank, if no rank has a time.
+_NO_TIME = (0.0, 0)
 # Steps that alternate between two levels have this period.
 _ALTERNATING = 2
 _ORDINALS = dict(
@@ -536,16 +538,20 @@ def _phase_time_text(column: str, *, is_median: bool) -> str:
 def _phase_difference(
     run: Run, rows: Sequence[Mapping[str, Any]], column: str, subject: str
 ) -> PhaseDifference:
-    """Return by what a time of one phase differs most between ranks."""
-    times = [(row[f"{column}_mean"], row["rank"]) for row in rows]
-    known = sorted(time for time in times if time[0] is not None)
-    fastest = known[0] if known else (0.0, 0)
-    slowest = known[-1] if known else (0.0, 0)
+    """Return how much longer a phase takes on the slowest rank than on the fastest one.
+
+    `column` names one of the times of the phase. If no rank has it, the difference is 0.
+    """
+    times_and_ranks = [(row[f"{column}_mean"], row["rank"]) for row in rows]
+    known = sorted(pair for pair in times_and_ranks if pair[0] is not None)
+    fastest = known[0] if known else _NO_TIME
+    slowest = known[-1] if known else _NO_TIME
+    fast_ns, _ = fastest
+    slow_ns, slow_rank = slowest
     slow_text = _on_rank(run, slowest)
     fast_text = _on_rank(run, fastest)
-    slow_ns, slow_rank = slowest
     text = f"{subject}: {slow_text}, {fast_text}."
-    return PhaseDifference(slow_ns - fastest[0], slow_rank, text)
+    return PhaseDifference(slow_ns - fast_ns, slow_rank, text)
 
 
 def _phase_means(run: Run, medians: Mapping[str, Mapping[int, float]]) -> list[dict[str, Any]]:

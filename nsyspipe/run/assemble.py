@@ -118,8 +118,8 @@ class RunTables(Struct, frozen=True):
     # the number of processes that have the ranks
     n_processes: int
     # the ranks in the order of the table, on one clock, with their communication
-    across: comm.CrossRank
-    # The digests without what is in these tables. So are the digests in `across`.
+    cross_rank: comm.CrossRank
+    # The digests without what is in these tables. So are the digests in `cross_rank`.
     gathered: Gathered
     # whether the ranks have no steps: the one row of each rank is its capture
     is_capture: bool
@@ -138,43 +138,43 @@ def merge(
     `ranks_of_all_reports` has the rank numbers of all.
     """
     run = number_run(gathered, rank_map, log, ranks_of_all_reports)
-    across = _match_on_one_clock(run, log)
-    ranks = across.placed
+    cross_rank = _match_on_one_clock(run, log)
+    ranks = cross_rank.placed
     unseen = _find_unseen_work(run, ranks)
-    windows = _make_windows(ranks, unseen, has_comm_between=across.has_comm_between)
-    steps = _select_steps(windows, across, unseen, skip)
-    tables = _tables_of_steps(run, across, steps)
-    tables["ranks"] = _ranks(run, across, is_comm_in_graphs=unseen.may_be_comm)
+    windows = _make_windows(ranks, unseen, has_comm_between=cross_rank.has_comm_between)
+    steps = _select_steps(windows, cross_rank, unseen, skip)
+    tables = _tables_of_steps(run, cross_rank, steps)
+    tables["ranks"] = _ranks(run, cross_rank, is_comm_in_graphs=unseen.may_be_comm)
     tables["phases"] = _phases(ranks, windows, unseen.hides_comm)
     tables["host_steps"] = _host_steps(run)
     n_processes = run.numbering.n_processes if run.ranks else 0
     remaining_digests = tuple(map(_without_merged, gathered.digests))
     remaining_ranks = tuple(_rank_without_merged(rank, remaining_digests) for rank in ranks)
-    remaining_across = replace(across, placed=remaining_ranks)
+    remaining_cross_rank = replace(cross_rank, placed=remaining_ranks)
     return RunTables(
         **tables,
-        problems=problems_of_run(run, across, steps),
+        problems=problems_of_run(run, cross_rank, steps),
         selection=steps.selection,
         world_size=run.job.world_size,
         n_job_ranks=run.job.n_ranks,
         n_processes=n_processes,
-        across=remaining_across,
+        cross_rank=remaining_cross_rank,
         gathered=replace(gathered, digests=remaining_digests),
         is_capture=run.is_capture,
     )
 
 
 def _tables_of_steps(
-    run: NumberedRun, across: comm.CrossRank, steps: SelectedSteps
+    run: NumberedRun, cross_rank: comm.CrossRank, steps: SelectedSteps
 ) -> dict[str, Any]:
     """Return the tables that depend on the choice of summary steps, by field of `RunTables`."""
-    ranks = across.placed
+    ranks = cross_rank.placed
     is_capture = run.is_capture
     summary_steps = steps.selection.steps
     rank_numbers = [rank.number for rank in ranks]
-    collectives = comm.collective_figures(across, rank_numbers, summary_steps)
-    is_all_matched = not across.has_comm_between and across.doubt is None
-    is_whole = bool(across.is_whole.all()) and is_all_matched
+    collectives = comm.collective_figures(cross_rank, rank_numbers, summary_steps)
+    is_all_matched = not cross_rank.has_comm_between and cross_rank.doubt is None
+    is_whole = bool(cross_rank.is_whole.all()) and is_all_matched
     stragglers = comm.stragglers_table(
         collectives, steps.table, rank_numbers, is_capture=is_capture, is_whole=is_whole
     )
@@ -184,10 +184,10 @@ def _tables_of_steps(
     return tables
 
 
-def _ranks(run: NumberedRun, across: comm.CrossRank, *, is_comm_in_graphs: bool) -> pa.Table:
+def _ranks(run: NumberedRun, cross_rank: comm.CrossRank, *, is_comm_in_graphs: bool) -> pa.Table:
     """Return `schema.RANKS`."""
     return ranks_table(
-        across,
+        cross_rank,
         run.numbering.source,
         run.report_names,
         run.gathered.sidecars,
@@ -205,7 +205,7 @@ def _match_on_one_clock(run: NumberedRun, log: NcclLog | None) -> comm.CrossRank
         ranks, applied_offsets = comm.align_captures(
             ranks, n_reports, log, has_all=run.has_all_ranks, is_aligned=is_aligned
         )
-    return comm.cross_rank(
+    return comm.relate_ranks(
         ranks,
         n_reports,
         log,
@@ -262,16 +262,16 @@ def _make_windows(ranks: Ranks, unseen: _UnseenWork, *, has_comm_between: bool) 
 
 
 def _select_steps(
-    windows: StepsTable, across: comm.CrossRank, unseen: _UnseenWork, skip: int | None
+    windows: StepsTable, cross_rank: comm.CrossRank, unseen: _UnseenWork, skip: int | None
 ) -> SelectedSteps:
     """Choose the summary steps, and make the table of steps."""
-    n_ranks = len(across.placed)
-    capture = capture_of_windows(across.placed)
+    n_ranks = len(cross_rank.placed)
+    capture = capture_of_windows(cross_rank.placed)
     step = windows["step"].to_numpy()
     start_ns = windows["start_ns"].to_numpy()
     is_complete = np.asarray(windows["is_complete"], np.bool_)
     selection = select_steps(step, start_ns, is_complete, n_ranks, skip, capture=capture)
-    table = _steps(windows, across, selection)
+    table = _steps(windows, cross_rank, selection)
     hides_comm_in_summary = unseen.hides_comm & table["in_summary"].to_numpy()
     may_hide_comm = bool(hides_comm_in_summary.any())
     return SelectedSteps(table, selection, capture, may_hide_comm)
@@ -395,19 +395,19 @@ def _number_rank_steps(table: pa.Table, n_steps: int) -> Int64:
     return rank * n_steps + step
 
 
-def _steps(windows: StepsTable, across: comm.CrossRank, selection: Selection) -> pa.Table:
+def _steps(windows: StepsTable, cross_rank: comm.CrossRank, selection: Selection) -> pa.Table:
     """Return `schema.STEPS`: the windows, with what only several ranks together show."""
-    rank_place = _ranks_of_windows(across.placed)
+    rank_place = _ranks_of_windows(cross_rank.placed)
     step = windows["step"].to_numpy()
     starts = windows["start_ns"].to_numpy()
     ends = windows["end_ns"].to_numpy()
-    waits = comm.step_waits(across, rank_place, step, starts=starts, ends=ends)
+    waits = comm.step_waits(cross_rank, rank_place, step, starts=starts, ends=ends)
     is_comm_known = pc.is_valid(windows["comm_ns"])
     # A rank may wait for an operation inside a graph of another rank.
     hidden_steps = step[~is_comm_known.to_numpy()]
     is_wait_unknown = ~waits.is_known | np.isin(step, hidden_steps)
-    n_bytes, is_sized = comm.step_bytes(across, rank_place, step)
-    has_comm = pc.and_(is_comm_known, not across.has_comm_between)
+    n_bytes, is_sized = comm.step_bytes(cross_rank, rank_place, step)
+    has_comm = pc.and_(is_comm_known, not cross_rank.has_comm_between)
 
     def known(values: Int64, is_unknown: Flags) -> pa.Array:
         return pc.if_else(has_comm, pa.array(values, mask=is_unknown), None)

@@ -21,7 +21,7 @@ from nsyspipe.model.typed_tables import (
     StepsTable,
 )
 from nsyspipe.run.comm_rows import ABSENT, NONE, CommRows, comm_rows
-from nsyspipe.run.cross_rank import CrossRank, align_captures, cross_rank
+from nsyspipe.run.cross_rank import CrossRank, align_captures, relate_ranks
 
 __all__ = [
     "ABSENT",
@@ -34,9 +34,9 @@ __all__ = [
     "collective_figures",
     "collectives_table",
     "comm_rows",
-    "cross_rank",
     "message_sizes",
     "places_in_steps",
+    "relate_ranks",
     "step_bytes",
     "step_waits",
     "stragglers_table",
@@ -75,7 +75,7 @@ class StepWaits(Struct, frozen=True):
 
 
 def step_waits(
-    across: CrossRank, rank_place: Int64, step: Int64, *, starts: Int64, ends: Int64
+    cross_rank: CrossRank, rank_place: Int64, step: Int64, *, starts: Int64, ends: Int64
 ) -> StepWaits:
     """Return the wait time of each window: its rank's place, its step and its aligned times.
 
@@ -84,28 +84,28 @@ def step_waits(
     """
     wait_ns = np.zeros(step.size, np.int64)
     overlapped_ns = np.zeros(step.size, np.int64)
-    if across.waiting is None:
+    if cross_rank.waiting is None:
         is_known = np.zeros(step.size, np.bool_)
         return StepWaits(wait_ns, wait_ns, is_known)
-    for place, (rank, operations) in enumerate(across.by_rank()):
+    for place, (rank, operations) in enumerate(cross_rank.by_rank()):
         first, end = np.searchsorted(rank_place, (place, place + 1))
         windows = slice(first, end)
         window_starts = starts[windows]
         window_ends = ends[windows]
-        waits = across.waited(operations, across.waiting)
+        waits = cross_rank.waited(operations, cross_rank.waiting)
         wait_ns[windows] = waits.lengths(window_starts, window_ends)
         compute = rank.process.hidden.shifted(rank.shift_ns)
         overlapped = waits.intersect(compute)
         overlapped_ns[windows] = overlapped.lengths(window_starts, window_ends)
-    is_known = _are_waits_known(across, rank_place, step)
+    is_known = _are_waits_known(cross_rank, rank_place, step)
     return StepWaits(wait_ns, wait_ns - overlapped_ns, is_known)
 
 
-def _are_waits_known(across: CrossRank, rank_place: Int64, step: Int64) -> Flags:
+def _are_waits_known(cross_rank: CrossRank, rank_place: Int64, step: Int64) -> Flags:
     """Tell of which windows all operations are matched."""
-    rows = across.rows
-    n_ranks = len(across.placed)
-    is_unmatched = rows.in_step & ~across.is_known
+    rows = cross_rank.rows
+    n_ranks = len(cross_rank.placed)
+    is_unmatched = rows.in_step & ~cross_rank.is_known
     unmatched_step = rows.step[is_unmatched]
     unmatched_rank = rows.rank[is_unmatched]
     unknown_keys = np.unique(unmatched_step * n_ranks + unmatched_rank)
@@ -113,12 +113,12 @@ def _are_waits_known(across: CrossRank, rank_place: Int64, step: Int64) -> Flags
     return ~np.isin(window_keys, unknown_keys)
 
 
-def step_bytes(across: CrossRank, rank_place: Int64, step: Int64) -> tuple[Int64, Flags]:
+def step_bytes(cross_rank: CrossRank, rank_place: Int64, step: Int64) -> tuple[Int64, Flags]:
     """Return the bytes of the messages of each (rank, step), and whether all sizes are known."""
-    operations = np.flatnonzero(across.rows.in_step)
-    message_bytes = message_sizes(across, operations).message_bytes
+    operations = np.flatnonzero(cross_rank.rows.in_step)
+    message_bytes = message_sizes(cross_rank, operations).message_bytes
     is_sized = message_bytes != ABSENT
-    window = _windows_of_operations(across, operations, rank_place, step)
+    window = _windows_of_operations(cross_rank, operations, rank_place, step)
     # Operations of no window go to one more place at the end, which is dropped.
     n_places = step.size + 1
     sized_window = window[is_sized]
@@ -130,11 +130,11 @@ def step_bytes(across: CrossRank, rank_place: Int64, step: Int64) -> tuple[Int64
 
 
 def _windows_of_operations(
-    across: CrossRank, operations: Int64, rank_place: Int64, step: Int64
+    cross_rank: CrossRank, operations: Int64, rank_place: Int64, step: Int64
 ) -> Int64:
     """Return the place of the window of each operation, `step.size` if it has no window."""
-    rows = across.rows
-    n_ranks = len(across.placed)
+    rows = cross_rank.rows
+    n_ranks = len(cross_rank.placed)
     operation_step = rows.step[operations]
     operation_rank = rows.rank[operations]
     keys = pa.array(operation_step * n_ranks + operation_rank)
@@ -154,16 +154,16 @@ class MessageSizes(Struct, frozen=True):
     is_bus_known: Flags
 
 
-def message_sizes(across: CrossRank, operations: Int64) -> MessageSizes:
+def message_sizes(cross_rank: CrossRank, operations: Int64) -> MessageSizes:
     """Return the sizes of some operations, by what NCCL reports of one rank."""
-    rows = across.rows
+    rows = cross_rank.rows
     reported = rows.message_bytes[operations]
     is_reported = reported != ABSENT
     message_bytes = np.full(operations.size, ABSENT)
     bus_bytes = np.zeros(operations.size)
     if not is_reported.any():
         return MessageSizes(message_bytes, bus_bytes, is_reported)
-    n_ranks = across.sizes[rows.communicator[operations]]
+    n_ranks = cross_rank.sizes[rows.communicator[operations]]
     collective = rows.collective[operations]
     for code, name in enumerate(COLLECTIVES):
         chosen = is_reported & (collective == code)
@@ -186,24 +186,26 @@ def _bus_factor(collective: str, n_ranks: Int64) -> Float64:
     return matching.bus_factor(collective, at_least_one_rank.astype(np.float64))
 
 
-def collectives_table(across: CrossRank, ranks: Sequence[int], summary_steps: Int64) -> pa.Table:
+def collectives_table(
+    cross_rank: CrossRank, ranks: Sequence[int], summary_steps: Int64
+) -> pa.Table:
     """Return `schema.COLLECTIVES`, made in blocks of rows, which need little memory."""
-    rows = across.rows
+    rows = cross_rank.rows
     algorithms = [kind.algorithm for kind in rows.kinds]
-    seq = places_in_steps(across)
-    exposed_ns, has_graph = _exposed_times(across)
+    seq = places_in_steps(cross_rank)
+    exposed_ns, has_graph = _exposed_times(cross_rank)
     ordered = _ordered_by_step(rows, seq)
     nulls = _shared_nulls(ordered.size)
     blocks = []
     for start in range(0, ordered.size, BLOCK):
         block = ordered[start : start + BLOCK]
-        columns = _columns(across, block, ranks, summary_steps)
+        columns = _columns(cross_rank, block, ranks, summary_steps)
         kind = rows.kind[block]
         is_unknown = has_graph[block]
         columns["seq"] = seq[block]
         columns["algorithm"] = _words(kind, algorithms)
         columns["exposed_ns"] = pa.array(exposed_ns[block], mask=is_unknown)
-        columns |= _waiting_columns(across, block, ("is_significant",))
+        columns |= _waiting_columns(cross_rank, block, ("is_significant",))
         columns |= _bandwidths(columns)
         table = conform(pa.table(columns), schema.COLLECTIVES)
         blocks.append(_sharing_nulls(table, nulls))
@@ -236,15 +238,15 @@ def _as_floats(values: pa.Array) -> pa.Array:
     return pc.cast(values, pa.float64(), safe=False)
 
 
-def _exposed_times(across: CrossRank) -> tuple[Int64, Flags]:
+def _exposed_times(cross_rank: CrossRank) -> tuple[Int64, Flags]:
     """Return the time of each operation while no compute runs, and whether it is unknown.
 
     It is unknown if CUDA graphs of the rank may hide compute.
     """
-    rows = across.rows
+    rows = cross_rank.rows
     exposed_ns = rows.end_ns - rows.start_ns
     has_graph = np.zeros(len(rows), np.bool_)
-    for rank, operations in across.by_rank():
+    for rank, operations in cross_rank.by_rank():
         starts = rows.start_ns[operations]
         ends = rows.end_ns[operations]
         compute = rank.process.hidden.shifted(rank.shift_ns)
@@ -274,30 +276,32 @@ def _sharing_nulls(table: pa.Table, nulls: Mapping[pa.DataType, pa.Array]) -> pa
     return table
 
 
-def collective_figures(across: CrossRank, ranks: Sequence[int], summary_steps: Int64) -> pa.Table:
+def collective_figures(
+    cross_rank: CrossRank, ranks: Sequence[int], summary_steps: Int64
+) -> pa.Table:
     """Return the columns of `collectives_table` that metrics and findings need.
 
     They are of summary steps, sorted by (rank, start). Exposed times show who only passes on a
     delay of another communicator. They are null if the run has only one communicator.
     """
-    rows = across.rows
+    rows = cross_rank.rows
     is_summary_step = np.isin(rows.step, summary_steps)
     order = np.flatnonzero(rows.in_step & is_summary_step)
     n_rows = order.size
-    columns = _columns(across, order, ranks, summary_steps)
+    columns = _columns(cross_rank, order, ranks, summary_steps)
     columns["exposed_ns"] = pa.nulls(n_rows, pa.int64())
     if len(rows.communicators) > 1:
-        exposed_ns, has_graph = _exposed_times(across)
+        exposed_ns, has_graph = _exposed_times(cross_rank)
         is_unknown = has_graph[order]
         columns["exposed_ns"] = pa.array(exposed_ns[order], mask=is_unknown)
     return _sharing_nulls(pa.table(columns), _shared_nulls(n_rows))
 
 
 def _columns(
-    across: CrossRank, order: Int64, ranks: Sequence[int], summary_steps: Int64
+    cross_rank: CrossRank, order: Int64, ranks: Sequence[int], summary_steps: Int64
 ) -> dict[str, Any]:
     """Return the columns of some operations that both tables of collectives have."""
-    rows = across.rows
+    rows = cross_rank.rows
     step = rows.step[order]
     kind = rows.kind[order]
     communicator = rows.communicator[order]
@@ -314,10 +318,10 @@ def _columns(
     columns["micro_batch"] = pa.array(micro_batch, pa.int64(), mask=micro_batch == NONE)
     columns["start_ns"] = rows.start_ns[order]
     columns["end_ns"] = rows.end_ns[order]
-    columns["is_matched"] = _is_matched(across, order)
+    columns["is_matched"] = _is_matched(cross_rank, order)
     columns["in_summary"] = np.isin(step, summary_steps)
-    columns |= _waiting_columns(across, order, _MATCHED_COLUMNS)
-    sizes = message_sizes(across, order)
+    columns |= _waiting_columns(cross_rank, order, _MATCHED_COLUMNS)
+    sizes = message_sizes(cross_rank, order)
     message_bytes = sizes.message_bytes
     is_bus_unknown = ~sizes.is_bus_known
     columns["message_bytes"] = pa.array(message_bytes, mask=message_bytes == ABSENT)
@@ -325,10 +329,10 @@ def _columns(
     return columns
 
 
-def _is_matched(across: CrossRank, order: Int64) -> Flags:
-    if across.waiting is None:
+def _is_matched(cross_rank: CrossRank, order: Int64) -> Flags:
+    if cross_rank.waiting is None:
         return np.zeros(order.size, np.bool_)
-    collective_id = across.waiting.collective_id[order]
+    collective_id = cross_rank.waiting.collective_id[order]
     is_matched: Flags = collective_id != matching.NOBODY
     return is_matched
 
@@ -338,14 +342,16 @@ def _words(codes: Int32, words: Sequence[str | None]) -> pa.DictionaryArray:
     return pa.DictionaryArray.from_arrays(pa.array(codes), dictionary)
 
 
-def _waiting_columns(across: CrossRank, order: Int64, names: Sequence[str]) -> dict[str, pa.Array]:
+def _waiting_columns(
+    cross_rank: CrossRank, order: Int64, names: Sequence[str]
+) -> dict[str, pa.Array]:
     """Return columns of matched operations, null for others and if ranks are missing."""
-    waiting = across.waiting
+    waiting = cross_rank.waiting
     if waiting is None:
         return {name: pa.nulls(order.size, _type_of(name)) for name in names}
-    communicator = across.rows.communicator[order]
-    has_all_ranks = across.is_whole[communicator]
-    is_known = _is_matched(across, order) & has_all_ranks
+    communicator = cross_rank.rows.communicator[order]
+    has_all_ranks = cross_rank.is_whole[communicator]
+    is_known = _is_matched(cross_rank, order) & has_all_ranks
     is_unknown = ~is_known
     columns = {}
     for name in names:
@@ -358,22 +364,22 @@ def _type_of(column: str) -> pa.DataType:
     return pa.bool_() if column.startswith("is_") else pa.int64()
 
 
-def places_in_steps(across: CrossRank) -> Int64:
+def places_in_steps(cross_rank: CrossRank) -> Int64:
     """Return the place of each collective in its step, in order of first start.
 
     Operations of a rank that are not matched come after those that are. Operations in no step have
     `NO_SEQ`.
     """
-    rows = across.rows
+    rows = cross_rank.rows
     seq = np.full(len(rows), NO_SEQ)
     steps_with_matches = n_matched = np.empty(0, np.int64)
-    if across.waiting is not None:
-        matched = np.flatnonzero(across.is_matched & rows.in_step)
-        numbering = _number_matched(across.waiting, rows.step, matched)
+    if cross_rank.waiting is not None:
+        matched = np.flatnonzero(cross_rank.is_matched & rows.in_step)
+        numbering = _number_matched(cross_rank.waiting, rows.step, matched)
         seq[matched] = numbering.place
         steps_with_matches = numbering.steps
         n_matched = numbering.n_collectives
-    unmatched = _unmatched_by_rank(across)
+    unmatched = _unmatched_by_rank(cross_rank)
     step = rows.step[unmatched]
     rank = rows.rank[unmatched]
     n_ranks = int(rows.rank.max(initial=0)) + 1
@@ -386,10 +392,10 @@ def places_in_steps(across: CrossRank) -> Int64:
     return seq
 
 
-def _unmatched_by_rank(across: CrossRank) -> Int64:
+def _unmatched_by_rank(cross_rank: CrossRank) -> Int64:
     """Return the operations in steps that are not matched, ordered by step, rank and start."""
-    rows = across.rows
-    is_unmatched = ~across.is_matched & rows.in_step
+    rows = cross_rank.rows
+    is_unmatched = ~cross_rank.is_matched & rows.in_step
     unmatched = np.flatnonzero(is_unmatched)
     step = rows.step[unmatched]
     rank = rows.rank[unmatched]

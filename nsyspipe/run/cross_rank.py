@@ -110,7 +110,7 @@ def align_captures(
     aligned_parts: dict[_DevicePart, Rank[ProcessDigest]] = {}
     offsets = [_NO_OFFSET] * n_reports
     for parts in parts_by_capture(all_parts, numbers):
-        across = cross_rank(
+        joint = relate_ranks(
             parts,
             n_reports,
             log,
@@ -118,11 +118,11 @@ def align_captures(
             is_one_run=True,
             is_aligned=is_aligned,
         )
-        for part in across.placed:
+        for part in joint.placed:
             aligned_parts[_identity(part)] = part
             argument = part.argument
-            if across.offsets is not None:
-                offsets[argument] = across.offsets[argument]
+            if joint.offsets is not None:
+                offsets[argument] = joint.offsets[argument]
     aligned_ranks = []
     applied_offsets = [_NO_OFFSET] * n_reports
     for rank in ranks:
@@ -215,7 +215,7 @@ def _chosen_collectives(blocks: Iterable[Int64], is_chosen: Flags) -> list[Int64
     return chosen
 
 
-def cross_rank(
+def relate_ranks(
     ranks: Ranks,
     n_reports: int,
     log: NcclLog | None = None,

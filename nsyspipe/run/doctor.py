@@ -305,11 +305,14 @@ def _problems_of_report(report: Examined) -> Iterator[Problem]:
 def _capability(
     question: Question, reports: Sequence[Examined], beside: Beside, names: Sequence[str]
 ) -> Capability:
-    """Join the answers that the reports have for one question."""
+    """Join the answers that the reports have for one question.
+
+    `beside` is what lies in the directory of the reports, and `names` are the names of the reports.
+    """
     answers = _answers(question, reports, beside)
     status = _joint_status(answers)
-    is_incomplete = [answer.status != YES for answer in answers]
-    lacking = tuple(compress(names, is_incomplete))
+    lack_it = [answer.status != YES for answer in answers]
+    lacking = tuple(compress(names, lack_it))
     n_sharers = _count_sharers(question.name, reports)
     description = _describe(answers, n_sharers)
     n_reports = len(answers)

@@ -214,11 +214,11 @@ def run_operations(
     """
     if steps is not None:
         steps = check_steps(tables.steps, steps)
-    across = tables.across
-    seqs = places_in_steps(across)
-    all_times = _CommTimes(across.rows.start_ns, across.rows.end_ns, seqs)
+    cross_rank = tables.cross_rank
+    seqs = places_in_steps(cross_rank)
+    all_times = _CommTimes(cross_rank.rows.start_ns, cross_rank.rows.end_ns, seqs)
     parts_of_report: dict[int, list[_RankPart]] = {}
-    for rank, rows_of_rank in across.by_rank():
+    for rank, rows_of_rank in cross_rank.by_rank():
         if ranks is not None and rank.number not in ranks:
             continue
         times_of_rank = all_times.take(rows_of_rank)

@@ -535,7 +535,7 @@ def _problems_of_map(
 
 
 def ranks_table(
-    across: CrossRank,
+    cross_rank: CrossRank,
     source: str,
     names: Sequence[str],
     sidecars: RunSidecars,
@@ -547,14 +547,14 @@ def ranks_table(
     Counts are null if CUDA graphs that were captured as a whole may hold such operations.
     """
     rows: list[_Row] = []
-    for rank in across.placed:
+    for rank in cross_rank.placed:
         row = _identity_of_rank(rank, source, names, sidecars)
         row |= _device_and_counts(rank, is_comm_in_graphs=is_comm_in_graphs)
         row["clock_shift_ns"] = rank.shift_ns
         row["clock_offset_ns"] = None
         row["clock_error_ns"] = None
-        if across.offsets is not None:
-            offset = across.offsets[rank.argument]
+        if cross_rank.offsets is not None:
+            offset = cross_rank.offsets[rank.argument]
             row["clock_offset_ns"] = offset.offset_ns
             row["clock_error_ns"] = offset.error_ns
         rows.append(row)

@@ -140,17 +140,17 @@ class RunHeader:
     def training_variables(self) -> dict[str, str] | None:
         """The variables of reports and of the launcher, None if neither recorded any.
 
-        A value in a report has priority, unless it is masked.
+        A value of the reports has priority. If it is masked, a value of the launcher has priority.
         """
         of_launcher = self.capture.environment if self.capture else {}
         if self.environment is None and not of_launcher:
             return None
-        of_reports = {
-            name: value
-            for name, value in (self.environment or {}).items()
-            if name not in of_launcher or MASK not in value
-        }
-        return {**of_launcher, **of_reports}
+        variables = {**of_launcher}
+        for name, value in (self.environment or {}).items():
+            is_masked = MASK in value
+            if name not in of_launcher or not is_masked:
+                variables[name] = value
+        return variables
 
     @property
     def has_shared_processes(self) -> bool:

@@ -51,23 +51,23 @@ class SelectedSteps(Struct, frozen=True):
 
 
 def problems_of_run(
-    run: NumberedRun, across: comm.CrossRank, steps: SelectedSteps
+    run: NumberedRun, cross_rank: comm.CrossRank, steps: SelectedSteps
 ) -> tuple[Problem, ...]:
     """Return all problems of a run, in order of their stage."""
-    ranks = across.placed
+    ranks = cross_rank.placed
     gathered = run.gathered
     # Hosts without numbers are no ranks.
     has_ranks_to_number = run.is_numbered or not run.hosts
     problems = [*_problems_of_reports(run, ranks, may_hide_comm=steps.may_hide_comm)]
     if has_ranks_to_number:
         problems += run.numbering.problems
-    problems += across.problems
+    problems += cross_rank.problems
     problems += _problems_of_captures(ranks)
     problems += _problems_of_ranks(run, ranks)
     problems += _problems_of_unrecorded_processes(run)
     problems += _problems_of_world_size(run)
     problems += gathered.sidecars.problems
-    problems += _problems_of_message_sizes(across, gathered.digests)
+    problems += _problems_of_message_sizes(cross_rank, gathered.digests)
     problems += _problems_of_steps(ranks, steps, gathered.why_no_steps)
     return tuple(problems)
 
@@ -249,14 +249,14 @@ def _problems_of_world_size(run: NumberedRun) -> Iterator[Problem]:
 
 
 def _problems_of_message_sizes(
-    across: comm.CrossRank, digests: Sequence[ReportDigest]
+    cross_rank: comm.CrossRank, digests: Sequence[ReportDigest]
 ) -> Iterator[Problem]:
     # One rank sends nothing.
-    if len(across.placed) < 2:  # noqa: PLR2004
+    if len(cross_rank.placed) < 2:  # noqa: PLR2004
         return
-    in_steps = np.flatnonzero(across.rows.in_step)
+    in_steps = np.flatnonzero(cross_rank.rows.in_step)
     n_operations = in_steps.size
-    message_bytes = comm.message_sizes(across, in_steps).message_bytes
+    message_bytes = comm.message_sizes(cross_rank, in_steps).message_bytes
     is_absent = message_bytes == comm.ABSENT
     n_absent = int(np.count_nonzero(is_absent))
     if not n_absent:

@@ -55,20 +55,20 @@ _CELLS = pa.schema(
 _SKIP_NO_NULL = pc.ScalarAggregateOptions(skip_nulls=False)
 
 
-def traffic_table(across: CrossRank, steps: StepsTable, *, is_capture: bool) -> pa.Table:
+def traffic_table(cross_rank: CrossRank, steps: StepsTable, *, is_capture: bool) -> pa.Table:
     """Return `schema.TRAFFIC`: a row per (rank, communicator, collective), and one for all ranks.
 
     `steps` is `schema.STEPS`.
     """
-    rows = across.rows
+    rows = cross_rank.rows
     summary_steps = steps.filter(steps["in_summary"])
     step_numbers = summary_steps["step"].to_numpy()
     is_summary_step = np.isin(rows.step, step_numbers)
     in_summary = rows.in_step & is_summary_step
-    cells_of_ranks = [*_cells(across, summary_steps, in_summary)]
+    cells_of_ranks = [*_cells(cross_rank, summary_steps, in_summary)]
     cells = pa.Table.from_pylist(cells_of_ranks, _CELLS)
     all_ranks = _sum_over_ranks(cells)
-    uses = _uses(across, cells, all_ranks, in_summary)
+    uses = _uses(cross_rank, cells, all_ranks, in_summary)
     all_ranks = all_ranks.select(_CELLS.names)
     table = pa.concat_tables([all_ranks, cells])
     use_numbers = pa.array(uses, pa.int64())
@@ -79,12 +79,12 @@ def traffic_table(across: CrossRank, steps: StepsTable, *, is_capture: bool) -> 
     table = table.take(pa.array(order))
     columns = _columns_of_uses([*uses.values()], place_of_use[order])
     columns |= _values_per_step(
-        table, is_capture=is_capture, has_comm_between=across.has_comm_between
+        table, is_capture=is_capture, has_comm_between=cross_rank.has_comm_between
     )
     columns |= _waits_and_bubbles(columns)
     columns |= _bandwidths(table)
     columns["rank"] = table["rank"]
-    columns["n_ranks"] = _sizes_of_communicators(across, table["use"].to_numpy())
+    columns["n_ranks"] = _sizes_of_communicators(cross_rank, table["use"].to_numpy())
     return schema.TRAFFIC.table(columns)
 
 
@@ -131,10 +131,10 @@ def _texts_of_ranks(uses: Sequence[CommUse]) -> list[pa.Array]:
     return [text_of_ranks[use.ranks] for use in uses]
 
 
-def _sizes_of_communicators(across: CrossRank, use: Int64) -> pa.Array:
+def _sizes_of_communicators(cross_rank: CrossRank, use: Int64) -> pa.Array:
     """Return the number of ranks of the communicator of each use, null if it is not known."""
     communicator = use // len(COLLECTIVES)
-    n_ranks = across.sizes[communicator]
+    n_ranks = cross_rank.sizes[communicator]
     is_unknown = n_ranks == 0
     return pa.array(n_ranks, mask=is_unknown)
 
@@ -183,7 +183,7 @@ def _divide(values: pa.ChunkedArray, divisor: pa.ChunkedArray) -> pa.ChunkedArra
 class _Calls(Struct, frozen=True):
     """The operations of all ranks, with what the cells sum of them."""
 
-    across: CrossRank
+    cross_rank: CrossRank
     # Number of each operation's use.
     use: Int64
     in_summary: Flags
@@ -207,15 +207,15 @@ class _StepsOfRank(Struct, frozen=True):
 
 
 def _cells(
-    across: CrossRank, summary_steps: StepsTable, in_summary: Flags
+    cross_rank: CrossRank, summary_steps: StepsTable, in_summary: Flags
 ) -> Iterator[dict[str, Any]]:
     """Yield a row of `_CELLS` for each rank and use."""
-    rows = across.rows
+    rows = cross_rank.rows
     all_operations = np.arange(len(rows))
-    sizes = message_sizes(across, all_operations)
-    calls = _Calls(across, use_of(rows), in_summary, sizes, across.is_known)
+    sizes = message_sizes(cross_rank, all_operations)
+    calls = _Calls(cross_rank, use_of(rows), in_summary, sizes, cross_rank.is_known)
     ranks_with_hidden_comm = _ranks_with_hidden_comm(summary_steps)
-    for rank, span in across.by_rank():
+    for rank, span in cross_rank.by_rank():
         has_hidden_comm = rank.number in ranks_with_hidden_comm
         steps = _steps_of_rank(summary_steps, rank)
         n_steps = steps.starts.size
@@ -262,7 +262,7 @@ def _times_of_uses(
     calls: _Calls, operations_of_use: Mapping[int, Int64], steps: _StepsOfRank
 ) -> dict[int, dict[str, Any]]:
     """Return how long each use runs in the steps, exposed and overlapped by compute."""
-    rows = calls.across.rows
+    rows = calls.cross_rank.rows
     unions = []
     for operations in operations_of_use.values():
         starts = rows.start_ns[operations]
@@ -287,7 +287,7 @@ def _times_of_uses(
 
 def _sized_sums(calls: _Calls, operations: Int64) -> dict[str, Any]:
     """Return bytes and time of a use if all its operations are matched and have known sizes."""
-    waiting = calls.across.waiting
+    waiting = calls.cross_rank.waiting
     sizes = calls.sizes
     in_summary = calls.in_summary[operations]
     counted = operations[in_summary]
@@ -308,7 +308,7 @@ def _sized_sums(calls: _Calls, operations: Int64) -> dict[str, Any]:
 
 def _sums_of_use(calls: _Calls, operations: Int64, steps: _StepsOfRank) -> dict[str, Any]:
     """Return the counts, bytes and wait time of a use, without those that are not known."""
-    across = calls.across
+    cross_rank = calls.cross_rank
     in_summary = calls.in_summary[operations]
     counted = operations[in_summary]
     sums: dict[str, Any] = {"calls": counted.size}
@@ -316,10 +316,10 @@ def _sums_of_use(calls: _Calls, operations: Int64, steps: _StepsOfRank) -> dict[
     if not (message_bytes == ABSENT).any():
         sums["bytes"] = message_bytes.sum()
     has_wait = calls.is_known[counted]
-    if across.waiting is not None and has_wait.all():
-        waits = across.waited(operations, across.waiting)
+    if cross_rank.waiting is not None and has_wait.all():
+        waits = cross_rank.waited(operations, cross_rank.waiting)
         sums["wait_ns"] = steps.time_in_steps(waits)
-    launched_in = across.rows.launched_in[counted]
+    launched_in = cross_rank.rows.launched_in[counted]
     is_pass_known = launched_in != NONE
     if is_pass_known.all():
         sums["forward"] = np.count_nonzero(launched_in == IN_FORWARD)
@@ -328,15 +328,15 @@ def _sums_of_use(calls: _Calls, operations: Int64, steps: _StepsOfRank) -> dict[
 
 
 def _uses(
-    across: CrossRank, cells: pa.Table, all_ranks: pa.Table, in_summary: Flags
+    cross_rank: CrossRank, cells: pa.Table, all_ranks: pa.Table, in_summary: Flags
 ) -> dict[int, CommUse]:
     """Return the uses by their number, in order of communicator and collective.
 
     They hold what `roles` needs to find the kind of parallelism.
     """
-    communicators = across.rows.communicators
+    communicators = cross_rank.rows.communicators
     ranks_of_communicator = _ranks_of_communicators(cells)
-    kernels_before = kernels_before_sends(across.rows, in_summary)
+    kernels_before = kernels_before_sends(cross_rank.rows, in_summary)
     uses = {}
     for row in all_ranks.to_pylist():
         number = row["use"]

@@ -149,7 +149,7 @@ def test_the_verdict_and_where_it_comes_from_are_on_the_first_screen(
     [
         ("ddp-4gpu-shm", ("chart-step-bars",), ""),
         ("faster", (WATERFALL, TIMELINES), ""),
-        ("board", (), "1.297x"),
+        ("board", (), "-22.9%"),
         ("jobs", (), "14 runs in jobs"),
     ],
 )

@@ -643,30 +643,44 @@ class _CollectiveRows(NamedTuple):
     n_in_some_steps: int
 
 
-def collective_medians(collectives: pa.Table, whole: str = "a step") -> Medians:
-    """Return medians over the summary steps, or over a capture as a `whole`.
+class _SampledSteps(NamedTuple):
+    """The steps that medians are computed over, evenly chosen from the summary steps."""
 
-    Of more than `MOST_COLLECTIVES` collectives, those that take most time are in the rows.
-    """
+    n_steps: int
+    n_used: int
+    # Whether each row of the collectives is in one of the chosen steps.
+    is_chosen: pa.ChunkedArray
+
+
+def _sample_steps(collectives: pa.Table) -> _SampledSteps:
+    """Choose all summary steps, or as many that they have about `MAX_ROWS_OF_MEDIANS` rows."""
     in_summary = collectives["in_summary"]
     steps = collectives["step"].filter(in_summary).unique().to_pylist()
     n_steps = len(steps)
     n_rows = pc.sum(in_summary).as_py() or 0
-    n_used = n_steps
-    if n_rows > MAX_ROWS_OF_MEDIANS:
-        n_used = max(n_steps * MAX_ROWS_OF_MEDIANS // n_rows, 1)
-        used_steps = [steps[place * n_steps // n_used] for place in range(n_used)]
-        used_set = pa.array(used_steps, pa.int64())
-        is_used = pc.is_in(collectives["step"], used_set)
-        in_summary = pc.and_(in_summary, is_used)
+    if n_rows <= MAX_ROWS_OF_MEDIANS:
+        return _SampledSteps(n_steps, n_steps, in_summary)
+    n_used = max(n_steps * MAX_ROWS_OF_MEDIANS // n_rows, 1)
+    used_steps = [steps[place * n_steps // n_used] for place in range(n_used)]
+    is_used = pc.is_in(collectives["step"], pa.array(used_steps, pa.int64()))
+    is_chosen = pc.and_(in_summary, is_used)
+    return _SampledSteps(n_steps, n_used, is_chosen)
+
+
+def collective_medians(collectives: pa.Table, whole: str = "a step") -> Medians:
+    """Return the medians of each collective over the summary steps, or over a sample of them.
+
+    `whole` is the word of the notes for a step: the capture if there are no steps.
+    """
+    sample = _sample_steps(collectives)
+    used_rows = collectives.select(["step", "rank", "is_matched"]).filter(sample.is_chosen)
     collective_rows = _CollectiveRows([], 0, 0)
-    if n_rows:
+    if used_rows.num_rows:
         calls = collectives.select(_COLUMNS_OF_MEDIANS)
-        collective_rows = _rows(calls.filter(in_summary))
-    used_rows = collectives.select(["step", "rank", "is_matched"]).filter(in_summary)
-    notes = [*_step_notes(n_used, n_steps, whole)]
+        collective_rows = _rows(calls.filter(sample.is_chosen))
+    notes = [*_step_notes(sample.n_used, sample.n_steps, whole)]
     notes += _row_notes(collective_rows)
-    notes += _matching_notes(used_rows, n_used)
+    notes += _matching_notes(used_rows, sample.n_used)
     ranks = sorted(used_rows["rank"].unique().to_pylist())
     n_left_out = collective_rows.n_all - len(collective_rows.rows)
     return Medians(collective_rows.rows, ranks, note=" ".join(notes), n_left_out=n_left_out)
