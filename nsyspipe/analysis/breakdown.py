@@ -78,8 +78,8 @@ def exposed_comm(comm: IntervalSet, compute: IntervalSet) -> IntervalSet:
 def device_time(operations: ProcessOperations, windows: Windows) -> DeviceTime:
     """Merge the operations of one rank by category."""
     is_comm = operations.is_comm
-    compute = _kernel_times(operations, ~is_comm)
-    communication = _kernel_times(operations, is_comm)
+    compute = kernel_times(operations, ~is_comm)
+    communication = kernel_times(operations, is_comm)
     memory = union(operations.copy_start, operations.copy_end)
     hidden = communication.intersect(compute)
     return DeviceTime(
@@ -92,7 +92,7 @@ def device_time(operations: ProcessOperations, windows: Windows) -> DeviceTime:
     )
 
 
-def _kernel_times(operations: ProcessOperations, chosen: Flags | Int64) -> IntervalSet:
+def kernel_times(operations: ProcessOperations, chosen: Flags | Int64) -> IntervalSet:
     """Return when any of the chosen kernels runs."""
     starts = operations.kernel_start[chosen]
     ends = operations.kernel_end[chosen]
@@ -156,7 +156,7 @@ def _overlap_of_backward(device: DeviceTime, backward: Flags) -> Int64:
     """Return how long communication runs while compute of the backward pass runs, ns."""
     is_chosen = ~device.operations.is_comm
     is_chosen &= backward
-    compute = _kernel_times(device.operations, is_chosen)
+    compute = kernel_times(device.operations, is_chosen)
     overlap = device.comm.intersect(compute)
     return device.windows.covered(overlap)
 
@@ -218,7 +218,7 @@ def comm_on_stream(
     differs_from_previous = np.append(True, differs)
     differs_from_next = np.append(differs, True)
     is_only_kernel = differs_from_previous[rows] & differs_from_next[rows]
-    times = _kernel_times(operations, rows[is_only_kernel])
+    times = kernel_times(operations, rows[is_only_kernel])
     return windows.covered(times)
 
 
@@ -579,7 +579,7 @@ def exposed_by_late_launches(device: DeviceTime, latency_ns: int, offset_ns: int
     launch = operations.kernel_launch[:n_launched] + offset_ns
     is_late_comm = start - launch <= _MAX_LAUNCH_LATENCY_NS
     is_late_comm &= operations.is_comm[:n_launched]
-    late_comm = _kernel_times(operations, np.flatnonzero(is_late_comm))
+    late_comm = kernel_times(operations, np.flatnonzero(is_late_comm))
     until_launch = _until_next_compute_is_launched(device, launch + latency_ns)
     late = union_of(late_comm, until_launch)
     exposed = exposed_comm(device.comm, device.compute)

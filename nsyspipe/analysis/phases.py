@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from nsyspipe.analysis import breakdown
 from nsyspipe.analysis.attribution import NEVER, Inputs, ProcessOperations
-from nsyspipe.analysis.breakdown import DeviceTime, exposed_comm
+from nsyspipe.analysis.breakdown import DeviceTime, exposed_comm, kernel_times
 from nsyspipe.analysis.intervals import (
     EMPTY,
     IntervalSet,
@@ -148,8 +148,8 @@ def _costs_on_device(device: DeviceTime, belongs: tuple[Flags, Flags]) -> dict[s
     operations = device.operations
     windows = device.windows
     kernels, copies = belongs
-    compute = _kernel_times(operations, kernels & ~operations.is_comm)
-    comm = _kernel_times(operations, kernels & operations.is_comm)
+    compute = kernel_times(operations, kernels & ~operations.is_comm)
+    comm = kernel_times(operations, kernels & operations.is_comm)
     memory = union(operations.copy_start[copies], operations.copy_end[copies])
     busy = union_of(compute, comm, memory)
     exposed = exposed_comm(comm, device.compute)
@@ -159,12 +159,6 @@ def _costs_on_device(device: DeviceTime, belongs: tuple[Flags, Flags]) -> dict[s
     costs["device_ns"] = windows.covered(busy)
     costs["exposed_comm_ns"] = windows.covered(exposed)
     return costs
-
-
-def _kernel_times(operations: ProcessOperations, is_chosen: Flags) -> IntervalSet:
-    starts = operations.kernel_start[is_chosen]
-    ends = operations.kernel_end[is_chosen]
-    return union(starts, ends)
 
 
 class _Pieces(NamedTuple):

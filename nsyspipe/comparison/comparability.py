@@ -19,7 +19,14 @@ from nsyspipe.model.problems import MIXED_RUNS, MORE_STEPS
 from nsyspipe.model.table import TableSchema
 from nsyspipe.model.typed_tables import CollectivesColumn, RanksColumn
 from nsyspipe.run.run import Run
-from nsyspipe.run.work import Work, has_whole_graphs, missing_ranks, n_steps, source_of_steps
+from nsyspipe.run.work import (
+    Work,
+    has_whole_graphs,
+    missing_ranks,
+    n_steps,
+    problem_codes,
+    source_of_steps,
+)
 
 Sides = tuple[Side, Side]
 
@@ -195,10 +202,6 @@ def _compare_words(
 
 def _runs_of(sides: Sides) -> list[Run]:
     return [run for side in sides for run in side.runs]
-
-
-def _problem_codes(run: Run) -> set[str]:
-    return {row["code"] for row in run.problem_rows}
 
 
 # --- captures -------------------------------------------------------------------------------------
@@ -433,7 +436,7 @@ def _missing_rank_names(run: Run) -> str:
 
 
 def _codes_of_mixed_runs(run: Run) -> str:
-    codes = MIXED_RUNS & _problem_codes(run)
+    codes = MIXED_RUNS & problem_codes(run)
     return ", ".join(sorted(codes)) or _NONE
 
 
@@ -612,7 +615,7 @@ def _step_family(run: Run) -> str:
 
 def _source_of_backward(run: Run) -> str:
     """Return in words how backward was found: by problems that tell it, else by ranges."""
-    parts = [code.partition("backward-by-") for code in _problem_codes(run)]
+    parts = [code.partition("backward-by-") for code in problem_codes(run)]
     ways = sorted(way for _, _, way in parts if way)
     if ways:
         return " and ".join(ways)
@@ -680,7 +683,7 @@ def _warnings(sides: Sides) -> Iterator[Check]:
 
     The words of a warning are those before its colon.
     """
-    codes_of_runs = [_problem_codes(run) for run in _runs_of(sides)]
+    codes_of_runs = [problem_codes(run) for run in _runs_of(sides)]
     common_codes = set.intersection(*codes_of_runs)
     rows_of_sides = [_rows_of_warnings(side, common_codes) for side in sides]
     sentences = {}

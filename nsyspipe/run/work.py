@@ -51,10 +51,11 @@ _Member = TypeVar("_Member")
 
 def has_whole_graphs(run: Run) -> bool:
     """Tell whether CUDA graphs of a run were captured as a whole, without what ran inside."""
-    return bool(_PROBLEMS_OF_WHOLE_GRAPHS & _problem_codes(run))
+    return bool(_PROBLEMS_OF_WHOLE_GRAPHS & problem_codes(run))
 
 
-def _problem_codes(run: Run) -> set[str]:
+def problem_codes(run: Run) -> set[str]:
+    """Return the codes of the problems of a run."""
     return {row["code"] for row in run.problem_rows}
 
 
@@ -318,7 +319,7 @@ def _describe_batch(run: Run) -> tuple[str, RanksPerBatch]:
 def _describe_rest(run: Run) -> str:
     """Return what must be equal besides compute and batch for times to be compared."""
     words = [source_of_steps(run), *ranges(missing_ranks(run))]
-    if MIXED_RUNS & _problem_codes(run):
+    if MIXED_RUNS & problem_codes(run):
         # A mixture of several runs is like no other run.
         words.append(run.header.run_id)
     return ", ".join(words)
