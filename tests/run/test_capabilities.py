@@ -137,6 +137,10 @@ def test_calls_that_replayed_graphs_do_not_make_need_steps_without_graphs(real, 
         ), what
 
 
+def test_with_one_gpu_a_process_the_world_is_a_number_of_ranks(tmp_path):
+    assert capabilities(built(tmp_path))["world_size"].found == "2"
+
+
 def test_a_report_of_a_launcher_with_all_ranks_needs_an_nsys_for_each(real, worded):
     found = capabilities(*reports("ddp-4gpu-onefile", real))["world_size"]
     assert (found.status, found.fix) == ("no", NSYS_OF_EACH)

@@ -226,3 +226,9 @@ def test_a_step_without_a_window_reports_if_it_launched_a_kernel(tmp_path, launc
     found = problem_of(run_of(tmp_path, builder), "step-without-window")
     assert "1" in figures_of(found["message"])
     worded(found["message"])
+
+
+@pytest.mark.parametrize(("n_ranks", "expected"), [(1, False), (2, True)])
+def test_message_sizes_are_missed_from_two_ranks_on(tmp_path, n_ranks, expected):
+    run = run_of(tmp_path, *(steady_rank(rank, world_size=n_ranks) for rank in range(n_ranks)))
+    assert ("no-message-size" in codes(run)) is expected
