@@ -112,7 +112,7 @@ def _number(node: ast.Constant) -> Iterator[tuple[int, str, "_Replacement"]]:
         case int(value):
             other: float = value + 1
         case float(value):
-            other = value * 1.5
+            other = 1.5 * value if value else 1.0
         case _:
             return
     yield node.lineno, f"{value} -> {other}", _Replacement(node, "value", other)
