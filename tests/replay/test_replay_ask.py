@@ -187,6 +187,13 @@ def test_a_link_is_its_bandwidth(ask, worded):
     worded(by_link.scenarios[0].assumptions[0])
 
 
+@pytest.mark.parametrize(("link", "percent"), [("shm", "10"), ("roce-100", "20")])
+def test_the_assumption_of_a_link_says_how_wrong_it_may_be(ask, link, percent):
+    # Measured bandwidths are within 10 %, those of a data sheet within 20 %.
+    first_assumption = only(ask(SINGLE, link=link)).assumptions[0]
+    assert percent in figures(first_assumption)
+
+
 def test_four_buckets_become_one(ask):
     # 20 ms each from 15.1 ms on; as one it begins at 30.4 ms and saves three overheads. That the
     # 15.3 ms beside communication were slowed by 3 %, and each of their six operations by 6.5 us,
