@@ -362,9 +362,10 @@ def _phases(report: Examined) -> Answer:
 
 def _count_windows(report: Examined) -> int:
     """Return the number of windows, once for each process although it may have several ranks."""
-    n_by_process = {}
+    n_by_process: dict[int, int] = {}
     for rank in report.digest.processes:
-        n_by_process[rank.process_id] = rank.windows.num_rows
+        n_of_other_ranks = n_by_process.get(rank.process_id, 0)
+        n_by_process[rank.process_id] = max(n_of_other_ranks, rank.windows.num_rows)
     return sum(n_by_process.values())
 
 

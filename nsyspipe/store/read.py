@@ -118,7 +118,8 @@ class RunFiles(Struct, frozen=True):
         if listed is None or digest_of(content) == listed[file]:
             return content
         runs = _content_or_none(self.store, self.run_id, layout.RUNS_FILE)
-        if runs is None or not runs.equals(self.contents[layout.RUNS_FILE]):
+        read_before = self.contents.get(layout.RUNS_FILE)
+        if runs is None or read_before is None or not runs.equals(read_before):
             problem = "was replaced or removed during reading"
             raise DatasetError(f"run {self.run_id}", problem, fix="read the run again")
         problem = "cannot be read (damaged, or from another save of the run)"

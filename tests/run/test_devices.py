@@ -2,6 +2,7 @@
 
 import json
 import random
+from types import SimpleNamespace
 
 import pyarrow.compute as pc
 import pytest
@@ -12,6 +13,7 @@ from nsyspipe.report import export
 from nsyspipe.report.html.run_page import run_page
 from nsyspipe.report.markdown import markdown
 from nsyspipe.report.run import summary_text
+from nsyspipe.run import questions
 from nsyspipe.run.rank_names import RankNames
 from nsyspipe.store.write import save
 from tests.build import nccl_layouts as nccl
@@ -363,3 +365,11 @@ def test_names_in_quotes_and_names_that_are_whole_stay_as_they_are():
     names = RankNames({1: NAME})
     text = f"rank 1, 'rank 1', rank {NAME}, ranks 1 and 2, rank 2"
     assert names.in_text(text) == f"rank {NAME}, 'rank 1', rank {NAME}, ranks 1 and 2, rank 2"
+
+
+def test_windows_of_a_process_count_once_also_if_its_last_device_has_fewer(tmp_path):
+    builder = train(process(env=False), (0, 1), n_steps=3)
+    train(builder, (0,), n_steps=3, at=3000).write(tmp_path / "a_0.sqlite")
+    (digest,) = nsyspipe.load(tmp_path, jobs=1)._gathered.digests
+    assert [rank.windows.num_rows for rank in digest.processes] == [6, 3]
+    assert questions._count_windows(SimpleNamespace(digest=digest)) == 6

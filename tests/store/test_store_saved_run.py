@@ -17,6 +17,7 @@ from nsyspipe.report.export import document
 from nsyspipe.report.formats import dumps
 from nsyspipe.report.markdown import markdown
 from nsyspipe.report.run import summary_text
+from nsyspipe.store import layout, read
 from nsyspipe.store.layout import is_saved
 from nsyspipe.store.read import read_run_files
 from nsyspipe.store.write import save
@@ -24,7 +25,16 @@ from tests.build.tools import blank
 from tests.build.trace import TraceBuilder, steady_rank
 from tests.cli.sick_run import LOG, TOPOLOGY, write_sick
 from tests.conftest import SAMPLES
-from tests.store.store_tools import OTHER_ID, RUN_ID, contents, copied, places, unlisted
+from tests.store.store_tools import (
+    OTHER_ID,
+    RUN_ID,
+    contents,
+    copied,
+    old_run,
+    places,
+    stored,
+    unlisted,
+)
 
 
 def check_same(run, saved):
@@ -427,3 +437,25 @@ def test_details_that_a_later_nsyspipe_added_are_left_out(damaged, runs, tmp_pat
     rewrite(damaged[0]["runs"], add)
     run = nsyspipe.load(tmp_path / "store")
     assert (run.header, run.nccl, run.link) == (runs[0].header, runs[0].nccl, runs[0].link)
+
+
+def test_a_run_that_is_removed_and_saved_while_it_is_read_was_replaced(tmp_path, monkeypatch):
+    store = stored(tmp_path / "store", old_run(tmp_path))
+    (steps,) = store.glob("steps/**/*.parquet")
+    (phases,) = store.glob("phases/**/*.parquet")
+    shutil.copyfile(phases, steps)
+    read_now = read._content_or_none
+    n_reads_of_runs = 0
+
+    def removed_at_the_second_reading(place, run_id, file):
+        nonlocal n_reads_of_runs
+        n_reads_of_runs += file == layout.RUNS_FILE
+        if file == layout.RUNS_FILE and n_reads_of_runs == 2:
+            return None
+        return read_now(place, run_id, file)
+
+    monkeypatch.setattr(read, "_MAX_ATTEMPTS", 1)
+    monkeypatch.setattr(read, "_content_or_none", removed_at_the_second_reading)
+    files = read_run_files(store, RUN_ID)
+    with pytest.raises(DatasetError, match="was replaced or removed during reading"):
+        files.table("steps")
