@@ -11,8 +11,8 @@ CAPTURE_VERSION = 1
 SIDECAR_SUFFIX = ".capture.json"
 
 
-# The highest count of a sidecar. No step has more FLOPs, and sums of two still fit in 64 bits.
-MAX_COUNT = 2**62
+# The highest count of a sidecar. At this many FLOPs a step of one GPU takes many minutes.
+MAX_COUNT = 10**18
 
 
 @dataclass(frozen=True)
