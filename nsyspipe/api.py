@@ -27,6 +27,7 @@ from nsyspipe.model.options import (
     paths_of,
     several,
 )
+from nsyspipe.model.work import AskedWork
 from nsyspipe.nsys.find_reports import exported_reports, find_logs, find_named, words_of_runs
 from nsyspipe.run.run import Run
 from nsyspipe.store.choice import find_saved, labels_by_time, runs_by_label
@@ -61,6 +62,10 @@ def load(
     nccl_log: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] = (),
     topology: str | os.PathLike[str] | None = None,
     logs: bool = True,
+    tokens_per_step: float | str | None = None,
+    samples_per_step: float | str | None = None,
+    flops_per_step: float | str | None = None,
+    peak: str | None = None,
     executor: Executor | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Run:
@@ -107,6 +112,16 @@ def load(
     logs
         Whether nsyspipe uses NCCL logs and topology files that it finds in the directory of the
         reports. This matters only if you pass none.
+    tokens_per_step, samples_per_step
+        Tokens and samples of one step of the whole job: over all ranks and micro-batches. If you
+        pass None, nsyspipe takes them from the sidecar.
+    flops_per_step
+        FLOPs of one step on one rank, over all micro-batches, for example ``9.483e12``. If you pass
+        None, nsyspipe takes them from the sidecar of each rank.
+    peak
+        Datatype of the matrix multiplications: ``"fp32"``, ``"tf32"``, ``"bf16"``, ``"fp16"`` or
+        ``"fp8"``. Model FLOPs utilization (MFU) is a share of the dense peak of this datatype.
+        Without it, MFU is null.
     executor
         Executor that reads the reports. By default, nsyspipe starts worker processes. It reads
         small reports without them.
@@ -137,6 +152,13 @@ def load(
     check_text("run_id", run_id, "run_id='run-7'")
     _check_executor(executor)
     _check_on_progress(on_progress)
+    work_options = {
+        "tokens_per_step": tokens_per_step,
+        "samples_per_step": samples_per_step,
+        "flops_per_step": flops_per_step,
+        "peak": peak,
+    }
+    work = AskedWork.of_options(work_options)
     phases = {"backward": backward, "forward": forward, "optimizer": optimizer, "data": data}
     patterns: dict[str, Any] = {"step": step, **phases, "comm_kernel": comm_kernel}
     if any(is_saved(Path(argument)) for argument in arguments):
@@ -150,6 +172,7 @@ def load(
             "nccl_log": nccl_log or None,
             "topology": topology,
             "no_logs": None if logs else True,
+            **work_options,
         }
         return _load_saved(arguments, run_id, label, options)
     # A saved run does not need the modules that read reports.
@@ -163,20 +186,19 @@ def load(
     exports = exported_reports(arguments, jobs=jobs)
     paths = tuple(map(whole_path, exports))
     reading = Reading.from_text(n_steps=steps, **patterns)
-    n_skipped = parse_skip_first(skip_first)
     rank_numbers = chosen.rank_map if chosen else parse_rank_map(rank_map)
-    nccl_logs = tuple(map(whole_path, log_files))
     return ReportRun(
         paths=paths,
         reading=reading,
-        skip_first=n_skipped,
+        skip_first=parse_skip_first(skip_first),
         rank_map=rank_numbers,
         chosen=chosen,
         jobs=jobs,
         given_label=label,
         given_run_id=run_id,
-        nccl_logs=nccl_logs,
+        nccl_logs=tuple(map(whole_path, log_files)),
         topology=topology_file,
+        work=work,
         looks_beside=logs,
         executor=executor,
         on_progress=on_progress,

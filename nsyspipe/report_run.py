@@ -30,6 +30,7 @@ from nsyspipe.model.names import few
 from nsyspipe.model.options import Reading
 from nsyspipe.model.problems import IN_GRAPHS, Problem, SkippedCheck, problem
 from nsyspipe.model.side_files import NcclFacts, NcclLog
+from nsyspipe.model.work import NOTHING_ASKED, AskedWork
 from nsyspipe.nsys.command_words import joined_environments
 from nsyspipe.nsys.find_reports import display_names, source_of
 from nsyspipe.reader.beside import Candidates, FilesBeside, find_beside
@@ -87,6 +88,8 @@ class ReportRun(Run):
     given_run_id: str | None = None
     nccl_logs: tuple[Path, ...] = ()
     topology: Path | None = None
+    # What the user says that a step works on.
+    work: AskedWork = NOTHING_ASKED
     # Whether to look in the directories of the reports for a log or topology that was not passed.
     looks_beside: bool = True
     executor: Executor | None = None
@@ -171,7 +174,9 @@ class ReportRun(Run):
     @cached_property
     def _tables(self) -> RunTables:
         chosen_from = self.chosen.ranks_of_all_reports if self.chosen else frozenset()
-        tables = merge(self._gathered, self.rank_map, self.skip_first, self._log, chosen_from)
+        tables = merge(
+            self._gathered, self.rank_map, self.skip_first, self._log, chosen_from, work=self.work
+        )
         # Thousands of digests take more memory than the tables, so only their remains are kept.
         vars(self)["_gathered"] = tables.gathered
         ranks = tables.ranks

@@ -3,7 +3,7 @@
 ``python -m tests.write_table_types`` writes the file anew after a column was added or removed.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,6 +13,8 @@ from nsyspipe.model import canonical, schema
 from nsyspipe.model.table import Column, TableSchema
 from tests.contract.density import MAX_COLUMNS
 
+# Names in one type, so that no statement is large.
+MAX_NAMES = 40
 PATH = Path(nsyspipe.__file__).parent / "model" / "typed_tables.py"
 
 HEAD = '''"""Tables with typed columns: a misspelt column fails the type checker.
@@ -112,11 +114,24 @@ def _python_type(column: Column) -> str:
     return _PYTHON_TYPES.get(column.type, "Any")
 
 
+def _names_of(name: str, columns: Sequence[str]) -> Iterator[str]:
+    """Yield the type of the names of columns; many of them are in several types."""
+    alias = f"    {name}Column"
+    if len(columns) <= MAX_NAMES:
+        yield f"{alias}: TypeAlias = Literal["
+        yield from (f'        "{column}",' for column in columns)
+        yield "    ]"
+        return
+    parts = [columns[at : at + MAX_NAMES] for at in range(0, len(columns), MAX_NAMES)]
+    for number, part in enumerate(parts):
+        yield from _names_of(f"{name}{number}", part)
+    aliases = ", ".join(f"{name}{number}Column" for number in range(len(parts)))
+    yield f"{alias}: TypeAlias = Literal[{aliases}]"
+
+
 def _types_of(name: str, table: TableSchema) -> Iterator[str]:
     """Yield the lines that the type checker reads of a table."""
-    yield f"    {name}Column: TypeAlias = Literal["
-    yield from (f'        "{column}",' for column in table.names)
-    yield "    ]"
+    yield from _names_of(name, table.names)
     yield ""
     yield f"    class {name}Row(TypedDict):"
     yield from (f"        {column.name}: {_python_type(column)}" for column in table.columns)

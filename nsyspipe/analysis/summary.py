@@ -15,7 +15,7 @@ from msgspec import Struct
 from nsyspipe.analysis.clock import floor_median
 from nsyspipe.analysis.intervals import run_starts
 from nsyspipe.model import schema
-from nsyspipe.model.figures import MEANS, RATES, RATIOS
+from nsyspipe.model.figures import GPU_RATES, JOB_RATES, MEANS, RATES, RATIOS
 from nsyspipe.model.names import PHASES
 from nsyspipe.model.table import Flags, Float64, Int64
 from nsyspipe.model.typed_tables import (
@@ -29,7 +29,8 @@ from nsyspipe.model.typed_tables import (
 
 _NS_PER_S = 1e9
 _Sums = Mapping[str, float | None]
-_RATIO_PARTS = [column for parts in RATIOS.values() for column in parts]
+_FRACTIONS = RATIOS | GPU_RATES
+_RATIO_PARTS = [column for parts in _FRACTIONS.values() for column in parts]
 # Columns of steps and of collectives that are summed.
 _STEP_COLUMNS = tuple(dict.fromkeys([*MEANS.values(), *_RATIO_PARTS]))
 _COLLECTIVE_COLUMNS = ("transfer_ns", *dict.fromkeys(RATES.values()))
@@ -104,7 +105,7 @@ def summary(
     A metric is null if there are no summary steps, or if one of its parts is null. A capture
     without steps (`is_capture`) has 0 steps, and its metrics per step are null.
     """
-    chosen = steps.filter(steps["in_summary"])
+    chosen = _chosen(steps)
     transferring = _transferring(collectives)
     step_sums = {name: _sum(chosen.column(name)) for name in _STEP_COLUMNS}
     collective_sums = {name: _sum(transferring[name]) for name in _COLLECTIVE_COLUMNS}
@@ -116,9 +117,27 @@ def summary(
     median = _median(times)
     row = {"n_steps": n_steps, "n_summary_steps": times.size, "step_time_ns": median}
     row["throughput_steps_per_s"] = throughput
+    for name, (count, _) in JOB_RATES.items():
+        row[name] = _rate_of_job(chosen.column(count), throughput)
     row |= _metrics_of_steps(step_sums, n_rows)
     row |= _rates(collective_sums)
     return schema.SUMMARY.from_rows([row])
+
+
+def _chosen(steps: StepsTable) -> StepsTable:
+    """Return the summary steps, with FLOPs as floats, because the sum may exceed 64 bits."""
+    chosen = steps.filter(steps["in_summary"])
+    place = chosen.column_names.index("flops")
+    flops = pc.cast(chosen["flops"], pa.float64(), safe=False)
+    return chosen.set_column(place, "flops", flops)
+
+
+def _rate_of_job(counts: pa.ChunkedArray, steps_per_s: float | None) -> float | None:
+    """Return the rate of a count that is the same in every step; None if it is not known."""
+    largest = pc.max(counts, skip_nulls=False).as_py()
+    if largest is None or steps_per_s is None:
+        return None
+    return float(largest * steps_per_s)
 
 
 def telling_ranks(
@@ -173,7 +192,7 @@ def rank_summary(
 
     They are sorted by rank, and computed as in `summary`.
     """
-    chosen = steps.filter(steps["in_summary"])
+    chosen = _chosen(steps)
     chosen = chosen.sort_by("rank")
     transferring = _transferring(collectives)
     step_sums = _sums_by_rank(chosen, _STEP_COLUMNS)
@@ -277,6 +296,9 @@ def _metrics_of_steps(sums: _Sums, n_rows: int | None) -> dict[str, float | None
     metrics = {}
     for name, (above, below) in RATIOS.items():
         metrics[name] = divided(sums[above], sums[below])
+    for name, (above, below) in GPU_RATES.items():
+        per_ns = divided(sums[above], sums[below])
+        metrics[name] = None if per_ns is None else _NS_PER_S * per_ns
     for name, column in MEANS.items():
         metrics[name] = divided(sums[column], n_rows)
     return metrics

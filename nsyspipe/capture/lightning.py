@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 from nsyspipe.capture.ranges import MarkedSteps, stop_capture
+from nsyspipe.capture.status import facts
 
 # The same library has two names. A Trainer takes only callbacks of its own name.
 if "pytorch_lightning" in sys.modules and "lightning" not in sys.modules:
@@ -28,9 +29,21 @@ class LightningCapture(Callback):  # type: ignore[misc]
         Steps before the capture, and steps in it.
     stop
         End the training after the captured steps.
+    tokens_per_step, samples_per_step, flops_per_step
+        What a step works on, as in `captured_steps`.
     """
 
-    def __init__(self, *, warmup: int = 10, steps: int = 20, stop: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        warmup: int = 10,
+        steps: int = 20,
+        stop: bool = False,
+        tokens_per_step: int | None = None,
+        samples_per_step: int | None = None,
+        flops_per_step: int | None = None,
+    ) -> None:
+        facts.count_work(tokens=tokens_per_step, samples=samples_per_step, flops=flops_per_step)
         self._steps = MarkedSteps(warmup, steps)
         self._stop = stop
         self._has_stepped = False

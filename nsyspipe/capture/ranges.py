@@ -124,6 +124,7 @@ def stop_capture(*, is_cut_off: bool = False, is_alone: bool = False) -> None:
         _call_profiler("stop")
     else:
         backend().end(_window.handle)
+    facts.ask_memory()
     facts.write()
 
 
@@ -250,6 +251,9 @@ def captured_steps(
     steps: int = 20,
     stop: bool = False,
     capture: bool = True,
+    tokens_per_step: int | None = None,
+    samples_per_step: int | None = None,
+    flops_per_step: int | None = None,
 ) -> Iterator[T]:
     """Yield the items of a loader in ranges ``step N``, and capture those after the warm-up once.
 
@@ -273,6 +277,12 @@ def captured_steps(
     capture
         Whether the profiler starts. If you pass False, nsyspipe still labels the steps and waits in
         the same way. Use it to time a run without the profiler.
+    tokens_per_step, samples_per_step
+        Tokens and samples of one step of the whole job, over all ranks and micro-batches. The
+        launcher writes them into the sidecar.
+    flops_per_step
+        FLOPs of one step on this rank, over all micro-batches, as
+        ``torch.utils.flop_counter.FlopCounterMode`` counts them.
 
     Returns
     -------
@@ -282,7 +292,8 @@ def captured_steps(
     Raises
     ------
     ValueError
-        If `warmup` is negative or `steps` is not positive.
+        If `warmup` is negative or `steps` is not positive. Also if tokens, samples or FLOPs are not
+        a positive integer.
 
     Examples
     --------
@@ -295,6 +306,7 @@ def captured_steps(
         raise ValueError(
             f"captured_steps needs warmup >= 0 and steps >= 1, got warmup={warmup}, steps={steps}"
         )
+    facts.count_work(tokens=tokens_per_step, samples=samples_per_step, flops=flops_per_step)
     return _numbered(iterable, range(warmup, warmup + steps), is_last=stop, has_capture=capture)
 
 

@@ -18,7 +18,14 @@ from typing import Any
 from nsyspipe.capture.rank import NOT_ENDED, NOT_MADE, NOT_STARTED, NOT_WRITTEN, NOTHING
 from nsyspipe.capture.status import Program
 from nsyspipe.errors import OutputError
-from nsyspipe.model.captured import CAPTURE_VERSION, SIDECAR_SUFFIX, CapturedRank
+from nsyspipe.model.captured import (
+    CAPTURE_VERSION,
+    MAX_COUNT,
+    SIDECAR_SUFFIX,
+    CapturedRank,
+    MemoryPeaks,
+    WorkPerStep,
+)
 from nsyspipe.model.names import decoded, printable
 from nsyspipe.nsys.command_words import (
     CAPTURE_NAME,
@@ -331,8 +338,37 @@ def _ranks(
             problem = "; ".join(our_sentences) or "its capture failed"
         row = replace(row, pid=pid, local_rank=local_rank, problem=problem)
         row = replace(row, gpu_name=_shaped(GPU_NAME, gpu_name), report=report or None)
+        row = replace(row, work_per_step=_work(program), memory=_memory(program))
         rows.append(row)
     return rows
+
+
+def _work(program: Program) -> WorkPerStep | None:
+    """Return what a step works on, None if the program counted nothing."""
+    work = WorkPerStep(
+        tokens=_count(program.tokens_per_step, least=1),
+        samples=_count(program.samples_per_step, least=1),
+        flops=_count(program.flops_per_step, least=1),
+    )
+    return None if work == WorkPerStep() else work
+
+
+def _memory(program: Program) -> MemoryPeaks | None:
+    """Return the peaks of the allocator, None if torch did not tell them."""
+    memory = MemoryPeaks(
+        peak_allocated_bytes=_count(program.peak_allocated_bytes),
+        peak_reserved_bytes=_count(program.peak_reserved_bytes),
+        allocator_retries=_count(program.allocator_retries),
+    )
+    return None if memory == MemoryPeaks() else memory
+
+
+def _count(value: int | None, least: int = 0) -> int | None:
+    """Return a count of a program, None if it is not known or impossible."""
+    if value is None:
+        return None
+    is_possible = least <= value <= MAX_COUNT
+    return value if is_possible else None
 
 
 def _common(programs: Mapping[int, Program], name: str) -> str | None:

@@ -15,6 +15,8 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from nsyspipe.model.captured import MAX_COUNT
+
 STATUS_DIR = "NSYSPIPE_STATUS_DIR"
 # A program may put numbers into the names of its phases. Without a limit, this list would grow for
 # days.
@@ -22,7 +24,15 @@ _MAX_PHASE_NAMES = 64
 _MAX_NAME_LENGTH = 200
 _MAX_FILE_BYTES = 1 << 20
 # What torch raises if its build or the machine cannot answer a question.
-_TORCH_ERRORS = (AssertionError, AttributeError, OSError, RuntimeError, TypeError, ValueError)
+_TORCH_ERRORS = (
+    AssertionError,
+    AttributeError,
+    KeyError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
 
 
 def loaded_torch() -> Any | None:  # noqa: ANN401 - a module without types
@@ -55,6 +65,14 @@ class Program:
     cuda_version: str | None = None
     nccl_version: str | None = None
     gpu_name: str | None = None
+    # What a step works on: tokens and samples of the whole job, FLOPs of this rank.
+    tokens_per_step: int | None = None
+    samples_per_step: int | None = None
+    flops_per_step: int | None = None
+    # What the allocator of torch knows of the GPU, when the captured steps have ended.
+    peak_allocated_bytes: int | None = None
+    peak_reserved_bytes: int | None = None
+    allocator_retries: int | None = None
 
     def saw(self, phase: str) -> None:
         """Remember the name of a phase."""
@@ -63,6 +81,37 @@ class Program:
             return
         if phase not in names:
             names.append(phase)
+
+    def count_work(
+        self, *, tokens: int | None = None, samples: int | None = None, flops: int | None = None
+    ) -> None:
+        """Remember what a step works on. What is None stays as it was.
+
+        Raises
+        ------
+        ValueError
+            If a count is no positive integer of at most `MAX_COUNT`.
+        """
+        work = {"tokens_per_step": tokens, "samples_per_step": samples, "flops_per_step": flops}
+        counted = {name: value for name, value in work.items() if value is not None}
+        for name, value in counted.items():
+            if type(value) is not int or not 0 < value <= MAX_COUNT:
+                raise ValueError(f"{name} must be a positive integer, got {value!r}")
+        for name, value in counted.items():
+            setattr(self, name, value)
+
+    def ask_memory(self) -> None:
+        """Remember the peaks of the allocator of torch, if CUDA is in use. They are not reset."""
+        torch = loaded_torch()
+        if not torch:
+            return
+        with contextlib.suppress(*_TORCH_ERRORS):
+            if not torch.cuda.is_initialized():
+                return
+            self.peak_allocated_bytes = int(torch.cuda.max_memory_allocated())
+            self.peak_reserved_bytes = int(torch.cuda.max_memory_reserved())
+            statistics = torch.cuda.memory_stats()
+            self.allocator_retries = int(statistics["num_alloc_retries"])
 
     def announce(self) -> None:
         """Write the file for the first time, and once more when the process ends."""

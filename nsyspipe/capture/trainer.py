@@ -8,6 +8,7 @@ from typing import Any
 from transformers import TrainerCallback
 
 from nsyspipe.capture.ranges import MarkedSteps, stop_capture
+from nsyspipe.capture.status import facts
 
 
 class TrainerCapture(TrainerCallback):  # type: ignore[misc]
@@ -23,9 +24,21 @@ class TrainerCapture(TrainerCallback):  # type: ignore[misc]
         Steps before the capture, and steps in it.
     stop
         End the training after the captured steps.
+    tokens_per_step, samples_per_step, flops_per_step
+        What a step works on, as in `captured_steps`.
     """
 
-    def __init__(self, *, warmup: int = 10, steps: int = 20, stop: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        warmup: int = 10,
+        steps: int = 20,
+        stop: bool = False,
+        tokens_per_step: int | None = None,
+        samples_per_step: int | None = None,
+        flops_per_step: int | None = None,
+    ) -> None:
+        facts.count_work(tokens=tokens_per_step, samples=samples_per_step, flops=flops_per_step)
         self._steps = MarkedSteps(warmup, steps)
         self._stop = stop
         self._hooks: list[Any] = []

@@ -288,6 +288,25 @@ class ReadingOptions:
     ranks: str | None = option(
         "Read only the reports of these ranks. The other ranks count as missing.", "0-7,63"
     )
+    tokens_per_step: str | None = option(
+        "Tokens of one step of the whole job, over all ranks and micro-batches. "
+        "[default: from the sidecar]",
+        "N",
+    )
+    samples_per_step: str | None = option(
+        "Samples of one step of the whole job, over all ranks and micro-batches. "
+        "[default: from the sidecar]",
+        "N",
+    )
+    flops_per_step: str | None = option(
+        "FLOPs of one step on one rank (not of the job, because torch counts one process), for "
+        "example 9.483e12. [default: from the sidecar]",
+        "N",
+    )
+    peak: str | None = option(
+        "Datatype of the matrix multiplications, for the dense peak that MFU is a share of.",
+        "fp32|tf32|bf16|fp16|fp8",
+    )
     no_logs: bool = flag("Ignore NCCL logs and topology files in the directory of the reports.")
 
     def chosen(self, *more: str) -> dict[str, Any]:

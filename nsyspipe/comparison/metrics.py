@@ -15,7 +15,7 @@ from nsyspipe.comparison.series import MIN_STEPS, Series
 from nsyspipe.comparison.statistics import MEAN, MEDIAN, Judgement, difference_of_centres
 from nsyspipe.model.columns import count, flag, percent, ratio, text
 from nsyspipe.model.definitions import ANALYZE_AGAIN
-from nsyspipe.model.figures import METRICS, NEITHER, Figure
+from nsyspipe.model.figures import GPU_RATES, JOB_RATES, METRICS, NEITHER, Figure
 from nsyspipe.model.table import FLOAT, Column, Float64, Int64, TableSchema
 
 METRIC_ROWS = TableSchema(
@@ -147,6 +147,12 @@ _COLUMNS_BY_WHY = {
     ),
     "a rank has no backward range or no launches": "overlap_backward_ns",
     "CUDA API calls were not recorded with names and ends": "idle_launch_ns idle_blocked_ns",
+    "the tokens of a step are unknown (--tokens-per-step)": "tokens",
+    "the samples of a step are unknown (--samples-per-step)": "samples",
+    "the FLOPs of a step are unknown (--flops-per-step)": "flops",
+    "the FLOPs of a step, or their peak, are unknown (--flops-per-step, --peak)": (
+        "ideal_compute_ns slow_compute_ns"
+    ),
     "kernels, copies or memsets were not recorded": (
         "idle_ns exposed_memory_ns idle_input_ns idle_dependency_ns idle_unknown_ns"
     ),
@@ -240,9 +246,17 @@ def _fraction_of_steps(table: StepTable, figure: Figure) -> _Fraction | None:
     above, below = figure.of_step
     if figure.unit == "bytes/s":
         return _rate_of_transfers(table, above)
+    if figure.column in JOB_RATES:
+        return _rate_of_job(table, above)
     if below is not None:
-        return _ratio_of_sums(table, above, below)
-    values = table.matrix(above)
+        factor = _NS_PER_S if figure.column in GPU_RATES else 1.0
+        return _ratio_of_sums(table, above, below, factor)
+    return _value_over_ranks(table, figure, above)
+
+
+def _value_over_ranks(table: StepTable, figure: Figure, column: str) -> _Fraction | None:
+    """Return the largest time over ranks, or the mean of anything else; None if it is null."""
+    values = table.matrix(column)
     if values is None:
         return None
     per_step = np.ones(table.n_steps)
@@ -256,17 +270,30 @@ def _fraction_of_steps(table: StepTable, figure: Figure) -> _Fraction | None:
     return _Fraction(largest, per_step)
 
 
-def _ratio_of_sums(table: StepTable, above: str, below: str) -> _Fraction | None:
+def _rate_of_job(table: StepTable, count: str) -> _Fraction | None:
+    """Return a count of the whole job over the step time; None if the count is null."""
+    counts = table.matrix(count)
+    wall_ns = table.matrix("wall_ns")
+    if counts is None or wall_ns is None:
+        return None
+    largest_ns = wall_ns.max(axis=0).astype(np.float64)
+    return _Fraction(_NS_PER_S * counts.max(axis=0), largest_ns)
+
+
+def _ratio_of_sums(
+    table: StepTable, above: str, below: str, factor: float = 1.0
+) -> _Fraction | None:
     """Return a column over another one, both summed over ranks; None if one of them is null."""
     values = table.matrix(above)
     divisors = table.matrix(below)
     if values is None or divisors is None:
         return None
-    return _Fraction(_sum_of_ranks(values), _sum_of_ranks(divisors))
+    return _Fraction(factor * _sum_of_ranks(values), _sum_of_ranks(divisors))
 
 
 def _sum_of_ranks(matrix: Int64) -> Float64:
-    sums: Float64 = matrix.sum(axis=0).astype(np.float64)
+    # A sum of FLOPs may exceed 64 bits.
+    sums: Float64 = matrix.sum(axis=0, dtype=np.float64)
     return sums
 
 

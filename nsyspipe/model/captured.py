@@ -11,6 +11,33 @@ CAPTURE_VERSION = 1
 SIDECAR_SUFFIX = ".capture.json"
 
 
+# The highest count of a sidecar. At this many FLOPs a step of one GPU takes many minutes.
+MAX_COUNT = 10**18
+
+
+@dataclass(frozen=True)
+class WorkPerStep:
+    """What one step works on, as the program counts it. None means not counted.
+
+    Tokens and samples are those of the whole job. FLOPs are those of one rank, because the counter
+    of torch sees one process.
+    """
+
+    tokens: int | None = None
+    samples: int | None = None
+    flops: int | None = None
+
+
+@dataclass(frozen=True)
+class MemoryPeaks:
+    """What torch knew of the memory of a rank's GPU when the captured steps had ended."""
+
+    peak_allocated_bytes: int | None = None
+    peak_reserved_bytes: int | None = None
+    # How often the allocator freed its cache and tried again.
+    allocator_retries: int | None = None
+
+
 @dataclass(frozen=True)
 class CapturedRank:
     """One rank of a capture. None means that a fact is not known."""
@@ -27,6 +54,8 @@ class CapturedRank:
     gpu_name: str | None = None
     # Whether the report was complete before the program was stopped, whatever its status.
     is_complete: bool | None = None
+    work_per_step: WorkPerStep | None = None
+    memory: MemoryPeaks | None = None
 
 
 @dataclass(frozen=True)

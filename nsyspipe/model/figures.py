@@ -30,6 +30,14 @@ RATIOS = {
     "exposed_memory_share": Fraction("exposed_memory_ns", "wall_ns"),
     "wait_share": Fraction("wait_ns", "wall_ns"),
     "transfer_share": Fraction("transfer_ns", "wall_ns"),
+    "mfu": Fraction("ideal_compute_ns", "wall_ns"),
+}
+# Rate of one GPU -> what it divides, both summed over ranks.
+GPU_RATES = {"flops_per_s": Fraction("flops", "wall_ns")}
+# Rate of the whole job -> what it divides: a count of the step, and the largest window over ranks.
+JOB_RATES = {
+    "tokens_per_s": Fraction("tokens", "wall_ns"),
+    "samples_per_s": Fraction("samples", "wall_ns"),
 }
 # Mean per (rank, step) -> column of `schema.STEPS`.
 MEANS = {
@@ -91,8 +99,9 @@ class Figure(Struct, frozen=True, kw_only=True):
         a time is the largest value, a ratio is the sum of numerators divided by the sum of
         denominators, and everything else is the mean.
         """
-        if self.column in RATIOS:
-            return RATIOS[self.column]
+        fractions = RATIOS | GPU_RATES | JOB_RATES
+        if self.column in fractions:
+            return fractions[self.column]
         if self.column in RATES:
             return RATES[self.column], "transfer_ns"
         if self.column in {"step_time_ns", "throughput_steps_per_s"}:
@@ -108,7 +117,10 @@ class Figure(Struct, frozen=True, kw_only=True):
         if denominator is None:
             statistic = "largest" if self.unit == "ns" else "mean of"
             return f"{statistic} {numerator} over ranks"
-        summed_rows = "ranks" if self.column in RATIOS else "matched collectives"
+        if self.column in JOB_RATES:
+            return f"{numerator} / largest {denominator} over ranks"
+        is_of_ranks = self.column in RATIOS or self.column in GPU_RATES
+        summed_rows = "ranks" if is_of_ranks else "matched collectives"
         return f"sum of {numerator} / sum of {denominator} over {summed_rows}"
 
 
@@ -174,6 +186,73 @@ _RUN_FIGURES = (
         short="throughput",
         meaning="1 / mean step time",
         definition="Training steps per second: one divided by the mean step time.",
+    ),
+    Figure(
+        column="tokens_per_s",
+        name="tokens_per_s",
+        unit="token/s",
+        better="higher",
+        is_most_first=True,
+        label="Tokens per second",
+        short="tokens/s",
+        meaning="of the whole job",
+        definition="Tokens of one step of the whole job, divided by the mean step time.",
+    ),
+    Figure(
+        column="samples_per_s",
+        name="samples_per_s",
+        unit="sample/s",
+        better="higher",
+        is_most_first=True,
+        label="Samples per second",
+        short="samples/s",
+        meaning="of the whole job",
+        definition="Samples of one step of the whole job, divided by the mean step time.",
+    ),
+    Figure(
+        column="flops_per_s",
+        name="flops_per_s",
+        unit="FLOP/s",
+        better="higher",
+        is_most_first=True,
+        label="FLOPs per second and GPU",
+        short="FLOP rate",
+        meaning="of one GPU, mean over ranks",
+        definition="FLOPs of one step on one rank, divided by the step time of that rank.",
+    ),
+    Figure(
+        column="mfu",
+        name="mfu",
+        unit="ratio",
+        better="higher",
+        is_most_first=True,
+        label="Model FLOPs utilization",
+        short="MFU",
+        meaning="of the dense peak of the GPU",
+        definition=(
+            "FLOPs per second and GPU as a share of the dense peak of the GPU for the datatype of "
+            "--peak."
+        ),
+    ),
+    Figure(
+        column="slow_compute_ns",
+        name="slow_compute",
+        unit="ns",
+        better="lower",
+        label="Slow compute",
+        short="slow compute",
+        definition=(
+            "Compute beyond ideal compute: the time by which kernels are slower than the dense "
+            "peak of the GPU."
+        ),
+    ),
+    Figure(
+        column="ideal_compute_ns",
+        name="ideal_compute",
+        unit="ns",
+        label="Ideal compute",
+        short="ideal compute",
+        definition="FLOPs of a step on one rank, divided by the dense peak of the GPU.",
     ),
     Figure(
         column="compute_ns",
@@ -700,6 +779,10 @@ PLACES = {
         "idle_share",
         "collectives_per_step",
         "busbw_bytes_per_s",
+        "tokens_per_s",
+        "samples_per_s",
+        "flops_per_s",
+        "mfu",
     ),
     "scoreboard table": (
         "step_time_ns",
@@ -716,10 +799,19 @@ PLACES = {
         "collectives_per_step",
         "message_bytes_per_step",
         "busbw_bytes_per_s",
+        "tokens_per_s",
+        "samples_per_s",
+        "flops_per_s",
+        "mfu",
     ),
     "difference": (
         "step_time_ns",
         "throughput_steps_per_s",
+        "tokens_per_s",
+        "samples_per_s",
+        "flops_per_s",
+        "mfu",
+        "slow_compute_ns",
         "compute_ns",
         "comm_ns",
         "exposed_comm_ns",
@@ -800,6 +892,9 @@ _SHOWN_UNITS = {
     "count": "count",
     "bytes": "bytes",
     "bytes/s": "GB/s",
+    "FLOP/s": "TFLOP/s",
+    "token/s": "tokens/s",
+    "sample/s": "samples/s",
 }
 
 

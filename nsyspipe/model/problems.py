@@ -413,6 +413,56 @@ _KINDS = (
         ),
     ),
     ProblemKind(
+        code="work-replaced",
+        severity="info",
+        message="{option} {asked} replaces what the sidecar says: {values}",
+        fix="leave out {option} to use the sidecar",
+    ),
+    ProblemKind(
+        code="work-differs",
+        severity="warning",
+        message=(
+            "the ranks say different {what} per step ({values}), but this is a number of the whole "
+            "job. {what} per second are not available"
+        ),
+        fix="pass {option} N",
+    ),
+    ProblemKind(
+        code="no-datatype",
+        severity="info",
+        message=(
+            "the datatype of the matrix multiplications is unknown, so MFU, ideal compute and slow "
+            "compute are not available"
+        ),
+        fix="pass --peak with one of {datatypes}",
+    ),
+    ProblemKind(
+        code="gpu-without-peak",
+        severity="info",
+        message=(
+            "nsyspipe has no peak of {gpu}, so MFU, ideal compute and slow compute are not "
+            "available"
+        ),
+    ),
+    ProblemKind(
+        code="datatype-without-peak",
+        severity="info",
+        message=(
+            "{gpu} has no dense {datatype} peak, so MFU, ideal compute and slow compute are not "
+            "available"
+        ),
+        fix="pass --peak with another datatype",
+    ),
+    ProblemKind(
+        code="faster-than-peak",
+        severity="warning",
+        message=(
+            "compute is shorter than the FLOPs take at the peak, in {n} of {total} steps of ranks. "
+            "The FLOPs per step or the datatype of --peak must be wrong, and MFU is too high"
+        ),
+        fix="pass the FLOPs of one rank with --flops-per-step, and their datatype with --peak",
+    ),
+    ProblemKind(
         code="few-steps",
         severity="info",
         message="the metrics use {n:step|steps}, too few to show how much steps vary",

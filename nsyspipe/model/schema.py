@@ -12,13 +12,17 @@ from nsyspipe.model.columns import (
     bytes_per_s,
     count,
     flag,
+    flop_count,
+    flops_per_s,
     identifier,
     json_text,
     n_bytes,
     ns,
     per_s,
     ratio,
+    samples_per_s,
     text,
+    tokens_per_s,
     utc_time,
 )
 from nsyspipe.model.table import FLOAT, TEXT, WORD, Column, DescribedTable, TableSchema
@@ -38,6 +42,7 @@ _STEP_COLUMN = identifier(
 )
 _NULL_WITHOUT_CALLS = "Null without API calls, or without their names and ends."
 _IN_OLDER_RUN = "in a run saved before this column existed"
+_NULL_WITHOUT_WORK = f"Null if nobody said it, if the step is not complete, and {_IN_OLDER_RUN}."
 
 STEPS = DescribedTable(
     name="steps",
@@ -373,6 +378,40 @@ STEPS = DescribedTable(
             "Neither the start nor the end of the capture cuts off the step",
             source="derived",
         ),
+        # What the step works on, and how long that takes at the peak of the GPU.
+        count(
+            "tokens",
+            f"Tokens of the step, of the whole job. {_NULL_WITHOUT_WORK}",
+            source="--tokens-per-step, else sidecar",
+            nullable=True,
+        ),
+        count(
+            "samples",
+            f"Samples of the step, of the whole job. {_NULL_WITHOUT_WORK}",
+            source="--samples-per-step, else sidecar",
+            nullable=True,
+        ),
+        flop_count(
+            "flops",
+            f"FLOPs of the step on this rank. {_NULL_WITHOUT_WORK}",
+            source="--flops-per-step, else sidecar",
+            nullable=True,
+        ),
+        ns(
+            "ideal_compute_ns",
+            "flops / dense peak of the GPU for the datatype of --peak, rounded to ns. Null if "
+            "flops or the peak is unknown.",
+            source="derived",
+            nullable=True,
+        ),
+        ns(
+            "slow_compute_ns",
+            "compute - ideal_compute. Null if that is negative, because then the FLOPs or the "
+            "peak are wrong.",
+            source="derived",
+            nullable=True,
+        ),
+        ratio("mfu", "ideal_compute / wall", source="derived", nullable=True),
         flag("in_summary", "The step counts in the metrics of the run", source="derived"),
         # Shares of the step.
         ratio("comm_share", "comm / wall", source="derived", nullable=True),
@@ -1440,6 +1479,13 @@ _FIGURE_COLUMNS = (
     ratio("exposed_memory_share", "exposed_memory / wall, pooled", source="derived", nullable=True),
     ratio("wait_share", "wait / wall, pooled", source="derived", nullable=True),
     ratio("transfer_share", "(comm - wait) / wall, pooled", source="derived", nullable=True),
+    ratio("mfu", "ideal_compute / wall, pooled", source="derived", nullable=True),
+    flops_per_s(
+        "flops_per_s",
+        "sum of flops / sum of wall over (rank, step), which is the rate of one GPU",
+        source="derived",
+        nullable=True,
+    ),
     ns(
         "dtod_ns_per_step",
         "mean dtod_ns over (rank, step)",
@@ -1531,6 +1577,18 @@ _SUMMARY_COLUMNS = (
     per_s(
         "throughput_steps_per_s",
         "1e9 / mean over summary steps of the largest window over ranks",
+        source="derived",
+        nullable=True,
+    ),
+    tokens_per_s(
+        "tokens_per_s",
+        "tokens x throughput_steps_per_s, of the whole job",
+        source="derived",
+        nullable=True,
+    ),
+    samples_per_s(
+        "samples_per_s",
+        "samples x throughput_steps_per_s, of the whole job",
         source="derived",
         nullable=True,
     ),

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
         def to_pylist(self) -> list[RowT]: ...
         def to_batches(self, max_chunksize: int | None = None) -> list[pa.RecordBatch]: ...
 
-    StepsColumn: TypeAlias = Literal[
+    Steps0Column: TypeAlias = Literal[
         "rank",
         "step",
         "start_ns",
@@ -104,6 +104,8 @@ if TYPE_CHECKING:
         "host_launch_ns",
         "host_input_ns",
         "host_lead_ns",
+    ]
+    Steps1Column: TypeAlias = Literal[
         "idle_late_start_ns",
         "exposed_late_comm_ns",
         "grad_copy_ns",
@@ -114,6 +116,12 @@ if TYPE_CHECKING:
         "comm_delay_ns",
         "overhead_ns",
         "is_complete",
+        "tokens",
+        "samples",
+        "flops",
+        "ideal_compute_ns",
+        "slow_compute_ns",
+        "mfu",
         "in_summary",
         "comm_share",
         "exposed_comm_share",
@@ -125,6 +133,7 @@ if TYPE_CHECKING:
         "wait_share",
         "transfer_share",
     ]
+    StepsColumn: TypeAlias = Literal[Steps0Column, Steps1Column]
 
     class StepsRow(TypedDict):
         rank: int
@@ -177,6 +186,12 @@ if TYPE_CHECKING:
         comm_delay_ns: Any
         overhead_ns: Any
         is_complete: bool
+        tokens: Any
+        samples: Any
+        flops: Any
+        ideal_compute_ns: Any
+        slow_compute_ns: Any
+        mfu: Any
         in_summary: bool
         comm_share: Any
         exposed_comm_share: Any
@@ -632,6 +647,8 @@ if TYPE_CHECKING:
         "n_summary_steps",
         "step_time_ns",
         "throughput_steps_per_s",
+        "tokens_per_s",
+        "samples_per_s",
         "comm_share",
         "exposed_comm_share",
         "overlap_ratio",
@@ -641,6 +658,8 @@ if TYPE_CHECKING:
         "exposed_memory_share",
         "wait_share",
         "transfer_share",
+        "mfu",
+        "flops_per_s",
         "dtod_ns_per_step",
         "dtod_bytes_per_step",
         "collectives_per_step",
@@ -659,6 +678,8 @@ if TYPE_CHECKING:
         n_summary_steps: int
         step_time_ns: Any
         throughput_steps_per_s: Any
+        tokens_per_s: Any
+        samples_per_s: Any
         comm_share: Any
         exposed_comm_share: Any
         overlap_ratio: Any
@@ -668,6 +689,8 @@ if TYPE_CHECKING:
         exposed_memory_share: Any
         wait_share: Any
         transfer_share: Any
+        mfu: Any
+        flops_per_s: Any
         dtod_ns_per_step: Any
         dtod_bytes_per_step: Any
         collectives_per_step: Any
@@ -694,6 +717,8 @@ if TYPE_CHECKING:
         "exposed_memory_share",
         "wait_share",
         "transfer_share",
+        "mfu",
+        "flops_per_s",
         "dtod_ns_per_step",
         "dtod_bytes_per_step",
         "collectives_per_step",
@@ -719,6 +744,8 @@ if TYPE_CHECKING:
         exposed_memory_share: Any
         wait_share: Any
         transfer_share: Any
+        mfu: Any
+        flops_per_s: Any
         dtod_ns_per_step: Any
         dtod_bytes_per_step: Any
         collectives_per_step: Any
@@ -796,7 +823,7 @@ if TYPE_CHECKING:
 
     ProblemsTable: TypeAlias = TypedTable[ProblemsColumn, ProblemsRow]
 
-    RunsColumn: TypeAlias = Literal[
+    Runs0Column: TypeAlias = Literal[
         "run_id",
         "label",
         "n_ranks",
@@ -813,6 +840,8 @@ if TYPE_CHECKING:
         "n_summary_steps",
         "step_time_ns",
         "throughput_steps_per_s",
+        "tokens_per_s",
+        "samples_per_s",
         "comm_share",
         "exposed_comm_share",
         "overlap_ratio",
@@ -822,6 +851,8 @@ if TYPE_CHECKING:
         "exposed_memory_share",
         "wait_share",
         "transfer_share",
+        "mfu",
+        "flops_per_s",
         "dtod_ns_per_step",
         "dtod_bytes_per_step",
         "collectives_per_step",
@@ -833,6 +864,8 @@ if TYPE_CHECKING:
         "message_bytes_per_step",
         "algbw_bytes_per_s",
         "busbw_bytes_per_s",
+    ]
+    Runs1Column: TypeAlias = Literal[
         "link_kind",
         "nccl_version",
         "environment",
@@ -845,6 +878,7 @@ if TYPE_CHECKING:
         "definitions_version",
         "details",
     ]
+    RunsColumn: TypeAlias = Literal[Runs0Column, Runs1Column]
 
     class RunsRow(TypedDict):
         run_id: str
@@ -863,6 +897,8 @@ if TYPE_CHECKING:
         n_summary_steps: int
         step_time_ns: Any
         throughput_steps_per_s: Any
+        tokens_per_s: Any
+        samples_per_s: Any
         comm_share: Any
         exposed_comm_share: Any
         overlap_ratio: Any
@@ -872,6 +908,8 @@ if TYPE_CHECKING:
         exposed_memory_share: Any
         wait_share: Any
         transfer_share: Any
+        mfu: Any
+        flops_per_s: Any
         dtod_ns_per_step: Any
         dtod_bytes_per_step: Any
         collectives_per_step: Any

@@ -19,7 +19,15 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 
 from nsyspipe.errors import InputError, require
-from nsyspipe.model.captured import CAPTURE_VERSION, SIDECAR_SUFFIX, CapturedRank, RunCapture
+from nsyspipe.model.captured import (
+    CAPTURE_VERSION,
+    MAX_COUNT,
+    SIDECAR_SUFFIX,
+    CapturedRank,
+    MemoryPeaks,
+    RunCapture,
+    WorkPerStep,
+)
 from nsyspipe.model.names import DIGITS_PATTERN, decoded, printable
 from nsyspipe.model.problems import Problem, problem
 from nsyspipe.model.side_files import NcclLog, Sidecar, Topology
@@ -59,6 +67,7 @@ class Field(NamedTuple):
     kind: type[Any]
     # Of a number.
     min_value: int = 0
+    max_value: int = _MAX_NUMBER
     # Of a text, with its name for messages.
     form: re.Pattern[str] | None = None
     form_name: str = ""
@@ -104,7 +113,20 @@ _FACT_FIELDS |= {
     "name": Field(str, form=CAPTURE_NAME, form_name="name of a capture"),
     "capture_range": Field(str, form=CAPTURE_RANGE, form_name="capture range"),
 }
-_RANK_FIELDS = {field.name: _KINDS[str(field.type)] for field in fields(CapturedRank)}
+_WORK_FIELDS = {
+    field.name: Field(int, min_value=1, max_value=MAX_COUNT) for field in fields(WorkPerStep)
+}
+_MEMORY_FIELDS = {field.name: Field(int, max_value=MAX_COUNT) for field in fields(MemoryPeaks)}
+# The class and the fields of each object in a rank.
+_PARTS_OF_RANK: dict[str, tuple[type[Any], dict[str, Field]]] = {
+    "work_per_step": (WorkPerStep, _WORK_FIELDS),
+    "memory": (MemoryPeaks, _MEMORY_FIELDS),
+}
+_RANK_FIELDS = {
+    field.name: _KINDS[str(field.type)]
+    for field in fields(CapturedRank)
+    if field.name not in _PARTS_OF_RANK
+}
 _RANK_FIELDS |= {
     "pid": Field(int, min_value=1),
     "status": Field(int, min_value=-_MAX_NUMBER),
@@ -137,7 +159,7 @@ def _check(name: str, value: Any, field: Field) -> Any:  # noqa: ANN401 - of tha
     if field.kind is int:
         # A bool is an int in Python.
         is_number = not isinstance(value, bool)
-        is_in_range = field.min_value <= value <= _MAX_NUMBER
+        is_in_range = field.min_value <= value <= field.max_value
         require(is_number and is_in_range, f"{name} is no number from {field.min_value}")
     if field.kind is str:
         return _check_text(name, value, field)
@@ -181,7 +203,7 @@ def _moment(captured_at_utc: str) -> datetime:
 
 def _ranks(rows: Iterable[Mapping[str, Any]]) -> tuple[CapturedRank, ...]:
     """Return the ranks of a sidecar, checked; no rank, and no process, may be there twice."""
-    checked_rows = [_checked(row, _RANK_FIELDS) for row in rows]
+    checked_rows = [_checked_rank(row) for row in rows]
     have_rank = all("rank" in row for row in checked_rows)
     require(have_rank, "ranks holds an entry without rank")
     ranks: list[CapturedRank] = []
@@ -192,6 +214,17 @@ def _ranks(rows: Iterable[Mapping[str, Any]]) -> tuple[CapturedRank, ...]:
     processes = ((rank.report, rank.pid) for rank in ranks if rank.report and rank.pid)
     require(_are_distinct(processes), "ranks gives one process two ranks")
     return tuple(ranks)
+
+
+def _checked_rank(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a rank that are not null, checked, with the objects in it."""
+    checked = _checked(row, _RANK_FIELDS)
+    for name, (kind, expected) in _PARTS_OF_RANK.items():
+        part = row.get(name)
+        if part is not None:
+            require(isinstance(part, dict), f"{name} has another type")
+            checked[name] = kind(**_checked(part, expected))
+    return checked
 
 
 def _are_distinct(values: Iterable[Hashable]) -> bool:

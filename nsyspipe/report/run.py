@@ -24,6 +24,7 @@ from nsyspipe.report.as_text import as_text
 from nsyspipe.report.blocks import Field, barred, of, table_of
 from nsyspipe.report.costs import cost_tables, is_more_than_data, traffic_text
 from nsyspipe.report.findings import capture_notes, finding_lines, findings_of
+from nsyspipe.report.ladder import ladder_blocks
 from nsyspipe.report.overview import (
     Checks,
     Recommendations,
@@ -50,6 +51,8 @@ LOOP = ("data", "forward", "backward", "optimizer")  # as in a training loop
 _STEPS = ("step_time_ns", "throughput_steps_per_s")
 _MESSAGES = ("message_bytes_per_step", "busbw_bytes_per_s")
 _SIZES = ("collectives_per_step", "dtod_ns_per_step", *_MESSAGES)
+# What steps work on. It is shown only if somebody said it.
+WORK = ("tokens_per_s", "samples_per_s", "flops_per_s", "mfu")
 SHARES = (
     "comm_share",
     "exposed_comm_share",
@@ -191,7 +194,7 @@ def summary_text(
     max_findings = None if is_verbose else n_findings
     is_brief = n_findings is not None and not is_verbose
     extent = Extent(
-        figures=(*_STEPS, *SHARES, *_SIZES),
+        figures=(*_STEPS, *WORK, *SHARES, *_SIZES),
         n_ranks=n_ranks,
         n_findings=max_findings,
         is_brief=is_brief,
@@ -332,6 +335,7 @@ def _figure_blocks(run: Run, extent: Extent) -> Iterator[blocks.Block]:
     if tiles:
         named_tiles = [_with_name_of_median(tile) for tile in tiles]
         yield blocks.Tiles(named_tiles)
+    yield from ladder_blocks(run)
     steps = run.breakdown()
     idle = words.idle_text(steps, run.idle_calls(), words.unseen_idle(run))
     texts = (idle, words.stream_text(run), words.phases_text(run))
@@ -406,6 +410,8 @@ def _has_tile(run: Run, name: str, summary: Mapping[str, Any]) -> bool:
     is_of_steps = not name.endswith(("_share", "_ratio"))
     if run.is_capture and is_of_steps:
         return False
+    if name in WORK:
+        return summary[name] is not None
     has_messages = bool(summary["message_bytes_per_step"])
     return has_messages or name not in _MESSAGES
 

@@ -38,6 +38,7 @@ _MIN_SHOWN_MS = 0.001
 _ROUNDS_UP_SHARE = 0.999995
 _RATES: _Units = (Unit(1.0, "steps/s", 0.0),)
 _BANDWIDTHS: _Units = (Unit(1e9, "GB/s", 0.0),)
+_FLOP_RATES: _Units = (Unit(1e12, "TFLOP/s", 0.0),)
 # The largest unit comes first.
 _BYTES_OF_UNIT = {"TB": 1e12, "GB": 1e9, "MB": 1e6, "kB": 1e3}
 # Shown where nothing was recorded.
@@ -248,6 +249,24 @@ def rate_text(per_second: float | None, n_digits: int = 4) -> str:
     return Quantity(f"{number} steps/s", per_second, _RATES)
 
 
+def flop_rate_text(flops_per_s: float | None) -> str:
+    """Return FLOPs per second as TFLOP/s of 1e12, ``227.4 TFLOP/s``."""
+    if flops_per_s is None:
+        return absent
+    number = _significant(flops_per_s / 1e12)
+    return Quantity(f"{number} TFLOP/s", flops_per_s, _FLOP_RATES)
+
+
+def token_rate_text(per_second: float | None) -> str:
+    """Return tokens per second, ``196400 tokens/s``."""
+    return absent if per_second is None else f"{_significant(per_second)} tokens/s"
+
+
+def sample_rate_text(per_second: float | None) -> str:
+    """Return samples per second, ``767.4 samples/s``."""
+    return absent if per_second is None else f"{_significant(per_second)} samples/s"
+
+
 def count_text(count: float | None) -> str:
     """Return a count as it is, or a mean count with four significant digits."""
     if count is None:
@@ -282,6 +301,10 @@ _UNIT_OF_COLUMN = {
     "count": _ColumnUnit(count_text, "", 1.0, 1e-3),
     "bytes": _ColumnUnit(bytes_text, "B", 1.0, 1.0),
     "bytes/s": _ColumnUnit(bandwidth_text, "GB/s", 1e9, 1e6),
+    "FLOP": _ColumnUnit(count_text, "FLOP", 1.0, 1.0),
+    "FLOP/s": _ColumnUnit(flop_rate_text, "TFLOP/s", 1e12, 1e9),
+    "token/s": _ColumnUnit(token_rate_text, "tokens/s", 1.0, 1e-3),
+    "sample/s": _ColumnUnit(sample_rate_text, "samples/s", 1.0, 1e-3),
 }
 
 

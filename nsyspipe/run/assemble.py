@@ -17,6 +17,7 @@ from nsyspipe.analysis.collectives import CommOperations
 from nsyspipe.analysis.kernels import WindowSums
 from nsyspipe.analysis.steps import Selection, select_steps
 from nsyspipe.analysis.summary import with_ratios
+from nsyspipe.analysis.work import RankWork, work_columns
 from nsyspipe.model import schema
 from nsyspipe.model.problems import Problem
 from nsyspipe.model.side_files import NcclLog
@@ -31,6 +32,7 @@ from nsyspipe.model.typed_tables import (
     StepsTable,
     StragglersTable,
 )
+from nsyspipe.model.work import NOTHING_ASKED, AskedWork
 from nsyspipe.run import collectives as comm
 from nsyspipe.run.captures import capture_of_windows
 from nsyspipe.run.digests import Rank, Ranks, ReportDigest
@@ -39,6 +41,7 @@ from nsyspipe.run.numbered_run import NumberedRun, number_run
 from nsyspipe.run.process import HostDigest, ProcessDigest
 from nsyspipe.run.ranks import ranks_table
 from nsyspipe.run.run_problems import SelectedSteps, lacks_communication, problems_of_run
+from nsyspipe.run.step_work import RunWork, with_problems_of_steps, work_of_run
 
 # Columns of steps that the windows of one process do not have.
 _NOT_IN_WINDOWS = {
@@ -47,6 +50,11 @@ _NOT_IN_WINDOWS = {
     "exposed_wait_ns",
     "transfer_ns",
     "message_bytes",
+    "tokens",
+    "samples",
+    "flops",
+    "ideal_compute_ns",
+    "slow_compute_ns",
     *schema.FIGURES_OF_RANKS,
 }
 _WINDOW_COLUMNS = tuple(
@@ -131,18 +139,22 @@ def merge(
     skip: int | None,
     log: NcclLog | None,
     ranks_of_all_reports: frozenset[int],
+    *,
+    work: AskedWork = NOTHING_ASKED,
 ) -> RunTables:
     """Join the digests of a run's reports to its tables.
 
     NCCL's log gives the world size if nothing else does. If only some of the reports are read,
-    `ranks_of_all_reports` has the rank numbers of all.
+    `ranks_of_all_reports` has the rank numbers of all. The user may say what a step works on.
     """
     run = number_run(gathered, rank_map, log, ranks_of_all_reports)
     cross_rank = _match_on_one_clock(run, log)
     ranks = cross_rank.placed
     unseen = _find_unseen_work(run, ranks)
     windows = _make_windows(ranks, unseen, has_comm_between=cross_rank.has_comm_between)
-    steps = _select_steps(windows, cross_rank, unseen, skip)
+    run_work = _work(run, ranks, work)
+    steps = _select_steps(windows, cross_rank, unseen, skip, run_work.ranks)
+    run_work = with_problems_of_steps(run_work, steps.table)
     tables = _tables_of_steps(run, cross_rank, steps)
     tables["ranks"] = _ranks(run, cross_rank, is_comm_in_graphs=unseen.may_be_comm)
     tables["phases"] = _phases(ranks, windows, unseen.hides_comm)
@@ -151,9 +163,10 @@ def merge(
     remaining_digests = tuple(map(_without_merged, gathered.digests))
     remaining_ranks = tuple(_rank_without_merged(rank, remaining_digests) for rank in ranks)
     remaining_cross_rank = replace(cross_rank, placed=remaining_ranks)
+    problems = problems_of_run(run, cross_rank, steps)
     return RunTables(
         **tables,
-        problems=problems_of_run(run, cross_rank, steps),
+        problems=(*problems, *run_work.problems),
         selection=steps.selection,
         world_size=run.job.world_size,
         n_job_ranks=run.job.n_ranks,
@@ -162,6 +175,13 @@ def merge(
         gathered=replace(gathered, digests=remaining_digests),
         is_capture=run.is_capture,
     )
+
+
+def _work(run: NumberedRun, ranks: Ranks, asked: AskedWork) -> RunWork:
+    """Return what steps work on. Nothing is known of a capture without steps."""
+    if run.is_capture:
+        return RunWork(tuple(RankWork() for _ in ranks))
+    return work_of_run(ranks, run.gathered.sidecars, asked)
 
 
 def _tables_of_steps(
@@ -262,7 +282,11 @@ def _make_windows(ranks: Ranks, unseen: _UnseenWork, *, has_comm_between: bool) 
 
 
 def _select_steps(
-    windows: StepsTable, cross_rank: comm.CrossRank, unseen: _UnseenWork, skip: int | None
+    windows: StepsTable,
+    cross_rank: comm.CrossRank,
+    unseen: _UnseenWork,
+    skip: int | None,
+    works: Sequence[RankWork],
 ) -> SelectedSteps:
     """Choose the summary steps, and make the table of steps."""
     n_ranks = len(cross_rank.placed)
@@ -271,7 +295,7 @@ def _select_steps(
     start_ns = windows["start_ns"].to_numpy()
     is_complete = np.asarray(windows["is_complete"], np.bool_)
     selection = select_steps(step, start_ns, is_complete, n_ranks, skip, capture=capture)
-    table = _steps(windows, cross_rank, selection)
+    table = _steps(windows, cross_rank, selection, works)
     hides_comm_in_summary = unseen.hides_comm & table["in_summary"].to_numpy()
     may_hide_comm = bool(hides_comm_in_summary.any())
     return SelectedSteps(table, selection, capture, may_hide_comm)
@@ -395,7 +419,12 @@ def _number_rank_steps(table: pa.Table, n_steps: int) -> Int64:
     return rank * n_steps + step
 
 
-def _steps(windows: StepsTable, cross_rank: comm.CrossRank, selection: Selection) -> pa.Table:
+def _steps(
+    windows: StepsTable,
+    cross_rank: comm.CrossRank,
+    selection: Selection,
+    works: Sequence[RankWork],
+) -> pa.Table:
     """Return `schema.STEPS`: the windows, with what only several ranks together show."""
     rank_place = _ranks_of_windows(cross_rank.placed)
     step = windows["step"].to_numpy()
@@ -418,6 +447,7 @@ def _steps(windows: StepsTable, cross_rank: comm.CrossRank, selection: Selection
     columns["exposed_wait_ns"] = known(waits.exposed_wait_ns, is_wait_unknown)
     columns["transfer_ns"] = pc.subtract(windows["comm_ns"], wait_ns)
     columns["message_bytes"] = known(n_bytes, ~is_sized)
+    columns |= work_columns(works, rank_place, columns)
     summary_steps = pa.array(selection.steps, pa.int64())
     columns["in_summary"] = pc.is_in(windows["step"], value_set=summary_steps)
     return schema.STEPS.table(with_ratios(columns))

@@ -49,9 +49,8 @@ _SPANS = (("start_ns", "end_ns"), ("host_start_ns", "host_end_ns"))
 # processes has some millions of characters.
 _MAX_JSON_CHARACTERS = 16 * 2**20
 # Unit -> the least and the greatest value that a run has.
-_LIMITS = dict.fromkeys(("count", "bytes", "bytes/s"), (0, LARGEST)) | {
-    "time": (-(2**61) // 1000, 2**61 // 1000)
-}
+_COUNTED = ("count", "bytes", "bytes/s", "FLOP", "FLOP/s", "token/s", "sample/s")
+_LIMITS = dict.fromkeys(_COUNTED, (0, LARGEST)) | {"time": (-(2**61) // 1000, 2**61 // 1000)}
 # A terminal takes minutes to lay out millions of characters. Sidecars have the same limit.
 _MAX_LABEL_CHARACTERS = 500
 _TABLES_WITH_UNIQUE_KEYS = (

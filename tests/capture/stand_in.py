@@ -17,6 +17,8 @@ cuda = Part(
     is_current_stream_capturing=lambda: is_capturing[0],
     current_stream=lambda: Part(record_event=lambda: Part(query=note("query", True))),
     profiler=Part(start=note("PROFILE"), stop=note("END")), synchronize=note("sync"),
+    max_memory_allocated=lambda: 30 << 30, max_memory_reserved=lambda: 34 << 30,
+    memory_stats=lambda: {"num_alloc_retries": 2},
     get_device_name=lambda: "A GPU", nccl=Part(version=lambda: (2, 28, 9)),
 )
 distributed = Part(is_available=lambda: True, is_initialized=lambda: True, get_backend=lambda: "nccl",

@@ -211,7 +211,8 @@ def test_a_generator_cannot_be_decorated_and_an_open_capture_ends(run, worded):
 def test_the_launcher_is_told_the_names_and_what_the_job_runs_on(run, tmp_path):
     code = """
 import os
-for item in captured_steps("abc", warmup=1, steps=2, stop=True):
+work = {"tokens_per_step": 8192, "flops_per_step": 9_483_000_000_000}
+for item in captured_steps("abc", warmup=1, steps=2, stop=True, **work):
     with annotate("forward"), annotate("layer", 3): pass
 torch.calls = [os.getpid()]
 """
@@ -232,6 +233,12 @@ torch.calls = [os.getpid()]
         "cuda_version": "13.0",
         "nccl_version": "2.28.9",
         "gpu_name": "A GPU",
+        "tokens_per_step": 8192,
+        "samples_per_step": None,
+        "flops_per_step": 9_483_000_000_000,
+        "peak_allocated_bytes": 30 << 30,
+        "peak_reserved_bytes": 34 << 30,
+        "allocator_retries": 2,
     }
     assert not list(tmp_path.glob("*.[0-9]*"))
 
@@ -257,6 +264,9 @@ def test_a_window_of_no_steps_is_refused_at_once():
     for wrong in ({"warmup": -1}, {"steps": 0}):
         with pytest.raises(ValueError, match="needs warmup >= 0 and steps >= 1"):
             nsyspipe.capture.captured_steps([], **wrong)
+    for wrong in (0, -1, True, 1.5, "8", 2**62 + 1):
+        with pytest.raises(ValueError, match="tokens_per_step must be a positive integer"):
+            nsyspipe.capture.captured_steps([], tokens_per_step=wrong)
     with pytest.raises(AttributeError, match="has no attribute 'anotate'"):
         nsyspipe.capture.anotate  # noqa: B018 - the look-up is the test
 

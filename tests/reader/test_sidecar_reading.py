@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 from nsyspipe.capture.sidecar import Place, Surroundings, sidecar_document, write_sidecar
 from nsyspipe.capture.status import read_programs
 from nsyspipe.errors import InputError, NsyspipeError
-from nsyspipe.model.captured import CapturedRank, RunCapture
+from nsyspipe.model.captured import CapturedRank, MemoryPeaks, RunCapture, WorkPerStep
 from nsyspipe.model.side_files import Topology
 from nsyspipe.nsys.machine import Gpu
 from nsyspipe.nsys.secrets import HashKey
@@ -95,6 +95,13 @@ def test_what_is_no_ordinary_small_file_is_refused(tmp_path, kind, worded):
     worded(problem.message)
 
 
+# What the programs of two ranks tell of their work and memory. No step has negative FLOPs.
+OF_WORK = (
+    {"tokens_per_step": 8192, "flops_per_step": 2**62, "peak_reserved_bytes": 34 << 30},
+    {"tokens_per_step": True, "flops_per_step": -1, "allocator_retries": 0},
+)
+
+
 def test_what_a_capture_writes_is_what_is_read(tmp_path):
     """The whole way: writer, file, reader."""
     versions = {
@@ -110,7 +117,7 @@ def test_what_a_capture_writes_is_what_is_read(tmp_path):
     for rank in (0, 1):
         put(
             status,
-            {"pid": 50 + rank, "local_rank": rank, "step_pattern": "^step [0-9]+$"},
+            {"pid": 50 + rank, "local_rank": rank, "step_pattern": "^step [0-9]+$"} | OF_WORK[rank],
             f"ranges_{rank}.json",
         )
         (tmp_path / f"ddp.nccl.node1.{50 + rank}.log").write_text("")
@@ -151,8 +158,15 @@ def test_what_a_capture_writes_is_what_is_read(tmp_path):
         **same,
     )
     assert one.sidecar.ranks == (
-        CapturedRank(0, 0, 50, "ddp_0", 0, None, "NVIDIA H200"),
-        CapturedRank(1, 1, 51, "ddp_1", -9, "nothing was captured", None),
+        CapturedRank(
+            *(0, 0, 50, "ddp_0", 0, None, "NVIDIA H200"),
+            work_per_step=WorkPerStep(tokens=8192, flops=2**62),
+            memory=MemoryPeaks(peak_reserved_bytes=34 << 30),
+        ),
+        CapturedRank(
+            *(1, 1, 51, "ddp_1", -9, "nothing was captured", None),
+            memory=MemoryPeaks(allocator_retries=0),
+        ),
         CapturedRank(2, status=0),
     )
     # 20,778 days after 1970, and half of one
@@ -184,6 +198,7 @@ def test_secrets_and_other_variables_of_a_sidecar_by_hand_are_not_taken(tmp_path
     assert facts.environment == {"NCCL_ALGO": "Ring", "NCCL_NET": "***"}
 
 
+NO_COUNTS: tuple[object, ...] = ("1", 1.5, True, -1, 2**62 + 1, [], {})
 UNUSABLE = {
     **{
         f"no JSON, {case}": text
@@ -227,6 +242,18 @@ UNUSABLE = {
     },
     "process 0": {"ranks": [{"rank": 0, "pid": 0}]},
     "many files": {"nccl_log_files": ["a"] * 5000},
+    **{
+        f"{name} of {value!r}": {"ranks": [{"rank": 0, part: {name: value}}]}
+        for part, name in (
+            ("work_per_step", "flops"),
+            ("work_per_step", "tokens"),
+            ("memory", "peak_reserved_bytes"),
+        )
+        for value in NO_COUNTS
+    },
+    "a step of no samples": {"ranks": [{"rank": 0, "work_per_step": {"samples": 0}}]},
+    "work in a list": {"ranks": [{"rank": 0, "work_per_step": [1]}]},
+    "memory in a text": {"ranks": [{"rank": 0, "memory": "34 GB"}]},
 }
 
 
@@ -259,6 +286,8 @@ KEYS = st.sampled_from(
         "trace",
         "topology_file",
         "nccl_log_files",
+        "work_per_step",
+        "memory",
         "step_pattern",
         "environment",
         "NCCL_DEBUG",

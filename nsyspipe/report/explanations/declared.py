@@ -33,6 +33,10 @@ _UNITS = {
         "bytes per second in JSON and tables, GB/s in text and pages (1 GB is 1,000,000,000 bytes)"
     ),
     "1/s": "steps per second",
+    "FLOP": "floating-point operations, where a multiplication with an addition counts as two",
+    "FLOP/s": "FLOPs per second in JSON and tables, TFLOP/s in text and pages",
+    "token/s": "tokens per second",
+    "sample/s": "samples per second",
     "count": "a number",
     "flag": "true or false",
     "text": "text",

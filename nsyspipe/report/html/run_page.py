@@ -50,7 +50,8 @@ from nsyspipe.report.html.timeline import (
     timeline_data,
     timeline_table,
 )
-from nsyspipe.report.run import LOOP, SHARES, host_blocks, key_figures
+from nsyspipe.report.ladder import ladder_blocks
+from nsyspipe.report.run import LOOP, SHARES, WORK, host_blocks, key_figures
 from nsyspipe.report.schema import meaning_of
 from nsyspipe.report.units import absent, bandwidth_text, count_text, ms_text, percent_text
 from nsyspipe.run.rank_names import RankNames
@@ -78,7 +79,7 @@ MAX_BLOCKING_CALLS = 8
 MAX_LISTED = 64
 # Ranks that a row of the table of the interconnect names.
 MAX_CONNECTIONS = 12
-_FIGURES = ("step_time_ns", "throughput_steps_per_s", *SHARES, "exposed_memory_share")
+_FIGURES = ("step_time_ns", "throughput_steps_per_s", *WORK, *SHARES, "exposed_memory_share")
 # Of a run with more kernels, no second timeline is read, which would take minutes.
 MAX_KERNELS_OF_MORE_TIMELINES = 2_000_000
 _ONLY_STEP = "the only step used"
@@ -307,6 +308,7 @@ def _about_section(run: Run) -> Iterator[Any]:
         yield Sentence(_denominator_text(run))
         tiles = key_figures(run, _FIGURES)
         yield Tiles([*_renamed(tiles)])
+        yield from ladder_blocks(run)
     yield Heading("Capture", SUBSECTION)
     yield _pairs("recorded", provenance(run))
     yield report_table(run, run.telling_ranks(MAX_LISTED))

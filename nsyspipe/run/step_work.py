@@ -1,0 +1,120 @@
+"""What the steps of each rank work on: from the options of the user, else from the sidecars."""
+
+from collections.abc import Iterator, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from nsyspipe.analysis.work import RankWork, n_faster_than_peak
+from nsyspipe.model.captured import WorkPerStep
+from nsyspipe.model.peaks import DATATYPES, peak_flops_per_s, peaks_of
+from nsyspipe.model.problems import Problem, problem
+from nsyspipe.model.typed_tables import StepsTable
+from nsyspipe.model.work import AskedWork
+from nsyspipe.run.digests import Rank, Ranks
+from nsyspipe.run.process import ProcessDigest
+from nsyspipe.run.sidecars import RunSidecars
+
+# A problem names this many values.
+_MAX_SHOWN_VALUES = 3
+_NO_WORK = WorkPerStep()
+
+
+class RunWork(Struct, frozen=True):
+    """What the steps of a run work on."""
+
+    # In the order of the ranks.
+    ranks: tuple[RankWork, ...] = ()
+    problems: tuple[Problem, ...] = ()
+
+
+def work_of_run(ranks: Ranks, sidecars: RunSidecars, asked: AskedWork) -> RunWork:
+    """Return the work of each rank, with a problem for each contradiction and unknown peak.
+
+    An option wins over the sidecars. Tokens and samples are of the whole job, so that sidecars
+    which contradict each other say nothing.
+    """
+    recorded = [_recorded_work(rank, sidecars) for rank in ranks]
+    problems = [*_contradictions(recorded, asked)]
+    tokens = _of_job([work.tokens for work in recorded], asked.tokens)
+    samples = _of_job([work.samples for work in recorded], asked.samples)
+    works = []
+    for rank, work in zip(ranks, recorded, strict=True):
+        flops = work.flops if asked.flops is None else asked.flops
+        peak = None
+        if asked.datatype is not None:
+            peak = peak_flops_per_s(_gpu_name(rank), asked.datatype)
+        works.append(RankWork(tokens=tokens, samples=samples, flops=flops, peak_flops_per_s=peak))
+    problems += _problems_of_peak(ranks, works, asked)
+    return RunWork(tuple(works), tuple(problems))
+
+
+def with_problems_of_steps(work: RunWork, steps: StepsTable) -> RunWork:
+    """Add the problem that steps are faster than the peak of their GPU, if they are."""
+    summary_steps = steps.filter(steps["in_summary"])
+    n_faster = n_faster_than_peak(summary_steps)
+    if not n_faster:
+        return work
+    row = problem("faster-than-peak", n=n_faster, total=summary_steps.num_rows)
+    return replace(work, problems=(*work.problems, row))
+
+
+def _recorded_work(rank: Rank[ProcessDigest], sidecars: RunSidecars) -> WorkPerStep:
+    """Return what the sidecar of a rank says of its work, of its first capture that has any."""
+    for part in rank.parts:
+        entry = sidecars.rank_of(part.argument, part.process.pid, is_alone=part.is_alone)
+        if entry is not None and entry.work_per_step is not None:
+            return entry.work_per_step
+    return _NO_WORK
+
+
+def _of_job(recorded: Sequence[int | None], asked: int | None) -> int | None:
+    """Return a count of the whole job; None if nothing says, or if sidecars differ."""
+    if asked is not None:
+        return asked
+    known = _known(recorded)
+    return known[0] if len(known) == 1 else None
+
+
+def _known(values: Sequence[int | None]) -> list[int]:
+    """Return the different values that are known, in ascending order."""
+    return sorted({value for value in values if value is not None})
+
+
+def _contradictions(recorded: Sequence[WorkPerStep], asked: AskedWork) -> Iterator[Problem]:
+    """Yield where an option replaces what the sidecars say, and where these differ."""
+    for name in ("tokens", "samples", "flops"):
+        known = _known([getattr(work, name) for work in recorded])
+        values = ", ".join(map(str, known[:_MAX_SHOWN_VALUES]))
+        asked_value = getattr(asked, name)
+        option = f"--{name}-per-step"
+        if asked_value is not None and known and known != [asked_value]:
+            yield problem("work-replaced", option=option, asked=asked_value, values=values)
+        elif asked_value is None and len(known) > 1 and name != "flops":
+            yield problem("work-differs", what=name, values=values, option=option)
+
+
+def _problems_of_peak(
+    ranks: Ranks, works: Sequence[RankWork], asked: AskedWork
+) -> Iterator[Problem]:
+    """Yield why ranks with known FLOPs have no MFU."""
+    without_peak = [
+        rank
+        for rank, work in zip(ranks, works, strict=True)
+        if work.flops is not None and work.peak_flops_per_s is None
+    ]
+    if not without_peak:
+        return
+    datatypes = ", ".join(DATATYPES)
+    if asked.datatype is None:
+        yield problem("no-datatype", datatypes=datatypes)
+        return
+    for gpu in sorted({_gpu_name(rank) or "" for rank in without_peak}):
+        if peaks_of(gpu) is None:
+            yield problem("gpu-without-peak", gpu=gpu or "a GPU without a recorded name")
+        else:
+            yield problem("datatype-without-peak", gpu=gpu, datatype=asked.datatype)
+
+
+def _gpu_name(rank: Rank[ProcessDigest]) -> str | None:
+    return rank.report.facts.gpu_name(rank.process.pid, rank.process.device_id)
