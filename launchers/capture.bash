@@ -23,8 +23,8 @@ run_module=("${ours[@]}" "$launchers/run_module.py")
 # Filled by what the launchers call below.
 # `counted` is empty where nobody has said how many ranks there are.
 taken=0 counted='' nsys_words=() rank_words=() torchrun=() nccl_words=()
-nproc=1 n_nodes=1 name='' program="$launchers/train_vit.py" module='' attach_steps='' train_args=()
-trace='' graphs='' range='' ranks='' nsys=${NSYS:-} nsys_args=()
+nproc=1 n_nodes=1 name='' program="$launchers/train_vit.py" module='' attach_steps='' no_phases='' count_flops='' train_args=()
+trace='' graphs='' no_python='' python_sampling='' gpu_metrics='' counting='' range='' ranks='' nsys=${NSYS:-} nsys_args=()
 timeout=3600 exit_timeout=600
 unset linger
 cpu='' force='' dry_run='' no_export='' no_profile=''
@@ -39,9 +39,17 @@ What is captured
   --program FILE         the training program [launchers/train_vit.py]
   -m, --module NAME      a module as the training program, as python3 -m runs it
   --attach-steps A:B     capture steps A to B - 1 of the optimizer of an unchanged program, counted from 0, after A
-                         warm-up steps (1 or more). Leave --capture-range as it is
+                         warm-up steps (1 or more). Leave --capture-range as it is. The phases data, forward,
+                         backward and optimizer get ranges too
+  --no-phases            with --attach-steps: no ranges of phases
+  --count-flops          with --attach-steps: count the FLOPs of one warm-up step with torch's counter, which makes
+                         that step slow. The sidecar gets the number. A must be 2 or more
   --cpu                  no GPU: only NVTX ranges and OS calls, with gloo
-  --trace LIST           what nsys traces [cuda,nvtx,nccl,osrt]
+  --trace LIST           what nsys traces [cuda,nvtx,nccl,osrt]. python-gil adds the waits for Python's lock
+  --no-python            do not sample the lines that Python executes. Without this option nsys samples them 1000
+                         times per second, if it can export the samples (2025.3 can)
+  --gpu-metrics          also record hardware counters. On each host, one rank records them for all GPUs. You need root
+                         or a driver that lets all users count
   --cuda-graph-trace HOW node: each kernel in a CUDA graph. nsys warns that this can cost much time.
                          graph: each graph as a whole. This costs least, but hides communication in graphs [node]
   --capture-range RANGE  cudaProfilerApi, nvtx (the range nsyspipe.capture), or none
@@ -105,6 +113,10 @@ parse_options() {
       --program) program=$value ;;
       -m | --module) module=$value ;;
       --attach-steps) attach_steps=$value ;;
+      --no-phases) no_phases=yes taken=1 ;;
+      --count-flops) count_flops=yes taken=1 ;;
+      --no-python) no_python=yes taken=1 ;;
+      --gpu-metrics) gpu_metrics=yes taken=1 ;;
       --trace) trace=$value ;;
       --cuda-graph-trace) graphs=$value ;;
       --capture-range) range=$value ;;
@@ -173,17 +185,25 @@ check_options() {
     [[ $attach_steps =~ ^([1-9][0-9]{0,8}):([1-9][0-9]{0,8})$ && ${BASH_REMATCH[1]} -lt ${BASH_REMATCH[2]} ]] ||
       die "--attach-steps $attach_steps: not A:B with 1 <= A < B" "--attach-steps 50:70 captures 20 steps after 50 of warm-up"
     [ "$range" != none ] || die "--attach-steps with --capture-range none: one starts later, the other starts at once" "leave one out"
+    [[ -z $count_flops || ${BASH_REMATCH[1]} -gt 1 ]] ||
+      die "--count-flops --attach-steps $attach_steps: no whole step comes before the capture" "--attach-steps 2:$((BASH_REMATCH[2] + 1))"
+  else
+    [ -z "$no_phases" ] || die "--no-phases: without --attach-steps no phases are marked" "leave it out"
+    [ -z "$count_flops" ] || die "--count-flops: counts only with --attach-steps" "--attach-steps 50:70 --count-flops"
   fi
+  [[ -z $gpu_metrics || -z $cpu ]] || die "--gpu-metrics with --cpu: there is no GPU to count on" "leave one out"
   case ${graphs:=node} in node | graph) ;; *) die "--cuda-graph-trace $graphs: unknown" "node or graph" ;; esac
   # What the user tells nsys directly goes before.
   case " ${nsys_args[*]} " in *' --cuda-graph-trace'*) graphs='' ;; esac
+  case " ${nsys_args[*]} " in *' --python-sampling'*) no_python=yes ;; esac
+  [ -n "$no_python" ] || python_sampling=yes
   local found
   found=$("${run_module[@]}" nsyspipe.capture.plan --nproc="$nproc" ${counted:+--is-counted} --world-size=$((n_nodes * nproc)) --name="$name" --program="$program" --module="$module" --module-path="$PWD:$program_path" \
-    --trace="$trace" --capture-range="$range" ${graphs:+--cuda-graph-trace="$graphs"} ${ranks:+--ranks="$ranks"} ${cpu:+--cpu} ${no_profile:+--no-profile} ${dry_run:+--dry-run} ${nsys:+--nsys="$nsys"}) || exit 2
+    --trace="$trace" --capture-range="$range" ${graphs:+--cuda-graph-trace="$graphs"} ${ranks:+--ranks="$ranks"} ${cpu:+--cpu} ${no_profile:+--no-profile} ${python_sampling:+--python} ${gpu_metrics:+--gpu-metrics} ${dry_run:+--dry-run} ${nsys:+--nsys="$nsys"}) || exit 2
   if [ -z "$no_profile" ]; then
     local usable
     mapfile -t usable <<<"$found"
-    nsys=${usable[0]} trace=${usable[1]} graphs=${graphs:+${usable[2]-}}
+    nsys=${usable[0]} trace=${usable[1]} graphs=${graphs:+${usable[2]-}} python_sampling=${usable[3]-} counting=${usable[4]-}
   fi
 }
 
@@ -193,6 +213,9 @@ nsys_command() {
   [ -z "$no_profile" ] || return 0
   nsys_words=("$nsys" profile --trace="$trace" --sample=none --cpuctxsw=none --output="$1" --capture-range="$range")
   [ -z "$graphs" ] || nsys_words+=(--cuda-graph-trace="$graphs")
+  # Words without spaces.
+  # shellcheck disable=SC2206
+  [ -z "$python_sampling" ] || nsys_words+=($python_sampling)
   [ "$range" = none ] || nsys_words+=(--capture-range-end=stop)
   [ "$range" != nvtx ] || nsys_words+=(--nvtx-capture=nsyspipe.capture)
   [ -z "$force" ] || nsys_words+=(--force-overwrite=true)
@@ -203,10 +226,12 @@ nsys_command() {
 rank_command() {
   local start=("${run_module[@]}") inside=(env PYTHONPATH="$program_path") trains=("$program")
   # There sitecustomize.py counts the steps.
-  [ -z "$attach_steps" ] || inside=(env PYTHONPATH="$launchers/attach:$program_path" NSYSPIPE_ATTACH_STEPS="$attach_steps")
+  [ -z "$attach_steps" ] || inside=(env PYTHONPATH="$launchers/attach:$program_path" NSYSPIPE_ATTACH_STEPS="$attach_steps" ${no_phases:+NSYSPIPE_NO_PHASES=1} ${count_flops:+NSYSPIPE_COUNT_FLOPS=1})
+  # Of the ranks of a host, the first one that is captured counts.
+  [ $# != 0 ] || counting=''
   [ -z "$module" ] || trains=(-m "$module")
   [ "$own_path" != "$users_path" ] || start=("$python" -P "$launchers/run_module.py")
-  rank_words=("${start[@]}" nsyspipe.capture.rank --exit-timeout="$exit_timeout" ${ranks:+--ranks="$ranks"} --nsys-words=$# -- "$@" "${inside[@]}" "$python" "${trains[@]}" "${train_args[@]}")
+  rank_words=("${start[@]}" nsyspipe.capture.rank --exit-timeout="$exit_timeout" ${ranks:+--ranks="$ranks"} ${counting:+--counting-option="$counting"} --nsys-words=$# -- "$@" "${inside[@]}" "$python" "${trains[@]}" "${train_args[@]}")
 }
 
 find_torchrun() {

@@ -70,7 +70,7 @@ job=(--nodes="$nnodes" --node-rank="$node_rank" --rendezvous="$backend")
 
 if [ -n "$node_wide" ]; then
   nsys_command "${name}_node$node_rank"
-  around=("${nsys_words[@]}")
+  around=("${nsys_words[@]:0:2}" ${counting:+"$counting"} "${nsys_words[@]:2}")
   rank_command
   run_job "${job[@]}" --node-wide -- "${around[@]}" "${run_ranks[@]}" --no-python "${rank_words[@]}"
 else

@@ -23,8 +23,9 @@ the sweep stops, the same command continues it.
   --analyze-only         analyze and compare existing runs
   --repeat N             run each run N times, to see how much equal runs differ [1]
 
-Other options of every run: --nsys, --trace, --cuda-graph-trace, --timeout, --exit-timeout, --linger, --cpu, --dry-run,
--h, --help. Arguments after -- go to the training program of all runs. PYTHON names the Python to use.
+Other options of every run: --nsys, --trace, --no-python, --gpu-metrics, --cuda-graph-trace, --timeout, --exit-timeout,
+--linger, --cpu, --dry-run, -h, --help. Arguments after -- go to the training program of all runs. PYTHON names the
+Python to use.
 EOF
 }
 
@@ -77,7 +78,7 @@ recorded() { "${run_module[@]}" nsyspipe.nsys.secrets "$@"; }
 
 # What a figure depends on besides a run's own words.
 surroundings() {
-  recorded --environment "${train_args[@]}" ${cpu:+--cpu} ${trace:+--trace="$trace"} ${graphs:+--cuda-graph-trace="$graphs"} ${nsys:+--nsys="$nsys"}
+  recorded --environment "${train_args[@]}" ${cpu:+--cpu} ${trace:+--trace="$trace"} ${graphs:+--cuda-graph-trace="$graphs"} ${no_python:+--no-python} ${gpu_metrics:+--gpu-metrics} ${nsys:+--nsys="$nsys"}
   [ -n "$cpu" ] || nvidia-smi -L 2>/dev/null | sed -nE 's/^GPU [0-9]+: (.*) \(UUID.*/\1/p' | sort -u | tr '\n' ' ' || true
 }
 
@@ -198,7 +199,7 @@ compare_all() {
 }
 
 parse_options "$@"
-not_taken=${module:+--module}${attach_steps:+ --attach-steps}${ranks:+ --ranks}${range:+ --capture-range}${force:+ --force}
+not_taken=${module:+--module}${attach_steps:+ --attach-steps}${no_phases:+ --no-phases}${count_flops:+ --count-flops}${ranks:+ --ranks}${range:+ --capture-range}${force:+ --force}
 not_taken+=${no_export:+ --no-export}${no_profile:+ --no-profile}${nsys_args[*]:+ --nsys-arg}
 [ "$program" = "$launchers/train_vit.py" ] || not_taken+=" --program"
 if [ -n "$not_taken" ]; then
@@ -225,7 +226,7 @@ fi
 
 failed=() labels=()
 shared=(--timeout="$timeout" --exit-timeout="$exit_timeout" ${linger:+--linger="$linger"} ${graphs:+--cuda-graph-trace="$graphs"})
-shared+=(${nsys:+--nsys="$nsys"} ${trace:+--trace="$trace"} ${cpu:+--cpu} ${dry_run:+--dry-run})
+shared+=(${nsys:+--nsys="$nsys"} ${trace:+--trace="$trace"} ${cpu:+--cpu} ${dry_run:+--dry-run} ${no_python:+--no-python} ${gpu_metrics:+--gpu-metrics})
 around=$(surroundings)
 [ -n "$dry_run" ] || mkdir -p "$name"
 again() { [ "$1" = 1 ] || printf -- '-again%s' "$1"; }

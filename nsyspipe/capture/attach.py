@@ -2,14 +2,19 @@
 
 `launchers/attach` starts Python in a way that calls this. A hook of torch counts steps: it is
 called after every step of an optimizer. Ranks do not wait for each other here, because what an
-unknown program does between its steps might need them.
+unknown program does between its steps might need them. Around the captured steps, their phases are
+marked too.
 """
 
 import os
 import sys
 import weakref
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from nsyspipe.capture import phases
+from nsyspipe.capture.flop_count import COUNT_FLOPS, FlopCount
+from nsyspipe.capture.phases import NO_PHASES, MarkedPhases
 from nsyspipe.capture.ranges import MarkedSteps
 from nsyspipe.capture.status import facts, loaded_torch
 
@@ -25,7 +30,68 @@ def attach(optimizers: Any) -> None:  # noqa: ANN401 - a module without types
     begin, end = map(int, os.environ[ATTACH_STEPS].split(":"))
     # A step begins at the end of the step before. Of the first step, only the end is seen.
     steps = MarkedSteps(begin, end - begin, n_begun=1, is_alone=True)
-    optimizers.register_optimizer_step_post_hook(_Hook(steps))
+    extras = Extras(begin, os.environ)
+    optimizers.register_optimizer_step_post_hook(StepHook(steps, extras))
+    # The hooks of optimizers must not change while they are called, so this one is there from the
+    # beginning. It does nothing while no phases are marked.
+    if extras.has_phases and hasattr(optimizers, "register_optimizer_step_pre_hook"):
+        optimizers.register_optimizer_step_pre_hook(phases.before_optimizer)
+
+
+class Extras:
+    """What is recorded of the steps beside their ranges: phases and FLOPs.
+
+    What fails here is left out, and the steps are captured as ever.
+    """
+
+    def __init__(self, first_captured: int, environment: Mapping[str, str]) -> None:
+        self._phases: MarkedPhases | None = None
+        self._flops: FlopCount | None = None
+        if not environment.get(NO_PHASES):
+            self._phases = MarkedPhases(first_captured)
+        if environment.get(COUNT_FLOPS):
+            self._flops = FlopCount(first_captured)
+
+    @property
+    def has_phases(self) -> bool:
+        """Whether phases are marked, now or later."""
+        return self._phases is not None
+
+    def end_step(self) -> None:
+        """End what belongs to the step that ends."""
+        phases.close_all()
+        if self._flops is not None:
+            self._try_flops(self._flops.end_step)
+
+    def begin_step(self, number: int, optimizer: Any) -> None:  # noqa: ANN401
+        """Begin what belongs to the next step."""
+        if self._flops is not None:
+            self._try_flops(self._flops.begin_step, number, optimizer)
+        if self._phases is not None:
+            try:
+                self._phases.begin_step(number)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the program goes on
+                self._phases.stop()
+                self._phases = None
+                _say("no phases are marked", error)
+
+    def _try_flops(self, action: Callable[..., object], *arguments: object) -> None:
+        try:
+            action(*arguments)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the program goes on
+            if self._flops is not None:
+                self._flops.stop()
+                self._flops = None
+            _say("FLOPs are not counted", error)
+
+    def stop(self) -> None:
+        """Take back what the program was given."""
+        if self._phases is not None:
+            self._phases.stop()
+            self._phases = None
+        if self._flops is not None:
+            self._flops.stop()
+            self._flops = None
 
 
 class _Counted(NamedTuple):
@@ -40,31 +106,42 @@ class _Counted(NamedTuple):
         return self.optimizer() is None or self.parameter() is None
 
 
-class _Hook:
+class StepHook:
     """Called after every step of an optimizer. It passes no error on to the program."""
 
-    def __init__(self, steps: MarkedSteps) -> None:
+    def __init__(self, steps: MarkedSteps, extras: Extras) -> None:
         self._steps = steps
+        self._extras = extras
         self._is_off = False
         # What is updated first. Calls of other optimizers, and of this optimizer for other
         # parameters (ZeRO makes one for each group), belong to the same step.
         self._counted: _Counted | None = None
 
     def __call__(self, optimizer: Any, *_rest: object) -> None:  # noqa: ANN401
+        """End a phase, and a step if this call is one that is counted."""
         if self._is_off or self._steps.is_over:
             return
         try:
             if self._counted is None and facts.steps_asked:
                 problem = "it captures its own steps, and --attach-steps is left out"
                 raise RuntimeError(problem)  # noqa: TRY301 - printed as any other reason
+            phases.after_optimizer(optimizer)
             if self._is_counted(optimizer):
+                self._extras.end_step()
                 self._steps.end()
-                if not self._steps.is_over:
-                    self._steps.begin()
+                self._begin(optimizer)
         except Exception as error:  # noqa: BLE001 - whatever it is, the program goes on
             self._is_off = True
-            message = f"nsyspipe: no capture from here, the program goes on: {error}"
-            print(message, file=sys.stderr)  # noqa: T201
+            self._extras.stop()
+            _say("no capture from here", error)
+
+    def _begin(self, optimizer: Any) -> None:  # noqa: ANN401
+        """Begin the next step, if there is one to count."""
+        if self._steps.is_over:
+            self._extras.stop()
+            return
+        self._extras.begin_step(self._steps.next_step, optimizer)
+        self._steps.begin()
 
     def _is_counted(self, optimizer: Any) -> bool:  # noqa: ANN401
         """Tell whether this call ends a step."""
@@ -77,6 +154,11 @@ class _Hook:
             return True
         is_same_optimizer = self._counted.optimizer() is optimizer
         return is_same_optimizer and self._counted.parameter() is parameter
+
+
+def _say(outcome: str, error: Exception) -> None:
+    message = f"nsyspipe: {outcome}, the program goes on: {error}"
+    print(message, file=sys.stderr)  # noqa: T201
 
 
 def _is_recording_graph() -> bool:

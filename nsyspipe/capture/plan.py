@@ -1,8 +1,9 @@
 """What a launcher asks for: one job on this node, what it needs, and its files.
 
 ``python3 -m nsyspipe.capture.plan`` checks this before a capture. It prints the path of nsys, the
-trace values, and how CUDA graphs are traced, each on a line. The exit status is 2 if something is
-missing. A dry run prints everything that is missing.
+trace values, how CUDA graphs are traced, the options that sample Python, and the option that counts
+on GPUs, each on a line. The exit status is 2 if something is missing. A dry run prints everything
+that is missing.
 """
 
 import argparse
@@ -20,6 +21,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
 
+from nsyspipe.capture.recording import counting_option, default_counting_option, python_sampling
 from nsyspipe.errors import (
     CaptureError,
     InputError,
@@ -302,6 +304,8 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--name", type=Path, default=Path("run"))
     for switch in ("--cpu", "--no-profile", "--dry-run", "--count-gpus", "--is-counted"):
         parser.add_argument(switch, action="store_true")
+    for switch in ("--python", "--gpu-metrics"):
+        parser.add_argument(switch, action="store_true")
     options = parser.parse_args(words)
     if options.count_gpus:
         print(n_gpus() or 1)  # noqa: T201
@@ -357,9 +361,12 @@ def _print_nsys(options: argparse.Namespace, *, is_refused: bool) -> int:
     # Without CUDA there are no graphs, and nsys would complain about the option.
     has_cuda = any(value.startswith("cuda") for value in trace)
     graphs = options.cuda_graph_trace if has_cuda else ""
+    recorded = _Recorded("", default_counting_option() if options.gpu_metrics else "", [])
     try:
         tool = nsys.find(options.nsys, or_else=", or --nsys PROGRAM, or NSYS=PROGRAM")
         trace, graphs, notes = usable_tracing(tool, trace, graphs)
+        recorded = _recorded(tool, options)
+        notes += recorded.notes
         if not is_refused:
             for note in notes:
                 print(note, file=sys.stderr)  # noqa: T201
@@ -376,8 +383,40 @@ def _print_nsys(options: argparse.Namespace, *, is_refused: bool) -> int:
                 _refused(trace_error, is_noted=True)
         installed_nsys = nsys.find_nsys()
         name = options.nsys or (str(installed_nsys.path) if installed_nsys else "nsys")
-    print(f"{name}\n{','.join(trace)}\n{graphs}")  # noqa: T201
+    lines = [name, ",".join(trace), graphs, recorded.python_options, recorded.counting_option]
+    print("\n".join(lines))  # noqa: T201
     return 0
+
+
+class _Recorded(NamedTuple):
+    """What an nsys records beside its traces. An empty text for what it does not."""
+
+    # Separated by spaces.
+    python_options: str
+    counting_option: str
+    notes: list[str]
+
+
+def _recorded(tool: Nsys, options: argparse.Namespace) -> _Recorded:
+    """Return what this nsys records of what was asked for, with notes about the rest."""
+    notes = []
+    python_options = ""
+    if options.python:
+        sampling = python_sampling(tool)
+        python_options = " ".join(sampling.options)
+        if sampling.note is not None:
+            notes.append(sampling.note)
+    counter = ""
+    if options.gpu_metrics:
+        try:
+            counter = counting_option(tool)
+        except CaptureError as error:
+            if not options.dry_run:
+                raise
+            # Another machine may be allowed to count.
+            _refused(error, is_noted=True)
+            counter = default_counting_option()
+    return _Recorded(python_options, counter, notes)
 
 
 class Tracing(NamedTuple):

@@ -419,6 +419,11 @@ class MarkedSteps:
         self.is_in_step = False
         self.is_over = False
 
+    @property
+    def next_step(self) -> int:
+        """The number of the step that begins next."""
+        return self._n_begun
+
     def begin(self) -> None:
         """Begin a step. The capture begins with the first step to capture."""
         facts.warmup = self._window.start

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -59,6 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--exit-timeout", type=float, default=600.0)
     parser.add_argument("--ranks", type=parse_ranks, default=None)
     parser.add_argument("--nsys-words", type=int, default=0)
+    parser.add_argument("--counting-option")
     n_options = words.index("--") if "--" in words else len(words)
     options = parser.parse_args(words[:n_options])
     command = words[n_options + 1 :]
@@ -70,6 +71,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.ranks is not None and record.rank not in options.ranks:
         nsys = []
         record = replace(record, is_captured=False)
+    elif options.counting_option and counts_for_host(rank, local_rank, options.ranks):
+        # After ``nsys profile``.
+        nsys[2:2] = [options.counting_option]
     with contextlib.ExitStack() as opened:
         launcher_directory = os.environ.get(STATUS_DIR)
         if launcher_directory:
@@ -80,6 +84,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         locks = opened.enter_context(supervision.holding(directory))
         running = _Rank(directory, options.exit_timeout, record, locks)
         return running.run(nsys, program)
+
+
+def counts_for_host(rank: int, local_rank: int, captured: Collection[int] | None) -> bool:
+    """Tell whether this rank is the first captured one of its host, which counts on all GPUs.
+
+    A second nsys that counts on the same GPU would not start. `captured` is None for all ranks.
+    """
+    first_of_host = rank - local_rank
+    earlier = range(first_of_host, rank)
+    if captured is None:
+        return not earlier
+    return not any(rank in captured for rank in earlier)
 
 
 def with_status(

@@ -12,6 +12,25 @@ from tests.build.trace import steady_rank
 OLD_OPTIONS = "\t-f, --force-overwrite=\n\n\t-l, --lazy=\n\n\t-q, --quiet=\n\n\t-t, --type=\n"
 NEW_OPTIONS = f"\t--include-blobs=\n\n{OLD_OPTIONS}"
 COPY = 'cp "$report" "$out"'
+# What nsys says of the GPUs on which it can count.
+COUNTERS = """\
+Possible --gpu-metrics-devices values are:
+\t0: NVIDIA H200 PCI[0000:18:00.0]
+\t1: NVIDIA H200 PCI[0000:2a:00.0]
+\tall: Select all supported GPUs
+\tnone: Disable GPU Metrics [Default]
+"""
+# The same where only root may count.
+NOT_ALLOWED = """\
+Possible --gpu-metrics-devices values are:
+\tnone: Disable GPU Metrics [Default]
+Insufficient privilege, see https://developer.nvidia.com/ERR_NVGPUCTRPERM
+"""
+# As nsys 2024.2.3 says it on a machine without a GPU.
+NO_COUNTERS = """\
+Possible --gpu-metrics-device values are:
+\tNVIDIA GPUs not found, feature is not available
+"""
 # As nsys 2024.2.3 says it, on stderr, of a report of a later one.
 NEWER = """\
 Exportation error: Report was created in Nsight Systems version (2026.2.3.38-262334140272v0), newer than your current \
@@ -32,6 +51,11 @@ profile)
 END
     exit
   fi
+  case "$2" in --gpu-metrics-device*=help) cat <<'END'
+{counters}
+END
+    exit;;
+  esac
   shift
   while case "$1" in -*) true;; *) false;; esac; do
     case "$1" in --output=*) out=${{1#--output=}};; esac
@@ -65,6 +89,7 @@ def fake_nsys(
     name="nsys",
     capture="exit 3",
     reports="",
+    counters=COUNTERS,
 ):
     """Write the program; `export` are shell commands that know ``$report`` and ``$out``.
 
@@ -72,6 +97,7 @@ def fake_nsys(
     ``$reports`` and ``$out``.
     """
     texts = {"version": VERSION, "profile": profile, "options": options, "reports": f"'{reports}'"}
+    texts["counters"] = counters
     return program(folder, name, _SCRIPT.format(**texts, export=export, capture=capture))
 
 

@@ -237,14 +237,14 @@ def test_all_that_is_missing_is_said_at_once_and_ends_a_run_but_not_a_dry_one(ca
     words = ["--program=/no/train.py", "--cpu", "--nsys=/no/nsys", "--trace=nvtx"]
     assert ready.main([*words, "--dry-run"]) == 0
     told = capsys.readouterr()
-    assert told.out == "/no/nsys\nnvtx\n\n"
+    assert told.out == "/no/nsys\nnvtx\n\n\n\n"
     assert {"note: /no/train.py", "note: /no/nsys"} <= {*re.findall(r"note: /no/[\w.]+", told.err)}
     worded([line for line in told.err.splitlines() if "/no/" in line])
     # Where CUDA is traced, so are its graphs.
     assert (
         ready.main([*words[:-1], "--trace=cuda-sw", "--cuda-graph-trace=graph", "--dry-run"]) == 0
     )
-    assert capsys.readouterr().out == "/no/nsys\ncuda-sw\ngraph\n"
+    assert capsys.readouterr().out == "/no/nsys\ncuda-sw\ngraph\n\n\n"
     assert ready.main(words) == 2
     told = capsys.readouterr()
     assert told.out == ""

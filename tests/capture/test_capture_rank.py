@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nsyspipe.capture.rank import NOT_STARTED, main, with_status
+from nsyspipe.capture.rank import NOT_STARTED, counts_for_host, main, with_status
 from nsyspipe.capture.status import RankRecord, read_programs, read_records, write_record
 from tests.build.programs import program
 
@@ -128,6 +128,39 @@ def test_a_rank_that_was_not_chosen_runs_without_nsys(status_dir, tmp_path):
         None,
         None,
     )
+
+
+COUNTING = "--gpu-metrics-devices=all"
+COUNTING_RANKS = [
+    # Two hosts of four ranks.
+    (None, {0, 4}),
+    (frozenset({1, 3, 4, 6}), {1, 4}),
+    (frozenset({7}), {7}),
+]
+
+
+@pytest.mark.parametrize(("captured", "counting"), COUNTING_RANKS)
+def test_the_first_captured_rank_of_each_host_counts(captured, counting):
+    ranks = range(8) if captured is None else captured
+    found = {rank for rank in ranks if counts_for_host(rank, rank % 4, captured)}
+    assert found == counting
+
+
+@pytest.mark.parametrize(("local_rank", "is_counting"), [("0", True), ("1", False)])
+def test_the_rank_that_counts_passes_the_option_on_to_nsys(
+    status_dir, tmp_path, monkeypatch, local_rank, is_counting
+):
+    monkeypatch.setenv("LOCAL_RANK", local_rank)
+    to_program = 'while case "$1" in */sh|*/env) false;; esac; do shift; done; "$@"'
+    script = f'echo "$@" > ../words; touch run_3.nsys-rep; {to_program}'
+    folder = tmp_path / "bin"
+    nsys = [str(program(folder, "other-name", script)), "profile", "--output=run_%q{RANK}"]
+    monkeypatch.chdir(folder)
+    options = [f"--counting-option={COUNTING}"]
+    assert run("sh", "-c", "exit 7", nsys=nsys, options=options) == 7
+    words = (tmp_path / "words").read_text().split()
+    expected = ["profile", COUNTING] if is_counting else ["profile", "--output=run_%q{RANK}"]
+    assert words[:2] == expected
 
 
 def test_without_a_launcher_it_works_too_and_leaves_nothing(tmp_path, monkeypatch):

@@ -14,11 +14,14 @@ from collections import namedtuple
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.build.fake_nsys import COPY, fake_nsys
+from tests.build.fake_nsys import COPY, COUNTERS, NEW_OPTIONS, OLD_OPTIONS, fake_nsys
 from tests.build.programs import HELP, listening, program, put, within
 
 LAUNCHERS = Path(__file__).parents[2] / "launchers"
-NEW_HELP = HELP.replace("'osrt',", "'osrt', 'nccl',")
+# Of an nsys that traces NCCL, samples Python and counts on several GPUs.
+NEW_HELP = HELP.replace("'osrt',", "'osrt', 'nccl',") + (
+    "\n\t--gpu-metrics-devices=\n\n\t--python-sampling=\n\n\t--python-sampling-frequency=\n"
+)
 # What a fake nsys does with the program, which "$@" runs, and its report, $out.
 CAPTURE = '"$@"; status=$?; cp "$reports/${RANK:-0}.sqlite" "$out.nsys-rep"; exit $status'
 
@@ -92,8 +95,12 @@ class Machine:
         self.put_nsys()
         return self
 
-    def put_nsys(self, profile=CAPTURE, *, name="nsys", help_text=HELP, export=COPY):
+    def put_nsys(
+        self, profile=CAPTURE, *, name="nsys", help_text=HELP, export=COPY, counters=COUNTERS
+    ):
         commands = {"capture": profile, "reports": self.reports}
+        options = NEW_OPTIONS if help_text == NEW_HELP else OLD_OPTIONS
+        commands |= {"options": options, "counters": counters}
         return fake_nsys(self.root / "bin", export, name=name, profile=help_text, **commands)
 
     def put_python(self, options="-S"):

@@ -95,6 +95,8 @@ REFUSED = [
         "ddp.sh -m train",
     ),
     *("ddp.sh --trace nvtxx,osrt", "ddp.sh --trace nvtx,mydomain"),
+    *("ddp.sh --no-phases", "ddp.sh --count-flops", "ddp.sh --gpu-metrics"),
+    "ddp.sh --attach-steps 1:2 --count-flops",
 ]
 PRINTED = [
     *(
@@ -123,6 +125,9 @@ PRINTED = [
         "ddp.sh --capture-range none --force --nsys-arg --delay=3 --nsys-arg=--kill=none --ranks=0 "
         "--exit-timeout=7 --trace=nvtx"
     ),
+    *("ddp.sh --no-python --gpu-metrics -n 2", f"{NODE} --node-wide --gpu-metrics"),
+    "ddp.sh --nsys-arg=--python-sampling=false --trace cuda,nvtx,python-gil",
+    "ddp.sh --attach-steps 2:3 --no-phases --count-flops",
     *(f"{launcher} --cpu -- {shlex.join(ODD)}" for launcher in ("baseline.sh", "ddp.sh")),
 ]
 
@@ -379,6 +384,8 @@ def test_fewer_gpus_than_ranks_are_refused_with_their_number(
 SCRIPTS = sorted([*LAUNCHERS.glob("*.sh"), LAUNCHERS / "slurm.sbatch"])
 CHECKED = [*SCRIPTS, LAUNCHERS / "capture.bash", LAUNCHERS.parent / ".ci" / "install-nsys"]
 _NOT_OF_THE_SWEEP = {
+    "--no-phases",
+    "--count-flops",
     "--program",
     "-m",
     "--module",
