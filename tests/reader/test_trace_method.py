@@ -6,6 +6,7 @@ import nsyspipe
 from nsyspipe.reader.report import open_report
 from nsyspipe.reader.trace_method import cuda_traces_of, told_methods
 from nsyspipe.report.subject import hardware_text
+from nsyspipe.store.write import save
 from tests.build.trace import TraceBuilder, steady_rank
 
 NEW = "3.28.1 2026.4.1"
@@ -66,5 +67,5 @@ def test_the_line_about_a_run_names_a_hardware_trace_only(tmp_path):
 def test_a_saved_run_keeps_the_method(tmp_path):
     run = runs(tmp_path / "a", BY_HARDWARE)
     assert run.header.cuda_traces == ["hardware"]
-    run.save(tmp_path / "store")
+    save(run, tmp_path / "store")
     assert nsyspipe.load(tmp_path / "store").header.cuda_traces == ["hardware"]
