@@ -58,6 +58,7 @@ _LISTED_FACTS = (
     "cuda_driver_versions",
     "traced_events",
     "cuda_graph_traces",
+    "cuda_traces",
     "commands",
 )
 # What distinguishes the names of the reports of one run.

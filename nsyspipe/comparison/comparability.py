@@ -628,6 +628,13 @@ def _check_recording(sides: Sides) -> Iterator[Check]:
     yield from _message_bytes(sides)
     yield from _profiler_overhead(sides)
     yield from _compare_words(sides, "traces", "traced", _traces, unless=_NOT_RECORDED)
+    yield from _compare_words(
+        sides,
+        "cuda-trace",
+        "CUDA was traced by different methods, which delay the program differently",
+        _cuda_trace,
+        unless=_NOT_RECORDED,
+    )
     yield from _warnings(sides)
 
 
@@ -676,6 +683,10 @@ def _traces(run: Run) -> str:
     if not traces:
         return _NOT_RECORDED
     return ", ".join(sorted(traces))
+
+
+def _cuda_trace(run: Run) -> str:
+    return ", ".join(run.header.cuda_trace_methods) or _NOT_RECORDED
 
 
 def _warnings(sides: Sides) -> Iterator[Check]:

@@ -848,7 +848,9 @@ _KINDS = (
     ProblemKind(
         code="untested-version",
         severity="info",
-        message="export schema {version} is newer than all versions that nsyspipe was tested with",
+        message=(
+            "export schema {version} is newer than all real reports that nsyspipe was tested with"
+        ),
         fix="compare the results with nsys stats",
     ),
     ProblemKind(

@@ -35,6 +35,7 @@ from nsyspipe.reader.report import (
     FileState,
     Report,
 )
+from nsyspipe.reader.trace_method import cuda_traces_of
 
 # The variables of launchers for the rank and the number of ranks, the most reliable launcher first.
 # RANK and WORLD_SIZE precede all of them.
@@ -103,6 +104,8 @@ class ReportFacts(Struct, frozen=True):
     commands: tuple[str, ...] = ()
     # How CUDA graphs were traced: ``graph`` or ``node``.
     cuda_graph_traces: tuple[str, ...] = ()
+    # How CUDA was traced: ``hardware`` or ``software``.
+    cuda_traces: tuple[str, ...] = ()
     is_cpu_sampled: bool | None = None
     # Whether CUDA API calls were recorded with backtraces.
     has_cuda_backtraces: bool | None = None
@@ -157,6 +160,7 @@ def read_facts(report: Report) -> ReportFacts:
     gpus = _read_gpus(report)
     drivers, cuda_drivers = driver_versions_of(report)
     traced_events, cuda_graph_traces = traced_by(report)
+    cuda_traces = cuda_traces_of(report, facts.nsys_version)
     commands = commands_of(report)
     nsys_start_utc_ns = _nsys_start_utc_ns(report, session_start_utc_ns)
     host = host_of(report)
@@ -170,6 +174,7 @@ def read_facts(report: Report) -> ReportFacts:
         cuda_driver_versions=cuda_drivers,
         traced_events=traced_events,
         cuda_graph_traces=cuda_graph_traces,
+        cuda_traces=cuda_traces,
         commands=tuple(commands),
         host=host,
     )

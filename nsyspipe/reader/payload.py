@@ -4,7 +4,7 @@ The report describes the layout of payloads in ``NVTX_PAYLOAD_SCHEMA_ENTRIES``. 
 come from there, never from constants, and have the meaning that is documented in NVTX's header
 ``nvToolsExtPayload.h``. Fields are found by the names that they have in releases of NCCL. Only
 ``nsys export --include-blobs=true`` exports payloads, and their layout is exported from schema
-3.20.3 on.
+3.20.3 on. `payload_tables` reads the payloads that newer versions export as tables.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -25,6 +25,13 @@ from nsyspipe.model.typed_tables import (
 )
 from nsyspipe.reader.calls import Strings
 from nsyspipe.reader.host_copies import joint_codes, paired_codes
+from nsyspipe.reader.payload_tables import (
+    EVENT_ID,
+    PayloadTable,
+    find_payload_tables,
+    is_linked,
+    read_payload_tables,
+)
 from nsyspipe.reader.ranges import DOMAIN_ROW, names_of_rows, of_domains
 from nsyspipe.reader.report import (
     NVTX,
@@ -93,7 +100,7 @@ HEADER = np.dtype(
 )
 
 # The spellings of each field, as `bare_name` returns them. The first one that a layout has is read.
-_SPELLINGS = {
+FIELD_SPELLINGS = {
     "comm_id": ("ncclcommunicatorid", "communicatorid", "commhash", "commid", "ncclcommid"),
     "seq": ("seqnumber", "sequencenumber", "seq"),
     "message_bytes": ("messagesizebytes", "messagebytes", "bytes"),
@@ -112,6 +119,8 @@ _MAX_INT64 = np.iinfo(np.int64).max
 # The message size is a field, or follows from the number of elements.
 _SIZE_FIELDS = ({"message_bytes"}, {"count", "datatype"})
 _COLUMNS = ("comm_id", "seq", "message_bytes", "n_ranks", "rank")
+# The layout of a payload that a table has.
+_IN_A_TABLE = 0
 
 
 class Layout(Struct, frozen=True):
@@ -291,7 +300,7 @@ class Fields(NamedTuple):
 
     # Position of the layout that a blob fits; -1 for none.
     layout: Int64
-    # By field of `_SPELLINGS`. 64-bit ids are signed numbers.
+    # By field of `FIELD_SPELLINGS`. 64-bit ids are signed numbers.
     values: dict[str, Int64]
     # Where a value is valid.
     known: dict[str, Flags]
@@ -301,7 +310,7 @@ def names_in(layout: Layout) -> dict[str, str]:
     """Return the spelling of each field that a layout has as an integer."""
     integers = {name for name, (code, _) in layout.fields.items() if "f" not in code}
     spelling_of_field: dict[str, str] = {}
-    for field, spellings in _SPELLINGS.items():
+    for field, spellings in FIELD_SPELLINGS.items():
         existing = [spelling for spelling in spellings if spelling in integers]
         if existing:
             spelling_of_field[field] = existing[0]
@@ -316,8 +325,8 @@ def decode_fields(blobs: pa.ChunkedArray, domains: Int64, layouts: Mapping[Key, 
     """
     n_blobs = len(blobs)
     layout = np.full(n_blobs, -1)
-    values = {name: np.zeros(n_blobs, np.int64) for name in _SPELLINGS}
-    known = {name: np.zeros(n_blobs, np.bool_) for name in _SPELLINGS}
+    values = {name: np.zeros(n_blobs, np.int64) for name in FIELD_SPELLINGS}
+    known = {name: np.zeros(n_blobs, np.bool_) for name in FIELD_SPELLINGS}
     fields = Fields(layout, values, known)
     first_row = 0
     for chunk in blobs.chunks:
@@ -462,25 +471,54 @@ def read_payloads(report: Report, strings: Strings) -> Payloads:
     call.
     """
     layouts = read_layouts(report)
-    fields_of_layouts = [names_in(layout).keys() for layout in layouts.values()]
-    if not any(fields_of_layouts):
+    tables = find_payload_tables(report, strings, FIELD_SPELLINGS)
+    described_fields = [names_in(layout).keys() for layout in layouts.values()]
+    described_fields += [table.columns.keys() for table in tables]
+    if not any(described_fields) or not _has_payloads(report, tables):
         return _no_payloads(report)
-    if not report.has(NVTX, "binaryData", "globalTid", "start"):
-        return _no_payloads(report)
-    rows = _read_rows(report, strings)
-    blobs = _rows_with_payload(rows)
-    domain_ids = filled(blobs["domainId"], 0)
-    fields = decode_fields(blobs["binaryData"], domain_ids, layouts)
+    rows = _read_rows(report, strings, has_tables=bool(tables))
+    events = _rows_with_payload(rows)
+    domain_ids = filled(events["domainId"], 0)
+    fields = decode_fields(events["binaryData"], domain_ids, layouts)
+    _fill_from_tables(fields, report, tables, events)
     domains = rows.filter(pc.equal(rows["eventType"], DOMAIN_ROW))
-    is_nccls, may_be_nccls = ownership(blobs, domains)
-    table = _table(blobs, fields, _are_of_calls(fields, is_nccls, may_be_nccls))
-    comm_sizes = _comm_sizes(table)
-    comm_ranks = _comm_ranks(table)
-    n_undecoded = _n_undecoded(fields, is_nccls | may_be_nccls)
+    is_nccls, may_be_nccls = ownership(events, domains)
+    table = _table(events, fields, _are_of_calls(fields, is_nccls, may_be_nccls))
     size_gap = None
     if table["message_bytes"].null_count == table.num_rows:
-        size_gap = _size_gap(blobs.num_rows, fields_of_layouts)
-    return Payloads(table, comm_sizes, comm_ranks, n_undecoded, size_gap)
+        size_gap = _size_gap(events.num_rows, described_fields)
+    return Payloads(
+        table=table,
+        comm_sizes=_comm_sizes(table),
+        comm_ranks=_comm_ranks(table),
+        n_undecoded=_n_undecoded(fields, is_nccls | may_be_nccls),
+        size_gap=size_gap,
+    )
+
+
+def _has_payloads(report: Report, tables: Collection[PayloadTable]) -> bool:
+    """Tell whether the export may have payloads, as bytes or in tables."""
+    if not report.has(NVTX, "globalTid", "start"):
+        return False
+    return bool(tables) or report.has(NVTX, "binaryData")
+
+
+def _fill_from_tables(
+    fields: Fields, report: Report, tables: Collection[PayloadTable], events: pa.Table
+) -> None:
+    """Fill in the fields of the events whose binary payload was not decoded from tables."""
+    if not tables:
+        return
+    of_tables = read_payload_tables(report, tables, events, FIELD_SPELLINGS)
+    has_no_layout = fields.layout < 0
+    rows = np.flatnonzero(of_tables.is_described & has_no_layout)
+    fields.layout[rows] = _IN_A_TABLE
+    for field, values in of_tables.values.items():
+        chosen = values[rows]
+        is_known = of_tables.known[field][rows]
+        fields.values[field][rows] = chosen
+        fields.known[field][rows] = is_known & _are_valid(field, chosen)
+    _derive_message_bytes(fields)
 
 
 def _n_undecoded(fields: Fields, may_be_nccls: Flags) -> int:
@@ -501,8 +539,11 @@ def _are_of_calls(fields: Fields, is_nccls: Flags, may_be_nccls: Flags) -> Flags
 
 
 def _rows_with_payload(rows: pa.Table) -> pa.Table:
+    """Return the rows with a binary payload, or a payload in a table, on a thread."""
     n_bytes = pc.binary_length(rows["binaryData"])
     has_payload = pc.greater(n_bytes, 0)
+    if EVENT_ID in rows.column_names:
+        has_payload = pc.or_(has_payload, pc.equal(rows["is_linked"], 1))
     has_thread = pc.is_valid(rows["globalTid"])
     return rows.filter(pc.and_(has_payload, has_thread))
 
@@ -518,13 +559,25 @@ def _no_payloads(report: Report) -> Payloads:
     return Payloads(no_payloads, no_sizes, comm_ranks={}, n_undecoded=0, size_gap=size_gap)
 
 
-def _read_rows(report: Report, strings: Strings) -> pa.Table:
-    """Read the NVTX rows with a payload, and those of domains; ``text`` has the whole name."""
+def _read_rows(report: Report, strings: Strings, *, has_tables: bool) -> pa.Table:
+    """Read the NVTX rows with a payload, and those of domains; ``text`` has the whole name.
+
+    If payloads are in tables, ``is_linked`` tells which rows refer to one.
+    """
     numbers = ("eventType", "globalTid", "domainId", "start", "end", "textId")
     kinds = dict.fromkeys(numbers, "int")
     kinds |= {"text": "text", "binaryData": "blob"}
-    where = f"binaryData IS NOT NULL OR eventType = {DOMAIN_ROW}"
-    rows = report.select(NVTX, kinds, where=where)
+    conditions = [f"eventType = {DOMAIN_ROW}"]
+    if report.has(NVTX, "binaryData"):
+        conditions.append("binaryData IS NOT NULL")
+    derived: dict[str, str] = {}
+    if has_tables:
+        kinds[EVENT_ID] = "int"
+        condition = is_linked(report)
+        conditions.append(condition)
+        derived["is_linked"] = condition
+    where = " OR ".join(conditions)
+    rows = report.select(NVTX, kinds, derived=derived, where=where)
     names = names_of_rows(rows, strings).cast(pa.string())
     texts = pa.chunked_array([names])
     text_column = rows.schema.get_field_index("text")

@@ -49,11 +49,17 @@ SYSTEM_ENV = "TARGET_INFO_SYSTEM_ENV"
 OVERHEAD = "PROFILER_OVERHEAD"
 PAYLOAD_SCHEMAS = "NVTX_PAYLOAD_SCHEMAS"
 PAYLOAD_ENTRIES = "NVTX_PAYLOAD_SCHEMA_ENTRIES"
+DIAGNOSTICS = "DIAGNOSTIC_EVENT"
 OS_RUNTIME = "OSRT_API"
 CPU_SAMPLES = "COMPOSITE_EVENTS"
 GPU_METRICS = "GPU_METRICS"
 CUDA_CALL_CHAINS = "CUDA_CALLCHAINS"
 PAYLOAD_ENUMS = "NVTX_PAYLOAD_ENUMS"
+# What ``nsys export --dynamic-tables=all`` adds: payloads as tables, the events that have one, and
+# the names that fields had before they became names of columns.
+PAYLOAD_LINKS = "NVTX_EVENTS_PAYLOAD_SCHEMAS"
+PAYLOAD_NAMES = "NVTX_EXPORT_TRANSLATION"
+PAYLOAD_TABLE_PREFIX = "DYNAMIC_NVTXPAYLOAD_DATATYPE_"
 
 _TABLES_READ = (
     KERNEL,
@@ -74,6 +80,9 @@ _TABLES_READ = (
     PAYLOAD_SCHEMAS,
     PAYLOAD_ENTRIES,
     PAYLOAD_ENUMS,
+    PAYLOAD_LINKS,
+    PAYLOAD_NAMES,
+    DIAGNOSTICS,
     SYNCHRONIZATION,
     OS_RUNTIME,
     CPU_SAMPLES,
@@ -135,7 +144,7 @@ def are_possible(starts: Int64, ends: Int64) -> Flags:
 def is_read(table: str) -> bool:
     """Tell whether a table of this name, in any case and of any version, is one that is read."""
     match = VERSIONED.match(table.upper())
-    if table.lower() in _READ:
+    if table.lower() in _READ or table.upper().startswith(PAYLOAD_TABLE_PREFIX):
         return True
     return match is not None and match["table"].lower() in _READ
 

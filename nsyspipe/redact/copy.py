@@ -1,7 +1,7 @@
 """Which tables and columns of nsys are copied, and how: from a read-only report to a new database.
 
 The list of tables and columns was compiled from 22 real exports of 2020 to 2026, up to schema
-version 3.25.0.
+version 3.25.0. The tables and columns of 3.28.1 are from NVIDIA's documentation.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from nsyspipe.errors import OutputError
 from nsyspipe.nsys.files import check_file
 from nsyspipe.reader.facts import host_of
-from nsyspipe.reader.report import VERSIONED, Report, open_report
+from nsyspipe.reader.report import PAYLOAD_TABLE_PREFIX, VERSIONED, Report, open_report
 from nsyspipe.reader.tables import in_place_of_a_table, quoted
 
 
@@ -100,7 +100,7 @@ _COLUMNS = {
     ),
     "TARGET_INFO_SESSION_START_TIME": _Columns(
         numbers=_names("utcEpochNs"),
-        left_behind=_names("utcTime localTime systemClockNs"),
+        left_behind=_names("utcTime localTime systemClockNs sessionStartCntVctNs"),
     ),
     "ANALYSIS_DETAILS": _Columns(
         numbers=_names("startTime"),
@@ -121,18 +121,21 @@ _COLUMNS = {
             "constantMemory maxIPC maxRegistersPerBlock maxShmemPerBlock maxShmemPerBlockOptin "
             "maxShmemPerSm maxRegistersPerSm threadsPerWarp asyncEngines maxWarpsPerSm "
             "maxBlocksPerSm maxThreadsPerBlock maxBlockDimX maxBlockDimY maxBlockDimZ maxGridDimX "
-            "maxGridDimY maxGridDimZ"
+            "maxGridDimY maxGridDimZ numaNodeId"
         ),
     ),
     "NVTX_EVENTS": _Columns(
         numbers=_names(
-            "start end eventType rangeId category color globalTid endGlobalTid domainId"
+            "start end eventType rangeId category color globalTid endGlobalTid domainId eventId"
         ),
         checked=_names("textId text binaryData"),
         left_behind=_names(
             "uint64Value int64Value doubleValue uint32Value int32Value floatValue jsonTextId "
             "jsonText"
         ),
+    ),
+    "NVTX_EVENTS_PAYLOAD_SCHEMAS": _Columns(
+        numbers=_names("eventId globalPid domainId payloadSchemaID"),
     ),
     "NVTX_PAYLOAD_SCHEMAS": _Columns(
         numbers=_names("domainId schemaId type flags numEntries payloadSize alignTo"),
@@ -175,16 +178,23 @@ _LEFT_BEHIND = {
         "OSRT_API OSRT_CALLCHAINS CUDA_CALLCHAINS SAMPLING_CALLCHAINS COMPOSITE_EVENTS "
         "SCHED_EVENTS UnwindMethodType PERF_EVENT_CPU_METRIC_EVENT PERF_EVENT_CPU_RAW_EVENT "
         "PMU_EVENTS PMU_EVENT_COUNTERS PMU_EVENT_REQUESTS UNCORE_PMU_EVENTS "
-        "UNCORE_PMU_EVENT_VALUES TARGET_INFO_PERF_METRIC TARGET_INFO_XMC_SPEC"
+        "UNCORE_PMU_EVENT_VALUES TARGET_INFO_PERF_METRIC TARGET_INFO_XMC_SPEC OSRT_ARGUMENTS "
+        "PERF_EVENT_SOC_OR_CPU_* SYSCALL SYSCALL_CALLCHAINS BANDWIDTH_USAGE_* "
+        "TARGET_INFO_COMPONENT"
     ),
     "network and its devices": _names(
         "NET_IB_* NET_NIC_METRIC NIC_ID_MAP TARGET_INFO_NETWORK_METRICS TARGET_INFO_NIC_INFO"
     ),
     "names of the values of payloads": _names("NVTX_PAYLOAD_ENUM_ENTRIES"),
+    "payloads of other libraries, and names in payloads": _names(
+        "DYNAMIC_NVTXPAYLOAD_DATATYPE_* NVTX_EXPORT_TRANSLATION NVTX_PAYLOAD_SCHEMA_RELATIONS "
+        "NVTX_SCOPES NVTXT_EVENTS NVTXT_META_EVENTS"
+    ),
     "GPU metrics, contexts and streams": _names(
         "GPU_METRICS TARGET_INFO_GPU_METRICS GPU_CONTEXT_SWITCH_EVENTS FECS_EVENTS "
         "TARGET_INFO_CUDA_GPU TARGET_INFO_CUDA_CONTEXT_INFO TARGET_INFO_CUDA_NULL_STREAM "
-        "TARGET_INFO_CUDA_STREAM TARGET_INFO_NVTX_CUDA_*"
+        "TARGET_INFO_CUDA_STREAM TARGET_INFO_NVTX_CUDA_* SOC_METRICS TARGET_INFO_SOC_METRICS "
+        "CUPTI_ACTIVITY_KIND_BLOCK_* CUPTI_ACTIVITY_KIND_WARP_*"
     ),
     "calls of MPI, UCX, OpenACC, OpenMP, cuBLAS, cuDNN": _names(
         "CUBLAS_EVENTS CUDNN_EVENTS CUPTI_ACTIVITY_KIND_OPENACC_* MPI_COLLECTIVES_EVENTS "
@@ -193,7 +203,8 @@ _LEFT_BEHIND = {
     ),
     "memory and graph events of CUDA": _names(
         "CUDA_GPU_MEMORY_* CUDA_GRAPH_EVENTS CUDA_GRAPH_NODE_EVENTS CUDA_UM_* "
-        "CUPTI_ACTIVITY_KIND_OVERHEAD"
+        "CUPTI_ACTIVITY_KIND_OVERHEAD CUPTI_ACTIVITY_KIND_JIT CUDA_HOST_CALLBACK "
+        "CUPTI_ACTIVITY_KIND_MEM_DECOMPRESS CUPTI_ACTIVITY_KIND_GRAPH_HOST_NODE_AND_HOST_LAUNCH"
     ),
     "tables that nsys stats added": _names(
         "NvtxPushPopRanges DomainStrings MemcpyOperationStrings cudaAPIStats cudaKernelStats "
@@ -204,7 +215,7 @@ _LEFT_BEHIND = {
         "D3D11_* D3D12_* DX12_* ETW_* GENERIC_EVENT* GPU_MEMORY_* GPU_VIDEO_* KHR_* NVVIDEO_* "
         "NV_LOAD_BALANCE_* OPENGL_* SLI_* VULKAN_* WDDM_* DEMOTED_BYTES_EVENTS "
         "MEMORY_TRANSFER_EVENTS TARGET_INFO_WDDM_CONTEXTS TOTAL_BYTES_RESIDENT_IN_SEGMENT_EVENTS "
-        "TRACE_PROCESS_EVENT_NVMEDIA"
+        "TRACE_PROCESS_EVENT_NVMEDIA TEGRA_INTERNAL_API_CALLS"
     ),
     "nsys's own names of constants": _names("ENUM_*"),
 }
@@ -254,7 +265,12 @@ _CLASSES = {table: kind for kind, tables in _LEFT_BEHIND.items() for table in ta
 
 
 def base_name(table: str) -> str:
-    """Return a table's name without the version that some exporters append."""
+    """Return a table's name without the version that some exporters append.
+
+    Tables of payloads have one name in common, because theirs are made of numbers and fields.
+    """
+    if table.startswith(PAYLOAD_TABLE_PREFIX):
+        return f"{PAYLOAD_TABLE_PREFIX}*"
     match = VERSIONED.match(table)
     return match["table"] if match and not is_known(table) else table
 
@@ -345,6 +361,8 @@ class Copying:
     # Called while a table is copied.
     on_rows: Callable[[], None]
     removed: Removed
+    # Tables that were copied, although others of their class are left behind.
+    copied: set[str] = field(default_factory=set)
 
     def tables(self, base: str, *columns: str) -> list[str]:
         """Return the tables of the report with this name, in any version, and these columns."""
@@ -493,6 +511,8 @@ def count_left_behind(copying: Copying) -> None:
     for table in copying.report.tables:
         base = base_name(table)
         kind = class_of(base)
+        if table in copying.copied:
+            continue
         if not is_known(base):
             copying.removed.add(_UNKNOWN_TABLES, table, copying.count(table))
         elif kind is not None:

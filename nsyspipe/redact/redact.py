@@ -37,7 +37,14 @@ from nsyspipe.redact.copy import (
     look_at,
     opened,
 )
-from nsyspipe.redact.values import copy_facts, copy_layouts, copy_ranges, copy_strings, count_named
+from nsyspipe.redact.values import (
+    copy_facts,
+    copy_layouts,
+    copy_payload_tables,
+    copy_ranges,
+    copy_strings,
+    count_named,
+)
 
 _MAX_TABLES_LISTED = 5
 _MIB = 2**20
@@ -171,6 +178,7 @@ def _copy_report(
                     copying.copy(table)
         copy_facts(copying, host)
         copy_layouts(copying)
+        copy_payload_tables(copying)
         copy_ranges(copying)
         copy_strings(copying)
         count_named(copying)

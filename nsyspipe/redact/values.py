@@ -28,7 +28,16 @@ from nsyspipe.reader.facts import (
     traces_nvtx,
     variables_of,
 )
-from nsyspipe.reader.payload import HEADER, Layout, decode_fields, names_in, ownership, read_layouts
+from nsyspipe.reader.payload import (
+    FIELD_SPELLINGS,
+    HEADER,
+    Layout,
+    decode_fields,
+    names_in,
+    ownership,
+    read_layouts,
+)
+from nsyspipe.reader.payload_tables import EVENT_ID, find_payload_tables
 from nsyspipe.reader.ranges import DOMAIN_ROW, THREAD_NAME_ROW, names_of_rows
 from nsyspipe.reader.report import Report
 from nsyspipe.reader.tables import quoted
@@ -203,6 +212,18 @@ def copy_layouts(copying: Copying) -> None:
     for table in copying.tables(versions.PAYLOAD_ENTRIES):
         names = _entry_names(copying, table)
         copying.copy(table, {"name": Checked("TEXT", names)})
+
+
+def copy_payload_tables(copying: Copying) -> None:
+    """Copy the tables of NCCL's payloads, with the fields that are read, under their bare names."""
+    report = copying.report
+    for table in find_payload_tables(report, read_strings(report), FIELD_SPELLINGS):
+        values = {EVENT_ID: number(EVENT_ID)}
+        for field, column in table.columns.items():
+            values[FIELD_SPELLINGS[field][0]] = number(column)
+        copying.create(table.name, dict.fromkeys(values, "INTEGER"))
+        copying.fill(table.name, values)
+        copying.copied.add(table.name)
 
 
 def _entry_names(copying: Copying, table: str) -> Iterator[tuple[int, str]]:

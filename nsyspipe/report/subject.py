@@ -18,6 +18,9 @@ _PARALLELISM = {
     EXPERT: "expert parallel",
 }
 
+# The method of tracing that is named, because most captures are traced by software.
+_HARDWARE = "hardware"
+
 
 def title_of(run: Run) -> Title:
     """Return what the run is called and what it ran on."""
@@ -28,6 +31,8 @@ def title_of(run: Run) -> Title:
         nodes = "one node" if n_nodes == 1 else f"{n_nodes} nodes"
         facts.append(nodes)
     facts.append(_parallelism(run))
+    if _HARDWARE in header.cuda_trace_methods:
+        facts.append(f"CUDA traced by {listed(header.cuda_trace_methods)}")
     known_facts = [fact for fact in facts if fact]
     return Title(header.label, known_facts)
 

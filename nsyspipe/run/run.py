@@ -95,6 +95,10 @@ _PLUMBING = {
 }
 
 
+# What a launcher can ask for, and the method.
+_METHODS_OF_TRACE = {"cuda-hw": "hardware", "cuda-sw": "software"}
+
+
 @dataclass(frozen=True)
 class RunHeader:
     """The ``run`` object of the JSON document, field by field."""
@@ -133,8 +137,21 @@ class RunHeader:
     traced_events: list[str] = field(default_factory=list)
     # ``graph`` or ``node``.
     cuda_graph_traces: list[str] = field(default_factory=list)
+    # ``hardware`` or ``software``: how CUDA was traced.
+    cuda_traces: list[str] = field(default_factory=list)
     # Of the programs that nsys started, with masked secrets.
     commands: list[str] = field(default_factory=list)
+
+    @property
+    def cuda_trace_methods(self) -> list[str]:
+        """How CUDA was traced, by the reports or else by what the launcher asked for.
+
+        Empty if neither tells.
+        """
+        if self.cuda_traces or self.capture is None:
+            return self.cuda_traces
+        asked = self.capture.trace or []
+        return [method for word, method in _METHODS_OF_TRACE.items() if word in asked]
 
     @property
     def training_variables(self) -> dict[str, str] | None:

@@ -304,12 +304,14 @@ def _masked_header(header: RunHeader) -> RunHeader:
     cuda_driver_versions = shown_alone(header.cuda_driver_versions, VERSION)
     traced_events = shown_alone(header.traced_events, TRACED)
     cuda_graph_traces = shown_alone(header.cuda_graph_traces, TRACED)
+    cuda_traces = shown_alone(header.cuda_traces, TRACED)
     return replace(
         header,
         driver_versions=driver_versions,
         cuda_driver_versions=cuda_driver_versions,
         traced_events=traced_events,
         cuda_graph_traces=cuda_graph_traces,
+        cuda_traces=cuda_traces,
     )
 
 

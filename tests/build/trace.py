@@ -247,6 +247,39 @@ class TraceBuilder:
         self.rows[NVTX][-1]["binaryData"] = blob(layout, fields)
         return self
 
+    def table_payload(
+        self,
+        at: int,
+        call: str | None,
+        fields: dict[str, object],
+        *,
+        schema: int = 2**24 + 40,
+        domain: int = 1,
+        pid: int | None = None,
+        **more: Any,
+    ) -> TraceBuilder:
+        """Add a range of NCCL whose payload is a row of a table, as ``--dynamic-tables=all`` exports it.
+
+        Names of columns are those of `fields` with underscores for other characters.
+        """
+        self.range(at, more.pop("end", at + 1), call, domain=domain, pid=pid, **more)
+        event = len(self.rows[NVTX])
+        self.rows[NVTX][-1]["eventId"] = event
+        process = self.global_pid(pid)
+        table = f"DYNAMIC_NVTXPAYLOAD_DATATYPE_{process}_{domain}_{schema}"
+        row: dict[str, object] = {"eventId": event}
+        for name, value in fields.items():
+            column = "".join(one if one.isalnum() else "_" for one in name)
+            row[column] = value
+            named = {"originalName": name, "sanitizedName": column}
+            if named not in self.rows.get("NVTX_EXPORT_TRANSLATION", []):
+                self.add("NVTX_EXPORT_TRANSLATION", **named)
+        columns = self.schema.get(table, {}) | dict.fromkeys(row, "INTEGER")
+        self.schema = self.schema | {table: columns}
+        link = {"eventId": event, "globalPid": process, "domainId": domain}
+        self.add("NVTX_EVENTS_PAYLOAD_SCHEMAS", **link, payloadSchemaID=schema)
+        return self.add(table, **row)
+
     def write(self, path: Path, *, lazy: bool = True, without: tuple[str, ...] = ()) -> Path:
         """Write the report; `lazy` leaves out tables without rows, `without` leaves out some that have."""
         path.unlink(missing_ok=True)
@@ -261,6 +294,8 @@ class TraceBuilder:
                     continue
                 definitions = ", ".join(f'"{name}" {kind}' for name, kind in columns.items())
                 database.execute(f"CREATE TABLE {table} ({definitions})")
+                if table == NVTX and "eventId" in columns:
+                    rows = [{"eventId": number} | row for number, row in enumerate(rows, start=1)]
                 # What the version requires and the row lacks is 0 or empty.
                 required = {
                     name: "" if "TEXT" in kind else 0

@@ -288,6 +288,15 @@ def test_other_traces_are_named_where_both_sides_say_theirs(run):
     assert checks(cuda, run) == {}
 
 
+def test_other_methods_of_the_cuda_trace_are_named_where_both_sides_know_theirs(run):
+    silent = Changed(run, header=replace(run.header, cuda_traces=[]))
+    asked = {word: captured(silent, trace=[word]) for word in ("cuda", "cuda-sw", "cuda-hw")}
+    found = checks(asked["cuda-sw"], asked["cuda-hw"])
+    assert found["cuda-trace"] == (False, "software", "hardware")
+    assert "cuda-trace" not in checks(asked["cuda"], asked["cuda-hw"])
+    assert "cuda-trace" not in checks(asked["cuda-hw"], asked["cuda-hw"])
+
+
 def test_captures_without_gpu_activity_lack_that_and_no_ranks(run, tmp_path, worded):
     for rank in range(2):
         host = (

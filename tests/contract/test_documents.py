@@ -47,7 +47,8 @@ RUNS = ("ddp-4gpu-before", "ddp-4gpu-after")  # in order of capture
 OPTIONS = (
     "--bind --container-image --container-mounts --container-workdir --network --nv "
     "--stop-on-range-end "
-    "--body-file --capture-range-end --cudabacktrace --delay --duration --email --firstname "
+    "--body-file --capture-range-end --cudabacktrace --delay --duration --dynamic-tables --email "
+    "--firstname "
     "--force-overwrite "
     "--gpus --group --include-blobs --index-url --ipc --job --lastname --no-deps --no-python "
     "--nodes --nproc_per_node "

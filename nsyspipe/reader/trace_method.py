@@ -1,0 +1,73 @@
+"""How CUDA was traced: by hardware events of the GPU, or by instrumented software.
+
+nsys 2025.2 began to trace by hardware on GPUs of the Blackwell generation, and newer versions do it
+by default. NVIDIA documents that the diagnostics tell the method, and not in which words. So a text
+counts only if it is about one method. No real report with a hardware trace was available.
+"""
+
+import re
+from collections.abc import Iterable
+
+from nsyspipe.reader.report import DIAGNOSTICS, GPU, Report, version_numbers
+
+HARDWARE = "hardware"
+SOFTWARE = "software"
+_FIRST_PRODUCT = (2025, 2)
+# Compute capability of Blackwell, the first generation with hardware trace.
+_FIRST_MAJOR = 10
+_ABOUT_CUDA_TRACE = "text LIKE '%CUDA%' AND (text LIKE '%trac%' OR text LIKE '%collect%')"
+_MAX_TEXTS = 1000
+_HARDWARE = re.compile(r"\bhardware\b|\bHES\b|\bcuda-hw\b", re.IGNORECASE)
+_SOFTWARE = re.compile(r"\bsoftware\b|\bcuda-sw\b", re.IGNORECASE)
+_FALLS_BACK = re.compile(r"\bfall(?:s|ing)?(?: |-)?back\b|\bfell back\b", re.IGNORECASE)
+_DENIES = re.compile(
+    r"\bnot\b|\bno\b|n't\b|\bunsupported\b|\bunavailable\b|\bfailed\b|\bcannot\b|\bmay\b",
+    re.IGNORECASE,
+)
+
+
+def cuda_traces_of(report: Report, nsys_version: str | None) -> tuple[str, ...]:
+    """Return the methods by which CUDA was traced, as far as they are certain; empty if unknown.
+
+    `nsys_version` is the version that exported. The one that captured was not newer.
+    """
+    if version_numbers(nsys_version) != (0, 0) and version_numbers(nsys_version) < _FIRST_PRODUCT:
+        return (SOFTWARE,)
+    if _has_only_older_gpus(report):
+        return (SOFTWARE,)
+    rows = report.few(DIAGNOSTICS, {"text": "text"}, f"{_ABOUT_CUDA_TRACE} LIMIT {_MAX_TEXTS}")
+    return told_methods(row["text"] for row in rows)
+
+
+def told_methods(texts: Iterable[str]) -> tuple[str, ...]:
+    """Return the methods that diagnostics tell.
+
+    >>> told_methods(["CUDA hardware trace is used."])
+    ('hardware',)
+    >>> told_methods(["CUDA hardware trace is not supported, falling back to software trace."])
+    ('software',)
+    >>> told_methods(["CUDA hardware trace may be faster than software trace."])
+    ()
+    """
+    methods = {_told_method(text) for text in texts}
+    return tuple(sorted(method for method in methods if method is not None))
+
+
+def _told_method(text: str) -> str | None:
+    """Return the method that a text tells, None if it tells none or may mean either."""
+    is_hardware = _HARDWARE.search(text) is not None
+    is_software = _SOFTWARE.search(text) is not None
+    if is_hardware and is_software:
+        return SOFTWARE if _FALLS_BACK.search(text) else None
+    if _DENIES.search(text):
+        return None
+    if is_hardware:
+        return HARDWARE
+    return SOFTWARE if is_software else None
+
+
+def _has_only_older_gpus(report: Report) -> bool:
+    """Tell whether no GPU of the host can be traced by hardware."""
+    rows = report.few(GPU, {"computeMajor": "int"})
+    majors = [row["computeMajor"] for row in rows]
+    return bool(majors) and all(major and 0 < major < _FIRST_MAJOR for major in majors)
