@@ -321,7 +321,9 @@ class ReportRun(Run):
         match name:
             case "collectives":
                 ranks = tables.ranks["rank"].to_pylist()
-                table = collectives_table(tables.cross_rank, ranks, tables.selection.steps)
+                table = collectives_table(
+                    tables.cross_rank, ranks, tables.selection.steps, tables.counted
+                )
             case "summary":
                 table = summary(*figures, is_capture=is_capture)
             case "rank_summary":

@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import Struct
 
 from nsyspipe.analysis.intervals import IntervalSet, counts_up_to, is_sorted
-from nsyspipe.model.table import Int64
+from nsyspipe.model.table import Float64, Int64
 
 # A longer time between two samples, in median periods, is a gap. The sample before the gap holds
 # for one period.
@@ -215,6 +215,32 @@ def _total_around(counter: CounterKernels, margin_ns: int) -> int:
     first_start = counter.busy.starts[chosen][:1] - margin_ns
     last_end = counter.busy.ends[chosen][-1:] + margin_ns
     return int(counter.series.integrals(first_start, last_end)[0])
+
+
+class LinkTraffic(NamedTuple):
+    """What a link received and sent, and the bytes/s that both counters call 100 %."""
+
+    received: Series
+    sent: Series
+    bytes_per_s: int
+
+
+def link_bandwidth(link: LinkTraffic, starts: Int64, ends: Int64) -> Float64:
+    """Return the bandwidth of a link in each window: the larger one of received and sent.
+
+    It is NaN in windows with a gap or with fewer than `MIN_SAMPLES` samples.
+    """
+    durations_ns = ends - starts
+    integral = np.zeros(starts.size, np.int64)
+    is_known = np.ones(starts.size, np.bool_)
+    for series in (link.received, link.sent):
+        integral = np.maximum(integral, series.integrals(starts, ends))
+        is_known &= series.sampled_ns(starts, ends) == durations_ns
+        is_known &= series.n_samples(starts, ends) >= MIN_SAMPLES
+    known_durations_ns = np.where(is_known, durations_ns, np.nan)
+    full_bytes_per_s = link.bytes_per_s / 100
+    bandwidth: Float64 = integral * full_bytes_per_s / known_durations_ns
+    return bandwidth
 
 
 def is_full_while_idle(series: Series, busy: IntervalSet) -> bool:

@@ -632,6 +632,28 @@ COLLECTIVES = DescribedTable(
             "algbw_bytes_per_s", "message_bytes / transfer", source="derived", nullable=True
         ),
         bytes_per_s("busbw_bytes_per_s", "bus_bytes / transfer", source="derived", nullable=True),
+        bytes_per_s(
+            "counted_bytes_per_s",
+            "Bandwidth that hardware counters of this rank's GPU saw during the transfer, or "
+            "during the operation if it is not matched. It is the larger one of received and sent. "
+            f"Null with fewer than three samples, with a gap, without counters, and {_IN_OLDER_RUN}.",
+            source="GPU_METRICS",
+            nullable=True,
+        ),
+        text(
+            "counted_link",
+            "Link of counted: nvlink, or pcie if NVLink carried nothing. PCIe counts headers and "
+            "other copies too.",
+            source="GPU_METRICS",
+            nullable=True,
+        ),
+        ratio(
+            "counted_ratio",
+            "counted / busbw. In a ring, both are about equal. In-network sums "
+            "(NVLS) send fewer bytes.",
+            source="GPU_METRICS",
+            nullable=True,
+        ),
     ),
 )
 
@@ -1302,8 +1324,8 @@ COUNTERS = DescribedTable(
     summary="One row per rank, step and phase with hardware counters.",
     doc=(
         "One row per (rank, step), and one per (rank, step, phase). Ranks have rows if nsys sampled "
-        "their GPU with --gpu-metrics-devices. All means are weighted by time, and zeros count. "
-        "Time without samples is left out."
+        "the counters of their GPU. All means are weighted by time, and zeros count. Time without "
+        "samples is left out."
     ),
     key=("rank", "step", "phase"),
     columns=(

@@ -257,6 +257,9 @@ if TYPE_CHECKING:
         "bus_bytes",
         "algbw_bytes_per_s",
         "busbw_bytes_per_s",
+        "counted_bytes_per_s",
+        "counted_link",
+        "counted_ratio",
     ]
 
     class CollectivesRow(TypedDict):
@@ -284,6 +287,9 @@ if TYPE_CHECKING:
         bus_bytes: Any
         algbw_bytes_per_s: Any
         busbw_bytes_per_s: Any
+        counted_bytes_per_s: Any
+        counted_link: Any
+        counted_ratio: Any
 
     CollectivesTable: TypeAlias = TypedTable[CollectivesColumn, CollectivesRow]
 

@@ -16,9 +16,11 @@ from nsyspipe.analysis.breakdown import kernel_times
 from nsyspipe.analysis.counters import (
     CounterKernels,
     Lag,
+    LinkTraffic,
     Series,
     is_full_while_idle,
     joined,
+    link_bandwidth,
     measure_lag,
 )
 from nsyspipe.analysis.intervals import IntervalSet, union
@@ -26,7 +28,7 @@ from nsyspipe.model import schema
 from nsyspipe.model.link_rates import LinkRates, link_rates
 from nsyspipe.model.names import PHASES
 from nsyspipe.model.problems import Problem, problem
-from nsyspipe.model.table import Int64
+from nsyspipe.model.table import Float64, Int64
 from nsyspipe.model.typed_tables import StepsTable
 from nsyspipe.reader.facts import ReportFacts
 from nsyspipe.reader.gpu_metrics import CLOCK, Counters, GpuCounters
@@ -54,6 +56,15 @@ class RankCounters(Struct, frozen=True):
     def rate(self, name: str) -> int | None:
         """Return the bytes/s that a counter calls 100 %. None if it is not known."""
         return self.memory_bytes_per_s if name in _MEMORY else self.rates.of_counter(name)
+
+    def traffic(self, link: str) -> LinkTraffic | None:
+        """Return what ``nvlink`` or ``pcie`` carries, None if that or its rate is not known."""
+        received = self.series.get(f"{link}_rx")
+        sent = self.series.get(f"{link}_tx")
+        rate = self.rates.of_counter(link)
+        if received is None or sent is None or rate is None:
+            return None
+        return LinkTraffic(received, sent, rate)
 
 
 class CountedRanks(Struct, frozen=True):
@@ -92,6 +103,40 @@ def lag_of_report(
             compute = kernel_times(operations, ~is_comm)
             active.append(CounterKernels(gpu.series["sm_active"], compute))
     return measure_lag(sent) or measure_lag(active)
+
+
+class CountedBandwidths(NamedTuple):
+    """The counted bandwidth of operations, NaN if it is not known."""
+
+    bytes_per_s: Float64
+    # Index into `LINK_NAMES`.
+    link: Int64
+
+
+LINK_NAMES = ("nvlink", "pcie")
+
+
+def counted_bandwidths(
+    counted: CountedRanks, rank: Int64, starts: Int64, ends: Int64
+) -> CountedBandwidths:
+    """Return the counted bandwidth of operations: their ranks, and when they transfer.
+
+    PCIe counts if NVLink carries nothing during an operation.
+    """
+    bandwidth = np.full(starts.size, np.nan)
+    link = np.zeros(starts.size, np.int64)
+    for number, counters in counted.by_rank.items():
+        rows = np.flatnonzero(rank == number)
+        for place in reversed(range(len(LINK_NAMES))):
+            traffic = counters.traffic(LINK_NAMES[place])
+            if traffic is None:
+                continue
+            of_link = link_bandwidth(traffic, starts[rows], ends[rows])
+            is_first = np.isnan(bandwidth[rows])
+            is_used = (of_link > 0) | is_first
+            bandwidth[rows[is_used]] = of_link[is_used]
+            link[rows[is_used]] = place
+    return CountedBandwidths(bandwidth, link)
 
 
 class _CountedGpu(NamedTuple):

@@ -222,3 +222,36 @@ def test_a_saved_run_has_the_same_counters(tmp_path, counted):
     run = load(tmp_path, counted)
     save(run, tmp_path / "runs")
     assert nsyspipe.load(tmp_path / "runs").counters().equals(run.counters())
+
+
+def collective(run, step):
+    return next(row for row in run.collectives().to_pylist() if row["step"] == step)
+
+
+def test_a_collective_with_three_samples_has_a_counted_bandwidth(tmp_path):
+    builder = rank()
+    for direction in ("RX", "TX"):
+        # The all-reduce takes 200 us, here eight samples of 25 us.
+        fine = {1000 + 25_000 * at: 50 if at % 40 in range(24, 32) else 0 for at in range(160)}
+        builder.counter(NVLINK.format(direction, "Requests"), fine)
+    row = collective(load(tmp_path, builder), 1)
+    assert (row["counted_bytes_per_s"], row["counted_link"]) == (239_062_500_000, "nvlink")
+    # Of one rank nothing is known of the bus.
+    assert row["counted_ratio"] is None
+
+
+def test_a_collective_with_two_samples_has_no_counted_bandwidth(tmp_path, counted):
+    row = collective(load(tmp_path, counted), 1)
+    assert (row["counted_bytes_per_s"], row["counted_link"]) == (None, None)
+
+
+def test_without_traffic_on_nvlink_a_collective_is_counted_on_pcie(tmp_path):
+    builder = rank()
+    fine = {1000 + 25_000 * at: 50 if at % 40 in range(24, 32) else 0 for at in range(160)}
+    for direction in ("RX", "TX"):
+        builder.counter(NVLINK.format(direction, "Requests"), dict.fromkeys(fine, 0))
+        builder.counter(f"PCIe {direction} Throughput [Throughput %]", fine)
+    row = collective(load(tmp_path, builder), 1)
+    # Half of 16 lanes x 32 GT/s x 128/130.
+    assert row["counted_bytes_per_s"] == pytest.approx(31_507_692_307, rel=1e-9)
+    assert row["counted_link"] == "pcie"
