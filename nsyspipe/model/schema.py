@@ -636,7 +636,8 @@ COLLECTIVES = DescribedTable(
             "counted_bytes_per_s",
             "Bandwidth that hardware counters of this rank's GPU saw during the transfer, or "
             "during the operation if it is not matched. It is the larger one of received and sent. "
-            f"Null with fewer than three samples, with a gap, without counters, and {_IN_OLDER_RUN}.",
+            "Null with fewer than three samples, with a gap, without counters, and "
+            f"{_IN_OLDER_RUN}.",
             source="GPU_METRICS",
             nullable=True,
         ),
@@ -1323,9 +1324,9 @@ COUNTERS = DescribedTable(
     name="counters",
     summary="One row per rank, step and phase with hardware counters.",
     doc=(
-        "One row per (rank, step), and one per (rank, step, phase). Ranks have rows if nsys sampled "
-        "the counters of their GPU. All means are weighted by time, and zeros count. Time without "
-        "samples is left out."
+        "One row per (rank, step), and one per (rank, step, phase). Ranks have rows if nsys "
+        "sampled the counters of their GPU. All means are weighted by time, and zeros count. Time "
+        "without samples is left out."
     ),
     key=("rank", "step", "phase"),
     columns=(

@@ -5,6 +5,7 @@ import random
 import pytest
 
 import nsyspipe
+from nsyspipe.analysis.counted_steps import clocks_by_rank, counted_bus, counted_means
 from nsyspipe.store.write import save
 from tests.build.tools import codes
 from tests.build.trace import TraceBuilder
@@ -255,3 +256,35 @@ def test_without_traffic_on_nvlink_a_collective_is_counted_on_pcie(tmp_path):
     # Half of 16 lanes x 32 GT/s x 128/130.
     assert row["counted_bytes_per_s"] == pytest.approx(31_507_692_307, rel=1e-9)
     assert row["counted_link"] == "pcie"
+
+
+def two_ranks(*, clocks=(1_980_000_000, 1_980_000_000), per_cent=50):
+    """Return two ranks, of which the first counts for both GPUs."""
+    builders = [rank(0), rank(1)]
+    for gpu, clock in enumerate(clocks):
+        builders[0].counter(CLOCK, every([clock] * 10), gpu=gpu)
+        for direction in ("RX", "TX"):
+            name = NVLINK.format(direction, "Requests")
+            builders[0].counter(name, sent(per_cent), gpu=gpu)
+    return builders
+
+
+def test_counted_bus_bandwidth_is_bytes_per_time_of_transfer(tmp_path):
+    run = load(tmp_path, *two_ranks())
+    bus = counted_bus(run.counters(), run.steps(), run.collectives())
+    # 47 812 500 bytes in 200 us. Without payloads the derived one is not known.
+    assert (bus.link, bus.bytes_per_step, bus.ratio) == ("nvlink", 47_812_500, None)
+    assert bus.bytes_per_s == pytest.approx(47_812_500 / 200e-6)
+
+
+def test_means_of_steps_count_zeros(tmp_path):
+    run = load(tmp_path, *two_ranks())
+    counted = counted_means(run.counters(), run.steps())
+    # 50 % in 2 of 10 periods.
+    assert counted.means["nvlink_tx_percent"] == 10
+    assert counted.means["sm_active_percent"] is None
+
+
+def test_clocks_are_of_each_rank(tmp_path):
+    run = load(tmp_path, *two_ranks(clocks=(1_980_000_000, 1_200_000_000)))
+    assert clocks_by_rank(run.counters(), run.steps()) == {0: 1_980_000_000, 1: 1_200_000_000}
