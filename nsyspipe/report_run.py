@@ -269,6 +269,7 @@ class ReportRun(Run):
         evidence["all_collectives"] = tables.collectives
         evidence["stragglers"] = tables.stragglers
         evidence["kernels"] = tables.kernels
+        evidence["counters"] = tables.counters
         evidence["links"] = self._run_links.table
         return evidence
 
@@ -327,7 +328,9 @@ class ReportRun(Run):
         match name:
             case "collectives":
                 ranks = tables.ranks["rank"].to_pylist()
-                table = collectives_table(tables.cross_rank, ranks, tables.selection.steps)
+                table = collectives_table(
+                    tables.cross_rank, ranks, tables.selection.steps, tables.counted
+                )
             case "summary":
                 table = summary(*figures, is_capture=is_capture)
             case "rank_summary":

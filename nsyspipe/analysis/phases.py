@@ -473,6 +473,55 @@ def _outermost_ranges(host: _HostRanges, rows: Int64) -> PhaseRanges:
     return PhaseRanges(member, starts[outer], host.ends[rows])
 
 
+class Stretches(Struct, frozen=True):
+    """When the compute kernels of a phase run: disjoint intervals of one GPU, ns."""
+
+    # Index of the step range.
+    member: Int64
+    # Index into `names.PHASES`.
+    phase: Int64
+    starts: Int64
+    ends: Int64
+
+
+_NO_NUMBERS = np.empty(0, np.int64)
+NO_STRETCHES = Stretches(_NO_NUMBERS, _NO_NUMBERS, _NO_NUMBERS, _NO_NUMBERS)
+
+
+def phase_stretches(
+    operations: ProcessOperations, phase: NDArray[np.int8], members: Members
+) -> Stretches:
+    """Return when the phases of steps run on a GPU, in order of time.
+
+    A stretch lasts from the first to the last compute kernel that one phase launches without a
+    kernel of another phase between. It ends at the latest when the next stretch begins.
+    """
+    n_launched = operations.n_launched
+    if not members.starts.size or not n_launched:
+        return NO_STRETCHES
+    is_comm = operations.is_comm[:n_launched]
+    is_chosen = (phase[:n_launched] != NO_PHASE) & ~is_comm
+    kernels = np.flatnonzero(is_chosen)
+    member = holders(members.starts, members.ends, operations.kernel_launch[kernels])
+    is_in_step = member >= 0
+    kernels = kernels[is_in_step]
+    member = member[is_in_step]
+    phase_of_kernel = phase[kernels].astype(np.int64)
+    first = run_starts(member * len(PHASES) + phase_of_kernel)
+    if not first.size:
+        return NO_STRETCHES
+    starts = np.minimum.reduceat(operations.kernel_start[kernels], first)
+    ends = np.maximum.reduceat(operations.kernel_end[kernels], first)
+    order = np.argsort(starts, kind="stable")
+    starts = starts[order]
+    ends = ends[order]
+    ends[:-1] = np.minimum(ends[:-1], starts[1:])
+    is_empty = starts >= ends
+    chosen = order[~is_empty]
+    rows = first[chosen]
+    return Stretches(member[rows], phase_of_kernel[rows], starts[~is_empty], ends[~is_empty])
+
+
 def phases_of_launches(phases: Mapping[str, PhaseRanges], launches: Int64) -> NDArray[np.int8]:
     """Return the first phase whose range contains each of some sorted launches.
 

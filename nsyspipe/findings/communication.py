@@ -104,12 +104,13 @@ def comm_bound(evidence: Evidence) -> Answer:
     figures |= saving.figures | evidence.means("wait_ns", "exposed_wait_ns")
     if evidence.mean("comm_on_compute_stream_ns"):
         figures |= evidence.means("comm_on_compute_stream_ns")
+    figures |= evidence.counted_figures
     figures["exposed_comm_ns_per_step_by_phase"] = exposed_by_phase
     if not _has_only_gradients(evidence) or _is_mostly_no_gradients(evidence, exposed_ns):
         figures["exposed_comm_ns_per_step_by_role"] = evidence.exposed_by_role
     where = _phase_text(exposed_by_phase, exposed_ns=exposed_ns, transfer_ns=transfer_ns)
     role = evidence.main_role_text("communication ", "exposed_ns_per_step", transfer_ns)
-    title = f"Communication does not fully overlap with compute{where}{role}"
+    title = f"Communication does not fully overlap with compute{where}{role}{evidence.counted_text}"
     words = _advise_to_expose_less(evidence, exposed_ns)
     hook = "bf16_compress_hook, " if evidence.wide_gradients.num_rows else ""
     advice = words.advice.format(hook=hook)

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from msgspec import Struct, field
 
 from nsyspipe.analysis import kernels as kernel_measures
+from nsyspipe.analysis.counted_steps import CountedBus, clocks_by_rank, counted_bus
 from nsyspipe.analysis.intervals import run_starts
 from nsyspipe.analysis.launching import fastest_launch_times, longest_work_times
 from nsyspipe.analysis.traffic import (
@@ -28,6 +29,7 @@ from nsyspipe.model.names import is_nccl_communicator
 from nsyspipe.model.problems import CATALOGUE, IN_GRAPHS, WITH_BLOBS
 from nsyspipe.model.table import Flags, Float64, Int64
 from nsyspipe.model.typed_tables import (
+    CountersTable,
     KernelsTable,
     LinksTable,
     PhasesTable,
@@ -181,6 +183,8 @@ _TRAFFIC_FIGURES = (
     "exposed_ns_per_step",
     "wait_ns_per_step",
 )
+# Links of hardware counters, in words.
+LINK_WORDS = {"nvlink": "NVLink", "pcie": "PCIe"}
 _EXPOSED_PART = "exposed_part_ns_per_step"
 _WAIT = "wait_ns_per_step"
 _MIN_EXPOSED_SHARE_OF_STEP = 0.05
@@ -237,6 +241,8 @@ class Evidence(Struct, frozen=True, dict=True):
     # recorded.
     environment: Mapping[str, str] | None = None
     recording: Recording = Recording()
+    # `schema.COUNTERS`: hardware counters.
+    counters: CountersTable = field(default_factory=schema.COUNTERS.empty)
     # Whether the rows of `steps` are captures without steps.
     is_capture: bool = False
     # Whether CUDA graphs launch the steps.
@@ -252,6 +258,41 @@ class Evidence(Struct, frozen=True, dict=True):
         are_all_in_summary = pc.all(in_summary).as_py()
         # Thousands of ranks have gigabytes of rows, which are not copied without need.
         return rows if are_all_in_summary else rows.filter(in_summary)
+
+    @cached_property
+    def counted_bus(self) -> CountedBus | None:
+        """The bandwidth of communication by hardware counters, None if nothing was counted."""
+        if not self.counters.num_rows:
+            return None
+        return counted_bus(self.counters, self.all_steps, self.collectives)
+
+    @cached_property
+    def clocks_hz(self) -> dict[int, float]:
+        """The mean clock of each rank whose GPU was counted."""
+        if not self.counters.num_rows:
+            return {}
+        return clocks_by_rank(self.counters, self.all_steps)
+
+    @property
+    def counted_figures(self) -> dict[str, Any]:
+        """What hardware counters saw of communication, as figures of a finding."""
+        bus = self.counted_bus
+        if bus is None:
+            return {}
+        return {
+            "counted_link": bus.link,
+            "counted_bytes_per_s": bus.bytes_per_s,
+            "counted_ratio": bus.ratio,
+        }
+
+    @property
+    def counted_text(self) -> str:
+        """What hardware counters saw of communication, as the end of a title. May be empty."""
+        bus = self.counted_bus
+        if bus is None:
+            return ""
+        gb_per_s = bus.bytes_per_s / 1e9
+        return f". Counters saw {gb_per_s:.3g} GB/s on {LINK_WORDS[bus.link]}"
 
     @property
     def link_settings(self) -> Mapping[str, str] | None:

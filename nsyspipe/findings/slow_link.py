@@ -132,7 +132,7 @@ def slow_link(evidence: Evidence) -> Answer:
     change = _find_change(evidence, verdict)
     bound = _saving_with_nvlink(evidence, verdict)
     condition = _find_condition(evidence, verdict)
-    figures = {**verdict.evidence, **condition.figures}
+    figures = {**verdict.evidence, **condition.figures, **evidence.counted_figures}
     figures["nccl_settings"] = _shown_settings(evidence)
     figures["exposed_comm_ns_per_step"] = evidence.mean("exposed_comm_ns")
     figures["transfer_ns_per_step"] = transfer_ns
@@ -142,7 +142,7 @@ def slow_link(evidence: Evidence) -> Answer:
     else:
         saving_ns = bound.ns_per_step
         figures |= bound.figures
-    title = _word_title(evidence, verdict)
+    title = f"{_word_title(evidence, verdict)}{evidence.counted_text}"
     return Finding(title, change.action, change.advice, saving_ns, figures)
 
 

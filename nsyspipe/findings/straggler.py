@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow.compute as pc
 from msgspec import Struct
 
@@ -148,13 +149,50 @@ def _answer_about_ranks(
     figures["saving_ns_per_step_by_part"] = saving_parts
     if _LIMITED_BY_LAUNCHING & saving_parts.keys():
         figures |= evidence.launching_figures
+    slow_clock = find_slow_clock(evidence, late)
     title = _word_title(evidence, lateness, late, why)
+    if slow_clock is not None:
+        figures |= slow_clock._asdict()
+        title = f"{title}{_word_slow_clock(slow_clock)}"
     action = _word_action(late, why)
     advice = _word_advice(late, why)
     return Finding(title, action, advice, saving_ns, figures)
 
 
 # Explain
+
+
+# A smaller difference between clocks does not explain a late rank.
+MIN_CLOCK_DIFFERENCE = 0.02
+
+
+class SlowClock(NamedTuple):
+    """The clock of the late rank's GPU, and the median clock of the GPUs of other ranks."""
+
+    clock_hz: float
+    others_clock_hz: float
+
+
+def find_slow_clock(evidence: Evidence, late: LateRanks) -> SlowClock | None:
+    """Return the clocks if the rank that is most late has a lower one than the other ranks.
+
+    None if it does not, or if the clock of this rank or of all others was not counted.
+    """
+    clocks_hz = evidence.clocks_hz
+    clock_hz = clocks_hz.get(late.worst)
+    others_hz = [hz for rank, hz in clocks_hz.items() if rank not in late.delays_ns]
+    if clock_hz is None or not others_hz:
+        return None
+    median_hz = float(np.median(others_hz))
+    if clock_hz > (1 - MIN_CLOCK_DIFFERENCE) * median_hz:
+        return None
+    return SlowClock(clock_hz, median_hz)
+
+
+def _word_slow_clock(clock: SlowClock) -> str:
+    mhz = clock.clock_hz / 1e6
+    others_mhz = clock.others_clock_hz / 1e6
+    return f". Its GPU runs at {mhz:.0f} MHz, the others at {others_mhz:.0f} MHz"
 
 
 def explain(evidence: Evidence, lateness: Lateness, late: LateRanks) -> Explanation:

@@ -212,6 +212,63 @@ _KINDS = (
         ),
         fix="to compare steps, capture without --python-sampling and --python-backtrace",
     ),
+    # Hardware counters.
+    ProblemKind(
+        code="too-many-counters",
+        severity="warning",
+        message=(
+            "the report has {n:row|rows} of hardware counters, too many for the memory of this "
+            "machine. The counters were not read"
+        ),
+        fix="capture fewer steps, or analyze the report on a machine with more memory",
+    ),
+    ProblemKind(
+        code="counters-unreadable",
+        severity="warning",
+        message="the hardware counters hold values that no nsys writes. They were not read",
+        fix=EXPORT_AGAIN.rstrip(": "),
+    ),
+    ProblemKind(
+        code="counters-without-names",
+        severity="warning",
+        message=(
+            "the report has samples of hardware counters, but no name of a counter that nsyspipe "
+            "knows. The counters were not read"
+        ),
+        fix="export again without --tables",
+    ),
+    ProblemKind(
+        code="counter-values-wrong",
+        severity="warning",
+        message=(
+            "{n:sample|samples} of hardware counters had an impossible time or value. Impossible "
+            "times were left out, and impossible values count as the nearest possible value"
+        ),
+    ),
+    ProblemKind(
+        code="counters-of-unknown-gpu",
+        severity="warning",
+        message=(
+            "the report has hardware counters of {n:GPU|GPUs}, and none of them is known to "
+            "be the GPU of a rank. These counters were not used"
+        ),
+    ),
+    ProblemKind(
+        code="idle-link-full",
+        severity="warning",
+        message=(
+            "the counters of NVLink read 100% while nothing communicated, so this link is "
+            "probably not connected. Its counters were not used"
+        ),
+    ),
+    ProblemKind(
+        code="link-rate-unknown",
+        severity="info",
+        message=(
+            "nsyspipe does not know the link rates of the GPU {model}, so traffic on NVLink or "
+            "PCIe is in per cent only"
+        ),
+    ),
     # Launches and clocks of the GPU.
     ProblemKind(
         code="no-launches",

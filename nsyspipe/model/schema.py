@@ -19,6 +19,7 @@ from nsyspipe.model.columns import (
     n_bytes,
     ns,
     per_s,
+    percent,
     ratio,
     samples_per_s,
     text,
@@ -670,6 +671,29 @@ COLLECTIVES = DescribedTable(
             "algbw_bytes_per_s", "message_bytes / transfer", source="derived", nullable=True
         ),
         bytes_per_s("busbw_bytes_per_s", "bus_bytes / transfer", source="derived", nullable=True),
+        bytes_per_s(
+            "counted_bytes_per_s",
+            "Bandwidth that hardware counters of this rank's GPU saw during the transfer, or "
+            "during the operation if it is not matched. It is the larger one of received and sent. "
+            "Null with fewer than three samples, with a gap, without counters, and "
+            f"{_IN_OLDER_RUN}.",
+            source="GPU_METRICS",
+            nullable=True,
+        ),
+        text(
+            "counted_link",
+            "Link of counted: nvlink, or pcie if NVLink carried nothing. PCIe counts headers and "
+            "other copies too.",
+            source="GPU_METRICS",
+            nullable=True,
+        ),
+        ratio(
+            "counted_ratio",
+            "counted / busbw. In a ring, both are about equal. In-network sums "
+            "(NVLS) send fewer bytes.",
+            source="GPU_METRICS",
+            nullable=True,
+        ),
     ),
 )
 
@@ -1304,6 +1328,100 @@ TIMELINE = DescribedTable(
     ),
 )
 
+_NULL_IF_UNCOUNTED = "Null if this counter was not sampled in the window."
+_NULL_WITHOUT_RATE = f"{_NULL_IF_UNCOUNTED} Null also if nsyspipe does not know the full rate."
+_WITH_HEADERS = "Headers of packets count too."
+
+
+def _counted_percent(name: str, meaning: str) -> Column:
+    return percent(
+        f"{name}_percent",
+        f"{meaning}, as a mean over the sampled time. {_NULL_IF_UNCOUNTED}",
+        source="GPU_METRICS",
+        nullable=True,
+    )
+
+
+def _counted_bytes(name: str, meaning: str, rate: str) -> tuple[Column, Column]:
+    total = n_bytes(
+        f"{name}_bytes",
+        f"{meaning} in the sampled time: sum of per cent x time x {rate}, rounded down. "
+        f"{_NULL_WITHOUT_RATE}",
+        source="GPU_METRICS",
+        nullable=True,
+    )
+    mean = bytes_per_s(
+        f"{name}_bytes_per_s",
+        f"{name}_bytes / sampled time of this counter. {_NULL_WITHOUT_RATE}",
+        source="GPU_METRICS",
+        nullable=True,
+    )
+    return total, mean
+
+
+COUNTERS = DescribedTable(
+    name="counters",
+    summary="One row per rank, step and phase with hardware counters.",
+    doc=(
+        "One row per (rank, step), and one per (rank, step, phase). Ranks have rows if nsys "
+        "sampled the counters of their GPU. All means are weighted by time, and zeros count. Time "
+        "without samples is left out."
+    ),
+    key=("rank", "step", "phase"),
+    columns=(
+        _RANK_COLUMN,
+        _STEP_COLUMN,
+        text(
+            "phase",
+            "backward, forward, optimizer or data. Null in the row of the whole step.",
+            source="NVTX_EVENTS",
+            nullable=True,
+        ),
+        ns(
+            "window_ns",
+            "Time that the row is about: the window of the step, or the time from the first to "
+            "the last compute kernel of the phase, without kernels of other phases between",
+            source="KERNEL",
+        ),
+        ns(
+            "sampled_ns",
+            "Part of window that every counter of the row was sampled in. A sample holds until "
+            "the next one. If the next one is more than two sampling periods later, it holds for "
+            "one period.",
+            source="GPU_METRICS",
+        ),
+        ratio("sampled_ratio", "sampled / window", source="GPU_METRICS", nullable=True),
+        ns(
+            "lag_ns",
+            "Added to the times of samples, so that they fit the kernels of their report best",
+            source="GPU_METRICS, KERNEL",
+        ),
+        _counted_percent("sm_active", "Time in which an SM had a warp, over all SMs"),
+        _counted_percent("tensor_active", "Time in which tensor cores were active"),
+        _counted_percent("dram_read", "Reads of GPU memory, of its bandwidth"),
+        *_counted_bytes("dram_read", "Bytes read from GPU memory", "memoryBandwidth"),
+        _counted_percent("dram_write", "Writes to GPU memory, of its bandwidth"),
+        *_counted_bytes("dram_write", "Bytes written to GPU memory", "memoryBandwidth"),
+        _counted_percent("nvlink_rx", "User data received on NVLink, of its raw rate"),
+        *_counted_bytes("nvlink_rx", "User data received on NVLink", "raw rate"),
+        _counted_percent("nvlink_tx", "User data sent on NVLink, of its raw rate"),
+        *_counted_bytes("nvlink_tx", "User data sent on NVLink", "raw rate"),
+        _counted_percent(
+            "pcie_rx", f"Traffic received on PCIe, of its rate. {_WITH_HEADERS} Shown"
+        ),
+        *_counted_bytes("pcie_rx", f"Traffic received on PCIe. {_WITH_HEADERS} Counted", "rate"),
+        _counted_percent("pcie_tx", f"Traffic sent on PCIe, of its rate. {_WITH_HEADERS} Shown"),
+        *_counted_bytes("pcie_tx", f"Traffic sent on PCIe. {_WITH_HEADERS} Counted", "rate"),
+        per_s(
+            "gpc_clock_hz",
+            "Clock of the GPU's compute clusters, as a mean over the sampled time. "
+            f"{_NULL_IF_UNCOUNTED}",
+            source="GPU_METRICS",
+            nullable=True,
+        ),
+    ),
+)
+
 RANKS = DescribedTable(
     name="ranks",
     summary="One row per rank: its process, GPU, host and clock.",
@@ -1930,7 +2048,17 @@ def _with_run_id(table: TableSchema) -> TableSchema:
     return TableSchema(name=table.name, doc=table.doc, key=key, columns=columns)
 
 
-_RESULTS = (RANKS, STEPS, PHASES, COLLECTIVES, STRAGGLERS, TRAFFIC, KERNEL_COSTS, LINKS)
+_RESULTS = (
+    RANKS,
+    STEPS,
+    PHASES,
+    COLLECTIVES,
+    STRAGGLERS,
+    TRAFFIC,
+    KERNEL_COSTS,
+    LINKS,
+    COUNTERS,
+)
 _SUMMARIES = (RANK_SUMMARY, PHASE_SUMMARY, IDLE_CALLS, TIMELINE, HOST_STEPS, FINDINGS, PROBLEMS)
 
 # Tables of a store by name. Those of events are written only on demand, and by rank.

@@ -272,6 +272,9 @@ if TYPE_CHECKING:
         "bus_bytes",
         "algbw_bytes_per_s",
         "busbw_bytes_per_s",
+        "counted_bytes_per_s",
+        "counted_link",
+        "counted_ratio",
     ]
 
     class CollectivesRow(TypedDict):
@@ -299,6 +302,9 @@ if TYPE_CHECKING:
         bus_bytes: Any
         algbw_bytes_per_s: Any
         busbw_bytes_per_s: Any
+        counted_bytes_per_s: Any
+        counted_link: Any
+        counted_ratio: Any
 
     CollectivesTable: TypeAlias = TypedTable[CollectivesColumn, CollectivesRow]
 
@@ -569,6 +575,69 @@ if TYPE_CHECKING:
         seq: Any
 
     TimelineTable: TypeAlias = TypedTable[TimelineColumn, TimelineRow]
+
+    CountersColumn: TypeAlias = Literal[
+        "rank",
+        "step",
+        "phase",
+        "window_ns",
+        "sampled_ns",
+        "sampled_ratio",
+        "lag_ns",
+        "sm_active_percent",
+        "tensor_active_percent",
+        "dram_read_percent",
+        "dram_read_bytes",
+        "dram_read_bytes_per_s",
+        "dram_write_percent",
+        "dram_write_bytes",
+        "dram_write_bytes_per_s",
+        "nvlink_rx_percent",
+        "nvlink_rx_bytes",
+        "nvlink_rx_bytes_per_s",
+        "nvlink_tx_percent",
+        "nvlink_tx_bytes",
+        "nvlink_tx_bytes_per_s",
+        "pcie_rx_percent",
+        "pcie_rx_bytes",
+        "pcie_rx_bytes_per_s",
+        "pcie_tx_percent",
+        "pcie_tx_bytes",
+        "pcie_tx_bytes_per_s",
+        "gpc_clock_hz",
+    ]
+
+    class CountersRow(TypedDict):
+        rank: int
+        step: int
+        phase: Any
+        window_ns: int
+        sampled_ns: int
+        sampled_ratio: Any
+        lag_ns: int
+        sm_active_percent: Any
+        tensor_active_percent: Any
+        dram_read_percent: Any
+        dram_read_bytes: Any
+        dram_read_bytes_per_s: Any
+        dram_write_percent: Any
+        dram_write_bytes: Any
+        dram_write_bytes_per_s: Any
+        nvlink_rx_percent: Any
+        nvlink_rx_bytes: Any
+        nvlink_rx_bytes_per_s: Any
+        nvlink_tx_percent: Any
+        nvlink_tx_bytes: Any
+        nvlink_tx_bytes_per_s: Any
+        pcie_rx_percent: Any
+        pcie_rx_bytes: Any
+        pcie_rx_bytes_per_s: Any
+        pcie_tx_percent: Any
+        pcie_tx_bytes: Any
+        pcie_tx_bytes_per_s: Any
+        gpc_clock_hz: Any
+
+    CountersTable: TypeAlias = TypedTable[CountersColumn, CountersRow]
 
     RanksColumn: TypeAlias = Literal[
         "rank",
@@ -1260,6 +1329,9 @@ else:
     TimelineTable = pa.Table
     TimelineRow = dict
     TimelineColumn = str
+    CountersTable = pa.Table
+    CountersRow = dict
+    CountersColumn = str
     RanksTable = pa.Table
     RanksRow = dict
     RanksColumn = str

@@ -81,6 +81,13 @@ _QUOTED = re.compile(r'"(?P<content>.*)"', re.DOTALL)
 _ASSIGNMENT = re.compile(r'^(?P<name>\w+)="?(?P<value>[^"]*)"?$')
 
 
+class GpuIdentity(Struct, frozen=True):
+    """What identifies a GPU in the reports of one host. A part is empty if it was not recorded."""
+
+    uuid: str = ""
+    bus_location: str = ""
+
+
 class ReportFacts(Struct, frozen=True):
     """Facts about a whole report; None is "not recorded"."""
 
@@ -111,6 +118,8 @@ class ReportFacts(Struct, frozen=True):
     has_cuda_backtraces: bool | None = None
     # Models by GPU id.
     gpu_names: dict[int, str] = field(default_factory=dict)
+    # By GPU id.
+    gpu_identities: dict[int, GpuIdentity] = field(default_factory=dict)
     # GPU ids by pid and CUDA ordinal.
     gpu_of_ordinal: dict[tuple[int, int], int] = field(default_factory=dict)
     # GPU ids by CUDA ordinal of a process that sees all GPUs.
@@ -145,12 +154,17 @@ class ReportFacts(Struct, frozen=True):
         models = set(self.gpu_names.values())
         if len(models) == 1:
             return models.pop()
+        gpu = self.gpu_id(pid, device)
+        return self.gpu_names.get(gpu) if gpu is not None else None
+
+    def gpu_id(self, pid: int, device: int | None) -> int | None:
+        """Return the GPU id of a CUDA device of a process, None if it is not known."""
         if device is None:
             return None
         gpu = self.gpu_of_ordinal.get((pid, device))
         if gpu is None and "CUDA_VISIBLE_DEVICES" not in self.variables:
             gpu = self.gpu_of_device.get(device)
-        return self.gpu_names.get(gpu) if gpu is not None else None
+        return gpu
 
 
 def read_facts(report: Report) -> ReportFacts:
@@ -169,6 +183,7 @@ def read_facts(report: Report) -> ReportFacts:
         session_start_utc_ns=session_start_utc_ns,
         nsys_start_utc_ns=nsys_start_utc_ns,
         gpu_names=gpus.names,
+        gpu_identities=gpus.identities,
         gpu_of_device=gpus.id_of_device,
         driver_versions=drivers,
         cuda_driver_versions=cuda_drivers,
@@ -232,6 +247,8 @@ class _Gpus(NamedTuple):
     names: dict[int, str]
     # GPU ids by CUDA ordinal.
     id_of_device: dict[int, int]
+    # By GPU id.
+    identities: dict[int, GpuIdentity]
 
 
 def _read_gpus(report: Report) -> _Gpus:
@@ -239,7 +256,9 @@ def _read_gpus(report: Report) -> _Gpus:
     id_column = "id" if report.has(GPU, "id") else "deviceId"
     device_column = "cuDevice" if report.has(GPU, "cuDevice") else id_column
     columns = {id_column: "int", device_column: "int", "name": "text"}
+    columns |= {name: "text" for name in ("uuid", "busLocation") if report.has(GPU, name)}
     names: dict[int, str] = {}
+    identities: dict[int, GpuIdentity] = {}
     id_of_device: dict[int, int] = {}
     for row in report.few(GPU, columns):
         gpu_id = row[id_column]
@@ -248,7 +267,8 @@ def _read_gpus(report: Report) -> _Gpus:
             names[gpu_id] = row["name"]
         if device is not None:
             id_of_device[device] = gpu_id
-    return _Gpus(names, id_of_device)
+        identities[gpu_id] = GpuIdentity(row.get("uuid", ""), row.get("busLocation", ""))
+    return _Gpus(names, id_of_device, identities)
 
 
 def _gpu_of_ordinal(report: Report) -> dict[tuple[int, int], int]:

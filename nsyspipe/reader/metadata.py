@@ -20,6 +20,7 @@ from nsyspipe.reader.facts import (
     records_python_backtraces,
     traces_nvtx,
 )
+from nsyspipe.reader.gpu_metrics import Counters, read_counters
 from nsyspipe.reader.operations import (
     SHAPE_COLUMNS,
     Operations,
@@ -83,6 +84,8 @@ class Capture(Struct, frozen=True):
     payloads: Payloads
     # Which facts were recorded; a fact counts as recorded if there was nothing to record.
     recorded: Recorded
+    # Hardware counters of GPUs.
+    counters: Counters
     # The number of launches of each process that has CUDA calls or ranges, but no kernel, if other
     # processes have kernels.
     launches_without_kernels: dict[int, int]
@@ -102,8 +105,7 @@ def read_capture(path: str, comm_kernel: re.Pattern[str] | None) -> Capture:
         calls = read_calls(report, strings)
         operations = read_operations(report, strings, comm_kernel)
         overhead = read_overhead(report, facts)
-        operation_ends = [operations.kernels["end_ns"], operations.copies["end_ns"]]
-        ranges = read_ranges(report, strings, operation_ends)
+        ranges = read_ranges(report, strings, _ends_of(operations))
         payloads = read_payloads(report, strings)
         recorded = _recorded(report, facts, strings, operations)
         without_kernels = _launches_without_kernels(report, strings, calls, ranges, operations)
@@ -111,7 +113,9 @@ def read_capture(path: str, comm_kernel: re.Pattern[str] | None) -> Capture:
         n_memset_calls = _n_memset_calls(report, facts, strings)
         called = _called(facts, operations, calls, ranges, payloads)
         operations, called = with_communication(report, operations, called)
+        counters = read_counters(report, facts)
     problems += _problems_of_absence(recorded)
+    problems += counters.problems
     counts = {
         "dropped-operations": operations.n_dropped,
         "dropped-ranges": ranges.n_dropped,
@@ -130,9 +134,14 @@ def read_capture(path: str, comm_kernel: re.Pattern[str] | None) -> Capture:
         ranges=ranges,
         payloads=payloads,
         recorded=recorded,
+        counters=counters,
         launches_without_kernels=without_kernels,
         problems=tuple(problems),
     )
+
+
+def _ends_of(operations: Operations) -> list[pa.ChunkedArray]:
+    return [operations.kernels["end_ns"], operations.copies["end_ns"]]
 
 
 def _problems_of_recording(report: Report, facts: ReportFacts, ranges: Ranges) -> list[Problem]:

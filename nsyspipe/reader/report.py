@@ -53,6 +53,7 @@ DIAGNOSTICS = "DIAGNOSTIC_EVENT"
 OS_RUNTIME = "OSRT_API"
 CPU_SAMPLES = "COMPOSITE_EVENTS"
 GPU_METRICS = "GPU_METRICS"
+GPU_METRIC_NAMES = "TARGET_INFO_GPU_METRICS"
 CUDA_CALL_CHAINS = "CUDA_CALLCHAINS"
 PAYLOAD_ENUMS = "NVTX_PAYLOAD_ENUMS"
 # What ``nsys export --dynamic-tables=all`` adds: payloads as tables, the events that have one, and
@@ -87,6 +88,7 @@ _TABLES_READ = (
     OS_RUNTIME,
     CPU_SAMPLES,
     GPU_METRICS,
+    GPU_METRIC_NAMES,
     CUDA_CALL_CHAINS,
 )
 _READ = {table.lower() for table in _TABLES_READ}

@@ -338,7 +338,7 @@ def _figure_blocks(run: Run, extent: Extent) -> Iterator[blocks.Block]:
     yield from ladder_blocks(run)
     steps = run.breakdown()
     idle = words.idle_text(steps, run.idle_calls(), words.unseen_idle(run))
-    texts = (idle, words.stream_text(run), words.phases_text(run))
+    texts = (idle, words.stream_text(run), words.phases_text(run), *words.counter_texts(run))
     for text in texts:
         if text:
             yield blocks.Sentence(upper_first(text))

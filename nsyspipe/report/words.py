@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
 
+from nsyspipe.analysis.counted_steps import CountedMeans, counted_bus, counted_means
 from nsyspipe.analysis.summary import (
     MUCH_RATIO,
     divided,
@@ -30,6 +31,7 @@ from nsyspipe.model.names import LONGEST_CALL, few, grouped, listed, printable, 
 from nsyspipe.model.problems import BACKWARD_SOURCES, EXPORT_AGAIN
 from nsyspipe.model.schema import IDLE_CAUSES, PHASE_TIMES
 from nsyspipe.model.typed_tables import (
+    CountersColumn,
     HostStepsTable,
     PhasesTable,
     StepsTable,
@@ -269,6 +271,62 @@ def link_text(run: Run) -> str | None:
     text = printable(f"Interconnect: {link.text}")
     room = _MAX_LINK_CHARACTERS - len(rest)
     return f"{shortened(text, room)}{rest}"
+
+
+_LINK_WORDS = {"nvlink": "NVLink", "pcie": "PCIe"}
+
+
+def counter_texts(run: Run) -> list[str]:
+    """Return what hardware counters show of the summary steps, empty without counters."""
+    counters = run.counters()
+    counted = counted_means(counters, run.steps()) if counters.num_rows else None
+    if counted is None:
+        return []
+    texts = [_counted_means_text(counted)]
+    bus = counted_bus(counters, run.steps(), run.collectives())
+    if bus is not None:
+        bandwidth = bandwidth_text(bus.bytes_per_s)
+        text = f"Counted bus bandwidth: {bandwidth} on {_LINK_WORDS[bus.link]}"
+        if bus.ratio is not None:
+            text += f", {bus.ratio:.2f} x the derived one"
+        if bus.link == "pcie":
+            text += ". PCIe counts headers of packets and other copies too"
+        texts.append(text)
+    return texts
+
+
+def _counted_means_text(counted: CountedMeans) -> str:
+    means = counted.means
+    parts = []
+    for name, column in _COUNTED_SHARES.items():
+        percent = means[column]
+        if percent is not None:
+            parts.append(f"{name} {percent:.1f}%")
+    for name, rate_column in _COUNTED_RATES.items():
+        bytes_per_s = means[rate_column]
+        if bytes_per_s:
+            parts.append(f"{name} {bandwidth_text(bytes_per_s)}")
+    clock_hz = means["gpc_clock_hz"]
+    if clock_hz is not None:
+        parts.append(f"clock {clock_hz / 1e6:.0f} MHz")
+    figures = ", ".join(parts)
+    sampled = percent_text(counted.sampled_ratio)
+    return f"Hardware counters, over the {sampled} of the steps with samples: {figures}"
+
+
+_COUNTED_SHARES: dict[str, CountersColumn] = {
+    "SMs active": "sm_active_percent",
+    "tensor cores active": "tensor_active_percent",
+}
+# Means over the steps, not over the time of communication. Those that are 0 are left out.
+_COUNTED_RATES: dict[str, CountersColumn] = {
+    "memory read": "dram_read_bytes_per_s",
+    "memory written": "dram_write_bytes_per_s",
+    "NVLink received": "nvlink_rx_bytes_per_s",
+    "NVLink sent": "nvlink_tx_bytes_per_s",
+    "PCIe received": "pcie_rx_bytes_per_s",
+    "PCIe sent": "pcie_tx_bytes_per_s",
+}
 
 
 def capture_rows(capture: RunCapture | None) -> list[tuple[str, str]]:

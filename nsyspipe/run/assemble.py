@@ -24,6 +24,7 @@ from nsyspipe.model.side_files import NcclLog
 from nsyspipe.model.table import Flags, Int64, TableSchema, conform
 from nsyspipe.model.typed_tables import (
     CollectivesTable,
+    CountersTable,
     HostStepsTable,
     IdleCallsTable,
     KernelsTable,
@@ -33,8 +34,10 @@ from nsyspipe.model.typed_tables import (
     StragglersTable,
 )
 from nsyspipe.model.work import NOTHING_ASKED, AskedWork
+from nsyspipe.reader.gpu_metrics import NO_COUNTERS
 from nsyspipe.run import collectives as comm
 from nsyspipe.run.captures import capture_of_windows
+from nsyspipe.run.counters import CountedRanks, counted_ranks, counters_table
 from nsyspipe.run.digests import Rank, Ranks, ReportDigest
 from nsyspipe.run.gather import Gathered
 from nsyspipe.run.numbered_run import NumberedRun, number_run
@@ -117,6 +120,7 @@ class RunTables(Struct, frozen=True):
     kernels: pa.Table
     idle_calls: IdleCallsTable
     host_steps: HostStepsTable
+    counters: CountersTable
     problems: tuple[Problem, ...]
     selection: Selection
     # the number of processes that the launcher counts, as in `ranks.JobSize`
@@ -129,6 +133,8 @@ class RunTables(Struct, frozen=True):
     cross_rank: comm.CrossRank
     # The digests without what is in these tables. So are the digests in `cross_rank`.
     gathered: Gathered
+    # the hardware counters of the ranks
+    counted: CountedRanks
     # whether the ranks have no steps: the one row of each rank is its capture
     is_capture: bool
 
@@ -159,20 +165,22 @@ def merge(
     tables["ranks"] = _ranks(run, cross_rank, is_comm_in_graphs=unseen.may_be_comm)
     tables["phases"] = _phases(ranks, windows, unseen.hides_comm)
     tables["host_steps"] = _host_steps(run)
+    counted = counted_ranks(gathered.digests, ranks)
+    tables["counters"] = counters_table(counted, ranks, steps.table)
     n_processes = run.numbering.n_processes if run.ranks else 0
     remaining_digests = tuple(map(_without_merged, gathered.digests))
-    remaining_ranks = tuple(_rank_without_merged(rank, remaining_digests) for rank in ranks)
-    remaining_cross_rank = replace(cross_rank, placed=remaining_ranks)
+    remaining_cross_rank = _cross_rank_without_merged(cross_rank, remaining_digests)
     problems = problems_of_run(run, cross_rank, steps)
     return RunTables(
         **tables,
-        problems=(*problems, *run_work.problems),
+        problems=(*problems, *counted.problems, *run_work.problems),
         selection=steps.selection,
         world_size=run.job.world_size,
         n_job_ranks=run.job.n_ranks,
         n_processes=n_processes,
         cross_rank=remaining_cross_rank,
         gathered=replace(gathered, digests=remaining_digests),
+        counted=counted,
         is_capture=run.is_capture,
     )
 
@@ -304,7 +312,7 @@ def _select_steps(
 def _without_merged(digest: ReportDigest) -> ReportDigest:
     """Return a digest without what the tables of the run hold, which is most of it."""
     processes = tuple(map(_process_without_merged, digest.processes))
-    return replace(digest, processes=processes)
+    return replace(digest, processes=processes, counters=NO_COUNTERS)
 
 
 def _process_without_merged(process: ProcessDigest) -> ProcessDigest:
@@ -345,6 +353,13 @@ def _rank_columns(rank: Rank[ProcessDigest], table: pa.Table) -> dict[str, Any]:
         if name in columns:
             columns[name] = pc.add(table[name], rank.shift_ns)
     return columns
+
+
+def _cross_rank_without_merged(
+    cross_rank: comm.CrossRank, digests: Sequence[ReportDigest]
+) -> comm.CrossRank:
+    ranks = tuple(_rank_without_merged(rank, digests) for rank in cross_rank.placed)
+    return replace(cross_rank, placed=ranks)
 
 
 def _columns_of(table: pa.Table) -> dict[str, Any]:

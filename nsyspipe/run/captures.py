@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from nsyspipe.analysis.collectives import NO_MEMBER, CommOperations
 from nsyspipe.analysis.intervals import NarrowIntervals, union
 from nsyspipe.analysis.kernels import WindowSums
-from nsyspipe.analysis.phases import PhaseRanges
+from nsyspipe.analysis.phases import PhaseRanges, Stretches
 from nsyspipe.analysis.steps import Candidate
 from nsyspipe.model.table import Int64
 from nsyspipe.model.typed_tables import (
@@ -458,7 +458,7 @@ def _joined_process(processes: Sequence[ProcessDigest], later_ns: Sequence[int])
         kernels_by_window=kernels.by_window,
         blocked_ns_by_call=blocked_ns_by_call,
         of_copies_ns_by_call=of_copies_ns_by_call,
-        hidden=_joined_hidden(parts),
+        **_joined_intervals(parts),
     )
 
 
@@ -637,6 +637,10 @@ def _joined_backward(parts: _Parts) -> PhaseRanges | None:
     return PhaseRanges(np.concatenate(members), np.concatenate(starts_ns), np.concatenate(ends_ns))
 
 
+def _joined_intervals(parts: _Parts) -> dict[str, Any]:
+    return {"hidden": _joined_hidden(parts), "stretches": _joined_stretches(parts)}
+
+
 def _joined_hidden(parts: _Parts) -> NarrowIntervals:
     starts_ns = []
     ends_ns = []
@@ -646,6 +650,25 @@ def _joined_hidden(parts: _Parts) -> NarrowIntervals:
         ends_ns.append(intervals.ends)
     hidden = union(np.concatenate(starts_ns), np.concatenate(ends_ns))
     return NarrowIntervals.of(hidden)
+
+
+def _joined_stretches(parts: _Parts) -> Stretches:
+    members = []
+    phases = []
+    starts_ns = []
+    ends_ns = []
+    for part in parts:
+        stretches = part.process.stretches
+        members.append(stretches.member + part.n_members_before)
+        phases.append(stretches.phase)
+        starts_ns.append(stretches.starts + part.later_ns)
+        ends_ns.append(stretches.ends + part.later_ns)
+    return Stretches(
+        member=np.concatenate(members),
+        phase=np.concatenate(phases),
+        starts=np.concatenate(starts_ns),
+        ends=np.concatenate(ends_ns),
+    )
 
 
 def _joined_calls(processes: Sequence[ProcessDigest], field: str) -> dict[str, Int64]:

@@ -21,6 +21,12 @@ from nsyspipe.model.typed_tables import (
     StepsTable,
 )
 from nsyspipe.run.comm_rows import ABSENT, NONE, CommRows, comm_rows
+from nsyspipe.run.counters import (
+    LINK_NAMES,
+    NO_COUNTERS,
+    CountedRanks,
+    counted_bandwidths,
+)
 from nsyspipe.run.cross_rank import CrossRank, align_captures, relate_ranks
 
 __all__ = [
@@ -187,7 +193,10 @@ def _bus_factor(collective: str, n_ranks: Int64) -> Float64:
 
 
 def collectives_table(
-    cross_rank: CrossRank, ranks: Sequence[int], summary_steps: Int64
+    cross_rank: CrossRank,
+    ranks: Sequence[int],
+    summary_steps: Int64,
+    counted: CountedRanks = NO_COUNTERS,
 ) -> pa.Table:
     """Return `schema.COLLECTIVES`, made in blocks of rows, which need little memory."""
     rows = cross_rank.rows
@@ -207,6 +216,8 @@ def collectives_table(
         columns["exposed_ns"] = pa.array(exposed_ns[block], mask=is_unknown)
         columns |= _waiting_columns(cross_rank, block, ("is_significant",))
         columns |= _bandwidths(columns)
+        if counted.by_rank:
+            columns |= _counted_columns(columns, counted)
         table = conform(pa.table(columns), schema.COLLECTIVES)
         blocks.append(_sharing_nulls(table, nulls))
     return pa.concat_tables([schema.COLLECTIVES.empty(), *blocks])
@@ -232,6 +243,23 @@ def _bandwidths(columns: Mapping[str, Any]) -> dict[str, pa.Array]:
         n_bytes = _as_floats(columns[bytes_name])
         bandwidths[name] = pc.divide(n_bytes, seconds)
     return bandwidths
+
+
+def _counted_columns(columns: Mapping[str, Any], counted: CountedRanks) -> dict[str, pa.Array]:
+    """Return what hardware counters say of the bandwidth of operations."""
+    ends = columns["end_ns"]
+    starts = columns["start_ns"]
+    durations_ns = pa.array(ends - starts)
+    transfer_ns = pc.coalesce(columns["transfer_ns"], durations_ns).to_numpy()
+    counts = counted_bandwidths(counted, columns["rank"], ends - transfer_ns, ends)
+    is_unknown = np.isnan(counts.bytes_per_s)
+    bytes_per_s = pa.array(counts.bytes_per_s, mask=is_unknown)
+    link = pa.array(counts.link, mask=is_unknown)
+    return {
+        "counted_bytes_per_s": bytes_per_s,
+        "counted_link": pc.take(pa.array(LINK_NAMES), link),
+        "counted_ratio": pc.divide(bytes_per_s, columns["busbw_bytes_per_s"]),
+    }
 
 
 def _as_floats(values: pa.Array) -> pa.Array:

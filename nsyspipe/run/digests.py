@@ -13,6 +13,7 @@ from nsyspipe.analysis.comm_calls import Called
 from nsyspipe.model.problems import Problem
 from nsyspipe.model.table import Int64
 from nsyspipe.reader.facts import ReportFacts
+from nsyspipe.reader.gpu_metrics import NO_COUNTERS, Counters
 from nsyspipe.reader.report import Zones
 from nsyspipe.run.process import HostDigest, ProcessDigest
 from nsyspipe.run.unrecorded import UnrecordedProcess
@@ -62,6 +63,8 @@ class ReportDigest(Struct, frozen=True):
     # why NCCL does not report message sizes (`problems.SIZE_GAPS`), or None if it does
     size_gap: str | None
     problems: tuple[Problem, ...]
+    # hardware counters of GPUs of this host
+    counters: Counters = NO_COUNTERS
     # processes without kernels, in a report that has kernels of other processes
     unrecorded: tuple[UnrecordedProcess, ...] = ()
 

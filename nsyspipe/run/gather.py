@@ -66,6 +66,7 @@ from nsyspipe.run.captures import (
     joined_ranks,
     parts_by_capture,
 )
+from nsyspipe.run.counters import lag_of_report
 from nsyspipe.run.digests import (
     Rank,
     ReportDigest,
@@ -181,6 +182,7 @@ def digest_report(
     elif not is_decided and not reading.is_capture:
         candidates_of_hosts = [candidates for _, candidates in hosts.values()]
         family = choose_host([candidates_of_hosts], [0])
+    capture = _with_counter_lag(capture, events)
     between = _inputs_between_steps(events, steps, texts.codes, capture.calls.all)
     capture = replace(capture, calls=replace(capture.calls, all=None))
     release_memory()
@@ -194,6 +196,15 @@ def digest_report(
     return _report_digest(
         path, reading, capture, texts, digested=digested, hosts=host_digests, family=family
     )
+
+
+def _with_counter_lag(capture: Capture, events: Sequence[ProcessEvents]) -> Capture:
+    """Return a capture with the lag of its hardware counters behind its kernels."""
+    counters = capture.counters
+    if not counters.gpus:
+        return capture
+    lag = lag_of_report(counters, capture.facts, events)
+    return replace(capture, counters=replace(counters, lag=lag))
 
 
 def _inputs_between_steps(
@@ -246,6 +257,7 @@ def _report_digest(
         size_gap=size_gap,
         problems=tuple(problems),
         unrecorded=unrecorded,
+        counters=capture.counters,
         **_describe_reading(capture),
         **_describe_communication(capture),
     )

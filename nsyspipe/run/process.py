@@ -41,9 +41,11 @@ from nsyspipe.analysis.phases import (
     NO_OTHER_THREADS,
     LaunchingThreads,
     PhaseRanges,
+    Stretches,
     launched_in,
     launches_in_phase,
     phase_costs,
+    phase_stretches,
     phases_of_launches,
 )
 from nsyspipe.analysis.steps import Candidate, Members, Windows, capture_window, step_windows
@@ -271,6 +273,8 @@ class ProcessDigest(_Process, frozen=True):
     of_copies_ns_by_call: dict[str, Int64]
     # when communication ran while compute ran, report time
     hidden: NarrowIntervals
+    # when the phases run on the device, report time
+    stretches: Stretches
     # the other threads whose ranges are phases too
     other_threads: LaunchingThreads = NO_OTHER_THREADS
 
@@ -613,7 +617,7 @@ def _measure_rank(work: _RankWork, between: Inputs) -> dict[str, Any]:
     comm = _list_comm_operations(work)
     windows_table = _windows_table(columns, len(windows))
     phases = _phases_table(costs, work.capture.recorded)
-    hidden = NarrowIntervals.of(work.device.hidden)
+    stretches = phase_stretches(operations, work.kernel_phase, work.steps.members)
     return {
         "compute_stream_id": stream,
         "comm": comm,
@@ -623,7 +627,8 @@ def _measure_rank(work: _RankWork, between: Inputs) -> dict[str, Any]:
         "kernels_by_window": kernels_by_window,
         "blocked_ns_by_call": measured.causes.by_call,
         "of_copies_ns_by_call": measured.causes.of_copies_by_call,
-        "hidden": hidden,
+        "hidden": NarrowIntervals.of(work.device.hidden),
+        "stretches": stretches,
     }
 
 

@@ -37,6 +37,7 @@ from nsyspipe.model.side_files import NcclFacts
 from nsyspipe.model.typed_tables import (
     CollectivesTable,
     CostsTable,
+    CountersTable,
     FindingsTable,
     HostStepsTable,
     IdleCallsTable,
@@ -437,6 +438,10 @@ class Run(NamedTables, ABC):
     def idle_calls(self) -> IdleCallsTable:
         """`schema.IDLE_CALLS`: calls that blocked CPUs while GPUs were idle, largest first."""
         return self._table("idle_calls")
+
+    def counters(self) -> CountersTable:
+        """`schema.COUNTERS`: hardware counters of each rank, by step and by phase."""
+        return self._table("counters")
 
     def timeline(self, step: int | None = None, ranks: AskedRanks = None) -> TimelineTable:
         """`schema.TIMELINE`: the bars of the timeline of one step, sorted by (rank, lane, start).

@@ -83,6 +83,8 @@ class SavedRun(Run):
         if name == "host_steps" and self._details.n_host_steps is None:
             # An older nsyspipe saved the run, without this table.
             return schema.HOST_STEPS.empty()
+        if name == "counters" and self._details.n_counters is None:
+            return schema.COUNTERS.empty()
         table = self.files.table(name)
         path = self._path(name)
         if name not in _TABLES_WITH_OTHER_RANKS:
@@ -260,6 +262,8 @@ class Details:
     # The number of rows of `schema.HOST_STEPS`. None if an older nsyspipe saved the run, without
     # this table.
     n_host_steps: int | None = None
+    # As `n_host_steps`, of `schema.COUNTERS`.
+    n_counters: int | None = None
     # None if an older nsyspipe saved the run, without this field.
     skipped_checks: list[SavedCheck] | None = None
 

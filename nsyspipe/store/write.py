@@ -100,6 +100,7 @@ def _details_of(run: Run, files: Mapping[str, str]) -> dict[str, Any]:
         nccl=run.nccl,
         link=run.link,
         n_host_steps=host_steps.num_rows,
+        n_counters=run.counters().num_rows,
         skipped_checks=list(checks),
     )
     work = Work.of([run]).saved()

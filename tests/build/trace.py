@@ -25,6 +25,8 @@ STRINGS = "StringIds"
 DEFAULT = "3.11.1 2024.2.3"
 _THREADS = {"main": 0, "autograd": 1, "worker": 2}
 _VM = 1 << 48
+# What nsys adds to the number of a GPU in the typeId of its counters.
+COUNTER_TYPE = 281479271677952
 
 
 @functools.cache
@@ -206,10 +208,32 @@ class TraceBuilder:
             self.add(table, name=name, value=value)
         return self
 
-    def gpu(self, number: int = 0, name: str = "NVIDIA H200") -> TraceBuilder:
+    def gpu(self, number: int = 0, name: str = "NVIDIA H200", **more: Any) -> TraceBuilder:
         return self.add(
-            "TARGET_INFO_GPU", vmId=0, id=number, deviceId=number, cuDevice=number, name=name
+            "TARGET_INFO_GPU",
+            vmId=0,
+            id=number,
+            deviceId=number,
+            cuDevice=number,
+            name=name,
+            **more,
         )
+
+    def counter(
+        self, metric: str, samples: dict[int, int] | list[tuple[int, int]], *, gpu: int = 0
+    ) -> TraceBuilder:
+        """Add a hardware counter of a GPU: its name, and its value at each time."""
+        type_id = COUNTER_TYPE + gpu
+        names = self.rows.setdefault("TARGET_INFO_GPU_METRICS", [])
+        numbers = {row["metricName"]: row["metricId"] for row in names if row["typeId"] == type_id}
+        number = numbers.setdefault(metric, len(numbers))
+        if number == len(numbers) - 1:
+            self.add("TARGET_INFO_GPU_METRICS", typeId=type_id, metricId=number, metricName=metric)
+        times = samples.items() if isinstance(samples, dict) else samples
+        for at, value in times:
+            row = {"timestamp": at, "typeId": type_id, "metricId": number, "value": value}
+            self.add("GPU_METRICS", rawTimestamp=at, **row)
+        return self
 
     def host(self, name: str) -> TraceBuilder:
         known = {"globalVid": 0, "devStateName": "", "name": "Hostname", "nameEnum": 619}

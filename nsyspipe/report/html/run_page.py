@@ -186,6 +186,10 @@ def _steps_section(run: Run) -> Iterator[Block | Chart]:
         yield Sentence("There are no phases, because there are no steps.")
     else:
         yield Sentence("No NVTX range inside the steps has the name of a phase.")
+    counter_texts = words.counter_texts(run)
+    if counter_texts:
+        yield Heading("Hardware counters", SUBSECTION)
+        yield from map(Sentence, counter_texts)
     yield Heading("Idle time by cause", SUBSECTION)
     yield from _idle_blocks(run, summary)
 
