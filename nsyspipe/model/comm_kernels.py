@@ -258,6 +258,9 @@ _NCCL_CALL = re.compile(
 )
 # Calls in a group launch nothing until the group ends.
 _GROUP = re.compile(r"(?i)^p?ncclGroup(Start|End)$")
+# The beginning of a group in the advanced NCCL trace, a range around all of the group.
+ADVANCED_GROUP = "API Group"
+_ADVANCED_TEXTS = {ADVANCED_GROUP: "ncclGroupStart", "GroupLaunch": "ncclGroupEnd"}
 # Operators of PyTorch that copy between GPUs by symmetric memory, as
 # torch.autograd.profiler.emit_nvtx names them. Some are called without their namespace.
 # pytorch/pytorch: torch/distributed/_symmetric_memory/__init__.py
@@ -313,6 +316,21 @@ def comm_call_of(text: str) -> CommCall | None:
         function = symmetric[1]
         return CommCall(function, collective_of(function), is_symmetric=True)
     return None
+
+
+def usual_text_of(text: str) -> str:
+    """Return the usual text of a range in NCCL's own domain.
+
+    The advanced NCCL trace of nsys leaves out the prefix. Its ``GroupLaunch`` is ncclGroupEnd, and
+    its ``API Group`` begins where ncclGroupStart ends.
+
+    >>> usual_text_of("AllReduce"), usual_text_of("GroupLaunch"), usual_text_of("KernelLaunch")
+    ('ncclAllReduce', 'ncclGroupEnd', 'KernelLaunch')
+    """
+    with_prefix = f"{NCCL_PREFIX}{text}"
+    if _NCCL_CALL.match(with_prefix):
+        return with_prefix
+    return _ADVANCED_TEXTS.get(text, text)
 
 
 def _nccl_call(text: str) -> CommCall:

@@ -108,10 +108,12 @@ FIELD_SPELLINGS = {
     "datatype": ("datatype",),
     "n_ranks": ("noofranks", "nranks", "numberofranks", "numranks"),
     "rank": ("rank", "commrank", "myrank"),
+    # The advanced NCCL trace gives the call, the scheduling and the work on the GPU one number.
+    "operation": ("operationid", "apiid"),
 }
 # Hashes and counters, which may have any value. The other fields are counts, which are not
 # negative.
-_FIELDS_WITH_ANY_VALUE = {"comm_id", "seq"}
+_FIELDS_WITH_ANY_VALUE = {"comm_id", "seq", "operation"}
 # By the number in ncclDataType_t: int8 uint8 int32 uint32 int64 uint64 float16 float32 float64
 # bfloat16 float8e4m3 float8e5m2.
 _DATATYPE_BYTES = np.array([1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1])
@@ -691,6 +693,7 @@ def _table(blobs: pa.Table, fields: Fields, is_chosen: Flags) -> pa.Table:
     processes = process_of(threads)
     sort_keys = (threads[rows], starts[rows], processes[rows])
     rows = rows[np.lexsort(sort_keys)]
+    rows = rows[_begin_operations(blobs, fields, rows)]
     starts = starts[rows]
     ends = filled(blobs["end"], TIME_LIMIT)[rows]
     is_open = (ends < starts) | (ends >= TIME_LIMIT)
@@ -707,6 +710,31 @@ def _table(blobs: pa.Table, fields: Fields, is_chosen: Flags) -> pa.Table:
         is_known = fields.known[name][rows]
         columns[name] = pa.array(values, mask=~is_known)
     return PAYLOADS.table(columns)
+
+
+def _begin_operations(blobs: pa.Table, fields: Fields, rows: Int64) -> Flags:
+    """Tell which rows, in order of time, are the first of their operation, which is the call.
+
+    The advanced NCCL trace may have several ranges of one name for an operation, which would count
+    as several calls. Rows without a number of their operation are all first.
+    """
+    known_operation = fields.known["operation"][rows]
+    operation = fields.values["operation"][rows]
+    has_operation = known_operation & (operation != 0)
+    if not has_operation.any():
+        return np.ones(rows.size, np.bool_)
+    process = process_of(blobs["globalTid"].to_numpy()[rows])
+    texts = blobs["text"].take(pa.array(rows)).combine_chunks()
+    text = pc.fill_null(pc.dictionary_encode(texts).indices, -1).to_numpy()
+    comm = fields.values["comm_id"][rows]
+    numbered = np.flatnonzero(has_operation)
+    # The ranks of one process may share the number.
+    rank = np.where(fields.known["rank"], fields.values["rank"], -1)[rows]
+    keys = np.stack([process, text, comm, operation, rank])[:, numbered]
+    _, first = np.unique(keys, axis=1, return_index=True)
+    is_first: Flags = ~has_operation
+    is_first[numbered[first]] = True
+    return is_first
 
 
 def _comm_sizes(table: pa.Table) -> pa.Table:

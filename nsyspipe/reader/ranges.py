@@ -13,9 +13,9 @@ from msgspec import Struct, field
 
 from nsyspipe.analysis.attribution import filled
 from nsyspipe.model import canonical
-from nsyspipe.model.comm_kernels import comm_call_of
+from nsyspipe.model.comm_kernels import ADVANCED_GROUP, comm_call_of, usual_text_of
 from nsyspipe.model.names import is_library_domain
-from nsyspipe.model.table import Flags
+from nsyspipe.model.table import Flags, Int64
 from nsyspipe.model.typed_tables import (
     CommCallsOfReportTable,
     RangesOfReportTable,
@@ -82,12 +82,12 @@ def read_ranges(
     table, n_dropped = _table(ranges, open_end_ns, domains)
     has_comm_range = _matching(ranges, _NEVER_TEXT).any()
     has_communication = _has_comm_domain(domains) or bool(has_comm_range)
-    is_of_nccl = of_domains(ranges, domains, _is_nccl_domain)
-    is_of_nccl |= _matching(ranges, _NCCL_TEXT)
+    is_in_nccl = of_domains(ranges, domains, _is_nccl_domain)
+    is_of_nccl = is_in_nccl | _matching(ranges, _NCCL_TEXT)
     n_nccl = np.count_nonzero(is_of_nccl)
     thread_names = _of_kinds(events, THREAD_NAME_ROW)
     mpi_ranks = _mpi_ranks(thread_names)
-    comm_calls = _comm_calls(ranges, open_end_ns)
+    comm_calls = _comm_calls(ranges, is_in_nccl, open_end_ns)
     return Ranges(
         table=table,
         mpi_ranks=mpi_ranks,
@@ -188,9 +188,9 @@ def _is_never_domain(name: str) -> bool:
     return is_library_domain(name) and name.startswith(_NEVER_DOMAINS)
 
 
-def _comm_calls(ranges: pa.Table, open_end_ns: int | None) -> pa.Table:
-    """Return `canonical.COMM_CALLS`."""
-    texts = ranges["text"].combine_chunks()
+def _comm_calls(ranges: pa.Table, is_in_nccl: Flags, open_end_ns: int | None) -> pa.Table:
+    """Return `canonical.COMM_CALLS`. `is_in_nccl` tells which ranges are in NCCL's domain."""
+    texts = _usual_texts(ranges["text"].combine_chunks(), is_in_nccl)
     distinct_texts = texts.dictionary.to_pylist()
     is_call_by_text = [_is_comm_call(text) for text in distinct_texts]
     if not any(is_call_by_text):
@@ -199,23 +199,48 @@ def _comm_calls(ranges: pa.Table, open_end_ns: int | None) -> pa.Table:
     text_place = pc.fill_null(texts.indices, len(distinct_texts))
     is_call_by_place = np.append(is_call_by_text, False)
     is_call = is_call_by_place[text_place.to_numpy()]
-    rows = np.flatnonzero(is_call)
-    chosen = ranges.take(pa.array(rows))
+    rows = pa.array(np.flatnonzero(is_call))
+    chosen = ranges.take(rows)
     threads = chosen["globalTid"].to_numpy()
     starts = chosen["start"].to_numpy()
-    ends = filled(chosen["end"], open_end_ns or 0)
+    ends = _ends_of_calls(chosen, open_end_ns)
     columns = {
         "process_id": process_of(threads),
         "thread_id": threads,
         "start_ns": starts,
         "end_ns": ends,
-        "text": chosen["text"],
+        "text": texts.take(rows),
     }
     calls = canonical.COMM_CALLS.table(columns)
     is_possible = are_possible(starts, ends)
     if is_possible.all():
         return calls
     return calls.filter(pa.array(is_possible))
+
+
+def _ends_of_calls(calls: pa.Table, open_end_ns: int | None) -> Int64:
+    """Return the end of each call. The start of a group is over at once.
+
+    The advanced NCCL trace has a range around the whole group instead.
+    """
+    ends = filled(calls["end"], open_end_ns or 0)
+    is_group = pc.equal(calls["text"], ADVANCED_GROUP)
+    is_group = pc.fill_null(is_group, fill_value=False).to_numpy()
+    return np.where(is_group, calls["start"].to_numpy(), ends)
+
+
+def _usual_texts(texts: pa.DictionaryArray, is_in_nccl: Flags) -> pa.DictionaryArray:
+    """Return the texts of ranges, those in NCCL's domain as NCCL itself writes them."""
+    distinct_texts = texts.dictionary.to_pylist()
+    usual_texts = [text and usual_text_of(text) for text in distinct_texts]
+    if usual_texts == distinct_texts or not is_in_nccl.any():
+        return texts
+    indices = texts.indices.to_numpy(zero_copy_only=False)
+    usual_indices = np.where(is_in_nccl, indices + len(distinct_texts), indices)
+    has_text = pc.is_valid(texts).to_numpy(zero_copy_only=False)
+    joint_indices = pa.array(np.nan_to_num(usual_indices).astype(np.int32), mask=~has_text)
+    joint_texts = pa.array([*distinct_texts, *usual_texts], pa.string())
+    return pa.DictionaryArray.from_arrays(joint_indices, joint_texts)
 
 
 def _is_comm_call(text: str | None) -> bool:
