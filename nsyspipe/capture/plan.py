@@ -90,6 +90,15 @@ _FIRST_WITH_NCCL = (2025, 6)
 # How long a program may go on after it has told that its loop is over.
 LINGER_S = 120.0
 _MAX_NAMES = 3
+_SWITCHES = (
+    "--cpu",
+    "--no-profile",
+    "--dry-run",
+    "--count-gpus",
+    "--is-counted",
+    "--python",
+    "--gpu-metrics",
+)
 
 
 @dataclass(frozen=True)
@@ -302,9 +311,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--trace", default="cuda,nvtx,nccl,osrt")
     parser.add_argument("--cuda-graph-trace", choices=("node", "graph"), default="node")
     parser.add_argument("--name", type=Path, default=Path("run"))
-    for switch in ("--cpu", "--no-profile", "--dry-run", "--count-gpus", "--is-counted"):
-        parser.add_argument(switch, action="store_true")
-    for switch in ("--python", "--gpu-metrics"):
+    for switch in _SWITCHES:
         parser.add_argument(switch, action="store_true")
     options = parser.parse_args(words)
     if options.count_gpus:

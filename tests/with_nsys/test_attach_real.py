@@ -6,6 +6,7 @@ from nsyspipe.capture.outcome import cut_short
 from nsyspipe.capture.status import Program
 from tests.golden.words import figures
 from tests.with_nsys.launching import steps_of
+from tests.with_nsys.test_launchers_cpu import ranges
 
 pytestmark = pytest.mark.nsys
 
@@ -47,6 +48,23 @@ def test_the_steps_asked_for_are_captured_of_a_program_that_nobody_changed(machi
     answer = machine.run("ddp.sh", *words, "--", "-x", timeout=90)
     assert (answer.status, answer.out) == (0, "__main__ -x False\n" * 2), answer.err
     check_capture_of_steps(machine, n_ranks=2)
+
+
+# Two passes of 16 x 16 weights for 4 samples. No gradient of the inputs is needed.
+FLOPS = 2 * 2 * (2 * 4 * 16 * 16)
+
+
+def test_an_unchanged_program_has_phases_and_flops(machine):
+    machine.put_program(TRAINS_ALONE)
+    words = ("--cpu", "-o", "run", "--attach-steps", "4:9", "--count-flops")
+    answer = machine.run("baseline.sh", *words, "--program", "train.py", timeout=90)
+    assert answer.status == 0, answer.err
+    # The second of the two optimizers steps when the next step has begun.
+    step = ["optimizer", "forward", "backward", "forward", "backward", "optimizer"]
+    expected = [text for number in range(4, 9) for text in (f"step {number}", *step)]
+    assert ranges(machine.work / "run_0.sqlite")[1:] == expected
+    (rank,) = machine.sidecar("run")["ranks"]
+    assert rank["work_per_step"]["flops"] == FLOPS
 
 
 def test_the_steps_asked_for_are_captured_of_a_module(machine):
