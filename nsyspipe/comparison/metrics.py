@@ -27,7 +27,7 @@ METRIC_ROWS = TableSchema(
     key=("metric",),
     columns=(
         text("metric", "name, as --metric takes it"),
-        text("unit", "ns, 1/s, ratio, count, bytes or bytes/s"),
+        text("unit", "ns, 1/s, ratio, count, bytes, bytes/s, FLOP/s, token/s or sample/s"),
         text("better", "lower, higher, or neither"),
         text(
             "statistic", "median, or mean for times if the steps of a run are uneven", nullable=True

@@ -472,14 +472,14 @@ _KINDS = (
     ProblemKind(
         code="work-replaced",
         severity="info",
-        message="{option} {asked} replaces what the sidecar says: {values}",
+        message="{option} {asked} replaces the value of the sidecar: {values}",
         fix="leave out {option} to use the sidecar",
     ),
     ProblemKind(
         code="work-differs",
         severity="warning",
         message=(
-            "the ranks say different {what} per step ({values}), but this is a number of the whole "
+            "the sidecars have different {what} per step ({values}), but this is a number of the whole "
             "job. {what} per second are not available"
         ),
         fix="pass {option} N",

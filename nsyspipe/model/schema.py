@@ -43,7 +43,7 @@ _STEP_COLUMN = identifier(
 )
 _NULL_WITHOUT_CALLS = "Null without API calls, or without their names and ends."
 _IN_OLDER_RUN = "in a run saved before this column existed"
-_NULL_WITHOUT_WORK = f"Null if nobody said it, if the step is not complete, and {_IN_OLDER_RUN}."
+_NULL_WITHOUT_WORK = f"Null if unknown, if the step is not complete, and {_IN_OLDER_RUN}."
 
 STEPS = DescribedTable(
     name="steps",

@@ -265,7 +265,7 @@ def test_a_window_of_no_steps_is_refused_at_once():
         with pytest.raises(ValueError, match="needs warmup >= 0 and steps >= 1"):
             nsyspipe.capture.captured_steps([], **wrong)
     for wrong in (0, -1, True, 1.5, "8", 2**62 + 1):
-        with pytest.raises(ValueError, match="tokens_per_step must be a positive integer"):
+        with pytest.raises(ValueError, match="tokens_per_step"):
             nsyspipe.capture.captured_steps([], tokens_per_step=wrong)
     with pytest.raises(AttributeError, match="has no attribute 'anotate'"):
         nsyspipe.capture.anotate  # noqa: B018 - the look-up is the test
