@@ -68,6 +68,7 @@ _COLUMNS_FOR_STRAGGLERS: tuple[CollectivesColumn, ...] = (
     "held_up_ns",
 )
 _BYTES_OF_BANDWIDTHS = {"algbw_bytes_per_s": "message_bytes", "busbw_bytes_per_s": "bus_bytes"}
+_COUNTED_COLUMNS = ("counted_bytes_per_s", "counted_link", "counted_ratio")
 _SKIP_NO_NULL = pc.ScalarAggregateOptions(skip_nulls=False)
 
 
@@ -216,8 +217,7 @@ def collectives_table(
         columns["exposed_ns"] = pa.array(exposed_ns[block], mask=is_unknown)
         columns |= _waiting_columns(cross_rank, block, ("is_significant",))
         columns |= _bandwidths(columns)
-        if counted.by_rank:
-            columns |= _counted_columns(columns, counted)
+        columns |= _counted_columns(columns, counted)
         table = conform(pa.table(columns), schema.COLLECTIVES)
         blocks.append(_sharing_nulls(table, nulls))
     return pa.concat_tables([schema.COLLECTIVES.empty(), *blocks])
@@ -249,6 +249,8 @@ def _counted_columns(columns: Mapping[str, Any], counted: CountedRanks) -> dict[
     """Return what hardware counters say of the bandwidth of operations."""
     ends = columns["end_ns"]
     starts = columns["start_ns"]
+    if not counted.by_rank:
+        return {name: pa.nulls(ends.size) for name in _COUNTED_COLUMNS}
     durations_ns = pa.array(ends - starts)
     transfer_ns = pc.coalesce(columns["transfer_ns"], durations_ns).to_numpy()
     counts = counted_bandwidths(counted, columns["rank"], ends - transfer_ns, ends)

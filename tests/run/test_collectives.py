@@ -71,6 +71,7 @@ def test_every_figure_of_a_run_in_which_one_rank_arrives_late(tmp_path):
         "late_by_ns": 40,
         "held_up_ns": 40,
     }
+    common |= dict.fromkeys(("counted_bytes_per_s", "counted_link", "counted_ratio"))
     expected = [
         common | first | {"is_late_significant": False},
         common | second | {"is_late_significant": True},
