@@ -278,14 +278,11 @@ def test_every_column_of_a_finding(run):
 
 
 def test_every_column_of_a_problem(run):
-    # Steps 1 and 2 are complete and not skipped.
-    assert row_of(run.problems, code="few-steps") == {
-        "severity": "info",
-        "report": None,
-        "rank": None,
-        "message": "the metrics use 2 steps, too few to show how much steps vary",
-        "fix": "capture at least 10 steps",
-    }
+    # Goldens hold its words. Steps 1 and 2 are complete and not skipped.
+    row = row_of(run.problems, code="few-steps")
+    assert " 2 steps" in row.pop("message")
+    assert row.pop("fix")
+    assert row == {"severity": "info", "report": None, "rank": None}
 
 
 def test_every_column_of_a_run(run, saved):
@@ -401,6 +398,6 @@ def test_a_phase_counts_the_copies_that_its_range_launched(blocked, step, n):
 
 def test_a_problem_names_its_report_and_rank(blocked):
     row = row_of(blocked.problems, code="dropped-operations")
-    assert row.pop("message").startswith("nsyspipe left out 1 GPU operation ")
-    assert row.pop("fix").startswith("export again ")
+    assert " 1 GPU operation" in row.pop("message")
+    assert row.pop("fix")
     assert row == {"severity": "warning", "report": "a_0.sqlite", "rank": 0}
