@@ -263,6 +263,7 @@ class ReportRun(Run):
         evidence["all_collectives"] = tables.collectives
         evidence["stragglers"] = tables.stragglers
         evidence["kernels"] = tables.kernels
+        evidence["host_lines"] = tables.host_lines
         evidence["links"] = self._run_links.table
         return evidence
 

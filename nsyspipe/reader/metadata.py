@@ -27,6 +27,7 @@ from nsyspipe.reader.operations import (
     with_communication,
 )
 from nsyspipe.reader.payload import Payloads, communicator_sizes, read_payloads
+from nsyspipe.reader.python_samples import PythonSamples, read_python_samples
 from nsyspipe.reader.ranges import Ranges, read_ranges
 from nsyspipe.reader.report import (
     CPU_SAMPLES,
@@ -81,6 +82,8 @@ class Capture(Struct, frozen=True):
     ranges: Ranges
     # What NVTX payloads of NCCL's calls contain.
     payloads: Payloads
+    # At which lines of Python the main threads were.
+    python: PythonSamples
     # Which facts were recorded; a fact counts as recorded if there was nothing to record.
     recorded: Recorded
     # The number of launches of each process that has CUDA calls or ranges, but no kernel, if other
@@ -89,8 +92,10 @@ class Capture(Struct, frozen=True):
     problems: tuple[Problem, ...]
 
 
-def read_capture(path: str, comm_kernel: re.Pattern[str] | None) -> Capture:
-    """Read one report.
+def read_capture(
+    path: str, comm_kernel: re.Pattern[str] | None, *, with_lines: bool = True
+) -> Capture:
+    """Read one report. Samples of Python are read only `with_lines`.
 
     Raises `InputError` if the report is missing, damaged, not an nsys export, or lacks tables that
     all answers need.
@@ -105,6 +110,9 @@ def read_capture(path: str, comm_kernel: re.Pattern[str] | None) -> Capture:
         operation_ends = [operations.kernels["end_ns"], operations.copies["end_ns"]]
         ranges = read_ranges(report, strings, operation_ends)
         payloads = read_payloads(report, strings)
+        python = PythonSamples()
+        if with_lines:
+            python = read_python_samples(report, strings, ranges.python_domains)
         recorded = _recorded(report, facts, strings, operations)
         without_kernels = _launches_without_kernels(report, strings, calls, ranges, operations)
         problems = _problems_of_recording(report, facts, ranges)
@@ -121,6 +129,7 @@ def read_capture(path: str, comm_kernel: re.Pattern[str] | None) -> Capture:
         "copies-in-nccl-calls": called.n_left,
     }
     problems += _problems_of_counts(counts)
+    problems += python.problems
     return Capture(
         facts=facts,
         operations=operations,
@@ -129,6 +138,7 @@ def read_capture(path: str, comm_kernel: re.Pattern[str] | None) -> Capture:
         overhead=overhead,
         ranges=ranges,
         payloads=payloads,
+        python=python,
         recorded=recorded,
         launches_without_kernels=without_kernels,
         problems=tuple(problems),

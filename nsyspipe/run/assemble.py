@@ -23,6 +23,7 @@ from nsyspipe.model.side_files import NcclLog
 from nsyspipe.model.table import Flags, Int64, TableSchema, conform
 from nsyspipe.model.typed_tables import (
     CollectivesTable,
+    HostLinesTable,
     HostStepsTable,
     IdleCallsTable,
     KernelsTable,
@@ -35,6 +36,7 @@ from nsyspipe.run import collectives as comm
 from nsyspipe.run.captures import capture_of_windows
 from nsyspipe.run.digests import Rank, Ranks, ReportDigest
 from nsyspipe.run.gather import Gathered
+from nsyspipe.run.host_lines import host_lines_table
 from nsyspipe.run.numbered_run import NumberedRun, number_run
 from nsyspipe.run.process import HostDigest, ProcessDigest
 from nsyspipe.run.ranks import ranks_table
@@ -85,6 +87,7 @@ _EMPTY_PROCESS_FIELDS: dict[str, Any] = {
     "phases": _EMPTY_TABLE,
     "kernels": _EMPTY_TABLE,
     "comm": CommOperations((), _EMPTY_TABLE),
+    "host_lines": None,
     "kernels_by_window": WindowSums(
         n_rows=0,
         edges=_NO_NUMBERS,
@@ -108,6 +111,7 @@ class RunTables(Struct, frozen=True):
     # `schema.KERNEL_COSTS`
     kernels: pa.Table
     idle_calls: IdleCallsTable
+    host_lines: HostLinesTable
     host_steps: HostStepsTable
     problems: tuple[Problem, ...]
     selection: Selection
@@ -181,6 +185,7 @@ def _tables_of_steps(
     tables = {"steps": steps.table, "collectives": collectives, "stragglers": stragglers}
     tables["kernels"] = _kernels(ranks, steps.selection)
     tables["idle_calls"] = _idle_calls(ranks, steps, is_capture=is_capture)
+    tables["host_lines"] = host_lines_table(ranks, steps.selection.steps, is_capture=is_capture)
     return tables
 
 

@@ -83,6 +83,9 @@ class SavedRun(Run):
         if name == "host_steps" and self._details.n_host_steps is None:
             # An older nsyspipe saved the run, without this table.
             return schema.HOST_STEPS.empty()
+        if name == "host_lines" and not self.files.has(name):
+            # An older nsyspipe saved the run, without this table.
+            return schema.HOST_LINES.empty()
         table = self.files.table(name)
         path = self._path(name)
         if name not in _TABLES_WITH_OTHER_RANKS:
