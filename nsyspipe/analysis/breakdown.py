@@ -468,13 +468,11 @@ def idle_causes(
     late_ns = windows.covered(late.times)
     waiting_ns = windows.covered(late.waiting)
     dependency_ns = windows.covered(late.known_gaps) - late_ns
-    between_steps = late.times.intersect(inputs.quiet)
     made_by_input = made_by(late.gaps, input_times.starts, input_times.ends)
-    explained_ns = late_ns + dependency_ns
     columns["idle_input_ns"] = late_ns - waiting_ns
     columns["idle_dependency_ns"] = dependency_ns
-    columns["idle_unknown_ns"] = idle_ns - explained_ns
-    columns["idle_between_steps_ns"] = windows.covered(between_steps)
+    columns["idle_unknown_ns"] = idle_ns - late_ns - dependency_ns
+    columns["idle_between_steps_ns"] = windows.covered(late.times.intersect(inputs.quiet))
     columns["idle_made_by_input_ns"] = windows.covered(made_by_input)
     if calls is None:
         return IdleCauses(columns, {}, {}, HostIdleTime(late.times))
@@ -485,8 +483,7 @@ def idle_causes(
     columns |= _made_by_calls(late.gaps, calls, windows)
     by_call = _by_call(blocked, calls, windows)
     of_copies_by_call = _by_call(blocked_by_copies, calls, windows)
-    launching = late.waiting.without(blocked.times)
-    times = HostIdleTime(late.times, launching, blocked.times)
+    times = HostIdleTime.of(late.times, late.waiting, blocked.times)
     return IdleCauses(columns, by_call, of_copies_by_call, times)
 
 

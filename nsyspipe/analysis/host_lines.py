@@ -38,6 +38,11 @@ class HostIdleTime(Struct, frozen=True):
     launch: IntervalSet | None = None
     blocked: IntervalSet | None = None
 
+    @classmethod
+    def of(cls, late: IntervalSet, waiting: IntervalSet, blocked: IntervalSet) -> HostIdleTime:
+        """Return the parts of late time, given when the host gets no input and is blocked."""
+        return cls(late, waiting.without(blocked), blocked)
+
     def causes_at(self, times: Int64) -> Int64:
         """Return what the device idles for at each time: an index into `HOST_CAUSES`, or -1."""
         causes = np.full(times.size, _NO_CAUSE)
@@ -134,10 +139,12 @@ def join_host_lines(parts: Sequence[HostLines], windows_before: Sequence[int]) -
         has_line = part.in_program >= 0
         in_program.append(np.where(has_line, part.in_program + lines_before, -1))
         lines_before += part.lines.num_rows
+    lines = pa.concat_tables([part.lines for part in parts])
+    cause = np.concatenate([part.cause for part in parts])
     return HostLines(
-        lines=pa.concat_tables([part.lines for part in parts]),
+        lines=lines,
         window=np.concatenate(windows),
-        cause=np.concatenate([part.cause for part in parts]),
+        cause=cause,
         innermost=np.concatenate(innermost),
         in_program=np.concatenate(in_program),
         is_cause_known=all(part.is_cause_known for part in parts),
@@ -156,22 +163,20 @@ def count_lines(samples: HostLines, line: Int64) -> LineCounts:
     n_samples = np.bincount(place, minlength=lines.size)
     is_idle = cause != _NO_CAUSE
     n_idle_samples = np.bincount(place[is_idle], minlength=lines.size)
-    n_idle_windows = _count_windows(place[is_idle], window[is_idle], lines.size)
+    order = np.lexsort((lines, -n_samples, -n_idle_samples))
     by_cause = []
     windows_by_cause = []
-    order = np.lexsort((lines, -n_samples, -n_idle_samples))
     for code in range(len(HOST_CAUSES)):
         is_of_cause = cause == code
-        place_of_cause = place[is_of_cause]
-        counts = np.bincount(place_of_cause, minlength=lines.size)
-        n_windows = _count_windows(place_of_cause, window[is_of_cause], lines.size)
+        counts = np.bincount(place[is_of_cause], minlength=lines.size)
         by_cause.append(counts[order])
+        n_windows = _count_windows(place[is_of_cause], window[is_of_cause], lines.size)
         windows_by_cause.append(n_windows[order])
     return LineCounts(
         line=lines[order],
         n_samples=n_samples[order],
         n_idle_samples=n_idle_samples[order],
-        n_idle_windows=n_idle_windows[order],
+        n_idle_windows=_count_windows(place[is_idle], window[is_idle], lines.size)[order],
         n_samples_by_cause=tuple(by_cause),
         n_windows_by_cause=tuple(windows_by_cause),
     )

@@ -110,30 +110,46 @@ def _has_frames(report: Report, where: str) -> bool:
     return report.number(NVTX, "1", f'{where} AND length("binaryData") > 0') is not None
 
 
+class _Decoded(Struct, frozen=True):
+    """The samples whose frames have the known form, and the frames."""
+
+    # Rows of `NVTX_EVENTS`.
+    rows: pa.Table
+    frames: _Frames
+
+
 def _decode(rows: pa.Table, strings: Strings) -> PythonSamples:
-    n_rows = rows.num_rows
+    problems = []
+    decoded = _decode_frames(rows, strings)
+    known = decoded.rows
+    frames = decoded.frames
+    n_ignored = rows.num_rows - known.num_rows
+    if n_ignored:
+        undecoded = problem("python-samples-undecoded", n=n_ignored, total=rows.num_rows)
+        problems.append(undecoded)
+    processes = process_of(known["globalTid"].to_numpy())
+    is_main = _are_of_main_thread(processes, filled(known["category"], _NO_CATEGORY), frames)
+    without_main = np.setdiff1d(processes, processes[is_main]).tolist()
+    problems += [problem("python-thread-unknown", process_id=process) for process in without_main]
+    samples = _samples_table(processes, known["start"].to_numpy(), frames, is_main)
+    return PythonSamples(samples, frames.lines, tuple(problems))
+
+
+def _decode_frames(rows: pa.Table, strings: Strings) -> _Decoded:
+    """Return the samples at possible times whose frames all have a defined file and function."""
     starts = filled(rows["start"], TIME_LIMIT)
     is_possible = (starts > -TIME_LIMIT) & (starts < TIME_LIMIT)
     blobs = rows["binaryData"].combine_chunks()
     n_frames = _count_frames(blobs)
     is_known = is_possible & (n_frames > 0)
     records = _read_frames(blobs, n_frames, is_known)
-    is_defined = _are_defined(records, strings, n_frames[is_known])
+    n_frames = n_frames[is_known]
+    is_defined = _are_defined(records, strings, n_frames)
+    is_frame_defined = np.repeat(is_defined, n_frames)
+    frames = _number_lines(records[is_frame_defined], n_frames[is_defined], strings)
     is_known[is_known] = is_defined
-    is_frame_defined = np.repeat(is_defined, n_frames[is_possible & (n_frames > 0)])
-    frames = _number_lines(records[is_frame_defined], n_frames[is_known], strings)
-    problems = []
-    n_known = int(np.count_nonzero(is_known))
-    if n_known < n_rows:
-        n_ignored = n_rows - n_known
-        problems.append(problem("python-samples-undecoded", n=n_ignored, total=n_rows))
     known = rows.filter(pa.array(is_known))
-    processes = process_of(known["globalTid"].to_numpy())
-    is_main = _are_of_main_thread(processes, filled(known["category"], _NO_CATEGORY), frames)
-    without_main = np.setdiff1d(processes, processes[is_main]).tolist()
-    problems += [problem("python-thread-unknown", process_id=process) for process in without_main]
-    samples = _samples_table(processes, starts[is_known], frames, is_main)
-    return PythonSamples(samples, frames.lines, tuple(problems))
+    return _Decoded(known, frames)
 
 
 def _blob_starts(blobs: pa.BinaryArray) -> Int64:
@@ -203,17 +219,19 @@ def _number_lines(records: NDArray[np.void], n_frames: Int64, strings: Strings) 
     distinct, line = np.unique(lines_of_pairs, return_inverse=True)
     pair_of_line = pairs[distinct >> 32]
     file_of_line, function_of_line = np.divmod(pair_of_line, max(function_ids.size, 1))
-    paths = _clean_texts(strings, file_ids)
-    functions = _clean_texts(strings, function_ids)
-    is_of_program_by_file = np.array([is_of_program(path) for path in paths], np.bool_)
-    columns = {
-        "path": pa.array(paths, pa.string()).take(pa.array(file_of_line)),
-        "line": distinct & 0xFFFFFFFF,
-        "function": pa.array(functions, pa.string()).take(pa.array(function_of_line)),
-        "is_of_program": is_of_program_by_file[file_of_line],
-    }
+    columns = _file_columns(_clean_texts(strings, file_ids), file_of_line)
+    functions = pa.array(_clean_texts(strings, function_ids), pa.string())
+    columns["function"] = functions.take(pa.array(function_of_line))
+    columns["line"] = distinct & 0xFFFFFFFF
     end = np.cumsum(n_frames)
     return _Frames(end - n_frames, end, line.astype(np.int64), PYTHON_LINES.table(columns))
+
+
+def _file_columns(paths: list[str], file_of_line: Int64) -> dict[str, Any]:
+    """Return the columns of `canonical.PYTHON_LINES` that the file of each line gives."""
+    is_of_program_by_file = np.array([is_of_program(path) for path in paths], np.bool_)
+    path_of_line = pa.array(paths, pa.string()).take(pa.array(file_of_line))
+    return {"path": path_of_line, "is_of_program": is_of_program_by_file[file_of_line]}
 
 
 def _clean_texts(strings: Strings, ids: Int64) -> list[str]:
@@ -231,21 +249,28 @@ def _are_of_main_thread(processes: Int64, categories: Int64, frames: _Frames) ->
     """
     if not processes.size:
         return np.empty(0, np.bool_)
-    lines = frames.lines
-    is_file = pc.ends_with(lines["path"], _BOOTSTRAP_FILE)
-    is_function = pc.starts_with(lines["function"], _BOOTSTRAP)
-    is_bootstrap = pc.and_(is_file, is_function).to_numpy()
-    outermost = frames.line[frames.end - 1]
+    starts_thread = _start_threads(frames)
     _, process = np.unique(processes, return_inverse=True)
     _, category = np.unique(categories, return_inverse=True)
     threads, thread = np.unique(process * (category.max() + 1) + category, return_inverse=True)
-    n_bootstraps = np.bincount(thread, is_bootstrap[outermost], threads.size)
+    n_bootstraps = np.bincount(thread, starts_thread, threads.size)
     may_be_main = n_bootstraps == 0
     process_of_thread = threads // (category.max() + 1)
     n_candidates = np.bincount(process_of_thread, may_be_main, process.max() + 1)
     is_main = may_be_main & (n_candidates[process_of_thread] == 1)
     is_of_main: Flags = is_main[thread] & (categories != _NO_CATEGORY)
     return is_of_main
+
+
+def _start_threads(frames: _Frames) -> Flags:
+    """Tell which samples have the start of a thread as their outermost frame."""
+    lines = frames.lines
+    is_file = pc.ends_with(lines["path"], _BOOTSTRAP_FILE)
+    is_function = pc.starts_with(lines["function"], _BOOTSTRAP)
+    is_bootstrap = pc.and_(is_file, is_function).to_numpy()
+    outermost = frames.line[frames.end - 1]
+    starts_thread: Flags = is_bootstrap[outermost]
+    return starts_thread
 
 
 def _samples_table(processes: Int64, times: Int64, frames: _Frames, is_main: Flags) -> pa.Table:

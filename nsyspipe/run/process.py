@@ -648,8 +648,8 @@ def _find_host_lines(work: _RankWork, causes: IdleCauses) -> HostLines | None:
     if samples is None:
         return None
     lines = work.capture.python.lines
-    found = find_host_lines(samples, lines, work.windows, causes.times, work.offset_ns)
-    return found if found.window.size else None
+    host_lines = find_host_lines(samples, lines, work.windows, causes.times, work.offset_ns)
+    return host_lines if host_lines.window.size else None
 
 
 def _list_comm_operations(work: _RankWork) -> CommOperations:
