@@ -167,16 +167,16 @@ def count_lines(samples: HostLines, line: Int64) -> LineCounts:
     by_cause = []
     windows_by_cause = []
     for code in range(len(HOST_CAUSES)):
-        is_of_cause = cause == code
-        counts = np.bincount(place[is_of_cause], minlength=lines.size)
-        by_cause.append(counts[order])
-        n_windows = _count_windows(place[is_of_cause], window[is_of_cause], lines.size)
+        is_cause = cause == code
+        by_cause.append(np.bincount(place[is_cause], minlength=lines.size)[order])
+        n_windows = _count_windows(place[is_cause], window[is_cause], lines.size)
         windows_by_cause.append(n_windows[order])
+    n_idle_windows = _count_windows(place[is_idle], window[is_idle], lines.size)
     return LineCounts(
         line=lines[order],
         n_samples=n_samples[order],
         n_idle_samples=n_idle_samples[order],
-        n_idle_windows=_count_windows(place[is_idle], window[is_idle], lines.size)[order],
+        n_idle_windows=n_idle_windows[order],
         n_samples_by_cause=tuple(by_cause),
         n_windows_by_cause=tuple(windows_by_cause),
     )

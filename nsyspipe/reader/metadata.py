@@ -106,10 +106,9 @@ def read_capture(
         strings = read_strings(report)
         calls = read_calls(report, strings)
         operations = read_operations(report, strings, comm_kernel)
-        overhead = read_overhead(report, facts)
-        operation_ends = [operations.kernels["end_ns"], operations.copies["end_ns"]]
-        ranges = read_ranges(report, strings, operation_ends)
+        ranges = read_ranges(report, strings, _operation_ends(operations))
         payloads = read_payloads(report, strings)
+        overhead = read_overhead(report, facts)
         python = PythonSamples()
         if with_lines:
             python = read_python_samples(report, strings, ranges.python_domains)
@@ -143,6 +142,10 @@ def read_capture(
         launches_without_kernels=without_kernels,
         problems=tuple(problems),
     )
+
+
+def _operation_ends(operations: Operations) -> list[pa.ChunkedArray]:
+    return [operations.kernels["end_ns"], operations.copies["end_ns"]]
 
 
 def _problems_of_recording(report: Report, facts: ReportFacts, ranges: Ranges) -> list[Problem]:

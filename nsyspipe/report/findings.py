@@ -9,6 +9,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from nsyspipe.analysis.summary import divided
 from nsyspipe.findings.host_lines import (
@@ -244,10 +245,9 @@ def _finding(row: Mapping[str, Any], summary: Mapping[str, Any], names: RankName
     estimate = _estimate(row, evidence, mean_step_ns, summary["step_time_ns"])
     title = _sentence(row["title"])
     advice = _sentence(row["advice"])
-    line_of_python = line_text(row["id"], evidence)
     figures = {key: value for key, value in evidence.items() if key not in _LINE_KEYS}
     evidence_texts = [*evidence_rows(figures, names)]
-    return Finding(
+    finding = Finding(
         id=row["id"],
         severity=row["severity"],
         action=row["action"],
@@ -259,9 +259,10 @@ def _finding(row: Mapping[str, Any], summary: Mapping[str, Any], names: RankName
         is_wait_included=is_wait_included(row),
         is_nvlink_assumed=is_nvlink_assumed(row),
         evidence=evidence_texts,
-        line_of_python=line_of_python,
-        is_line_known=HOST_LINE in evidence,
     )
+    line_of_python = line_text(finding.id, evidence)
+    is_line_known = HOST_LINE in evidence
+    return replace(finding, line_of_python=line_of_python, is_line_known=is_line_known)
 
 
 def _bound(

@@ -446,8 +446,10 @@ def _joined_process(processes: Sequence[ProcessDigest], later_ns: Sequence[int])
     kernels = _joined_kernels(processes, windows_before)
     blocked_ns_by_call = _joined_calls(processes, "blocked_ns_by_call")
     of_copies_ns_by_call = _joined_calls(processes, "of_copies_ns_by_call")
+    host_lines = _joined_host_lines(processes, windows_before)
+    first = replace(_with_joined_counts(processes), host_lines=host_lines)
     return replace(
-        _with_joined_counts(processes),
+        first,
         candidates=candidates_of(processes),
         members=members,
         span=_joined_span(parts),
@@ -460,7 +462,6 @@ def _joined_process(processes: Sequence[ProcessDigest], later_ns: Sequence[int])
         blocked_ns_by_call=blocked_ns_by_call,
         of_copies_ns_by_call=of_copies_ns_by_call,
         hidden=_joined_hidden(parts),
-        host_lines=_joined_host_lines(processes, windows_before),
     )
 
 

@@ -71,15 +71,11 @@ def _lines_of_frame(number: int, samples: HostLines, frame: str, line: Int64) ->
     counts = count_lines(samples, line)
     n_rows = counts.line.size
     lines = samples.lines.take(pa.array(counts.line))
-    columns: dict[str, Any] = {
-        "rank": np.full(n_rows, number),
-        "frame": pa.repeat(frame, n_rows),
-        "file": lines["path"],
-        "path": lines["path"],
-        "line": lines["line"],
-        "function": lines["function"],
-        "n_samples": counts.n_samples,
-    }
+    columns: dict[str, Any] = {name: lines[name] for name in ("path", "line", "function")}
+    columns["rank"] = np.full(n_rows, number)
+    columns["frame"] = pa.repeat(frame, n_rows)
+    columns["file"] = lines["path"]
+    columns["n_samples"] = counts.n_samples
     of_idle_time = {
         "n_idle_samples": counts.n_idle_samples,
         "n_idle_steps": counts.n_idle_windows,
