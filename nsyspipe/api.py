@@ -52,6 +52,7 @@ def load(
     optimizer: str | None = None,
     data: str | None = None,
     comm_kernel: str | None = None,
+    lines: bool = True,
     steps: int | None = None,
     skip_first: int | str | None = AUTO,
     rank_map: Mapping[Any, int] | str | None = None,
@@ -89,6 +90,8 @@ def load(
         Regular expressions for the names of phases. Pass None for the default.
     comm_kernel
         Regular expression for communication kernels in addition to NCCL kernels.
+    lines
+        Whether nsyspipe reads samples of Python, which show the lines that the GPU waits for.
     skip_first
         Number of complete warm-up steps to skip. ``"auto"`` skips the first, if another step
         remains.
@@ -145,7 +148,7 @@ def load(
     check_whole("steps", steps, "steps=20")
     check_whole("jobs", jobs, "jobs=4")
     skip_first = _checked_skip_first(skip_first)
-    check_flags(logs=logs)
+    check_flags(logs=logs, lines=lines)
     if not logs:
         _check_no_side_files(nccl_log, topology)
     check_text("label", label, "label='baseline'")
@@ -172,6 +175,7 @@ def load(
             "nccl_log": nccl_log or None,
             "topology": topology,
             "no_logs": None if logs else True,
+            "no_lines": None if lines else True,
             **work_options,
         }
         return _load_saved(arguments, run_id, label, options)
@@ -185,7 +189,7 @@ def load(
         arguments = [*map(str, chosen.paths)]
     exports = exported_reports(arguments, jobs=jobs)
     paths = tuple(map(whole_path, exports))
-    reading = Reading.from_text(n_steps=steps, **patterns)
+    reading = Reading.from_text(n_steps=steps, with_lines=lines, **patterns)
     rank_numbers = chosen.rank_map if chosen else parse_rank_map(rank_map)
     return ReportRun(
         paths=paths,

@@ -270,6 +270,7 @@ class ReportRun(Run):
         evidence["stragglers"] = tables.stragglers
         evidence["kernels"] = tables.kernels
         evidence["counters"] = tables.counters
+        evidence["host_lines"] = tables.host_lines
         evidence["links"] = self._run_links.table
         return evidence
 

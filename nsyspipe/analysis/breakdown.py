@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from nsyspipe.analysis.attribution import NEVER, Inputs, ProcessOperations, filled
 from nsyspipe.analysis.blocked import ExplainedTime, blocked_time, made_by
+from nsyspipe.analysis.host_lines import HostIdleTime
 from nsyspipe.analysis.intervals import FOREVER, IntervalSet, nonempty, run_starts, union, union_of
 from nsyspipe.analysis.steps import Windows
 from nsyspipe.model.canonical import DTOD_KIND
@@ -445,6 +446,8 @@ class IdleCauses(Struct, frozen=True):
     # second has the part of blocking copies.
     by_call: dict[str, Int64]
     of_copies_by_call: dict[str, Int64]
+    # When the device idles for its host. None if not known.
+    times: HostIdleTime | None = None
 
 
 def idle_causes(
@@ -465,16 +468,14 @@ def idle_causes(
     late_ns = windows.covered(late.times)
     waiting_ns = windows.covered(late.waiting)
     dependency_ns = windows.covered(late.known_gaps) - late_ns
-    between_steps = late.times.intersect(inputs.quiet)
     made_by_input = made_by(late.gaps, input_times.starts, input_times.ends)
-    explained_ns = late_ns + dependency_ns
     columns["idle_input_ns"] = late_ns - waiting_ns
     columns["idle_dependency_ns"] = dependency_ns
-    columns["idle_unknown_ns"] = idle_ns - explained_ns
-    columns["idle_between_steps_ns"] = windows.covered(between_steps)
+    columns["idle_unknown_ns"] = idle_ns - late_ns - dependency_ns
+    columns["idle_between_steps_ns"] = windows.covered(late.times.intersect(inputs.quiet))
     columns["idle_made_by_input_ns"] = windows.covered(made_by_input)
     if calls is None:
-        return IdleCauses(columns, {}, {})
+        return IdleCauses(columns, {}, {}, HostIdleTime(late.times))
     blocked = blocked_time(late.times, late.waiting, calls)
     is_of_copy = calls["is_of_copy"].to_numpy()
     blocked_by_copies = blocked.of_calls(is_of_copy)
@@ -482,7 +483,8 @@ def idle_causes(
     columns |= _made_by_calls(late.gaps, calls, windows)
     by_call = _by_call(blocked, calls, windows)
     of_copies_by_call = _by_call(blocked_by_copies, calls, windows)
-    return IdleCauses(columns, by_call, of_copies_by_call)
+    times = HostIdleTime.of(late.times, late.waiting, blocked.times)
+    return IdleCauses(columns, by_call, of_copies_by_call, times)
 
 
 def _split_waiting(

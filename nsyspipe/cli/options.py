@@ -39,6 +39,7 @@ _SECTION_OF_OPTION = {
     "nccl_log": INPUT,
     "topology": INPUT,
     "no_logs": INPUT,
+    "no_lines": OUTPUT,
     "findings": OUTPUT,
     "top": OUTPUT,
     "verbose": OUTPUT,
@@ -307,14 +308,16 @@ class ReadingOptions:
         "Datatype of the matrix multiplications, for the dense peak that MFU is a share of.",
         "fp32|tf32|bf16|fp16|fp8",
     )
+    no_lines: bool = flag("Leave lines of Python out of every output.")
     no_logs: bool = flag("Ignore NCCL logs and topology files in the directory of the reports.")
 
     def chosen(self, *more: str) -> dict[str, Any]:
         """Return the options of every command by name, and `more` options that this one has."""
         names = [declared.name for declared in fields(ReadingOptions)]
         names.remove("no_logs")
+        names.remove("no_lines")
         values = {name: getattr(self, name) for name in [*names, *more]}
-        return values | {"logs": not self.no_logs}
+        return values | {"logs": not self.no_logs, "lines": not self.no_lines}
 
     def check_logs(self) -> None:
         """Refuse logs and topologies together with --no-logs."""

@@ -12,6 +12,7 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from nsyspipe import findings
+from nsyspipe.findings.host_lines import line_figures
 from nsyspipe.findings.model import (
     IS_LAUNCH_BOUND,
     WAITING_UNKNOWN,
@@ -116,7 +117,7 @@ def judge(evidence: Evidence) -> tuple[pa.Table, list[Problem]]:
         if answer is None:
             answer = _why_not_silent(evidence, columns)
         elif isinstance(answer, Finding):
-            answer = _check_finding(evidence, name, answer)
+            answer = _check_finding(evidence, name, _with_line(evidence, name, answer))
         if isinstance(answer, NotJudged):
             skipped.setdefault(answer, []).append(name)
         elif answer is not None:
@@ -126,6 +127,14 @@ def judge(evidence: Evidence) -> tuple[pa.Table, list[Problem]]:
         check = SkippedCheck(tuple(names), why.reason, why.fix)
         problems.append(_note_skipped(check, ", ".join(names)))
     return schema.FINDINGS.from_rows(in_order(rows)), problems
+
+
+def _with_line(evidence: Evidence, name: str, finding: Finding) -> Finding:
+    """Return a finding with the line of Python that explains it, if samples show one."""
+    figures = line_figures(evidence, name, finding)
+    if not figures:
+        return finding
+    return replace(finding, evidence={**finding.evidence, **figures})
 
 
 def _skip_all_rules(evidence: Evidence) -> list[Problem]:

@@ -30,6 +30,7 @@ from nsyspipe.model.problems import CATALOGUE, IN_GRAPHS, WITH_BLOBS
 from nsyspipe.model.table import Flags, Float64, Int64
 from nsyspipe.model.typed_tables import (
     CountersTable,
+    HostLinesTable,
     KernelsTable,
     LinksTable,
     PhasesTable,
@@ -222,6 +223,7 @@ class Evidence(Struct, frozen=True, dict=True):
     # `schema.KERNEL_COSTS`.
     kernels: KernelsTable
     traffic: TrafficTable = field(default_factory=schema.TRAFFIC.empty)
+    host_lines: HostLinesTable = field(default_factory=schema.HOST_LINES.empty)
     # Mean idle time per step by the API call that the host was blocked in, largest first.
     blocked_ns_by_call: Mapping[str, float] = field(default_factory=dict)
     skipped_steps: tuple[int, ...] = ()

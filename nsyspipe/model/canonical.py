@@ -355,3 +355,33 @@ COMM_SIZES = TableSchema(
         count("n_ranks", "size of the communicator", source="payload: No. of ranks"),
     ),
 )
+
+PYTHON_LINES = TableSchema(
+    name="python_lines_of_report",
+    doc="One row per line of Python that a sample of a main thread was at.",
+    key=(),
+    columns=(
+        text("path", "file of the code, as Python names it", source="NVTX_EVENTS.binaryData"),
+        count("line", "number of the line", source="NVTX_EVENTS.binaryData"),
+        text("function", "function of the line", source="NVTX_EVENTS.binaryData"),
+        flag("is_of_program", "the file is of the user's program", source="derived"),
+    ),
+)
+
+PYTHON_SAMPLES = TableSchema(
+    name="python_samples_of_report",
+    doc="One row per sample of the main thread of a Python process, in order of time.",
+    key=("process_id", "time_ns"),
+    columns=(
+        identifier("process_id", "process of the sampler", source="NVTX_EVENTS.globalTid"),
+        ns("time_ns", "host time of the sample", source="NVTX_EVENTS.start"),
+        identifier(
+            "innermost", "row of `PYTHON_LINES` of the innermost frame", source="binaryData"
+        ),
+        identifier(
+            "in_program",
+            "row of `PYTHON_LINES` of the innermost frame of the user's program; -1 for none",
+            source="binaryData",
+        ),
+    ),
+)

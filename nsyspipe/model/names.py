@@ -152,6 +152,9 @@ _LIBRARY_DOMAINS = (
     "nvImageCodec",
     "librmm",
     "libkvikio",
+    # Of nsys itself: samples of Python, and its global lock.
+    "Python Backtrace",
+    "GIL Trace",
 )
 # Abbreviations are matched as they are written, other names in any case.
 _DOMAIN_PATTERNS = [

@@ -54,13 +54,17 @@ class Reading:
     n_steps: int | None = None
     # Names of kernels that are communication, besides those of NCCL.
     comm_kernel: re.Pattern[str] | None = None
+    # Lines of Python are read, if the report has samples of them.
+    with_lines: bool = True
     # Pattern by phase, for every phase of `names.PHASES`.
     phases: dict[str, re.Pattern[str]] = field(
         default_factory=lambda: {phase: re.compile(text) for phase, text in PHASE_PATTERNS.items()}
     )
 
     @classmethod
-    def from_text(cls, *, n_steps: int | None = None, **patterns: str | None) -> Reading:
+    def from_text(
+        cls, *, n_steps: int | None = None, with_lines: bool = True, **patterns: str | None
+    ) -> Reading:
         """Compile the regular expressions ``step``, ``comm_kernel`` and those of phases.
 
         The steps `NO_STEPS` and `REPETITION` are no regular expressions.
@@ -89,6 +93,7 @@ class Reading:
             is_repetition=step == REPETITION or n_steps is not None,
             n_steps=n_steps,
             comm_kernel=comm_kernel_pattern,
+            with_lines=with_lines,
             phases=phases,
         )
 

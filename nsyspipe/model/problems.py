@@ -1055,6 +1055,41 @@ _KINDS = (
             "description"
         ),
     ),
+    # Samples of Python.
+    ProblemKind(
+        code="python-samples-without-lines",
+        severity="info",
+        message=(
+            "{n:sample|samples} of Python were recorded, but the export left out their lines. "
+            "Findings cannot name a line of Python"
+        ),
+        fix=WITH_BLOBS,
+    ),
+    ProblemKind(
+        code="python-samples-undecoded",
+        severity="info",
+        message=(
+            "nsyspipe ignored {n:sample|samples} of Python of {total}, because the frames are not "
+            "of the known form"
+        ),
+    ),
+    ProblemKind(
+        code="python-samples-too-large",
+        severity="info",
+        message=(
+            "nsyspipe did not read {n:sample|samples} of Python, because they are larger than the "
+            "limit of {limit_mb} MB. Findings cannot name a line of Python"
+        ),
+        fix="capture fewer steps, or sample less often: --python-sampling-frequency=200",
+    ),
+    ProblemKind(
+        code="python-thread-unknown",
+        severity="info",
+        message=(
+            "the samples of Python do not show which thread of the process is the main thread. "
+            "Findings cannot name a line of Python"
+        ),
+    ),
 )
 
 # All kinds of problems by code.

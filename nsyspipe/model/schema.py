@@ -546,6 +546,75 @@ IDLE_CALLS = DescribedTable(
     ),
 )
 
+_SAMPLES = "NVTX_EVENTS.binaryData of the domain Python Backtrace"
+HOST_LINES = DescribedTable(
+    name="host_lines",
+    summary="One row per rank and line of Python that its main thread was at.",
+    doc=(
+        "One row per rank and line of Python that samples of the main thread show in summary "
+        "steps. A sample has two lines: the innermost line of the user's program, and the "
+        "innermost line of all. These are separate rows (see frame). Only samples in idle time "
+        "that the CPU causes say why the GPU waited. Rows are sorted by rank, frame and number of "
+        "samples in idle time, largest first. There are no rows without samples "
+        "(nsys profile --python-sampling=true), or if the main thread is not known."
+    ),
+    key=("rank", "frame", "n_idle_samples", "n_samples", "file", "line"),
+    columns=(
+        _RANK_COLUMN,
+        text(
+            "frame",
+            "program for the innermost line of the user's program, or innermost for the innermost "
+            "line of all. The program is all code in files, except installed packages "
+            "(site-packages, dist-packages), the standard library (lib/python3.12) and PyTorch.",
+            source="derived",
+        ),
+        text(
+            "file",
+            "File of the line. Files of the program are relative to the longest folder that they "
+            "have in common. Other files begin with their package.",
+            source=_SAMPLES,
+        ),
+        count("line", "Number of the line", source=_SAMPLES),
+        text("function", "Function of the line", source=_SAMPLES),
+        text(
+            "path",
+            "Whole path of the file. Only in the JSON document, and null in a saved run.",
+            source=_SAMPLES,
+            nullable=True,
+        ),
+        count("n_samples", "Samples at this line in summary steps", source=_SAMPLES),
+        count(
+            "n_idle_samples",
+            "Samples at this line while the GPU is idle for its CPU (idle_input_ns, idle_launch_ns "
+            "and idle_blocked_ns). Null if these are not known.",
+            source=_SAMPLES,
+            nullable=True,
+        ),
+        count("n_idle_steps", "Steps with such a sample", source=_SAMPLES, nullable=True),
+        count(
+            "n_input_samples",
+            "Samples in the part of that time that idle_input_ns counts",
+            source=_SAMPLES,
+            nullable=True,
+        ),
+        count("n_input_steps", "Steps with such a sample", source=_SAMPLES, nullable=True),
+        count(
+            "n_launch_samples",
+            "Samples in the part of that time that idle_launch_ns counts",
+            source=_SAMPLES,
+            nullable=True,
+        ),
+        count("n_launch_steps", "Steps with such a sample", source=_SAMPLES, nullable=True),
+        count(
+            "n_blocked_samples",
+            "Samples in the part of that time that idle_blocked_ns counts",
+            source=_SAMPLES,
+            nullable=True,
+        ),
+        count("n_blocked_steps", "Steps with such a sample", source=_SAMPLES, nullable=True),
+    ),
+)
+
 _NULL_IF_UNMATCHED = (
     "Null if the operation is not matched or a rank of its communicator is missing. Null also in "
     "a run of one rank, and without a common clock."
@@ -2059,7 +2128,16 @@ _RESULTS = (
     LINKS,
     COUNTERS,
 )
-_SUMMARIES = (RANK_SUMMARY, PHASE_SUMMARY, IDLE_CALLS, TIMELINE, HOST_STEPS, FINDINGS, PROBLEMS)
+_SUMMARIES = (
+    RANK_SUMMARY,
+    PHASE_SUMMARY,
+    IDLE_CALLS,
+    HOST_LINES,
+    TIMELINE,
+    HOST_STEPS,
+    FINDINGS,
+    PROBLEMS,
+)
 
 # Tables of a store by name. Those of events are written only on demand, and by rank.
 EVENT_TABLES = _as_saved(EVENTS, PHASE_RANGES)
@@ -2075,6 +2153,7 @@ DOCUMENTED = {
     STEPS.name: STEPS,
     PHASES.name: PHASE_SUMMARY,
     IDLE_CALLS.name: IDLE_CALLS,
+    HOST_LINES.name: HOST_LINES,
     HOST_STEPS.name: HOST_STEPS,
     STRAGGLERS.name: STRAGGLERS,
     TRAFFIC.name: TRAFFIC,

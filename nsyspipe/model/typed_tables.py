@@ -247,6 +247,43 @@ if TYPE_CHECKING:
 
     IdleCallsTable: TypeAlias = TypedTable[IdleCallsColumn, IdleCallsRow]
 
+    HostLinesColumn: TypeAlias = Literal[
+        "rank",
+        "frame",
+        "file",
+        "line",
+        "function",
+        "path",
+        "n_samples",
+        "n_idle_samples",
+        "n_idle_steps",
+        "n_input_samples",
+        "n_input_steps",
+        "n_launch_samples",
+        "n_launch_steps",
+        "n_blocked_samples",
+        "n_blocked_steps",
+    ]
+
+    class HostLinesRow(TypedDict):
+        rank: int
+        frame: str
+        file: str
+        line: int
+        function: str
+        path: Any
+        n_samples: int
+        n_idle_samples: Any
+        n_idle_steps: Any
+        n_input_samples: Any
+        n_input_steps: Any
+        n_launch_samples: Any
+        n_launch_steps: Any
+        n_blocked_samples: Any
+        n_blocked_steps: Any
+
+    HostLinesTable: TypeAlias = TypedTable[HostLinesColumn, HostLinesRow]
+
     CollectivesColumn: TypeAlias = Literal[
         "step",
         "seq",
@@ -1292,6 +1329,40 @@ if TYPE_CHECKING:
 
     CommSizesOfReportTable: TypeAlias = TypedTable[CommSizesOfReportColumn, CommSizesOfReportRow]
 
+    PythonLinesOfReportColumn: TypeAlias = Literal[
+        "path",
+        "line",
+        "function",
+        "is_of_program",
+    ]
+
+    class PythonLinesOfReportRow(TypedDict):
+        path: str
+        line: int
+        function: str
+        is_of_program: bool
+
+    PythonLinesOfReportTable: TypeAlias = TypedTable[
+        PythonLinesOfReportColumn, PythonLinesOfReportRow
+    ]
+
+    PythonSamplesOfReportColumn: TypeAlias = Literal[
+        "process_id",
+        "time_ns",
+        "innermost",
+        "in_program",
+    ]
+
+    class PythonSamplesOfReportRow(TypedDict):
+        process_id: int
+        time_ns: int
+        innermost: int
+        in_program: int
+
+    PythonSamplesOfReportTable: TypeAlias = TypedTable[
+        PythonSamplesOfReportColumn, PythonSamplesOfReportRow
+    ]
+
 else:
     StepsTable = pa.Table
     StepsRow = dict
@@ -1302,6 +1373,9 @@ else:
     IdleCallsTable = pa.Table
     IdleCallsRow = dict
     IdleCallsColumn = str
+    HostLinesTable = pa.Table
+    HostLinesRow = dict
+    HostLinesColumn = str
     CollectivesTable = pa.Table
     CollectivesRow = dict
     CollectivesColumn = str
@@ -1398,3 +1472,9 @@ else:
     CommSizesOfReportTable = pa.Table
     CommSizesOfReportRow = dict
     CommSizesOfReportColumn = str
+    PythonLinesOfReportTable = pa.Table
+    PythonLinesOfReportRow = dict
+    PythonLinesOfReportColumn = str
+    PythonSamplesOfReportTable = pa.Table
+    PythonSamplesOfReportRow = dict
+    PythonSamplesOfReportColumn = str

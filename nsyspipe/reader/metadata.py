@@ -28,6 +28,7 @@ from nsyspipe.reader.operations import (
     with_communication,
 )
 from nsyspipe.reader.payload import Payloads, communicator_sizes, read_payloads
+from nsyspipe.reader.python_samples import PythonSamples, read_python_samples
 from nsyspipe.reader.ranges import Ranges, read_ranges
 from nsyspipe.reader.report import (
     CPU_SAMPLES,
@@ -82,6 +83,8 @@ class Capture(Struct, frozen=True):
     ranges: Ranges
     # What NVTX payloads of NCCL's calls contain.
     payloads: Payloads
+    # At which lines of Python the main threads were.
+    python: PythonSamples
     # Which facts were recorded; a fact counts as recorded if there was nothing to record.
     recorded: Recorded
     # Hardware counters of GPUs.
@@ -92,8 +95,10 @@ class Capture(Struct, frozen=True):
     problems: tuple[Problem, ...]
 
 
-def read_capture(path: str, comm_kernel: re.Pattern[str] | None) -> Capture:
-    """Read one report.
+def read_capture(
+    path: str, comm_kernel: re.Pattern[str] | None, *, with_lines: bool = True
+) -> Capture:
+    """Read one report. Samples of Python are read only `with_lines`.
 
     Raises `InputError` if the report is missing, damaged, not an nsys export, or lacks tables that
     all answers need.
@@ -104,9 +109,12 @@ def read_capture(path: str, comm_kernel: re.Pattern[str] | None) -> Capture:
         strings = read_strings(report)
         calls = read_calls(report, strings)
         operations = read_operations(report, strings, comm_kernel)
-        overhead = read_overhead(report, facts)
-        ranges = read_ranges(report, strings, _ends_of(operations))
+        ranges = read_ranges(report, strings, _operation_ends(operations))
         payloads = read_payloads(report, strings)
+        overhead = read_overhead(report, facts)
+        python = PythonSamples()
+        if with_lines:
+            python = read_python_samples(report, strings, ranges.python_domains)
         recorded = _recorded(report, facts, strings, operations)
         without_kernels = _launches_without_kernels(report, strings, calls, ranges, operations)
         problems = _problems_of_recording(report, facts, ranges)
@@ -125,6 +133,7 @@ def read_capture(path: str, comm_kernel: re.Pattern[str] | None) -> Capture:
         "copies-in-nccl-calls": called.n_left,
     }
     problems += _problems_of_counts(counts)
+    problems += python.problems
     return Capture(
         facts=facts,
         operations=operations,
@@ -133,6 +142,7 @@ def read_capture(path: str, comm_kernel: re.Pattern[str] | None) -> Capture:
         overhead=overhead,
         ranges=ranges,
         payloads=payloads,
+        python=python,
         recorded=recorded,
         counters=counters,
         launches_without_kernels=without_kernels,
@@ -140,7 +150,7 @@ def read_capture(path: str, comm_kernel: re.Pattern[str] | None) -> Capture:
     )
 
 
-def _ends_of(operations: Operations) -> list[pa.ChunkedArray]:
+def _operation_ends(operations: Operations) -> list[pa.ChunkedArray]:
     return [operations.kernels["end_ns"], operations.copies["end_ns"]]
 
 

@@ -29,6 +29,8 @@ THREAD_NAME_ROW = 39
 _PUSH_POP = 59
 _START_END = 60
 DOMAIN_ROW = 75
+# The domain in which nsys has samples of Python.
+PYTHON_DOMAIN = "Python Backtrace"
 _WANTED = f"eventType IN ({THREAD_NAME_ROW}, {_PUSH_POP}, {_START_END}, {DOMAIN_ROW})"
 
 _NEEDED = ("start", "end", "eventType", "globalTid")
@@ -61,6 +63,8 @@ class Ranges(Struct, frozen=True):
     n_nccl: int = 0
     # `canonical.COMM_CALLS`: calls that communicate, in any domain.
     comm_calls: CommCallsOfReportTable = field(default_factory=canonical.COMM_CALLS.empty)
+    # The process and number of each domain in which nsys has samples of Python.
+    python_domains: tuple[tuple[int, int], ...] = ()
 
 
 def read_ranges(
@@ -97,7 +101,21 @@ def read_ranges(
         has_communication=has_communication,
         n_nccl=int(n_nccl),
         comm_calls=comm_calls,
+        python_domains=_python_domains(domains),
     )
+
+
+def _python_domains(domains: pa.Table) -> tuple[tuple[int, int], ...]:
+    """Return the process and number of each domain that has samples of Python."""
+    is_of_samples = pc.fill_null(pc.equal(domains["text"], PYTHON_DOMAIN), fill_value=False)
+    rows = domains.filter(is_of_samples)
+    threads = rows["globalTid"].to_pylist()
+    numbers = rows["domainId"].to_pylist()
+    named = set()
+    for thread, number in zip(threads, numbers, strict=True):
+        if thread is not None and number is not None:
+            named.add((process_of(thread), number))
+    return tuple(sorted(named))
 
 
 def read_ranges_again(

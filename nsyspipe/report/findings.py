@@ -9,8 +9,15 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from nsyspipe.analysis.summary import divided
+from nsyspipe.findings.host_lines import (
+    HOST_LINE,
+    INNERMOST_LINE,
+    LINE_UNKNOWN,
+    NAMING_LINES,
+)
 from nsyspipe.findings.judge import is_conditional, is_nvlink_assumed, is_wait_included
 from nsyspipe.model.figures import FIGURES
 from nsyspipe.model.names import few
@@ -113,6 +120,12 @@ LITTLE_SHARE_OF_STEP = 0.02
 # Parts of the bound on late ranks if more than compute is left to them.
 _PARTS_OF_WHOLE_STEP = {"exposed_wait", "longer_window"}
 _MAX_LISTED_VALUES = 12
+# Figures that `line_text` has in words.
+_LINE_KEYS = {HOST_LINE, INNERMOST_LINE, LINE_UNKNOWN}
+_RECORD_LINES = (
+    "not recorded. To name it, capture with nsys profile --python-sampling=true, and export with "
+    "--include-blobs=true."
+)
 # Smaller parts of a bound change none of its four digits.
 _MIN_SHOWN_SHARE_OF_BOUND = 0.00005
 # Parts of a bound that a limit subtracts.
@@ -186,6 +199,9 @@ class Finding(Struct, frozen=True):
     is_nvlink_assumed: bool
     # Label and text of each entry.
     evidence: list[tuple[str, str]]
+    # At which line of Python the CPU was, or why that is not known. Empty if no line explains it.
+    line_of_python: str = ""
+    is_line_known: bool = False
 
     @property
     def gain(self) -> str:
@@ -229,8 +245,9 @@ def _finding(row: Mapping[str, Any], summary: Mapping[str, Any], names: RankName
     estimate = _estimate(row, evidence, mean_step_ns, summary["step_time_ns"])
     title = _sentence(row["title"])
     advice = _sentence(row["advice"])
-    evidence_texts = [*evidence_rows(evidence, names)]
-    return Finding(
+    figures = {key: value for key, value in evidence.items() if key not in _LINE_KEYS}
+    evidence_texts = [*evidence_rows(figures, names)]
+    finding = Finding(
         id=row["id"],
         severity=row["severity"],
         action=row["action"],
@@ -243,6 +260,9 @@ def _finding(row: Mapping[str, Any], summary: Mapping[str, Any], names: RankName
         is_nvlink_assumed=is_nvlink_assumed(row),
         evidence=evidence_texts,
     )
+    line_of_python = line_text(finding.id, evidence)
+    is_line_known = HOST_LINE in evidence
+    return replace(finding, line_of_python=line_of_python, is_line_known=is_line_known)
 
 
 def _bound(
@@ -320,6 +340,8 @@ def finding_lines(finding: Finding) -> Lines:
     why = Line(f"{finding.title}.", "Why:")
     how = Line(f"{finding.advice}.", "How:")
     lines = [why, how]
+    if finding.line_of_python:
+        lines.append(Line(finding.line_of_python, "Line of Python:"))
     if bound.share:
         saving = f"at most {bound.saving} per step ({bound.share_text}){bound.assumed}."
         lines.append(Line(saving, "Saves"))
@@ -343,6 +365,36 @@ def _estimate_line(finding: Finding) -> Line:
     assumption = f", {finding.assumes}" if finding.assumes else ""
     text = f"{finding.gain}{noise}{assumption}."
     return Line(text, "Estimated saving:")
+
+
+def line_text(finding_id: str, evidence: Mapping[str, Any]) -> str:
+    """Return at which line of Python the CPU was while the GPU waited, or why it is not known.
+
+    Empty for a finding that no line explains.
+    """
+    if finding_id not in NAMING_LINES:
+        return ""
+    line = evidence.get(HOST_LINE)
+    if line is None:
+        reason = evidence.get(LINE_UNKNOWN)
+        return f"not known, because {reason}." if reason else _RECORD_LINES
+    text = f"While the GPU waited, the main thread was at {_place_text(line)}, {_steps_text(line)}."
+    innermost = evidence.get(INNERMOST_LINE)
+    if innermost is not None:
+        text += f" The innermost line was mostly {_place_text(innermost)}."
+    return text
+
+
+def _place_text(line: Mapping[str, Any]) -> str:
+    n_samples = count_text(line["n_samples"])
+    n_of_samples = count_text(line["n_of_samples"])
+    return f"{line['file']}:{line['line']} in {n_samples} of {n_of_samples} samples"
+
+
+def _steps_text(line: Mapping[str, Any]) -> str:
+    n_steps = count_text(line["n_steps"])
+    n_of_steps = count_text(line["n_of_steps"])
+    return f"in {n_steps} of {n_of_steps} steps"
 
 
 def capture_notes(run: Run) -> Iterator[Sentence]:

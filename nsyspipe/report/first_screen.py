@@ -309,6 +309,8 @@ def change_blocks(recommendations: Recommendations, step_ns: float) -> Iterator[
     reason = f"{as_clause(finding.title)}."
     lines = [Line(finding.action, tag=finding.id, style="bold")]
     lines += [Line(effect), Line(reason, "Why:")]
+    if finding.is_line_known:
+        lines.append(Line(finding.line_of_python, "Where:"))
     if refused and first.known == BOUNDED:
         lines.append(Line(f"No estimate: {refused}."))
     lines += map(Line, assumptions_of(first))

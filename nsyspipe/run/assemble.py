@@ -25,6 +25,7 @@ from nsyspipe.model.table import Flags, Int64, TableSchema, conform
 from nsyspipe.model.typed_tables import (
     CollectivesTable,
     CountersTable,
+    HostLinesTable,
     HostStepsTable,
     IdleCallsTable,
     KernelsTable,
@@ -40,6 +41,7 @@ from nsyspipe.run.captures import capture_of_windows
 from nsyspipe.run.counters import CountedRanks, counted_ranks, counters_table
 from nsyspipe.run.digests import Rank, Ranks, ReportDigest
 from nsyspipe.run.gather import Gathered
+from nsyspipe.run.host_lines import host_lines_table
 from nsyspipe.run.numbered_run import NumberedRun, number_run
 from nsyspipe.run.process import HostDigest, ProcessDigest
 from nsyspipe.run.ranks import ranks_table
@@ -96,6 +98,7 @@ _EMPTY_PROCESS_FIELDS: dict[str, Any] = {
     "phases": _EMPTY_TABLE,
     "kernels": _EMPTY_TABLE,
     "comm": CommOperations((), _EMPTY_TABLE),
+    "host_lines": None,
     "kernels_by_window": WindowSums(
         n_rows=0,
         edges=_NO_NUMBERS,
@@ -119,6 +122,7 @@ class RunTables(Struct, frozen=True):
     # `schema.KERNEL_COSTS`
     kernels: pa.Table
     idle_calls: IdleCallsTable
+    host_lines: HostLinesTable
     host_steps: HostStepsTable
     counters: CountersTable
     problems: tuple[Problem, ...]
@@ -209,6 +213,7 @@ def _tables_of_steps(
     tables = {"steps": steps.table, "collectives": collectives, "stragglers": stragglers}
     tables["kernels"] = _kernels(ranks, steps.selection)
     tables["idle_calls"] = _idle_calls(ranks, steps, is_capture=is_capture)
+    tables["host_lines"] = host_lines_table(ranks, steps.selection.steps, is_capture=is_capture)
     return tables
 
 

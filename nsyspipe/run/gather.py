@@ -159,7 +159,7 @@ def digest_report(
     Its steps are of the best family of this report, unless the run `is_decided` on `family`. None
     then means no steps.
     """
-    capture = read_capture(path, reading.comm_kernel)
+    capture = read_capture(path, reading.comm_kernel, with_lines=reading.with_lines)
     ranges = capture.ranges.table
     texts = _read_texts(ranges, reading)
     # Most memory is that of the operations, then that of the calls. Each is freed as soon as it

@@ -34,6 +34,7 @@ from nsyspipe.analysis.breakdown import (
 from nsyspipe.analysis.clock import DeviceClock, clock_of_device
 from nsyspipe.analysis.collectives import CommOperations, comm_operations, messages_of
 from nsyspipe.analysis.devices import ProcessShare, RankDevice, RankOperations, StrayDevice
+from nsyspipe.analysis.host_lines import HostLines, find_host_lines
 from nsyspipe.analysis.intervals import IntervalSet, NarrowIntervals, union, union_of
 from nsyspipe.analysis.kernels import WindowSums, comm_delays, kernels_table
 from nsyspipe.analysis.launching import device_waits, host_times
@@ -57,6 +58,7 @@ from nsyspipe.model.typed_tables import (
     BlockingCallsOfReportTable,
     BlockingCopiesOfReportTable,
     PayloadsOfReportTable,
+    PythonSamplesOfReportTable,
     RangesOfReportTable,
 )
 from nsyspipe.reader.metadata import Capture
@@ -101,6 +103,8 @@ class ProcessEvents(Struct, frozen=True):
     blocking_copies: BlockingCopiesOfReportTable | None = None
     # as `launching.device_waits` returns them, or None if calls were not recorded
     device_waits: IntervalSet | None = None
+    # `canonical.PYTHON_SAMPLES` of the process, or None if not recorded
+    python_samples: PythonSamplesOfReportTable | None = None
 
 
 class _ProcessTables(Struct, frozen=True):
@@ -112,6 +116,7 @@ class _ProcessTables(Struct, frozen=True):
     blocking_copies: BlockingCopiesOfReportTable | None
     waits: pa.Table
     calls: pa.Table | None
+    python_samples: PythonSamplesOfReportTable | None
 
 
 def process_events(capture: Capture, shares: Mapping[int, ProcessShare]) -> Iterator[ProcessEvents]:
@@ -142,9 +147,15 @@ def _tables_of_processes(capture: Capture, process_ids: Sequence[int]) -> Iterat
         blocking_copies,
         calls.waits,
         calls.all,
+        _recorded_samples(capture),
     )
     tables_by_process = [by_process(table, process_ids) for table in tables]
     return itertools.starmap(_ProcessTables, zip(*tables_by_process, strict=True))
+
+
+def _recorded_samples(capture: Capture) -> PythonSamplesOfReportTable | None:
+    samples = capture.python.samples
+    return samples if samples.num_rows else None
 
 
 def _events_of_rank(
@@ -178,6 +189,7 @@ def _events_of_rank(
         messages=messages,
         strays=share.strays,
         device_waits=waits,
+        python_samples=process.python_samples,
     )
 
 
@@ -277,6 +289,8 @@ class ProcessDigest(_Process, frozen=True):
     stretches: Stretches
     # the other threads whose ranges are phases too
     other_threads: LaunchingThreads = NO_OTHER_THREADS
+    # where the main thread was, or None if no sample is in a window
+    host_lines: HostLines | None = None
 
 
 _NO_KERNEL_LAUNCHED = "no kernel was launched in these ranges"
@@ -629,7 +643,18 @@ def _measure_rank(work: _RankWork, between: Inputs) -> dict[str, Any]:
         "of_copies_ns_by_call": measured.causes.of_copies_by_call,
         "hidden": NarrowIntervals.of(work.device.hidden),
         "stretches": stretches,
+        "host_lines": _find_host_lines(work, measured.causes),
     }
+
+
+def _find_host_lines(work: _RankWork, causes: IdleCauses) -> HostLines | None:
+    """Return the samples of the main thread in the windows, None if there are none."""
+    samples = work.events.python_samples
+    if samples is None:
+        return None
+    lines = work.capture.python.lines
+    host_lines = find_host_lines(samples, lines, work.windows, causes.times, work.offset_ns)
+    return host_lines if host_lines.window.size else None
 
 
 def _list_comm_operations(work: _RankWork) -> CommOperations:

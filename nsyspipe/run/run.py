@@ -39,6 +39,7 @@ from nsyspipe.model.typed_tables import (
     CostsTable,
     CountersTable,
     FindingsTable,
+    HostLinesTable,
     HostStepsTable,
     IdleCallsTable,
     KernelsTable,
@@ -434,6 +435,10 @@ class Run(NamedTables, ABC):
     def phase_summary(self) -> PhaseSummaryTable:
         """`schema.PHASE_SUMMARY`: the mean times of each phase, sorted by phase."""
         return self._table("phase_summary")
+
+    def host_lines(self) -> HostLinesTable:
+        """`schema.HOST_LINES`: where main threads were in Python while GPUs idled."""
+        return self._table("host_lines")
 
     def idle_calls(self) -> IdleCallsTable:
         """`schema.IDLE_CALLS`: calls that blocked CPUs while GPUs were idle, largest first."""

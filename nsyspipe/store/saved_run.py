@@ -85,6 +85,9 @@ class SavedRun(Run):
             return schema.HOST_STEPS.empty()
         if name == "counters" and self._details.n_counters is None:
             return schema.COUNTERS.empty()
+        if name == "host_lines" and not self.files.has(name):
+            # An older nsyspipe saved the run, without this table.
+            return schema.HOST_LINES.empty()
         table = self.files.table(name)
         path = self._path(name)
         if name not in _TABLES_WITH_OTHER_RANKS:

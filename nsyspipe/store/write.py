@@ -23,6 +23,7 @@ from nsyspipe.model.schema import DATASET, EVENT_TABLES, METRICS, RUN_TABLES, RU
 from nsyspipe.model.table import FLOAT, INT, SCHEMA_VERSION, TEXT, TableSchema
 from nsyspipe.model.typed_tables import RanksColumn
 from nsyspipe.nsys.find_reports import EXPORT_SUFFIX, RAW_SUFFIXES, has_reports, reports_near
+from nsyspipe.run.host_lines import without_paths
 from nsyspipe.run.run import Run
 from nsyspipe.run.work import Work
 from nsyspipe.store.commit import Locked, Staged, locked, staged_run
@@ -186,6 +187,7 @@ def save(
     names = ["timeline", *(name for name in RUN_TABLES if name in DATASET)]
     tables = {name: run.table(name) for name in dict.fromkeys(names)}
     # With the fixes as options of the commands.
+    tables["host_lines"] = without_paths(run.host_lines())
     tables["problems"] = schema.PROBLEMS.from_rows(run.problem_rows)
     tables["findings"] = schema.FINDINGS.from_rows(run.finding_rows)
     with staged_run(store, run_id) as staged:

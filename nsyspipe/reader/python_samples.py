@@ -1,0 +1,300 @@
+"""Samples of Python: at which line the main thread of each process was, and when.
+
+nsys writes each sample as a marker in an NVTX domain of its own. NVIDIA does not document the
+payload. In all known reports it has a header, three numbers, and a frame for each call, the
+innermost first. Paths and functions are strings of the report, with characters escaped as in HTML.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec import Struct, field
+from numpy.typing import NDArray
+
+from nsyspipe.analysis.attribution import filled
+from nsyspipe.model.canonical import PYTHON_LINES, PYTHON_SAMPLES
+from nsyspipe.model.names import printable
+from nsyspipe.model.problems import Problem, problem
+from nsyspipe.model.python_files import is_of_program
+from nsyspipe.model.table import Flags, Int64
+from nsyspipe.model.typed_tables import (
+    PythonLinesOfReportTable,
+    PythonSamplesOfReportTable,
+)
+from nsyspipe.reader.calls import Strings
+from nsyspipe.reader.report import NVTX, TIME_LIMIT, Report, process_of
+
+# NVTX_EVENTS.eventType
+_MARK_ROW = 34
+_HEADER_BYTES = 48
+# The number of frames in the header.
+_N_FRAMES_AT = 40
+_FRAME = np.dtype([("function", "<i8"), ("file", "<i8"), ("line", "<u4"), ("padding", "<u4")])
+# Python stops at 1000 calls, unless a program asks for more.
+MAX_FRAMES = 10_000
+# 1 kHz makes half a MB per second.
+MAX_BYTES = 256 * 2**20
+_MAX_CHARACTERS = 1000
+_BOOTSTRAP_FILE = "/threading.py"
+_BOOTSTRAP = "_bootstrap"
+_NO_CATEGORY = -1
+_NO_LINE = -1
+_COLUMNS = {"start": "int", "globalTid": "int", "domainId": "int", "category": "int"}
+
+
+class PythonSamples(Struct, frozen=True):
+    """The samples of the main threads in one report."""
+
+    # `canonical.PYTHON_SAMPLES`
+    samples: PythonSamplesOfReportTable = field(default_factory=PYTHON_SAMPLES.empty)
+    # `canonical.PYTHON_LINES`
+    lines: PythonLinesOfReportTable = field(default_factory=PYTHON_LINES.empty)
+    problems: tuple[Problem, ...] = ()
+
+
+class _Frames(Struct, frozen=True):
+    """The frames of all samples that could be decoded, innermost first."""
+
+    # The first frame of each sample, and the one after its last frame.
+    first: Int64
+    end: Int64
+    # The line of each frame, as a row of `lines`.
+    line: Int64
+    lines: PythonLinesOfReportTable
+
+
+def read_python_samples(
+    report: Report, strings: Strings, domains: Sequence[tuple[int, int]]
+) -> PythonSamples:
+    """Read the samples of Python in some domains, each with its process and number.
+
+    Without such a domain nothing is read.
+    """
+    if not domains or not report.has(NVTX, "start", "globalTid", "domainId", "eventType"):
+        return PythonSamples()
+    where = _condition(domains)
+    n_rows = report.count(NVTX, where)
+    if not n_rows:
+        return PythonSamples()
+    if not _has_frames(report, where):
+        without_lines = problem("python-samples-without-lines", n=n_rows)
+        return PythonSamples(problems=(without_lines,))
+    n_bytes = report.number(NVTX, 'total(octet_length("binaryData"))', where) or 0
+    if n_bytes > MAX_BYTES:
+        limit_mb = MAX_BYTES // 2**20
+        too_large = problem("python-samples-too-large", n=n_rows, limit_mb=limit_mb)
+        return PythonSamples(problems=(too_large,))
+    rows = report.select(NVTX, _COLUMNS | {"binaryData": "blob"}, where=where)
+    return _decode(rows, strings)
+
+
+def _condition(domains: Iterable[tuple[int, int]]) -> str:
+    """Return the SQL condition for samples in some domains."""
+    thread_bits = ~process_of(-1)
+    of_domains = []
+    for process, number in domains:
+        of_process = f"globalTid BETWEEN {process} AND {process | thread_bits}"
+        of_domains.append(f"(domainId = {number} AND {of_process})")
+    return f"eventType = {_MARK_ROW} AND ({' OR '.join(of_domains)})"
+
+
+def _has_frames(report: Report, where: str) -> bool:
+    if not report.has(NVTX, "binaryData"):
+        return False
+    return report.number(NVTX, "1", f'{where} AND length("binaryData") > 0') is not None
+
+
+class _Decoded(Struct, frozen=True):
+    """The samples whose frames have the known form, and the frames."""
+
+    # Rows of `NVTX_EVENTS`.
+    rows: pa.Table
+    frames: _Frames
+
+
+def _decode(rows: pa.Table, strings: Strings) -> PythonSamples:
+    problems = []
+    decoded = _decode_frames(rows, strings)
+    known = decoded.rows
+    frames = decoded.frames
+    n_ignored = rows.num_rows - known.num_rows
+    if n_ignored:
+        undecoded = problem("python-samples-undecoded", n=n_ignored, total=rows.num_rows)
+        problems.append(undecoded)
+    processes = process_of(known["globalTid"].to_numpy())
+    is_main = _are_of_main_thread(processes, filled(known["category"], _NO_CATEGORY), frames)
+    without_main = np.setdiff1d(processes, processes[is_main]).tolist()
+    problems += [problem("python-thread-unknown", process_id=process) for process in without_main]
+    samples = _samples_table(processes, known["start"].to_numpy(), frames, is_main)
+    return PythonSamples(samples, frames.lines, tuple(problems))
+
+
+def _decode_frames(rows: pa.Table, strings: Strings) -> _Decoded:
+    """Return the samples at possible times whose frames all have a defined file and function."""
+    starts = filled(rows["start"], TIME_LIMIT)
+    is_possible = (starts > -TIME_LIMIT) & (starts < TIME_LIMIT)
+    blobs = rows["binaryData"].combine_chunks()
+    n_frames = _count_frames(blobs)
+    is_known = is_possible & (n_frames > 0)
+    records = _read_frames(blobs, n_frames, is_known)
+    n_frames = n_frames[is_known]
+    is_defined = _are_defined(records, strings, n_frames)
+    is_frame_defined = np.repeat(is_defined, n_frames)
+    frames = _number_lines(records[is_frame_defined], n_frames[is_defined], strings)
+    is_known[is_known] = is_defined
+    known = rows.filter(pa.array(is_known))
+    return _Decoded(known, frames)
+
+
+def _blob_starts(blobs: pa.BinaryArray) -> Int64:
+    """Return where each blob starts in the data, and at last where the last one ends."""
+    starts = np.frombuffer(blobs.buffers()[1], np.int32)
+    return starts[blobs.offset : blobs.offset + len(blobs) + 1].astype(np.int64)
+
+
+def _data_of(blobs: pa.BinaryArray) -> NDArray[np.uint8]:
+    buffer = blobs.buffers()[2]
+    return np.frombuffer(buffer or b"", np.uint8)
+
+
+def _records_at(data: NDArray[np.uint8], starts: Int64, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return the record that begins at each place."""
+    if not starts.size:
+        return np.empty(0, dtype)
+    windows = np.lib.stride_tricks.sliding_window_view(data, dtype.itemsize)
+    record_bytes = np.ascontiguousarray(windows[starts])
+    return record_bytes.view(dtype)[:, 0]
+
+
+def _count_frames(blobs: pa.BinaryArray) -> Int64:
+    """Return the number of frames of each sample; 0 if its length does not fit the number."""
+    edges = _blob_starts(blobs)
+    lengths = np.diff(edges)
+    n_frames = np.zeros(len(blobs), np.int64)
+    has_header = lengths >= _HEADER_BYTES
+    places = edges[:-1][has_header] + _N_FRAMES_AT
+    n_frames[has_header] = _records_at(_data_of(blobs), places, np.dtype("<i4"))
+    is_in_limits = (n_frames > 0) & (n_frames <= MAX_FRAMES)
+    fits = lengths == _HEADER_BYTES + _FRAME.itemsize * n_frames
+    n_frames[~(is_in_limits & fits)] = 0
+    return n_frames
+
+
+def _read_frames(blobs: pa.BinaryArray, n_frames: Int64, is_known: Flags) -> NDArray[np.void]:
+    """Return the frames of the known samples, one sample after the other."""
+    counts = n_frames[is_known]
+    first_bytes = _blob_starts(blobs)[:-1][is_known] + _HEADER_BYTES
+    first = np.cumsum(counts) - counts
+    place_in_sample = np.arange(counts.sum()) - np.repeat(first, counts)
+    starts = np.repeat(first_bytes, counts) + _FRAME.itemsize * place_in_sample
+    return _records_at(_data_of(blobs), starts, _FRAME)
+
+
+def _are_defined(records: NDArray[np.void], strings: Strings, n_frames: Int64) -> Flags:
+    """Tell of which samples all frames have strings that the report defines."""
+    is_defined = np.ones(records.size, np.bool_)
+    for name in ("function", "file"):
+        ids, index = np.unique(records[name], return_inverse=True)
+        is_text = pc.is_valid(strings.lookup(ids)).to_numpy(zero_copy_only=False)
+        is_defined &= is_text[index]
+    if not n_frames.size:
+        return np.empty(0, np.bool_)
+    first = np.cumsum(n_frames) - n_frames
+    all_defined: Flags = np.logical_and.reduceat(is_defined, first)
+    return all_defined
+
+
+def _number_lines(records: NDArray[np.void], n_frames: Int64, strings: Strings) -> _Frames:
+    """Return the lines of all frames, each once, and which line each frame has."""
+    file_ids, file = np.unique(records["file"], return_inverse=True)
+    function_ids, function = np.unique(records["function"], return_inverse=True)
+    pairs, pair = np.unique(file * function_ids.size + function, return_inverse=True)
+    lines_of_pairs = (pair << 32) + records["line"].astype(np.int64)
+    distinct, line = np.unique(lines_of_pairs, return_inverse=True)
+    pair_of_line = pairs[distinct >> 32]
+    file_of_line, function_of_line = np.divmod(pair_of_line, max(function_ids.size, 1))
+    columns = _file_columns(_clean_texts(strings, file_ids), file_of_line)
+    functions = pa.array(_clean_texts(strings, function_ids), pa.string())
+    columns["function"] = functions.take(pa.array(function_of_line))
+    columns["line"] = distinct & 0xFFFFFFFF
+    end = np.cumsum(n_frames)
+    return _Frames(end - n_frames, end, line.astype(np.int64), PYTHON_LINES.table(columns))
+
+
+def _file_columns(paths: list[str], file_of_line: Int64) -> dict[str, Any]:
+    """Return the columns of `canonical.PYTHON_LINES` that the file of each line gives."""
+    is_of_program_by_file = np.array([is_of_program(path) for path in paths], np.bool_)
+    path_of_line = pa.array(paths, pa.string()).take(pa.array(file_of_line))
+    return {"path": path_of_line, "is_of_program": is_of_program_by_file[file_of_line]}
+
+
+def _clean_texts(strings: Strings, ids: Int64) -> list[str]:
+    """Return texts without escapes, control characters and excessive length."""
+    texts = strings.lookup(ids).to_pylist()
+    cut = [html.unescape((text or "")[:_MAX_CHARACTERS]) for text in texts]
+    return [printable(text) for text in cut]
+
+
+def _are_of_main_thread(processes: Int64, categories: Int64, frames: _Frames) -> Flags:
+    """Tell which samples are of the main thread of their process.
+
+    Threads differ in the category. The main thread is the only one without a sample that ends in
+    the start of a thread. Without such a thread, or with several, no sample is.
+    """
+    if not processes.size:
+        return np.empty(0, np.bool_)
+    starts_thread = _start_threads(frames)
+    _, process = np.unique(processes, return_inverse=True)
+    _, category = np.unique(categories, return_inverse=True)
+    threads, thread = np.unique(process * (category.max() + 1) + category, return_inverse=True)
+    n_bootstraps = np.bincount(thread, starts_thread, threads.size)
+    may_be_main = n_bootstraps == 0
+    process_of_thread = threads // (category.max() + 1)
+    n_candidates = np.bincount(process_of_thread, may_be_main, process.max() + 1)
+    is_main = may_be_main & (n_candidates[process_of_thread] == 1)
+    is_of_main: Flags = is_main[thread] & (categories != _NO_CATEGORY)
+    return is_of_main
+
+
+def _start_threads(frames: _Frames) -> Flags:
+    """Tell which samples have the start of a thread as their outermost frame."""
+    lines = frames.lines
+    is_file = pc.ends_with(lines["path"], _BOOTSTRAP_FILE)
+    is_function = pc.starts_with(lines["function"], _BOOTSTRAP)
+    is_bootstrap = pc.and_(is_file, is_function).to_numpy()
+    outermost = frames.line[frames.end - 1]
+    starts_thread: Flags = is_bootstrap[outermost]
+    return starts_thread
+
+
+def _samples_table(processes: Int64, times: Int64, frames: _Frames, is_main: Flags) -> pa.Table:
+    """Return `canonical.PYTHON_SAMPLES` of the samples of main threads."""
+    innermost = frames.line[frames.first]
+    in_program = _innermost_in_program(frames)
+    rows = np.flatnonzero(is_main)
+    order = np.lexsort((innermost[rows], times[rows], processes[rows]))
+    rows = rows[order]
+    columns = {
+        "process_id": processes[rows],
+        "time_ns": times[rows],
+        "innermost": innermost[rows],
+        "in_program": in_program[rows],
+    }
+    return PYTHON_SAMPLES.table(columns)
+
+
+def _innermost_in_program(frames: _Frames) -> Int64:
+    """Return the innermost line of the user's program of each sample; -1 for none."""
+    is_of_program_by_line = frames.lines["is_of_program"].to_numpy()
+    places = np.flatnonzero(is_of_program_by_line[frames.line])
+    next_place = np.searchsorted(places, frames.first)
+    place = np.append(places, -1)[next_place]
+    has_place = (place >= 0) & (place < frames.end)
+    line_at_place = np.append(frames.line, _NO_LINE)[place]
+    return np.where(has_place, line_at_place, _NO_LINE)

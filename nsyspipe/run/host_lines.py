@@ -1,0 +1,89 @@
+"""The table of lines of Python of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from nsyspipe.analysis.host_lines import HOST_CAUSES, HostLines, count_lines
+from nsyspipe.model import schema
+from nsyspipe.model.python_files import short_names
+from nsyspipe.model.table import Int64
+from nsyspipe.model.typed_tables import HostLinesTable
+from nsyspipe.run.digests import Rank, Ranks
+from nsyspipe.run.process import ProcessDigest
+
+# Values of the column `frame`.
+INNERMOST = "innermost"
+IN_PROGRAM = "program"
+
+
+def host_lines_table(
+    ranks: Ranks, summary_steps: Sequence[int] | Int64, *, is_capture: bool
+) -> pa.Table:
+    """Return `schema.HOST_LINES`: where main threads were in the summary steps."""
+    if is_capture:
+        return schema.HOST_LINES.empty()
+    samples_of_ranks: list[tuple[int, HostLines]] = []
+    for rank in ranks:
+        samples = _in_summary_steps(rank, summary_steps)
+        if samples is not None:
+            samples_of_ranks.append((rank.number, samples))
+    if not samples_of_ranks:
+        return schema.HOST_LINES.empty()
+    tables = []
+    for number, samples in sorted(samples_of_ranks, key=lambda row: row[0]):
+        tables.append(_lines_of_frame(number, samples, INNERMOST, samples.innermost))
+        tables.append(_lines_of_frame(number, samples, IN_PROGRAM, samples.in_program))
+    table = pa.concat_tables(tables)
+    names = short_names(table["path"].unique().to_pylist())
+    files = [names[path] for path in table["path"].to_pylist()]
+    place = table.schema.get_field_index("file")
+    return table.set_column(place, table.schema.field(place), pa.array(files, pa.string()))
+
+
+def without_paths(table: HostLinesTable) -> pa.Table:
+    """Return the lines without whole paths, which reveal people and projects."""
+    place = table.schema.get_field_index("path")
+    field = table.schema.field(place)
+    return table.set_column(place, field, pa.nulls(table.num_rows, field.type))
+
+
+def _in_summary_steps(
+    rank: Rank[ProcessDigest], summary_steps: Sequence[int] | Int64
+) -> HostLines | None:
+    """Return the samples of a rank in the summary steps; None without samples."""
+    samples = rank.process.host_lines
+    if samples is None:
+        return None
+    member_of_window = rank.process.windows["member"].to_numpy()
+    step_of_window = rank.steps[member_of_window]
+    is_in_summary = np.isin(step_of_window, summary_steps)
+    chosen = samples.chosen(is_in_summary[samples.window])
+    return chosen if chosen.window.size else None
+
+
+def _lines_of_frame(number: int, samples: HostLines, frame: str, line: Int64) -> pa.Table:
+    """Return the rows of one rank and one kind of line, with whole paths as files."""
+    counts = count_lines(samples, line)
+    n_rows = counts.line.size
+    lines = samples.lines.take(pa.array(counts.line))
+    columns: dict[str, Any] = {name: lines[name] for name in ("path", "line", "function")}
+    columns["rank"] = np.full(n_rows, number)
+    columns["frame"] = pa.repeat(frame, n_rows)
+    columns["file"] = lines["path"]
+    columns["n_samples"] = counts.n_samples
+    of_idle_time = {
+        "n_idle_samples": counts.n_idle_samples,
+        "n_idle_steps": counts.n_idle_windows,
+    }
+    for code, cause in enumerate(HOST_CAUSES):
+        of_idle_time[f"n_{cause}_samples"] = counts.n_samples_by_cause[code]
+        of_idle_time[f"n_{cause}_steps"] = counts.n_windows_by_cause[code]
+    unknown = pa.nulls(n_rows, pa.int64())
+    for name, values in of_idle_time.items():
+        columns[name] = pa.array(values) if samples.is_cause_known else unknown
+    return schema.HOST_LINES.table(columns)

@@ -1,0 +1,46 @@
+"""Samples of Python as nsys writes them, planted in built reports."""
+
+import struct
+from typing import NamedTuple
+
+from tests.build.trace import NVTX, TraceBuilder
+
+DOMAIN = 9
+HEADER = struct.pack("<QIIQQ", 1, 3, 1, 0, 32)
+SITE = "/opt/venv/lib/python3.12/site-packages"
+BOOTSTRAP = ("_bootstrap", "/usr/lib/python3.12/threading.py", 1030)
+
+
+class Frame(NamedTuple):
+    function: str
+    file: str
+    line: int
+
+
+def payload(frames, *, n_frames=None) -> bytes:
+    """Return a payload with frames of (function ID, file ID, line); `n_frames` is what it claims."""
+    claimed = len(frames) if n_frames is None else n_frames
+    rows = [struct.pack("<QQII", function, file, line, 0) for function, file, line in frames]
+    return HEADER + struct.pack("<iiii", 1, 1, claimed, 0) + b"".join(rows)
+
+
+def with_domain(builder: TraceBuilder) -> TraceBuilder:
+    return builder.domain("Python Backtrace", DOMAIN)
+
+
+def sample(builder: TraceBuilder, at, *frames, category=1, blob=None) -> TraceBuilder:
+    """Add a sample with frames, the innermost first, or with a payload as it is."""
+    ids = [
+        (builder.string(frame[0]), builder.string(frame[1]), frame[2])
+        for frame in map(tuple, frames)
+    ]
+    return builder.add(
+        NVTX,
+        start=at,
+        end=None,
+        eventType=34,
+        globalTid=builder.global_tid(),
+        domainId=DOMAIN,
+        category=category,
+        binaryData=payload(ids) if blob is None else blob,
+    )

@@ -1,0 +1,131 @@
+"""The line of Python of a finding: each limit, and the rank and cause that samples are of."""
+
+import pytest
+
+from nsyspipe.findings.host_lines import (
+    HOST_LINE,
+    INNERMOST_LINE,
+    LINE_UNKNOWN,
+    NO_MAIN_LINE,
+    NOT_WHY_LATE,
+    TOO_FEW,
+    line_figures,
+)
+from nsyspipe.findings.model import Evidence, Finding
+from nsyspipe.model import schema
+
+N_STEPS = 4
+
+
+def lines(*rows):
+    """Build `schema.HOST_LINES` from (rank, frame, file, samples, steps) of all causes alike."""
+    filled = []
+    for rank, frame, file, n_samples, n_steps in rows:
+        row = {"rank": rank, "frame": frame, "file": file, "line": 1, "function": "f"}
+        for column in schema.HOST_LINES.names:
+            if column.endswith("_samples"):
+                row[column] = n_samples
+            elif column.endswith("_steps"):
+                row[column] = n_steps
+        filled.append(row)
+    return schema.HOST_LINES.from_rows(filled)
+
+
+def steps(n_ranks=1, idle=(100,)):
+    rows = []
+    for rank in range(n_ranks):
+        for step in range(N_STEPS):
+            row = dict.fromkeys(schema.STEPS.names)
+            row |= {"rank": rank, "step": step, "idle_input_ns": idle[rank]}
+            row |= {"idle_launch_ns": 0, "idle_blocked_ns": 0}
+            rows.append(row)
+    return schema.STEPS.arrow.empty_table().from_pylist(rows)
+
+
+def figures(rows, name="launch-bound", n_ranks=1, idle=(100, 0), **evidence):
+    table = steps(n_ranks, idle)
+    seen = Evidence(
+        n_ranks=n_ranks,
+        world_size=n_ranks,
+        summary={},
+        steps=table,
+        all_steps=table,
+        phases=schema.PHASES.empty(),
+        all_collectives=schema.COLLECTIVES.empty(),
+        stragglers=schema.STRAGGLERS.empty(),
+        kernels=schema.KERNEL_COSTS.empty(),
+        host_lines=rows,
+    )
+    return line_figures(seen, name, Finding("", "", "", None, evidence))
+
+
+def both(file, n_samples, n_steps, rank=0):
+    return [(rank, frame, file, n_samples, n_steps) for frame in ("innermost", "program")]
+
+
+def test_four_samples_are_too_few_and_five_are_enough():
+    assert figures(lines(*both("a.py", 4, 4))) == {LINE_UNKNOWN: TOO_FEW}
+    assert figures(lines(*both("a.py", 5, 4)))[HOST_LINE]["n_samples"] == 5
+
+
+def test_a_line_needs_half_of_the_samples():
+    half = lines(*both("a.py", 10, 4), *both("b.py", 5, 4), *both("c.py", 5, 4))
+    less = lines(*both("a.py", 9, 4), *both("b.py", 6, 4), *both("c.py", 5, 4))
+    assert figures(half)[HOST_LINE]["file"] == "a.py"
+    assert figures(less) == {LINE_UNKNOWN: NO_MAIN_LINE}
+
+
+def test_a_line_needs_half_of_the_steps():
+    assert figures(lines(*both("a.py", 10, 2)))[HOST_LINE]["n_steps"] == 2
+    assert figures(lines(*both("a.py", 10, 1))) == {LINE_UNKNOWN: NO_MAIN_LINE}
+
+
+def test_the_innermost_line_of_all_stands_beside_the_line_of_the_program():
+    rows = lines((0, "innermost", "torch/a.py", 10, 4), (0, "program", "train.py", 10, 4))
+    found = figures(rows)
+    assert found[HOST_LINE]["file"] == "train.py"
+    assert found[INNERMOST_LINE]["file"] == "torch/a.py"
+
+
+def test_without_a_line_of_the_program_the_innermost_line_is_named():
+    found = figures(lines((0, "innermost", "torch/a.py", 10, 4)))
+    assert found[HOST_LINE]["file"] == "torch/a.py"
+    assert INNERMOST_LINE not in found
+
+
+def test_only_samples_of_the_rank_of_the_finding_count():
+    rows = lines(*both("a.py", 10, 4, rank=0), *both("b.py", 10, 4, rank=1))
+    assert figures(rows, n_ranks=2, rank=1)[HOST_LINE]["file"] == "b.py"
+    assert figures(rows, n_ranks=2, rank=None) == {
+        HOST_LINE: {
+            "file": "a.py",
+            "line": 1,
+            "function": "f",
+            "n_samples": 10,
+            "n_steps": 4,
+            "n_of_samples": 20,
+            "n_of_steps": 8,
+        }
+    }
+
+
+@pytest.mark.parametrize(("lateness", "is_named"), [(200, True), (201, False)])
+def test_a_straggler_is_late_by_idling_if_that_is_half_of_its_delays(lateness, is_named):
+    rows = lines(*both("a.py", 10, 4))
+    found = figures(rows, "straggler", 2, (100, 0), rank=0, lateness_ns_per_step=lateness)
+    if is_named:
+        assert found[HOST_LINE]["file"] == "a.py"
+    else:
+        assert found == {LINE_UNKNOWN: NOT_WHY_LATE}
+
+
+def test_samples_without_known_causes_name_no_line():
+    rows = lines(*both("a.py", 10, 4))
+    column = rows.column_names.index("n_idle_samples")
+    unknown = rows.set_column(column, "n_idle_samples", [[None] * rows.num_rows])
+    assert figures(unknown.cast(schema.HOST_LINES.arrow)) == {}
+
+
+@pytest.mark.parametrize("name", ["comm-bound", "grad-copy"])
+def test_findings_that_no_line_explains_name_none(name):
+    assert figures(lines(*both("a.py", 10, 4)), name) == {}

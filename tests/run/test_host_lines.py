@@ -1,0 +1,100 @@
+"""Lines of Python of a run: built reports with a planted line, saved, left out and redacted."""
+
+import json
+
+import pyarrow.compute as pc
+
+import nsyspipe
+from nsyspipe.redact.redact import redact
+from nsyspipe.report.export import document
+from nsyspipe.store.write import save
+from tests.build.python_samples import SITE, sample, with_domain
+from tests.build.tools import run_of
+from tests.build.trace import TraceBuilder, steady_rank
+
+VERSION = "3.20.3 2025.3.2"
+SLOW = ("parse", "/home/secret/job/data/slow.py", 64)
+TRAIN = ("<module>", "/home/secret/job/train.py", 60)
+LINEAR = ("forward", f"{SITE}/torch/nn/modules/linear.py", 134)
+
+
+def planted(rank=0, world_size=1) -> TraceBuilder:
+    """Return `steady_rank` whose host is at slow.py:64 while the GPU idles, at train.py:60 else.
+
+    In each step from 1000 i, the GPU works in [100, 350), and idles for its host in the rest.
+    """
+    builder = with_domain(steady_rank(rank, 6, world_size=world_size, version=VERSION))
+    for step in range(6):
+        at = 1000 * step
+        for later in (400, 500, 600, 700):
+            sample(builder, at + later, SLOW, TRAIN)
+        for later in (110, 120, 130, 140, 150, 160):
+            sample(builder, at + later, LINEAR, TRAIN)
+    return builder
+
+
+def rows(run, frame):
+    table = run.host_lines()
+    return table.filter(pc.equal(table["frame"], frame)).to_pylist()
+
+
+def test_the_line_at_which_the_host_was_in_idle_time_comes_first(tmp_path):
+    run = run_of(tmp_path, planted(), jobs=1)
+    first, second = rows(run, "program")
+    (n_steps,) = run.summary()["n_summary_steps"].to_pylist()
+    assert (first["file"], first["line"]) == ("data/slow.py", 64)
+    assert (first["n_samples"], first["n_idle_samples"]) == (4 * n_steps, 4 * n_steps)
+    assert first["n_idle_steps"] == n_steps
+    assert (second["file"], second["line"]) == ("train.py", 60)
+    assert (second["n_samples"], second["n_idle_samples"]) == (6 * n_steps, 0)
+    assert rows(run, "innermost")[1]["file"] == "torch/nn/modules/linear.py"
+
+
+def test_a_finding_names_the_line(tmp_path):
+    run = run_of(tmp_path, planted(), jobs=1)
+    lines = {}
+    for row in run.finding_rows:
+        lines[row["id"]] = json.loads(row["evidence"]).get("host_line")
+    line = lines["launch-bound"]
+    (n_steps,) = run.summary()["n_summary_steps"].to_pylist()
+    assert (line["file"], line["line"], line["function"]) == ("data/slow.py", 64, "parse")
+    assert (line["n_samples"], line["n_of_samples"]) == (4 * n_steps, 4 * n_steps)
+    assert (line["n_steps"], line["n_of_steps"]) == (n_steps, n_steps)
+
+
+def test_only_the_json_of_reports_has_whole_paths(tmp_path):
+    run = run_of(tmp_path, planted(), jobs=1)
+    assert document(run)["host_lines"][0]["path"] == SLOW[1]
+    save(run, tmp_path / "store")
+    for path in (tmp_path / "store").rglob("*"):
+        assert path.is_dir() or b"secret" not in path.read_bytes()
+    saved = nsyspipe.load(tmp_path / "store")
+    assert saved.host_lines().drop_columns("path") == run.host_lines().drop_columns("path")
+    assert saved.host_lines()["path"].null_count == saved.host_lines().num_rows
+
+
+def test_lines_can_be_left_out(tmp_path):
+    run = run_of(tmp_path, planted(), jobs=1, lines=False)
+    assert run.host_lines().num_rows == 0
+    text = json.dumps(document(run))
+    assert "slow.py" not in text
+    assert "host_line_unknown" not in text
+
+
+def test_a_redacted_copy_has_no_path_and_no_function(tmp_path):
+    path = planted().write(tmp_path / "a_0.sqlite")
+    copy = tmp_path / "copy.sqlite"
+    redact(str(path), copy)
+    content = copy.read_bytes()
+    assert not [word for word in (b"secret", b"slow", b"linear.py", b"parse") if word in content]
+    assert nsyspipe.load(copy, jobs=1).host_lines().num_rows == 0
+
+
+def test_a_report_without_samples_has_no_lines(tmp_path):
+    assert run_of(tmp_path, steady_rank(0, world_size=1), jobs=1).host_lines().num_rows == 0
+
+
+def test_lines_of_several_ranks_are_apart(tmp_path):
+    run = run_of(tmp_path, planted(0, 2), planted(1, 2), jobs=1)
+    by_rank = [row["rank"] for row in rows(run, "program")]
+    assert by_rank == [0, 0, 1, 1]
