@@ -44,36 +44,46 @@ class Message:
 def messages_in(path: Path) -> Iterator[Message]:
     """Yield the texts of a module that read as English, without docstrings and what runs in the module alone."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    left_out = {id(node) for node in _texts_of_developers(tree)}
-    for node in _outermost_texts(tree):
-        if id(node) in left_out:
-            continue
+    for node in _texts_of_users(tree):
         text = " ".join(_text_of(node).split())
         if len(_WORD.findall(text)) >= LEAST_WORDS and not _TECHNICAL.search(_text_of(node)):
             yield Message(path, node.lineno, text)
 
 
-def _texts_of_developers(tree: ast.AST) -> Iterator[ast.AST]:
-    """Yield docstrings, and the messages of errors that only a bug raises."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            yield node.value
-        if isinstance(node, ast.Assert) and node.msg is not None:
-            yield node.msg
+def _texts_of_users(node: ast.AST) -> Iterator[ast.expr]:
+    """Yield string constants and f-strings, but no part of an f-string as a text of its own.
 
-
-def _outermost_texts(node: ast.AST) -> Iterator[ast.expr]:
-    """Yield string constants and f-strings, but no part of an f-string as a text of its own."""
-    if isinstance(node, ast.JoinedStr) or (
-        isinstance(node, ast.Constant) and isinstance(node.value, str)
-    ):
+    Docstrings are left out, and the messages of errors that only a bug raises.
+    """
+    if isinstance(node, ast.JoinedStr):
         yield node
-        for value in node.values if isinstance(node, ast.JoinedStr) else ():
-            if isinstance(value, ast.FormattedValue):
-                yield from _outermost_texts(value.value)
+        yield from _texts_filled_in(node)
         return
+    if isinstance(node, ast.Constant):
+        if isinstance(node.value, str):
+            yield node
+        return
+    of_developers = _text_of_developers(node)
     for child in ast.iter_child_nodes(node):
-        yield from _outermost_texts(child)
+        if child is not of_developers:
+            yield from _texts_of_users(child)
+        elif isinstance(child, ast.JoinedStr):
+            yield from _texts_filled_in(child)
+        elif not isinstance(child, ast.Constant):
+            yield from _texts_of_users(child)
+
+
+def _texts_filled_in(node: ast.JoinedStr) -> Iterator[ast.expr]:
+    for value in node.values:
+        if isinstance(value, ast.FormattedValue):
+            yield from _texts_of_users(value.value)
+
+
+def _text_of_developers(node: ast.AST) -> ast.expr | None:
+    """Return the docstring, or the message of an error that only a bug raises, that a statement has."""
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+        return node.value
+    return node.msg if isinstance(node, ast.Assert) else None
 
 
 def _text_of(node: ast.AST) -> str:
