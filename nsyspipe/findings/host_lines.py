@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from nsyspipe.analysis.host_lines import MIN_SAMPLES
 from nsyspipe.findings.model import Evidence, Finding, select_rows
+from nsyspipe.model.python_files import NOT_SEEN
 
 # What the samples of a finding are of: a middle part of names of columns in `schema.HOST_LINES`.
 _CAUSE_OF_FINDING = {
@@ -36,6 +37,7 @@ INNERMOST_LINE = "innermost_line"
 LINE_UNKNOWN = "host_line_unknown"
 TOO_FEW = "too few samples"
 NO_MAIN_LINE = "no line has most of the samples"
+NOT_SEEN_IN_TIME = "a call in C held Python's lock (GIL), so no sample could be taken"
 NOT_WHY_LATE = "the rank is not late because its GPU is idle"
 
 
@@ -114,6 +116,8 @@ def _figures_of_rows(
         line = innermost
     if line is None or not _is_main(line, n_samples, n_steps):
         return {LINE_UNKNOWN: NO_MAIN_LINE}
+    if line.file == NOT_SEEN:
+        return {LINE_UNKNOWN: NOT_SEEN_IN_TIME}
     totals = {"n_of_samples": n_samples, "n_of_steps": n_steps}
     figures: dict[str, Any] = {HOST_LINE: line._asdict() | totals}
     if innermost is not None and innermost[:3] != line[:3]:

@@ -21,7 +21,7 @@ from nsyspipe.analysis.attribution import filled
 from nsyspipe.model.canonical import PYTHON_LINES, PYTHON_SAMPLES
 from nsyspipe.model.names import printable
 from nsyspipe.model.problems import Problem, problem
-from nsyspipe.model.python_files import is_of_program
+from nsyspipe.model.python_files import NOT_SEEN, is_of_program
 from nsyspipe.model.table import Flags, Int64
 from nsyspipe.model.typed_tables import (
     PythonLinesOfReportTable,
@@ -33,6 +33,11 @@ from nsyspipe.reader.report import NVTX, TIME_LIMIT, Report, process_of
 # NVTX_EVENTS.eventType
 _MARK_ROW = 34
 _HEADER_BYTES = 48
+# The state of the thread in the header. NVIDIA does not document it. In all captures with a call in C
+# that holds Python's lock (GIL), samples of that time have this state, times that are exactly one
+# period apart, and often the frames of a later line.
+_STATE_AT = 32
+_LATE_STATE = 3
 # The number of frames in the header.
 _N_FRAMES_AT = 40
 _FRAME = np.dtype([("function", "<i8"), ("file", "<i8"), ("line", "<u4"), ("padding", "<u4")])
@@ -131,8 +136,23 @@ def _decode(rows: pa.Table, strings: Strings) -> PythonSamples:
     is_main = _are_of_main_thread(processes, filled(known["category"], _NO_CATEGORY), frames)
     without_main = np.setdiff1d(processes, processes[is_main]).tolist()
     problems += [problem("python-thread-unknown", process_id=process) for process in without_main]
-    samples = _samples_table(processes, known["start"].to_numpy(), frames, is_main)
-    return PythonSamples(samples, frames.lines, tuple(problems))
+    is_seen = _are_seen(known["binaryData"].combine_chunks())
+    samples = _samples_table(processes, known["start"].to_numpy(), frames, is_main, is_seen)
+    lines = pa.concat_tables([frames.lines, _unseen_line()])
+    return PythonSamples(samples, lines, tuple(problems))
+
+
+def _are_seen(blobs: pa.BinaryArray) -> Flags:
+    """Tell which samples were taken in time, so that their frames are those of that time."""
+    places = _blob_starts(blobs)[:-1] + _STATE_AT
+    is_seen: Flags = _records_at(_data_of(blobs), places, np.dtype("<i4")) != _LATE_STATE
+    return is_seen
+
+
+def _unseen_line() -> pa.Table:
+    """Return the row of `canonical.PYTHON_LINES` of samples that were not taken in time."""
+    unseen = {"path": [NOT_SEEN], "line": [0], "function": [""], "is_of_program": [False]}
+    return PYTHON_LINES.table(unseen)
 
 
 def _decode_frames(rows: pa.Table, strings: Strings) -> _Decoded:
@@ -273,10 +293,16 @@ def _start_threads(frames: _Frames) -> Flags:
     return starts_thread
 
 
-def _samples_table(processes: Int64, times: Int64, frames: _Frames, is_main: Flags) -> pa.Table:
-    """Return `canonical.PYTHON_SAMPLES` of the samples of main threads."""
-    innermost = frames.line[frames.first]
-    in_program = _innermost_in_program(frames)
+def _samples_table(
+    processes: Int64, times: Int64, frames: _Frames, is_main: Flags, is_seen: Flags
+) -> pa.Table:
+    """Return `canonical.PYTHON_SAMPLES` of the samples of main threads.
+
+    Samples that were not taken in time have the line behind all others.
+    """
+    unseen_line = frames.lines.num_rows
+    innermost = np.where(is_seen, frames.line[frames.first], unseen_line)
+    in_program = np.where(is_seen, _innermost_in_program(frames), _NO_LINE)
     rows = np.flatnonzero(is_main)
     order = np.lexsort((innermost[rows], times[rows], processes[rows]))
     rows = rows[order]

@@ -6,6 +6,8 @@ from typing import NamedTuple
 from tests.build.trace import NVTX, TraceBuilder
 
 DOMAIN = 9
+# States of a thread: the second while a call in C holds Python's lock (GIL).
+SEEN, HELD = 1, 3
 HEADER = struct.pack("<QIIQQ", 1, 3, 1, 0, 32)
 SITE = "/opt/venv/lib/python3.12/site-packages"
 BOOTSTRAP = ("_bootstrap", "/usr/lib/python3.12/threading.py", 1030)
@@ -17,18 +19,18 @@ class Frame(NamedTuple):
     line: int
 
 
-def payload(frames, *, n_frames=None) -> bytes:
+def payload(frames, *, n_frames=None, state=SEEN) -> bytes:
     """Return a payload with frames of (function ID, file ID, line); `n_frames` is what it claims."""
     claimed = len(frames) if n_frames is None else n_frames
     rows = [struct.pack("<QQII", function, file, line, 0) for function, file, line in frames]
-    return HEADER + struct.pack("<iiii", 1, 1, claimed, 0) + b"".join(rows)
+    return HEADER + struct.pack("<iiii", state, 1, claimed, 0) + b"".join(rows)
 
 
 def with_domain(builder: TraceBuilder) -> TraceBuilder:
     return builder.domain("Python Backtrace", DOMAIN)
 
 
-def sample(builder: TraceBuilder, at, *frames, category=1, blob=None) -> TraceBuilder:
+def sample(builder: TraceBuilder, at, *frames, category=1, blob=None, state=SEEN) -> TraceBuilder:
     """Add a sample with frames, the innermost first, or with a payload as it is."""
     ids = [
         (builder.string(frame[0]), builder.string(frame[1]), frame[2])
@@ -42,5 +44,5 @@ def sample(builder: TraceBuilder, at, *frames, category=1, blob=None) -> TraceBu
         globalTid=builder.global_tid(),
         domainId=DOMAIN,
         category=category,
-        binaryData=payload(ids) if blob is None else blob,
+        binaryData=payload(ids, state=state) if blob is None else blob,
     )

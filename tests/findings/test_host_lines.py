@@ -7,12 +7,14 @@ from nsyspipe.findings.host_lines import (
     INNERMOST_LINE,
     LINE_UNKNOWN,
     NO_MAIN_LINE,
+    NOT_SEEN_IN_TIME,
     NOT_WHY_LATE,
     TOO_FEW,
     line_figures,
 )
 from nsyspipe.findings.model import Evidence, Finding
 from nsyspipe.model import schema
+from nsyspipe.model.python_files import NOT_SEEN
 
 N_STEPS = 4
 
@@ -73,6 +75,13 @@ def test_a_line_needs_half_of_the_samples():
     less = lines(*both("a.py", 9, 4), *both("b.py", 6, 4), *both("c.py", 5, 4))
     assert figures(half)[HOST_LINE]["file"] == "a.py"
     assert figures(less) == {LINE_UNKNOWN: NO_MAIN_LINE}
+
+
+@pytest.mark.parametrize(("n_unseen", "reason"), [(10, NOT_SEEN_IN_TIME), (9, NO_MAIN_LINE)])
+def test_samples_that_were_not_taken_in_time_name_no_line(n_unseen, reason):
+    unseen = (0, "innermost", NOT_SEEN, n_unseen, 4)
+    others = [*both("a.py", 9, 4), *both("b.py", 19 - 9 - n_unseen, 4)]
+    assert figures(lines(unseen, *others)) == {LINE_UNKNOWN: reason}
 
 
 def test_a_line_needs_half_of_the_steps():

@@ -3,11 +3,12 @@
 import pytest
 
 from nsyspipe.model.problems import CATALOGUE
+from nsyspipe.model.python_files import NOT_SEEN
 from nsyspipe.reader.calls import read_strings
 from nsyspipe.reader.python_samples import MAX_FRAMES, PythonSamples, read_python_samples
 from nsyspipe.reader.ranges import read_ranges
 from nsyspipe.reader.report import open_report
-from tests.build.python_samples import BOOTSTRAP, HEADER, SITE, payload, sample, with_domain
+from tests.build.python_samples import BOOTSTRAP, HEADER, HELD, SITE, payload, sample, with_domain
 from tests.build.trace import TraceBuilder, steady_rank
 
 VERSION = "3.20.3 2025.3.2"
@@ -49,6 +50,14 @@ def test_each_sample_has_its_innermost_line_and_that_of_the_program(tmp_path):
     assert codes(found) == []
 
 
+def test_a_sample_that_was_not_taken_in_time_shows_no_line(tmp_path):
+    builder = sample(a_rank(), 300, READ, MAIN)
+    sample(builder, 400, READ, MAIN, state=HELD)
+    found = read(tmp_path, builder)
+    assert places(found, "innermost") == [READ[1:], (NOT_SEEN, 0)]
+    assert places(found, "in_program") == [MAIN[1:], None]
+
+
 def test_only_samples_of_the_main_thread_are_read(tmp_path):
     builder = sample(a_rank(), 400, MAIN, category=2)
     sample(builder, 400, ("spin", "/home/me/job/train.py", 52), BOOTSTRAP, category=1)
@@ -70,7 +79,7 @@ def test_no_sample_is_read_if_the_main_thread_is_not_known(tmp_path, threads):
 def test_texts_have_no_escapes_and_no_control_characters(tmp_path):
     frame = ("&lt;lambda&gt;", "/home/me/\x1b[31m&amp;job.py", 7)
     found = read(tmp_path, sample(a_rank(), 400, frame))
-    (line,) = found.lines.to_pylist()
+    line = found.lines.to_pylist()[0]
     assert line["function"] == "<lambda>"
     assert line["path"] == "/home/me/\N{REPLACEMENT CHARACTER}[31m&job.py"
 
