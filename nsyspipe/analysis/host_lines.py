@@ -70,14 +70,11 @@ class HostLines(Struct, frozen=True):
 
     def chosen(self, is_chosen: Flags) -> HostLines:
         """Return some of the samples."""
-        return HostLines(
-            lines=self.lines,
-            window=self.window[is_chosen],
-            cause=self.cause[is_chosen],
-            innermost=self.innermost[is_chosen],
-            in_program=self.in_program[is_chosen],
-            is_cause_known=self.is_cause_known,
-        )
+        window = self.window[is_chosen]
+        cause = self.cause[is_chosen]
+        innermost = self.innermost[is_chosen]
+        in_program = self.in_program[is_chosen]
+        return HostLines(self.lines, window, cause, innermost, in_program, self.is_cause_known)
 
 
 class LineCounts(Struct, frozen=True):
@@ -117,12 +114,14 @@ def find_host_lines(
     causes = np.full(times.size, _NO_CAUSE)
     if idle is not None and is_cause_known:
         causes = idle.causes_at(times)
+    innermost = samples["innermost"].to_numpy()
+    in_program = samples["in_program"].to_numpy()
     return HostLines(
         lines=lines,
         window=window[is_inside],
         cause=causes,
-        innermost=samples["innermost"].to_numpy()[is_inside],
-        in_program=samples["in_program"].to_numpy()[is_inside],
+        innermost=innermost[is_inside],
+        in_program=in_program[is_inside],
         is_cause_known=is_cause_known,
     )
 
@@ -141,13 +140,15 @@ def join_host_lines(parts: Sequence[HostLines], windows_before: Sequence[int]) -
         lines_before += part.lines.num_rows
     lines = pa.concat_tables([part.lines for part in parts])
     cause = np.concatenate([part.cause for part in parts])
+    window = np.concatenate(windows)
+    is_cause_known = all(part.is_cause_known for part in parts)
     return HostLines(
         lines=lines,
-        window=np.concatenate(windows),
+        window=window,
         cause=cause,
         innermost=np.concatenate(innermost),
         in_program=np.concatenate(in_program),
-        is_cause_known=all(part.is_cause_known for part in parts),
+        is_cause_known=is_cause_known,
     )
 
 

@@ -112,7 +112,8 @@ def _figures_of_rows(
         return {LINE_UNKNOWN: TOO_FEW}
     innermost = _main_line(rows, _INNERMOST, cause)
     line = _main_line(rows, _PROGRAM, cause)
-    if line is None or not _is_main(line, n_samples, n_steps):
+    has_line_of_program = line is not None and _is_main(line, n_samples, n_steps)
+    if not has_line_of_program:
         line = innermost
     if line is None or not _is_main(line, n_samples, n_steps):
         return {LINE_UNKNOWN: NO_MAIN_LINE}

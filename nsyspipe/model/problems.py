@@ -479,8 +479,8 @@ _KINDS = (
         code="work-differs",
         severity="warning",
         message=(
-            "the sidecars have different {what} per step ({values}), but this is a number of the whole "
-            "job. {what} per second are not available"
+            "the sidecars have different {what} per step ({values}), but this is a number of the "
+            "whole job. {what} per second are not available"
         ),
         fix="pass {option} N",
     ),

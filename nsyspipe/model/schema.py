@@ -571,7 +571,7 @@ HOST_LINES = DescribedTable(
         text(
             "file",
             "File of the line. Files of the program are relative to the longest folder that they "
-            "have in common. Other files begin with their package. <not seen> stands for samples "
+            "have in common. Other files begin with their package. <not seen> means samples "
             "that could not be taken in time, because a call in C held Python's lock (GIL).",
             source=_SAMPLES,
         ),

@@ -1,4 +1,4 @@
-"""What a step works on, as the user says it: tokens, samples, FLOPs, and their datatype."""
+"""What a user states about the work of a step: tokens, samples, FLOPs, and their datatype."""
 
 import re
 from collections.abc import Mapping

@@ -100,8 +100,10 @@ def read_counters(report: Report, facts: ReportFacts) -> Counters:
     """Read the counters of the GPUs of a report. There are none if nsys did not count."""
     if not report.has(GPU_METRICS, "timestamp", "typeId", "metricId", "value"):
         return NO_COUNTERS
-    memory = machine_memory()
     n_rows = report.number(GPU_METRICS, "max(rowid)") or 0
+    if not n_rows:
+        return NO_COUNTERS
+    memory = machine_memory()
     if memory and n_rows * _ROW_BYTES > memory // _MEMORY_SHARE:
         return Counters(problems=(problem("too-many-counters", n=n_rows),))
     try:

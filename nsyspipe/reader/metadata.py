@@ -124,15 +124,8 @@ def read_capture(
         counters = read_counters(report, facts)
     problems += _problems_of_absence(recorded)
     problems += counters.problems
-    counts = {
-        "dropped-operations": operations.n_dropped,
-        "dropped-ranges": ranges.n_dropped,
-        "memset-calls-only": n_memset_calls,
-        "undecoded-payload": payloads.n_undecoded,
-        "copies-of-unknown-communicators": called.n_assumed,
-        "copies-in-nccl-calls": called.n_left,
-    }
-    problems += _problems_of_counts(counts)
+    problems += _problems_of_counts(_dropped(operations, ranges))
+    problems += _problems_of_counts(_unassigned(payloads, called, n_memset_calls))
     problems += python.problems
     return Capture(
         facts=facts,
@@ -148,6 +141,21 @@ def read_capture(
         launches_without_kernels=without_kernels,
         problems=tuple(problems),
     )
+
+
+def _dropped(operations: Operations, ranges: Ranges) -> dict[str, int]:
+    """Return how many rows were left out, by the code of the problem."""
+    return {"dropped-operations": operations.n_dropped, "dropped-ranges": ranges.n_dropped}
+
+
+def _unassigned(payloads: Payloads, called: Called, n_memset_calls: int) -> dict[str, int]:
+    """Return how much could not be assigned, by the code of the problem."""
+    return {
+        "memset-calls-only": n_memset_calls,
+        "undecoded-payload": payloads.n_undecoded,
+        "copies-of-unknown-communicators": called.n_assumed,
+        "copies-in-nccl-calls": called.n_left,
+    }
 
 
 def _operation_ends(operations: Operations) -> list[pa.ChunkedArray]:

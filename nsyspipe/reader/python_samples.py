@@ -33,9 +33,9 @@ from nsyspipe.reader.report import NVTX, TIME_LIMIT, Report, process_of
 # NVTX_EVENTS.eventType
 _MARK_ROW = 34
 _HEADER_BYTES = 48
-# The state of the thread in the header. NVIDIA does not document it. In all captures with a call in C
-# that holds Python's lock (GIL), samples of that time have this state, times that are exactly one
-# period apart, and often the frames of a later line.
+# The state of the thread in the header. NVIDIA does not document it. In all captures with a call
+# in C that holds Python's lock (GIL), samples of that time have this state, times that are exactly
+# one period apart, and often the frames of a later line.
 _STATE_AT = 32
 _LATE_STATE = 3
 # The number of frames in the header.

@@ -175,15 +175,17 @@ def merge(
     remaining_digests = tuple(map(_without_merged, gathered.digests))
     remaining_cross_rank = _cross_rank_without_merged(cross_rank, remaining_digests)
     problems = problems_of_run(run, cross_rank, steps)
+    all_problems = (*problems, *counted.problems, *run_work.problems)
+    remaining_gathered = replace(gathered, digests=remaining_digests)
     return RunTables(
         **tables,
-        problems=(*problems, *counted.problems, *run_work.problems),
+        problems=all_problems,
         selection=steps.selection,
         world_size=run.job.world_size,
         n_job_ranks=run.job.n_ranks,
         n_processes=n_processes,
         cross_rank=remaining_cross_rank,
-        gathered=replace(gathered, digests=remaining_digests),
+        gathered=remaining_gathered,
         counted=counted,
         is_capture=run.is_capture,
     )

@@ -33,6 +33,7 @@ PARTS = {
     "idle_blocked_ns": 5,
     "idle_dependency_ns": 2,
     "idle_unknown_ns": 1,
+    "ideal_compute_ns": 25,
 }
 FIGURES = {
     "comm_share": 0.4,
@@ -55,6 +56,9 @@ FIGURES = {
     "message_bytes_per_step": 512.0,
     "algbw_bytes_per_s": None,
     "busbw_bytes_per_s": None,
+    # Only the ideal compute time is known.
+    "flops_per_s": None,
+    "mfu": 0.25,
 }
 NO_FIGURES = dict.fromkeys(FIGURES)
 
@@ -108,6 +112,8 @@ def test_each_ratio_is_its_numerator_over_wall_or_communication_time(parts, chan
 
 
 RUN = FIGURES | {
+    "tokens_per_s": None,
+    "samples_per_s": None,
     "n_steps": 1,
     "n_summary_steps": 1,
     "step_time_ns": 100.0,

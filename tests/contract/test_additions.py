@@ -86,7 +86,7 @@ ADDITIONS = {
         {
             "model/schema.py": {
                 "FINDINGS = DescribedTable(\n": STEP_TIMES,
-                "IDLE_CALLS, TIMELINE, ": "IDLE_CALLS, STEP_TIMES, TIMELINE, ",
+                "    IDLE_CALLS,\n": "    IDLE_CALLS,\n    STEP_TIMES,\n",
                 "    LINKS.name: LINKS,\n": (
                     "    LINKS.name: LINKS,\n    STEP_TIMES.name: STEP_TIMES,\n"
                 ),

@@ -42,10 +42,26 @@ ROWS = {
     **{table: (BY_HAND, test) for table, test in BY_HAND_ROWS.items()},
     **{table: (TABLES, test) for table, test in TABLES_ROWS.items()},
     **{table: (HOST_STEPS, test) for table, test in HOST_ROWS.items()},
+    "counters": ("run/test_counters.py", "test_every_column_of_the_counters_of_a_step"),
+    "host_lines": ("run/test_host_lines.py", "test_every_column_of_a_line"),
 }
 
 # Columns that are 0 or null in those rows: where values other than these are worked out.
 OTHERS = {
+    ("steps", "tokens"): "run/test_step_work.py",
+    ("steps", "samples"): "run/test_step_work.py",
+    ("steps", "flops"): "run/test_step_work.py",
+    ("steps", "ideal_compute_ns"): "run/test_step_work.py",
+    ("steps", "slow_compute_ns"): "run/test_step_work.py",
+    ("steps", "mfu"): "run/test_step_work.py",
+    ("rank_summary", "flops_per_s"): "run/test_step_work.py",
+    ("summary", "tokens_per_s"): "run/test_step_work.py",
+    ("summary", "samples_per_s"): "run/test_step_work.py",
+    ("summary", "flops_per_s"): "run/test_step_work.py",
+    ("summary", "mfu"): "run/test_step_work.py",
+    ("collectives", "counted_bytes_per_s"): "run/test_counters.py",
+    ("collectives", "counted_link"): "run/test_counters.py",
+    ("collectives", "counted_ratio"): "run/test_counters.py",
     ("steps", "comm_on_compute_stream_ns"): "run/test_other_communication.py",
     ("steps", "idle_blocked_ns"): BREAKDOWN,
     ("steps", "idle_pause_ns"): BREAKDOWN,

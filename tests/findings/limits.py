@@ -34,10 +34,42 @@ def on_both_sides(module: str, case: str) -> Use:
 
 COMM, DEVICE, ROLES = "comm_rules", "device_rules", "role_rules"
 LATE, SETTINGS, LINK = "straggler_rules", "settings_rules", "test_slow_link"
+LINES = "test_host_lines"
 OF_COMM, OF_HOST = "test_limits_communication", "test_limits_host"
 OF_LATENESS, OF_GRADIENTS = "test_limits_lateness", "test_limits_gradients"
 
 LIMITS = {
+    "analysis.host_lines.MIN_SAMPLES": Limit(
+        4, 6, (held(LINES, "test_four_samples_are_too_few_and_five_are_enough"),)
+    ),
+    "findings.host_lines.MIN_SHARE_OF_SAMPLES": Limit(
+        0.44, 0.51, (held(LINES, "test_a_line_needs_half_of_the_samples"),)
+    ),
+    "findings.host_lines.MIN_SHARE_OF_STEPS": Limit(
+        0.24, 0.51, (held(LINES, "test_a_line_needs_half_of_the_steps"),)
+    ),
+    "findings.host_lines.MIN_PART_OF_LATENESS": Limit(
+        0.49,
+        0.51,
+        (
+            held(
+                LINES,
+                "test_a_straggler_is_late_if_idling_is_half_of_its_delays",
+                "test_a_straggler_is_not_late_by_less_idling",
+            ),
+        ),
+    ),
+    "findings.straggler.MIN_CLOCK_DIFFERENCE": Limit(
+        0.019,
+        0.021,
+        (
+            held(
+                "test_slow_clock",
+                "test_a_clock_two_per_cent_lower_is_a_slow_one",
+                "test_a_clock_that_is_hardly_lower_is_no_slow_one",
+            ),
+        ),
+    ),
     "findings.communication._MIN_EXPOSED_SHARE_OF_STEP": Limit(
         0.049, 0.051, (on_both_sides(COMM, "comm_bound, 5 % of step time"),)
     ),

@@ -118,14 +118,18 @@ def test_only_samples_of_the_rank_of_the_finding_count():
     }
 
 
-@pytest.mark.parametrize(("lateness", "is_named"), [(200, True), (201, False)])
-def test_a_straggler_is_late_by_idling_if_that_is_half_of_its_delays(lateness, is_named):
+def lines_of_late_rank(lateness_ns):
+    """Return the figures of a rank that idles 100 ns longer than the other rank."""
     rows = lines(*both("a.py", 10, 4))
-    found = figures(rows, "straggler", 2, (100, 0), rank=0, lateness_ns_per_step=lateness)
-    if is_named:
-        assert found[HOST_LINE]["file"] == "a.py"
-    else:
-        assert found == {LINE_UNKNOWN: NOT_WHY_LATE}
+    return figures(rows, "straggler", 2, (100, 0), rank=0, lateness_ns_per_step=lateness_ns)
+
+
+def test_a_straggler_is_late_if_idling_is_half_of_its_delays():
+    assert lines_of_late_rank(200)[HOST_LINE]["file"] == "a.py"
+
+
+def test_a_straggler_is_not_late_by_less_idling():
+    assert lines_of_late_rank(201) == {LINE_UNKNOWN: NOT_WHY_LATE}
 
 
 def test_samples_without_known_causes_name_no_line():

@@ -97,7 +97,7 @@ def test_what_is_no_ordinary_small_file_is_refused(tmp_path, kind, worded):
 
 # What the programs of two ranks tell of their work and memory. No step has negative FLOPs.
 OF_WORK = (
-    {"tokens_per_step": 8192, "flops_per_step": 2**62, "peak_reserved_bytes": 34 << 30},
+    {"tokens_per_step": 8192, "flops_per_step": 2**59, "peak_reserved_bytes": 34 << 30},
     {"tokens_per_step": True, "flops_per_step": -1, "allocator_retries": 0},
 )
 
@@ -160,7 +160,7 @@ def test_what_a_capture_writes_is_what_is_read(tmp_path):
     assert one.sidecar.ranks == (
         CapturedRank(
             *(0, 0, 50, "ddp_0", 0, None, "NVIDIA H200"),
-            work_per_step=WorkPerStep(tokens=8192, flops=2**62),
+            work_per_step=WorkPerStep(tokens=8192, flops=2**59),
             memory=MemoryPeaks(peak_reserved_bytes=34 << 30),
         ),
         CapturedRank(

@@ -94,7 +94,12 @@ def _comparable(path):  # but what a copy says in other words
     # A copy leaves out what identifies the job.
     numbers = {name: facts.number(name) for name in facts.variables if name not in JOB_VARIABLES}
     facts = replace(
-        facts, host=facts.host is None, exported_tables="", variables=numbers, file_state=None
+        facts,
+        host=facts.host is None,
+        exported_tables="",
+        variables=numbers,
+        file_state=None,
+        gpu_identities={},
     )
     facts = replace(facts, **dict.fromkeys(LEFT_OUT, ()))
     names = ("families", "n_nccl_ranges", "n_message_bytes", "comm_ranks", "mpi_ranks")

@@ -99,6 +99,40 @@ def test_figures_of_a_known_rate_are_exact(tmp_path, counted):
     assert row["lag_ns"] == 0
 
 
+def test_every_column_of_the_counters_of_a_step(tmp_path, counted):
+    # Ten periods of 100 us, each with one sample per counter. Sums are over periods.
+    links = {}
+    for direction in ("rx", "tx"):
+        # 50 % in 2 of 10 periods, of 18 links x 26.5625 GB/s = 478.125 GB/s
+        links[f"nvlink_{direction}_percent"] = 10.0
+        links[f"nvlink_{direction}_bytes"] = 47_812_500
+        links[f"nvlink_{direction}_bytes_per_s"] = 47_812_500_000.0
+    # 1 % of 32 GT/s x 16 lanes x 128 / 130 / 8 = 63.0153 GB/s over 1 ms
+    pcie = {"percent": 1.0, "bytes": 630_153, "bytes_per_s": 630_153_000.0}
+    assert rows_of(load(tmp_path, counted))[0, 1] == {
+        "rank": 0,
+        "step": 1,
+        "phase": None,
+        "window_ns": STEP,
+        "sampled_ns": STEP,
+        "sampled_ratio": 1.0,
+        "lag_ns": 0,
+        "sm_active_percent": (6 * 80 + 2 * 20) / 10,
+        "tensor_active_percent": 3 * 60 / 10,
+        "dram_read_percent": 25.0,
+        "dram_read_bytes": H200 // 4 // 1000,
+        "dram_read_bytes_per_s": H200 / 4,
+        "dram_write_percent": 5 * 10 / 10,
+        "dram_write_bytes": H200 // 20 // 1000,
+        "dram_write_bytes_per_s": H200 / 20,
+        **links,
+        # Nothing counted what came over PCIe.
+        **dict.fromkeys(("pcie_rx_percent", "pcie_rx_bytes", "pcie_rx_bytes_per_s")),
+        **{f"pcie_tx_{name}": value for name, value in pcie.items()},
+        "gpc_clock_hz": 1.98e9,
+    }
+
+
 def test_phases_have_the_samples_of_their_kernels(tmp_path, counted):
     run = load(tmp_path, counted)
     forward, backward = (rows_of(run, phase)[0, 2] for phase in ("forward", "backward"))

@@ -50,6 +50,24 @@ def test_the_line_at_which_the_host_was_in_idle_time_comes_first(tmp_path):
     assert rows(run, "innermost")[1]["file"] == "torch/nn/modules/linear.py"
 
 
+def test_every_column_of_a_line(tmp_path):
+    # Four samples in each of the four summary steps, all while the host launches nothing.
+    first, _ = rows(run_of(tmp_path, planted(), jobs=1), "program")
+    counts = dict.fromkeys(("n_samples", "n_idle_samples", "n_launch_samples"), 4 * 4)
+    counts |= dict.fromkeys(("n_idle_steps", "n_launch_steps"), 4)
+    none = ("n_input_samples", "n_input_steps", "n_blocked_samples", "n_blocked_steps")
+    assert first == {
+        "rank": 0,
+        "frame": "program",
+        "file": "data/slow.py",
+        "line": 64,
+        "function": "parse",
+        "path": "/home/secret/job/data/slow.py",
+        **counts,
+        **dict.fromkeys(none, 0),
+    }
+
+
 def test_a_finding_names_the_line(tmp_path):
     run = run_of(tmp_path, planted(), jobs=1)
     lines = {}
