@@ -74,7 +74,14 @@ class HostLines(Struct, frozen=True):
         cause = self.cause[is_chosen]
         innermost = self.innermost[is_chosen]
         in_program = self.in_program[is_chosen]
-        return HostLines(self.lines, window, cause, innermost, in_program, self.is_cause_known)
+        return HostLines(
+            lines=self.lines,
+            window=window,
+            cause=cause,
+            innermost=innermost,
+            in_program=in_program,
+            is_cause_known=self.is_cause_known,
+        )
 
 
 class LineCounts(Struct, frozen=True):

@@ -53,10 +53,13 @@ def work_columns(
     ideal_ns = of_windows([work.ideal_compute_ns for work in works])
     slow_ns = pc.subtract(windows["compute_ns"], ideal_ns)
     is_possible = pc.greater_equal(slow_ns, 0)
+    tokens = [work.tokens for work in works]
+    samples = [work.samples for work in works]
+    flops = [work.flops for work in works]
     return {
-        "tokens": of_windows([work.tokens for work in works]),
-        "samples": of_windows([work.samples for work in works]),
-        "flops": of_windows([work.flops for work in works]),
+        "tokens": of_windows(tokens),
+        "samples": of_windows(samples),
+        "flops": of_windows(flops),
         "ideal_compute_ns": ideal_ns,
         "slow_compute_ns": pc.if_else(is_possible, slow_ns, None),
     }
