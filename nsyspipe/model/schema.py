@@ -549,7 +549,7 @@ IDLE_CALLS = DescribedTable(
 _SAMPLES = "NVTX_EVENTS.binaryData of the domain Python Backtrace"
 HOST_LINES = DescribedTable(
     name="host_lines",
-    summary="One row per rank and line of Python that its main thread was at.",
+    summary="One row per rank and line of its main thread.",
     doc=(
         "One row per rank and line of Python that samples of the main thread show in summary "
         "steps. A sample has two lines: the innermost line of the user's program, and the "
