@@ -11,6 +11,8 @@ import pyarrow.compute as pc
 from nsyspipe.model.typed_tables import CollectivesTable, CountersColumn, CountersTable, StepsTable
 
 # Steps with a smaller sampled share do not count: their bytes would be too few.
+# In the order in which they count: PCIe only if NVLink carries nothing.
+LINK_NAMES = ("nvlink", "pcie")
 MIN_SAMPLED_RATIO = 0.99
 # Columns of which a mean is shown.
 COUNTED_MEANS: tuple[CountersColumn, ...] = (
@@ -102,9 +104,8 @@ def counted_bus(
     """
     rows = of_summary_steps(counters, steps)
     rows = rows.filter(pc.greater_equal(rows["sampled_ratio"], MIN_SAMPLED_RATIO))
-    links = ("nvlink", "pcie")
-    bytes_of_links = {link: _bytes_of_link(rows, link) for link in links}
-    used = [link for link in links if bytes_of_links[link]]
+    bytes_of_links = {link: _bytes_of_link(rows, link) for link in LINK_NAMES}
+    used = [link for link in LINK_NAMES if bytes_of_links[link]]
     if not used:
         return None
     link = used[0]

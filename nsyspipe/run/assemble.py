@@ -504,16 +504,12 @@ def _kernels_of_rank(rank: Rank[ProcessDigest], selection: Selection) -> pa.Tabl
 
 def _slowdown_ratios(kernels: KernelsTable) -> pa.ChunkedArray:
     """Return how much longer kernels run during communication, null if they never run alone."""
-    slowed_ns = _as_floats(kernels["slowed_ns"])
-    free_ns = _as_floats(kernels["free_ns"])
+    slowed_ns = comm.as_floats(kernels["slowed_ns"])
+    free_ns = comm.as_floats(kernels["free_ns"])
     has_free_time = pc.greater(free_ns, 0)
     ratio = pc.divide(slowed_ns, free_ns)
     slowdown = pc.subtract(ratio, 1)
     return pc.if_else(has_free_time, slowdown, None)
-
-
-def _as_floats(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    return pc.cast(values, pa.float64(), safe=False)
 
 
 def _in_summary(rank: Rank[ProcessDigest], selection: Selection) -> Flags:

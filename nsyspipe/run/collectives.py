@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 from msgspec import Struct
 
 from nsyspipe.analysis import collectives as matching
+from nsyspipe.analysis.counted_steps import LINK_NAMES
 from nsyspipe.analysis.intervals import BLOCK, places_in_runs, run_starts, sums_of
 from nsyspipe.analysis.operations import NO_SEQ
 from nsyspipe.analysis.traffic import held_up_by_step, own_lateness
@@ -22,7 +23,6 @@ from nsyspipe.model.typed_tables import (
 )
 from nsyspipe.run.comm_rows import ABSENT, NONE, CommRows, comm_rows
 from nsyspipe.run.counters import (
-    LINK_NAMES,
     NO_COUNTERS,
     CountedRanks,
     counted_bandwidths,
@@ -234,13 +234,13 @@ def _ordered_by_step(rows: CommRows, seq: Int64) -> Int64:
 
 def _bandwidths(columns: Mapping[str, Any]) -> dict[str, pa.Array]:
     """Return the bandwidths of operations, null if nothing was transferred."""
-    transfer_ns = _as_floats(columns["transfer_ns"])
+    transfer_ns = as_floats(columns["transfer_ns"])
     is_zero = pc.equal(transfer_ns, 0.0)
     seconds = pc.divide(transfer_ns, 1e9)
     seconds = pc.if_else(is_zero, None, seconds)
     bandwidths = {}
     for name, bytes_name in _BYTES_OF_BANDWIDTHS.items():
-        n_bytes = _as_floats(columns[bytes_name])
+        n_bytes = as_floats(columns[bytes_name])
         bandwidths[name] = pc.divide(n_bytes, seconds)
     return bandwidths
 
@@ -264,7 +264,8 @@ def _counted_columns(columns: Mapping[str, Any], counted: CountedRanks) -> dict[
     }
 
 
-def _as_floats(values: pa.Array) -> pa.Array:
+def as_floats(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return numbers as floats, rounded where they are too large to be exact."""
     return pc.cast(values, pa.float64(), safe=False)
 
 

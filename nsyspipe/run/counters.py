@@ -13,6 +13,7 @@ import pyarrow as pa
 from msgspec import Struct
 
 from nsyspipe.analysis.breakdown import kernel_times
+from nsyspipe.analysis.counted_steps import LINK_NAMES
 from nsyspipe.analysis.counters import (
     CounterKernels,
     Lag,
@@ -111,9 +112,6 @@ class CountedBandwidths(NamedTuple):
     bytes_per_s: Float64
     # Index into `LINK_NAMES`.
     link: Int64
-
-
-LINK_NAMES = ("nvlink", "pcie")
 
 
 def counted_bandwidths(
