@@ -10,9 +10,9 @@ import pyarrow.compute as pc
 
 from nsyspipe.model.typed_tables import CollectivesTable, CountersColumn, CountersTable, StepsTable
 
-# Steps with a smaller sampled share do not count: their bytes would be too few.
 # In the order in which they count: PCIe only if NVLink carries nothing.
 LINK_NAMES = ("nvlink", "pcie")
+# Steps with a smaller sampled share do not count: their bytes would be too few.
 MIN_SAMPLED_RATIO = 0.99
 # Columns of which a mean is shown.
 COUNTED_MEANS: tuple[CountersColumn, ...] = (
