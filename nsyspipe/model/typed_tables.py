@@ -101,11 +101,20 @@ if TYPE_CHECKING:
         "n_pageable_copies",
         "blocking_copy_bytes",
         "exposed_blocking_copy_ns",
+        "n_allocs",
+        "n_frees",
+        "n_failed_allocs",
+    ]
+    Steps1Column: TypeAlias = Literal[
+        "alloc_bytes",
+        "freed_bytes",
+        "alloc_host_ns",
+        "exposed_alloc_ns",
+        "idle_blocked_by_allocs_ns",
+        "idle_made_by_allocs_ns",
         "host_launch_ns",
         "host_input_ns",
         "host_lead_ns",
-    ]
-    Steps1Column: TypeAlias = Literal[
         "idle_late_start_ns",
         "exposed_late_comm_ns",
         "grad_copy_ns",
@@ -173,6 +182,15 @@ if TYPE_CHECKING:
         n_pageable_copies: Any
         blocking_copy_bytes: Any
         exposed_blocking_copy_ns: Any
+        n_allocs: Any
+        n_frees: Any
+        n_failed_allocs: Any
+        alloc_bytes: Any
+        freed_bytes: Any
+        alloc_host_ns: Any
+        exposed_alloc_ns: Any
+        idle_blocked_by_allocs_ns: Any
+        idle_made_by_allocs_ns: Any
         host_launch_ns: Any
         host_input_ns: Any
         host_lead_ns: Any
@@ -1222,6 +1240,7 @@ if TYPE_CHECKING:
         "end_ns",
         "call",
         "is_of_copy",
+        "is_of_memory",
     ]
 
     class BlockingCallsOfReportRow(TypedDict):
@@ -1230,9 +1249,33 @@ if TYPE_CHECKING:
         end_ns: int
         call: str
         is_of_copy: bool
+        is_of_memory: bool
 
     BlockingCallsOfReportTable: TypeAlias = TypedTable[
         BlockingCallsOfReportColumn, BlockingCallsOfReportRow
+    ]
+
+    MemoryCallsOfReportColumn: TypeAlias = Literal[
+        "process_id",
+        "start_ns",
+        "end_ns",
+        "is_alloc",
+        "is_free",
+        "is_failed",
+        "bytes",
+    ]
+
+    class MemoryCallsOfReportRow(TypedDict):
+        process_id: int
+        start_ns: int
+        end_ns: int
+        is_alloc: bool
+        is_free: bool
+        is_failed: Any
+        bytes: Any
+
+    MemoryCallsOfReportTable: TypeAlias = TypedTable[
+        MemoryCallsOfReportColumn, MemoryCallsOfReportRow
     ]
 
     BlockingCopiesOfReportColumn: TypeAlias = Literal[
@@ -1460,6 +1503,9 @@ else:
     BlockingCallsOfReportTable = pa.Table
     BlockingCallsOfReportRow = dict
     BlockingCallsOfReportColumn = str
+    MemoryCallsOfReportTable = pa.Table
+    MemoryCallsOfReportRow = dict
+    MemoryCallsOfReportColumn = str
     BlockingCopiesOfReportTable = pa.Table
     BlockingCopiesOfReportRow = dict
     BlockingCopiesOfReportColumn = str
