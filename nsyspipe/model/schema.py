@@ -50,6 +50,9 @@ _NULL_WITHOUT_MEMORY_SIZES = (
     "Null if a size is unknown (nsys profile --cuda-memory-usage=true). "
     f"{_NULL_WITHOUT_MEMORY_CALLS}"
 )
+_NULL_WITHOUT_PEAKS = (
+    f"Null without a sidecar that has it, if the process uses several GPUs, and {_IN_OLDER_RUN}."
+)
 _NULL_WITHOUT_WORK = f"Null if unknown, if the step is not complete, and {_IN_OLDER_RUN}."
 
 STEPS = DescribedTable(
@@ -1596,6 +1599,40 @@ RANKS = DescribedTable(
         ),
         text("gpu_name", "Model of the GPU", source="TARGET_INFO_GPU", nullable=True),
         text("host", "Host name", source="TARGET_INFO_SYSTEM_ENV", nullable=True),
+        n_bytes(
+            "gpu_memory_bytes",
+            f"Memory of the GPU. Null {_IN_OLDER_RUN}.",
+            source="TARGET_INFO_GPU.totalMemory",
+            nullable=True,
+        ),
+        n_bytes(
+            "peak_allocated_bytes",
+            "Most memory that tensors of torch had at one time, from the start of the program to "
+            f"the end of the captured steps. {_NULL_WITHOUT_PEAKS}",
+            source="sidecar",
+            nullable=True,
+        ),
+        n_bytes(
+            "peak_reserved_bytes",
+            "Most memory that the allocator of torch had at one time, its cache included. "
+            f"{_NULL_WITHOUT_PEAKS}",
+            source="sidecar",
+            nullable=True,
+        ),
+        n_bytes(
+            "headroom_bytes",
+            "gpu_memory - peak_reserved. CUDA, NCCL and other programs use a part of it. Null if "
+            "a part is unknown, or if peak_reserved exceeds gpu_memory.",
+            source="derived",
+            nullable=True,
+        ),
+        count(
+            "n_alloc_retries",
+            "How often the allocator of torch freed its cache and tried again, from the start of "
+            f"the program to the end of the captured steps. {_NULL_WITHOUT_PEAKS}",
+            source="sidecar",
+            nullable=True,
+        ),
         text(
             "rank_source",
             "Source of the rank: rank_map, env:RANK (or another variable), sidecar, nccl_payload, "

@@ -704,6 +704,11 @@ if TYPE_CHECKING:
         "device_ids",
         "gpu_name",
         "host",
+        "gpu_memory_bytes",
+        "peak_allocated_bytes",
+        "peak_reserved_bytes",
+        "headroom_bytes",
+        "n_alloc_retries",
         "rank_source",
         "n_kernels",
         "compute_stream_id",
@@ -724,6 +729,11 @@ if TYPE_CHECKING:
         device_ids: str
         gpu_name: Any
         host: Any
+        gpu_memory_bytes: Any
+        peak_allocated_bytes: Any
+        peak_reserved_bytes: Any
+        headroom_bytes: Any
+        n_alloc_retries: Any
         rank_source: str
         n_kernels: Any
         compute_stream_id: Any
