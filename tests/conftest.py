@@ -18,7 +18,6 @@ from msgspec.structs import replace
 from xdist.scheduler import LoadScopeScheduling
 
 import nsyspipe
-from nsyspipe import errors
 from nsyspipe.cli.app import app
 from nsyspipe.run import gather
 from nsyspipe.store import read
@@ -146,7 +145,7 @@ def remembered_digest():
     @functools.wraps(digest_report)
     def remember(path, *arguments, **options):
         content = hashlib.blake2b()
-        for file in (Path(path), Path(f"{path}-wal")):
+        for file in (Path(path), Path(f"{os.fspath(path)}-wal")):
             if file.is_file():
                 content.update(file.read_bytes())
         key = content.digest(), pickle.dumps((arguments, options))
@@ -155,7 +154,7 @@ def remembered_digest():
         status = Path(path).stat()
         state = status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
         digest = digests[key]
-        return replace(digest, path=path, facts=replace(digest.facts, file_state=state))
+        return replace(digest, file=path, facts=replace(digest.facts, file_state=state))
 
     return remember
 
@@ -271,7 +270,7 @@ def pinned(request):
 
 
 @pytest.fixture
-def worded(request, monkeypatch):
+def worded(request):
     """Return a function that compares a text with the row of this test below `golden/words`, or commits it.
 
     ``worded(text)`` takes a string, or several, one a line. A test that has several texts names
@@ -283,8 +282,6 @@ def worded(request, monkeypatch):
     file = WORDS / place.with_name(place.stem.removeprefix("test_") + ".txt")
     test = words.row_of(request.node.name)
     compared = set()
-    # Texts name paths as they were given, in this test and not in one before.
-    monkeypatch.setattr(errors, "_USER_PATHS", {})
 
     def compare(text, case=""):
         row = f"{test}: {case}" if case else test

@@ -12,6 +12,7 @@ from msgspec import Struct, field
 from nsyspipe.analysis.comm_calls import Called
 from nsyspipe.model.problems import Problem
 from nsyspipe.model.table import Int64
+from nsyspipe.model.user_paths import ReportFile
 from nsyspipe.reader.facts import ReportFacts
 from nsyspipe.reader.gpu_metrics import NO_COUNTERS, Counters
 from nsyspipe.reader.report import Zones
@@ -24,7 +25,7 @@ P = TypeVar("P", ProcessDigest, HostDigest)
 class ReportDigest(Struct, frozen=True):
     """What the run needs of one report."""
 
-    path: str
+    file: ReportFile
     facts: ReportFacts
     # rank by process, from MPI's thread names
     mpi_ranks: dict[int, int]
