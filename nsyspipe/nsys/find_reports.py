@@ -14,7 +14,7 @@ import re
 import shlex
 import shutil
 import stat
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -406,11 +406,14 @@ def exported_reports(
     )
     _make_room(folder, max_bytes)
     all_exported(outcomes)
-    exported = []
-    for report in reports:
-        export = targets.get(Path(str(report)), report.path)
-        exported.append(report.exported_to(export))
-    return exported
+    return [_exported(report, targets) for report in reports]
+
+
+def _exported(report: ReportFile, targets: Mapping[Path, Path]) -> ReportFile:
+    """Return a report, to be read from its target if it is not exported yet."""
+    if report.path.suffix not in RAW_SUFFIXES:
+        return report
+    return report.exported_to(targets[Path(str(report))])
 
 
 def _max_cache_bytes() -> int:
