@@ -185,11 +185,12 @@ def load(
             "no_lines": None if lines else True,
             **work_options,
         }
-        return _load_saved([*map(str, arguments)], run_id, label, options)
+        places = [*map(str, arguments)]
+        return _load_saved(places, run_id, label, options)
     # A saved run does not need the modules that read reports.
     from nsyspipe.report.public.report_run import ReportRun  # noqa: PLC0415
 
-    log_files = find_logs(paths_of("nccl_log", nccl_log, "nccl_log='run.nccl.log'"))
+    log_files = _log_files(nccl_log)
     topology_file = _topology_file(topology)
     chosen = _chosen_ranks(ranks, arguments, rank_map)
     if chosen is not None and chosen is not ranks:
@@ -206,7 +207,7 @@ def load(
         jobs=jobs,
         given_label=label,
         given_run_id=run_id,
-        nccl_logs=tuple(map(UserPath.of, log_files)),
+        nccl_logs=log_files,
         topology=topology_file,
         work=work,
         looks_beside=logs,
@@ -227,10 +228,14 @@ def _report_arguments(reports: object) -> list[AnyPath]:
         paths = [*several("reports", reports, "a path", fix)]
     if not paths:
         raise OptionError("reports=[]", "names no report", fix=fix)
-    # The command line has looked for the reports already.
-    return [
-        path if isinstance(path, ReportFile) else path_of("reports", path, fix) for path in paths
-    ]
+    return [_report_argument(path, fix) for path in paths]
+
+
+def _report_argument(path: object, fix: str) -> AnyPath:
+    # The command line, or another run, has found its file already.
+    if isinstance(path, ReportFile):
+        return path
+    return path_of("reports", path, fix)
 
 
 def _checked_skip_first(skip_first: int | str | None) -> int | str:
@@ -280,7 +285,14 @@ def _check_executor(executor: object) -> None:
         raise OptionError.of_kind("executor", executor, "an executor", fix)
 
 
-def _topology_file(topology: str | os.PathLike[str] | None) -> UserPath | None:
+def _log_files(nccl_log: object) -> tuple[UserPath, ...]:
+    """Return the log files that paths or globs name."""
+    arguments = paths_of("nccl_log", nccl_log, "nccl_log='run.nccl.log'")
+    files = find_logs(arguments)
+    return tuple(map(UserPath.of, files))
+
+
+def _topology_file(topology: AnyPath | None) -> UserPath | None:
     """Return the file that a path or a glob names; an OptionError if there are several."""
     if topology is None:
         return None

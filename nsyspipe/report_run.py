@@ -104,7 +104,9 @@ class ReportRun(Run):
         logs = (log.path for log in self.nccl_logs)
         found_files = (*self._sidecars.paths, *self._candidates.paths)
         paths = (*self._report_paths, *exports, *logs, *found_files)
-        return paths if self.topology is None else (*paths, self.topology.path)
+        if self.topology is None:
+            return paths
+        return (*paths, self.topology.path)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state of a copy, without the executor and callback of this process."""

@@ -79,7 +79,7 @@ def print_error(error: NsyspipeError) -> None:
     """Print an error: a line with the problem, then what was found and what fixes it."""
     has_colors = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
     word = typer.style("error:", fg="red", bold=True) if has_colors else "error:"
-    first, *rest = (printable(line) for line in error.lines())
+    first, *rest = map(printable, error.lines())
     text = "\n".join([f"{word} {first}", *rest])
     sys.stderr.write(f"{text}\n")
 

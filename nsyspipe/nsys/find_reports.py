@@ -234,8 +234,10 @@ def display_names(reports: Sequence[ReportFile]) -> list[str]:
 
 
 def _displayed_path(report: ReportFile) -> str:
-    is_in_cache = report.path != report.source
-    path = report.source.with_suffix(EXPORT_SUFFIX) if is_in_cache else report.path
+    path = report.source
+    is_in_cache = report.path != path
+    if is_in_cache:
+        path = path.with_suffix(EXPORT_SUFFIX)
     return decoded(str(path))
 
 
@@ -388,8 +390,9 @@ def exported_reports(
     """
     reports = named_reports(arguments)
     raw_reports = [report for report in reports if report.path.suffix in RAW_SUFFIXES]
-    # The paths as the user wrote them, for messages.
-    sources = list(dict.fromkeys(Path(str(report)) for report in raw_reports))
+    # As the user wrote them, for messages.
+    paths = [Path(str(report)) for report in raw_reports]
+    sources = list(dict.fromkeys(paths))
     if not sources:
         return reports
     max_bytes = _max_cache_bytes()

@@ -134,9 +134,8 @@ def examine(
     job = _size_of_job(gathered, numbering, beside)
     reports = _reports_of_job(gathered, counts, reading, beside, job)
     names = display_names(files)
-    problems_of_reports = [*_problems_of_reports(reports, names)]
     capabilities = [_capability(question, reports, beside, names) for question in QUESTIONS]
-    problems = [*numbering.problems, *problems_of_reports]
+    problems = [*numbering.problems, *_problems_of_reports(reports, names)]
     problems += [*beside.sidecars.problems, *problems_of_files]
     run_names = () if gathered.is_one_run else _names_of_runs(files)
     return Examination(
@@ -213,7 +212,8 @@ def _add_found_files(
 
 def _names_of_runs(files: Sequence[ReportFile]) -> tuple[str, ...]:
     """Return the words of the shell that name each run, without directories if these are equal."""
-    words = [word.strip("'") for word in words_of_runs(map(str, files))]
+    paths = map(str, files)
+    words = [word.strip("'") for word in words_of_runs(paths)]
     names = [word.rpartition("/")[2] for word in words]
     are_distinct = len(set(names)) == len(names)
     return tuple(names if are_distinct else words)

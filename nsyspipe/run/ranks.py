@@ -181,7 +181,8 @@ def _example(digests: Sequence[ReportDigest]) -> str:
     """Return the command that analyzes some reports, or nothing if they are too many."""
     if len(digests) > MAX_NAMED_REPORTS:
         return ""
-    words = " ".join(shlex.quote(_shown_path(digest)) for digest in digests)
+    paths = map(_shown_path, digests)
+    words = " ".join(map(shlex.quote, paths))
     return f": nsyspipe analyze {words}"
 
 
@@ -1122,7 +1123,8 @@ def _ranks_of(
     numbers = _all_numbers([stem_rank(source) for source in sources])
     are_exports = all(report.path.suffix == files.EXPORT_SUFFIX for report in reports)
     if numbers is None and are_exports:
-        numbers = _captured_ranks([_facts_of(report) for report in reports])
+        facts = [_facts_of(report) for report in reports]
+        numbers = _captured_ranks(facts)
     if numbers is None:
         return None
     return [{rank} for rank in numbers]

@@ -353,7 +353,8 @@ def executor_for(
 
         workers: Workers | Cluster = Cluster(scheduler)
     else:
-        n_jobs = jobs_for([size_of(file) for file in files], requested)
+        sizes = [size_of(file) for file in files]
+        n_jobs = jobs_for(sizes, requested)
         # A frozen or embedded program has no Python that can be started again.
         can_start_python = sys.executable and not getattr(sys, "frozen", False)
         if n_jobs == 1 or not can_start_python:
