@@ -12,19 +12,11 @@ from pathlib import Path
 import pytest
 
 from tests.build.programs import put
+from tests.capture.stand_in import NVTX
 
 pytestmark = pytest.mark.recipes
 
 REPOSITORY = Path(__file__).parents[2]
-NVTX = """
-calls = []
-def start_range(text):
-    calls.append(text)
-    return text
-def end_range(text): calls.append(f"end {text}")
-def push_range(text): calls.append(text)
-def pop_range(): calls.append("end")
-"""
 TRAINER = """
 import torch
 from transformers import Trainer, TrainerCallback, TrainingArguments
