@@ -27,7 +27,7 @@ CAPTURE = '"$@"; status=$?; cp "$reports/${RANK:-0}.sqlite" "$out.nsys-rep"; exi
 
 # Starts each rank in a session of its own, ends all when one fails or when asked to, as torchrun
 # does.
-_TORCHRUN = f"""#!{sys.executable} -S
+TORCHRUN = f"""#!{sys.executable} -S
 import os, signal, subprocess, sys, time
 words = sys.argv[1:]
 at = words.index("--no-python")
@@ -90,7 +90,7 @@ class Machine:
             folder.mkdir(parents=True)
         put(self.root, "site/torch/__init__.py", "")
         self.put_python()
-        program(self.root / "bin", "torchrun", "").write_text(_TORCHRUN)
+        program(self.root / "bin", "torchrun", "").write_text(TORCHRUN)
         self.put_nvtx()
         self.put_nsys()
         return self
