@@ -65,7 +65,7 @@ def test_two_nodes_capture_the_steps_asked_for_of_a_program_that_nobody_changed(
     ]
     words += ["--attach-steps", "4:9", "--count-flops", "--", "-x"]
     nodes = [machine.start("node.sh", *node, *words) for node in NODES]
-    answers = [ended(node, timeout=90) for node in nodes]
+    answers = [ended(node, timeout=180) for node in nodes]
     assert [answer.status for answer in answers] == [0, 0], answers[0].err + answers[1].err
     # The nsys around torchrun says there what it does.
     assert answers[0].out.count("__main__ -x False\n") == 1
