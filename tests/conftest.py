@@ -101,7 +101,6 @@ LONGEST = (
     "tests/property/test_cross_rank.py",
     "tests/attack/test_saved_runs.py",
     "tests/property/test_store.py",
-    "tests/capture/test_recipes.py",
     "tests/property/test_operations.py",
 )
 
