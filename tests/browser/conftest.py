@@ -61,7 +61,7 @@ def _opening(tabs, session):
         if is_sound:
             tabs.give_back(tab)
         else:
-            tab.page.close()
+            tab.close()
     assert not complaints
     assert not asked
 
