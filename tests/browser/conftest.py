@@ -100,19 +100,6 @@ def screenshot():  # under NSYSPIPE_SCREENSHOTS, if that is set: it is for peopl
     return keep
 
 
-@pytest.fixture
-def check_accessible():
-    from axe_playwright_python.sync_playwright import Axe  # noqa: PLC0415 - likewise
-
-    def check(page):
-        found = Axe().run(page).response["violations"]
-        assert not found, [
-            (one["id"], [node["html"][:200] for node in one["nodes"][:4]]) for one in found
-        ]
-
-    return check
-
-
 @pytest.fixture(scope="session")
 def written(tmp_path_factory, real):
     """Return a function that gives the path of a page by its name; one process of a test run writes it."""

@@ -7,6 +7,7 @@ import pytest
 from nsyspipe import compare, diff, load, whatif
 from nsyspipe.comparison.side import Side
 from nsyspipe.report.html.page import run_id_of_page
+from tests.browser.accessible import find_violations
 from tests.browser.chromium import DESKTOP, PHONE
 from tests.browser.pages import MS, STORES
 from tests.build.hostile import HOSTILE, HOSTILE_KERNELS
@@ -70,7 +71,7 @@ OPEN = "(all, open) => all.forEach(one => { one.open = open; })"
 
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_loads_alone_draws_every_chart_fits_and_is_accessible(
-    name, written, open_page, check_accessible, screenshot
+    name, written, open_page, screenshot
 ):
     # Requests, console and policy are checked when `open_page` ends. A phone is light, a desktop
     # dark.
@@ -103,7 +104,7 @@ def test_a_page_loads_alone_draws_every_chart_fits_and_is_accessible(
             page.locator("#series button").first.click()
         elif name != "one-rank":  # definitions are long, and the same on every page
             page.locator("details.definition").evaluate_all(OPEN, arg=False)
-        check_accessible(page)
+        assert find_violations(page) == [], size
 
 
 # What the heading of a page has to name, and what is on the first screen besides.
