@@ -24,6 +24,7 @@ from nsyspipe.store import read
 from nsyspipe.store.parquet_size import check_size
 from tests.build.plain_steps import scoreboard_runs
 from tests.build.trace import TraceBuilder, steady_rank
+from tests.forked import Forks
 from tests.golden import words
 from tests.pairs import Captures
 
@@ -199,6 +200,14 @@ def _shared(tmp_path_factory):
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         patch.setattr(typer.testing, "_get_command", functools.cache(typer.testing._get_command))
         yield
+
+
+@pytest.fixture(scope="session")
+def forks():
+    """Return the server from which a test forks the program, where it needs a process of its own."""
+    forks = Forks()
+    yield forks
+    forks.close()
 
 
 def filled_once(tmp_path_factory, name, fill):
