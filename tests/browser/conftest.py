@@ -10,12 +10,8 @@ from tests.browser.pages import page_of
 from tests.conftest import filled_once
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
-    here = Path(__file__).parent
-    for item in items:
-        if here in Path(item.fspath).parents:
-            item.add_marker(pytest.mark.browser)
+def pytest_itemcollected(item):
+    item.add_marker(pytest.mark.browser)
 
 
 @pytest.fixture(scope="session")

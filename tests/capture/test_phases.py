@@ -15,25 +15,18 @@ from nsyspipe.capture.attach import ATTACH_STEPS, attach
 from nsyspipe.capture.flop_count import COUNT_FLOPS
 from nsyspipe.capture.phases import NO_PHASES
 from nsyspipe.capture.status import facts
+from tests.late_module import LateModule
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        importlib.util.find_spec("torch") is None, reason="no torch: dependency group capture"
-    ),
-]
+torch: Any = LateModule("torch")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("with_torch")]
 
-
-class LateTorch:
-    """Imports torch on first use: it takes seconds, and all workers of a test run import this file."""
-
-    def __getattr__(self, name):
-        return getattr(importlib.import_module("torch"), name)
-
-
-torch: Any = LateTorch()
 BATCH, N_IN, N_OUT = 4, 8, 16
 ALL_PHASES = ["data", "forward", "backward", "optimizer"]
+
+
+@pytest.fixture(scope="module")
+def with_torch():
+    pytest.importorskip("torch")
 
 
 class Recorder:
