@@ -26,7 +26,7 @@ from nsyspipe.analysis.summary import (
 from nsyspipe.errors import shortened
 from nsyspipe.findings.judge import CAUSES
 from nsyspipe.model.captured import RunCapture
-from nsyspipe.model.figures import FIGURES
+from nsyspipe.model.figures import COUNTERS, FIGURES
 from nsyspipe.model.names import LONGEST_CALL, few, grouped, listed, printable, ranges
 from nsyspipe.model.problems import BACKWARD_SOURCES, EXPORT_AGAIN
 from nsyspipe.model.schema import IDLE_CAUSES, PHASE_TIMES
@@ -300,12 +300,14 @@ def _counted_means_text(counted: CountedMeans) -> str:
     parts = []
     for name, column in _COUNTED_SHARES.items():
         percent = means[column]
+        label = COUNTERS[name].label
         if percent is not None:
-            parts.append(f"{name} {percent:.1f}%")
+            parts.append(f"{label} {percent:.1f}%")
     for name, rate_column in _COUNTED_RATES.items():
         bytes_per_s = means[rate_column]
+        label = COUNTERS[name].label
         if bytes_per_s:
-            parts.append(f"{name} {bandwidth_text(bytes_per_s)}")
+            parts.append(f"{label} {bandwidth_text(bytes_per_s)}")
     clock_hz = means["gpc_clock_hz"]
     if clock_hz is not None:
         parts.append(f"clock {clock_hz / 1e6:.0f} MHz")
@@ -314,18 +316,19 @@ def _counted_means_text(counted: CountedMeans) -> str:
     return f"Hardware counters, over the {sampled} of the steps with samples: {figures}"
 
 
+# Counters that are shown as shares of time.
 _COUNTED_SHARES: dict[str, CountersColumn] = {
-    "SMs active": "sm_active_percent",
-    "tensor cores active": "tensor_active_percent",
+    "sm_active": "sm_active_percent",
+    "tensor_active": "tensor_active_percent",
 }
 # Means over the steps, not over the time of communication. Those that are 0 are left out.
 _COUNTED_RATES: dict[str, CountersColumn] = {
-    "memory read": "dram_read_bytes_per_s",
-    "memory written": "dram_write_bytes_per_s",
-    "NVLink received": "nvlink_rx_bytes_per_s",
-    "NVLink sent": "nvlink_tx_bytes_per_s",
-    "PCIe received": "pcie_rx_bytes_per_s",
-    "PCIe sent": "pcie_tx_bytes_per_s",
+    "dram_read": "dram_read_bytes_per_s",
+    "dram_write": "dram_write_bytes_per_s",
+    "nvlink_rx": "nvlink_rx_bytes_per_s",
+    "nvlink_tx": "nvlink_tx_bytes_per_s",
+    "pcie_rx": "pcie_rx_bytes_per_s",
+    "pcie_tx": "pcie_tx_bytes_per_s",
 }
 
 

@@ -17,6 +17,8 @@ OF_A_RUN = ("chart-step-bars", "chart-timeline", "chart-step-columns", "chart-co
 # Which charts each page has.
 PAGES = {
     **dict.fromkeys(("ddp-4gpu-shm", "ddp-2gpu-straggler", "steady", "hostile"), OF_A_RUN),
+    # Without message sizes.
+    "sampled": OF_A_RUN,
     "one-rank": OF_A_RUN[:-1],
     **dict.fromkeys(
         ("faster", "straggler", "other-world", "same", "hostile-diff"), (WATERFALL, TIMELINES)
@@ -30,6 +32,7 @@ PAGES = {
 ACCESSIBLE = {
     "ddp-2gpu-straggler",
     "one-rank",
+    "sampled",
     "hostile",
     "straggler",
     "hostile-diff",

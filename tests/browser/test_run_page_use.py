@@ -219,6 +219,58 @@ def test_pixels_of_the_timeline_show_each_colour_for_as_long_as_it_takes(
             ), lane
 
 
+# Of each lane of counters of the first rank: how much of it is filled.
+FILLED = """() => {
+  const chart = nsyspipe.charts.get("chart-timeline");
+  const { rows } = nsyspipe.timeline.layout(nsyspipe.data("timeline"), true);
+  const areas = chart.getModel().getSeriesByName("areas")[0];
+  const drawn = chart.getViewOfSeriesModel(areas).group.children();
+  const width = chart.getWidth() - nsyspipe.timeline.leftOf(chart.getWidth()) - 14;
+  return areas.getData().mapArray("row", (row, at) => {
+    const filled = drawn[at].children().reduce((sum, { shape }) => sum + shape.width * shape.height, 0);
+    return [rows[row].counter.label, filled / (width * rows[row].height)];
+  }).slice(0, 3);
+}"""
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+def test_areas_of_counters_are_as_high_as_their_means(written, open_page, width):
+    opened = open_page(written("sampled"), size=(width, 900))
+    opened.draw()
+    found = dict(opened.page.evaluate(FILLED))
+    # 80 % in 6 of 10 periods and 20 % in 2, reads of 25 % and writes of 10 % in 5, 50 % in 2. A
+    # pixel of the base line is 6 % of a lane, and heights are whole pixels.
+    for lane, share in (("SMs active", 0.52), ("GPU memory", 0.30), ("NVLink", 0.10)):
+        assert found[lane] == pytest.approx(share, abs=0.07), lane
+
+
+def pointed(opened, lane, ns):
+    """Point at a time of the first rank in a lane that has a label; return the tooltip."""
+    place = opened.page.evaluate(
+        """([words, ns]) => {
+      const { rows, labels } = nsyspipe.timeline.layout(nsyspipe.data("timeline"), false);
+      const { top, height } = labels.find(label => label.words === words);
+      return [nsyspipe.charts.get("chart-timeline").convertToPixel({ xAxisIndex: 0 }, ns), top + height / 2 + 2];
+    }""",
+        [lane, ns],
+    )
+    opened.page.mouse.move(*opened.point(TIMELINE, 1, 1))
+    opened.page.mouse.move(*opened.point(TIMELINE, *place))
+    return opened.tooltip()
+
+
+def test_pointing_at_a_counter_or_a_line_tells_its_values(written, open_page):
+    opened = open_page(written("sampled"))
+    opened.draw()
+    opened.show(TIMELINE)
+    memory = pointed(opened, "GPU memory", 250_000)
+    for words in ("rank 0: GPU memory", "memory read", "25.0%", "memory written", "10.0%"):
+        assert words in memory
+    line = pointed(opened, "Python", 750_000)
+    for words in ("rank 0: Python", "data.py:7", "load", "10"):
+        assert words in line
+
+
 # How many rectangles each lane of communication has, zoomed to the time before any of it begins,
 # and then back.
 PAINTED_BEFORE = """() => {

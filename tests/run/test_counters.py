@@ -133,6 +133,53 @@ def test_every_column_of_the_counters_of_a_step(tmp_path, counted):
     }
 
 
+def test_every_column_of_the_counters_in_the_timeline(tmp_path, counted):
+    run = load(tmp_path, counted)
+    rows = run.counter_bars().to_pylist()
+    step = rows[0]["step"]
+    # A sample per period: forward, backward without tensor cores, the all-reduce, nothing.
+    shown = {0: (80, 0, 10, 0), 3: (80, 60, 10, 0), 6: (20, 0, 0, 50), 9: (0, 0, 0, 0)}
+    assert len(rows) == 10
+    for place, (sm_active, tensor_active, written, sent_percent) in shown.items():
+        start_ns = 1000 + STEP * step + PERIOD * place
+        assert rows[place] == {
+            "step": step,
+            "rank": 0,
+            "start_ns": start_ns,
+            "end_ns": start_ns + PERIOD,
+            "sampled_ns": PERIOD,
+            "sm_active_percent": sm_active,
+            "tensor_active_percent": tensor_active,
+            "dram_read_percent": 25,
+            "dram_write_percent": written,
+            "nvlink_rx_percent": sent_percent,
+            "nvlink_tx_percent": sent_percent,
+            # Nothing counted what came over PCIe.
+            "pcie_rx_percent": None,
+            "pcie_tx_percent": 1,
+            "gpc_clock_hz": 1.98e9,
+        }
+
+
+def test_counters_of_the_timeline_have_the_lag_of_their_report(tmp_path):
+    builder = rank()
+    late = every([0] * 6 + [50] * 2 + [0] * 2, first=1000 - PERIOD)
+    builder.counter(NVLINK.format("TX", "Requests"), late)
+    rows = load(tmp_path, builder).counter_bars().to_pylist()
+    start_ns = min(row["start_ns"] for row in rows)
+    sent_from = [row["start_ns"] - start_ns for row in rows if row["nvlink_tx_percent"]]
+    assert sent_from == [6 * PERIOD, 7 * PERIOD]
+
+
+def test_a_saved_run_has_the_counters_of_its_timeline(tmp_path, counted):
+    run = load(tmp_path, counted)
+    save(run, tmp_path / "runs")
+    saved = nsyspipe.load(tmp_path / "runs")
+    assert saved.counter_bars().equals(run.counter_bars())
+    assert saved.counter_bars(2).num_rows == 0
+    assert run.counter_bars(2).num_rows == 10
+
+
 def test_phases_have_the_samples_of_their_kernels(tmp_path, counted):
     run = load(tmp_path, counted)
     forward, backward = (rows_of(run, phase)[0, 2] for phase in ("forward", "backward"))

@@ -2,7 +2,7 @@
  * The timeline of one step: all ranks on one clock, from the first rank's start.
  */
 nsyspipe.builders.timeline = (() => {
-  const WORDS = { phase: "phase", launch: "launch queue", compute: "compute", untold: "compute or communication", comm: "communication", memory: "copies" };
+  const WORDS = { phase: "phase", launch: "launch queue", line: "Python, main thread", compute: "compute", untold: "compute or communication", comm: "communication", memory: "copies" };
   const linked = new WeakSet();
   const drawn = new WeakMap(); // of each figure the items of communication, and the collective of each
 
@@ -13,6 +13,7 @@ nsyspipe.builders.timeline = (() => {
   const tip = (data, rows, palette, { seriesName, value }) => {
     const [start, end, , , at, index] = value;
     const { rank } = rows[at];
+    if (seriesName === "counted") return nsyspipe.timeline.sampled.tip(data, rows[at], { value });
     const bars = rank.lanes[seriesName];
     if (!bars) return ""; // a lane's ground, which has nothing to say
     // Columns that would say nothing were left out: every bar is one operation, busy all the time.
@@ -25,6 +26,7 @@ nsyspipe.builders.timeline = (() => {
     ];
     if (busy !== end - start) found.push(nsyspipe.timeRow("busy", busy));
     if (seriesName === "phase") found.push({ label: "operations", value: String(n) });
+    if (seriesName === "line") found.unshift({ label: "function", value: bars.function[index] }, { label: "samples", value: String(bars.samples[index]) });
     if (seriesName === "comm") found.push(...communication(data, bars, index, seq, palette));
     return nsyspipe.tooltip({ title: `${nsyspipe.rankName(data, rank.rank)}: ${WORDS[seriesName]}`, name, rows: found });
   };
