@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec.structs import replace
 
+from nsyspipe.analysis.counters import Series
 from nsyspipe.analysis.links import LinkVerdict, links
 from nsyspipe.analysis.steps import REPETITION
 from nsyspipe.analysis.summary import phase_summary, rank_summary, summary
@@ -365,6 +366,10 @@ class ReportRun(Run):
         if name == "counter_bars":
             return counter_bars_table(tables.counted, tables.steps, drawn)
         return line_bars_table(tables.sampled, tables.steps, drawn, tables.host_lines)
+
+    def counter_samples(self, rank: int) -> Mapping[str, Series]:
+        counters = self._tables.counted.by_rank.get(rank)
+        return counters.series if counters else {}
 
     def _problems(self) -> list[Problem]:
         _, problems_of_rules = self._judgement

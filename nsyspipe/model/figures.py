@@ -785,6 +785,8 @@ COUNTER_LANES = (
     ),
     CounterLane("PCIe", (Counter("pcie_rx", "PCIe received"), Counter("pcie_tx", "PCIe sent"))),
 )
+# The counter that is no share, in words.
+CLOCK_LABEL = "clock"
 # Counters by name.
 COUNTERS = {counter.name: counter for lane in COUNTER_LANES for counter in lane.counters}
 

@@ -26,7 +26,7 @@ from nsyspipe.analysis.summary import (
 from nsyspipe.errors import shortened
 from nsyspipe.findings.judge import CAUSES
 from nsyspipe.model.captured import RunCapture
-from nsyspipe.model.figures import COUNTERS, FIGURES
+from nsyspipe.model.figures import CLOCK_LABEL, COUNTERS, FIGURES
 from nsyspipe.model.names import LONGEST_CALL, few, grouped, listed, printable, ranges
 from nsyspipe.model.problems import BACKWARD_SOURCES, EXPORT_AGAIN
 from nsyspipe.model.schema import IDLE_CAUSES, PHASE_TIMES
@@ -310,7 +310,7 @@ def _counted_means_text(counted: CountedMeans) -> str:
             parts.append(f"{label} {bandwidth_text(bytes_per_s)}")
     clock_hz = means["gpc_clock_hz"]
     if clock_hz is not None:
-        parts.append(f"clock {clock_hz / 1e6:.0f} MHz")
+        parts.append(f"{CLOCK_LABEL} {clock_hz / 1e6:.0f} MHz")
     figures = ", ".join(parts)
     sampled = percent_text(counted.sampled_ratio)
     return f"Hardware counters, over the {sampled} of the steps with samples: {figures}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from numbers import Integral
@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nsyspipe.analysis.counters import Series
 from nsyspipe.analysis.kernels import costliest, costs
 from nsyspipe.analysis.links import LinkVerdict
 from nsyspipe.analysis.steps import REPETITION as BY_REPETITION, check_steps
@@ -81,6 +82,7 @@ CAPTURE = "capture"
 _PLUMBING = {
     "chosen",
     "chosen_ranks",
+    "counter_samples",
     "executor",
     "files",
     "finding_rows",
@@ -543,6 +545,13 @@ class Run(NamedTables, ABC):
         is_of_ranks = pc.is_in(table["rank"], ranks)
         is_drawn = pc.and_(is_of_step, is_of_ranks)
         return table.filter(is_drawn)
+
+    def counter_samples(self, rank: int) -> Mapping[str, Series]:  # noqa: ARG002 - see `ReportRun`
+        """Return the samples of the hardware counters of a rank, in aligned time, by name.
+
+        They have the lag of their report. A saved run has no samples.
+        """
+        return {}
 
     def host_steps(self) -> HostStepsTable:
         """`schema.HOST_STEPS`: CPU times of steps. Runs with GPU activity have no rows."""
