@@ -279,13 +279,7 @@ class Evidence(Struct, frozen=True, dict=True):
     def counted_figures(self) -> dict[str, Any]:
         """What hardware counters saw of communication, as figures of a finding."""
         bus = self.counted_bus
-        if bus is None:
-            return {}
-        return {
-            "counted_link": bus.link,
-            "counted_bytes_per_s": bus.bytes_per_s,
-            "counted_ratio": bus.ratio,
-        }
+        return {} if bus is None else bus.figures
 
     @property
     def counted_text(self) -> str:

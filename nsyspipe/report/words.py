@@ -266,6 +266,8 @@ def link_text(run: Run) -> str | None:
         rest += f", bus bandwidth {about}{busbw}"
         rest += f" of {peak} peak" if peak else ""
         rest += ", estimated from gradient copy sizes" if verdict.is_estimate else ""
+        counted = counted_text(run)
+        rest += f", {counted}" if counted else ""
     elif peak:
         rest += f", peak {peak}"
     text = printable(f"Interconnect: {link.text}")
@@ -274,6 +276,19 @@ def link_text(run: Run) -> str | None:
 
 
 _LINK_WORDS = {"nvlink": "NVLink", "pcie": "PCIe"}
+
+
+def counted_text(run: Run) -> str:
+    """Return the counted bus bandwidth and its ratio to the derived one; empty without counters."""
+    counters = run.counters()
+    if not counters.num_rows:
+        return ""
+    bus = counted_bus(counters, run.steps(), run.collectives())
+    if bus is None:
+        return ""
+    bandwidth = bandwidth_text(bus.bytes_per_s)
+    ratio = f" ({bus.ratio:.2f}x)" if bus.ratio is not None else ""
+    return f"counted {bandwidth} on {_LINK_WORDS[bus.link]}{ratio}"
 
 
 def counter_texts(run: Run) -> list[str]:

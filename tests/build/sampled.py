@@ -5,13 +5,17 @@ from typing import Any
 
 import nsyspipe
 from nsyspipe.run.run import Run
+from tests.build.nccl_layouts import NCCL_2_21
 from tests.build.python_samples import sample, with_domain
 from tests.build.trace import TraceBuilder
 
-VERSION = "3.20.3 2025.3.2"
+VERSION = "3.25.0 2026.2.1 mfu"
+# Of reports with the tables of counters.
+COUNTED_VERSION = "3.20.3 2025.3.2"
 US = 1000
 STEP = 1000 * US
 PERIOD = 100 * US
+MESSAGE_BYTES = 38_250_000
 LINES = [
     ("loss", "/job/train.py", 43),
     ("load", "/job/data.py", 7),
@@ -32,7 +36,8 @@ def sampled_rank(number: int, *, n_steps: int = 6) -> TraceBuilder:
     Its main thread is at one line for half of each step, then at another, and once in a step at
     a third.
     """
-    builder = with_domain(TraceBuilder(VERSION, pid=1000 + number))
+    builder = with_domain(TraceBuilder(VERSION, pid=1000 + number)).domain("NCCL", 1)
+    builder.schema = TraceBuilder(COUNTED_VERSION).schema | builder.schema
     builder.env(RANK=number, WORLD_SIZE=2, LOCAL_RANK=number).session(10**18).host("node0")
     for gpu in range(2):
         bus = {"uuid": f"uuid-{gpu}", "busLocation": f"0000:0{gpu}:00.0"}
@@ -43,6 +48,8 @@ def sampled_rank(number: int, *, n_steps: int = 6) -> TraceBuilder:
         builder.range(at + 10, at + 50, "forward").range(at + 60, at + 160, "backward")
         builder.kernel(at + US, at + 301 * US, launch=at + 20, device=number)
         builder.kernel(at + 301 * US, at + 601 * US, launch=at + 70, device=number)
+        message = {"NCCL communicator ID": 7, "Message size [bytes]": MESSAGE_BYTES}
+        builder.nccl_payload(at + 79, "ncclAllReduce", message, NCCL_2_21, end=at + 85)
         builder.nccl(at + 601 * US, at + 801 * US, launch=at + 80, device=number)
         for place in range(20):
             line = LINES[place >= 10] if place else MODULE

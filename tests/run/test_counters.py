@@ -6,7 +6,9 @@ import pytest
 
 import nsyspipe
 from nsyspipe.analysis.counted_steps import clocks_by_rank, counted_bus, counted_means
+from nsyspipe.report.export import document
 from nsyspipe.store.write import save
+from tests.build.sampled import sampled_run
 from tests.build.tools import codes
 from tests.build.trace import TraceBuilder
 
@@ -369,3 +371,25 @@ def test_means_of_steps_count_zeros(tmp_path):
 def test_clocks_are_of_each_rank(tmp_path):
     run = load(tmp_path, *two_ranks(clocks=(1_980_000_000, 1_200_000_000)))
     assert clocks_by_rank(run.counters(), run.steps()) == {0: 1_980_000_000, 1: 1_200_000_000}
+
+
+def test_the_document_has_means_and_the_counted_bandwidth_with_its_ratio(tmp_path):
+    found = document(sampled_run(tmp_path / "run", jobs=1))["counters"]
+    # 50 % of 478.125 GB/s in 2 of 10 periods, where the message has 38 250 000 bytes, and a ring
+    # of two ranks sends as many.
+    assert found["counted_bytes_per_step"] == 47_812_500
+    assert found["counted_ratio"] == 47_812_500 / 38_250_000
+    assert found["counted_bytes_per_s"] == pytest.approx(47_812_500 / 200e-6)
+    assert (found["counted_link"], found["sampled_ratio"]) == ("nvlink", 1)
+    assert (found["sm_active_percent"], found["nvlink_tx_percent"]) == (52, 10)
+    assert (found["tensor_active_percent"], found["pcie_rx_bytes_per_s"]) == (None, None)
+
+
+def test_the_document_of_a_run_without_counters_says_so(tmp_path):
+    assert document(load(tmp_path, rank()))["counters"] is None
+
+
+def test_the_document_of_a_run_whose_links_carried_nothing_has_no_counted_bandwidth(tmp_path):
+    found = document(load(tmp_path, rank().counter(SM, every([40] * 10))))["counters"]
+    assert found["sm_active_percent"] == 40
+    assert (found["counted_link"], found["counted_bytes_per_s"]) == (None, None)

@@ -97,8 +97,9 @@ def add_lanes(
         lines = _rows_of_rank(tables.lines, rank["rank"])
         if lines.num_rows:
             rank["lanes"][LINE] = _lines(lines, start_ns, names, colors)
-    lanes = _lanes_of(counted_names)
-    data["counters"] = [_described(lane) for lane in lanes]
+    if counted_names:
+        lanes = _lanes_of(counted_names)
+        data["counters"] = [_described(lane) for lane in lanes]
 
 
 def _lanes_of(names: set[str]) -> Iterator[CounterLane]:
@@ -153,7 +154,7 @@ def lanes_legend(
 ) -> list[tuple[str, str]]:
     """Return what is drawn of counters and lines in any step: categories, and words."""
     legend = []
-    if any(step["counters"] for step in steps):
+    if any("counters" in step for step in steps):
         legend.append(_COUNTED)
     for label, color in colors.items():
         entry = (color, f"main thread at {label}")
@@ -175,7 +176,7 @@ def _has_other_lines(step: Mapping[str, Any]) -> bool:
 def lanes_hints(steps: Sequence[Mapping[str, Any]], colors: Mapping[str, str]) -> list[str]:
     """Return how to read the lanes that are drawn."""
     hints = []
-    if any(step["counters"] for step in steps):
+    if any("counters" in step for step in steps):
         hints.append(IS_COUNTED)
     if colors:
         hints.append(IS_SAMPLED)

@@ -34,10 +34,11 @@ nsyspipe.builders.timeline = (() => {
   /** Of a communication bar: which collective, how long its operations wait and run beside no compute; nothing unknown. */
   const communication = (data, bars, index, seq, palette) => {
     const rows = [];
-    const [bytes, speed, last] = data.collectives?.[seq] ?? [null, null, null];
+    const [bytes, speed, last, counted, ratio] = data.collectives?.[seq] ?? [null, null, null];
     if (seq >= 0) rows.push({ label: "place in the step", value: String(seq) });
     if (bytes !== null) rows.push({ label: "message", value: nsyspipe.bytes(bytes) });
     if (speed !== null) rows.push({ label: "bus bandwidth", value: nsyspipe.bandwidth(speed) });
+    rows.push(...nsyspipe.countedRow(counted, ratio));
     if (last !== null) rows.push({ label: "last to arrive", value: nsyspipe.rankName(data, last) });
     if (bars.wait) rows.push(nsyspipe.timeRow("wait time", bars.wait[index], palette.waiting));
     if (bars.exposed) rows.push(nsyspipe.timeRow("exposed", bars.exposed[index], palette.exposed));
