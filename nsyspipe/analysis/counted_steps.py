@@ -142,7 +142,7 @@ def counted_figures(
         return None
     bus = counted_bus(counters, steps, collectives)
     figures: dict[str, Any] = {"sampled_ratio": counted.sampled_ratio}
-    figures |= counted.means
+    figures.update(counted.means.items())
     figures["counted_bytes_per_step"] = bus.bytes_per_step if bus else None
     figures |= bus.figures if bus else dict.fromkeys(_BUS_FIGURES)
     return figures

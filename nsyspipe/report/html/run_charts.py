@@ -522,7 +522,7 @@ def collective_charts(
     sizes = {row["bytes"] for row in rows_with_size}
     if len(sizes) < MIN_MESSAGE_SIZES:
         return [in_order]
-    keys = _SIZE_KEYS_IN_DATA
+    keys = [*_SIZE_KEYS_IN_DATA]
     if _has_counted(rows_with_size):
         keys += _COUNTED_KEYS_IN_DATA
     over_size = Chart(
