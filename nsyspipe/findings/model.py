@@ -227,6 +227,9 @@ class Evidence(Struct, frozen=True, dict=True):
     host_lines: HostLinesTable = field(default_factory=schema.HOST_LINES.empty)
     # Mean idle time per step by the API call that the host was blocked in, largest first.
     blocked_ns_by_call: Mapping[str, float] = field(default_factory=dict)
+    # How often the allocator of torch freed its cache and tried again, by rank of which it is
+    # known, from the start of the program.
+    alloc_retries: Mapping[int, int] = field(default_factory=dict)
     skipped_steps: tuple[int, ...] = ()
     # 1 if it is not known.
     n_hosts: int = 1
