@@ -67,10 +67,6 @@ def pytest_collection(session):
         gc.enable()
 
 
-def pytest_unconfigure():
-    gc.unfreeze()
-
-
 def pytest_terminal_summary(terminalreporter):
     """Print the table of attacks: by file, how many attempts were made and how many of them got through."""
     table = {}

@@ -9,12 +9,8 @@ from tests.browser.chromium import DESKTOP, Opened, chromium_path, watch
 from tests.browser.pages import page_of
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
-    here = Path(__file__).parent
-    for item in items:
-        if here in Path(item.fspath).parents:
-            item.add_marker(pytest.mark.browser)
+def pytest_itemcollected(item):
+    item.add_marker(pytest.mark.browser)
 
 
 @pytest.fixture(scope="session")
