@@ -187,13 +187,12 @@ def test_pixels_of_the_timeline_show_each_colour_for_as_long_as_it_takes(
     path = tmp_path / "page.html"
     path.write_text(run_page(load(str(real / f"{name}_[0-9].sqlite"))), encoding="utf-8")
     opened = open_page(path)
-    opened.draw()
     # Without names and the box of the longest stretch.
     data = opened.page.evaluate("""() => {
       const data = nsyspipe.data("timeline");
       data.ranks.forEach(({ lanes }) => Object.values(lanes).forEach(bars => { delete bars.n; }));
       Object.assign(data, { stretch: null, names: [] });
-      nsyspipe.lifecycle.redrawAll();
+      nsyspipe.lifecycle.draw(document.getElementById("chart-timeline"));
       return data;
     }""")
 
@@ -209,7 +208,7 @@ def test_pixels_of_the_timeline_show_each_colour_for_as_long_as_it_takes(
         ("comm", 20, {"waiting": wait, "transfer": comm - wait}),
     )
     for width in (1280, 400):
-        opened.page.set_viewport_size({"width": width, "height": 900})
+        opened.resize(width, 900)
         opened.wait(f"document.querySelector('#{TIMELINE} canvas').clientWidth <= {width}")
         for lane, line, colours in lanes:
             found = [shown(*one) for one in opened.page.evaluate(SHOWN, [lane, line, *colours])]
@@ -377,9 +376,15 @@ def test_no_definition_reaches_beyond_the_window(width, written, open_page):
         assert page.evaluate("document.documentElement.scrollWidth") <= width, word
 
 
+@pytest.fixture(scope="module")
+def four_ranks(written, keep_page):
+    return keep_page(written("ddp-4gpu-shm"))
+
+
 @pytest.mark.parametrize("width", [400, 640, 800, 1080, 1280, 1600])
-def test_the_page_is_never_wider_than_the_window(width, written, open_page):
-    page = open_page(written("ddp-4gpu-shm"), size=(width, 800)).page
+def test_the_page_is_never_wider_than_the_window(width, four_ranks):
+    page = four_ranks.page
+    four_ranks.resize(width, 800)
     for is_open in (False, True):
         page.locator("details").evaluate_all(
             "(all, open) => all.forEach(one => { one.open = open; })", is_open
