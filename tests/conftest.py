@@ -104,6 +104,7 @@ READ_CAPTURES = (
     "tests/report/test_perfetto.py",
     "tests/run/test_real_parallelism.py",
     "tests/run/test_real_reports.py",
+    "tests/run/test_step_sources.py",
 )
 CAPTURES = "captures"
 # What takes longest of the slow tests, the longest first. By itself pytest-xdist begins with the
