@@ -71,10 +71,12 @@ class Encoding:
         self._files: dict[tuple[Any, ...], list[tuple[pa.Table, pa.Buffer]]] = {}
         self._place: tuple[Any, ...] | None = None
 
-    def write(self, staged: Any, name: str, table: pa.Table, *rank: int) -> dict[str, str]:
-        self._place = (staged.run_id, name, *rank)
+    def write(
+        self, staged: Any, name: str, table: pa.Table, rank: int | None = None
+    ) -> dict[str, str]:
+        self._place = (staged.run_id, name, rank)
         try:
-            return self._write(staged, name, table, *rank)
+            return self._write(staged, name, table, rank)
         finally:
             self._place = None
 
