@@ -88,7 +88,7 @@ class Forks:
         """Fork a program and wait for its end, as `subprocess.run` does."""
         process = self.start(*words, **more)
         status = process.wait(timeout)
-        return subprocess.CompletedProcess(words, status, *process.communicate())
+        return subprocess.CompletedProcess([*map(str, words)], status, *process.communicate())
 
     def close(self) -> None:
         self._requests.close()

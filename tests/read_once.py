@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from nsyspipe import api
+from nsyspipe.model.user_paths import UserPath
 from nsyspipe.report.public.report_run import ReportRun
 
 # Of a run: by whom it is read, which changes nothing of it.
@@ -36,7 +37,9 @@ def load_once() -> Callable[..., Any]:
 
 
 def _as_asked(option: Any) -> Any:
-    """Return an option, of paths the file and how it is named from here."""
+    """Return an option, of paths the file, how it is named from here and how the user named it."""
+    if isinstance(option, UserPath):
+        return _as_asked(option.path), option.spelling
     if isinstance(option, Path):
         return option.resolve(), os.path.relpath(option)
     if isinstance(option, tuple):

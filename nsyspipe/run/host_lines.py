@@ -13,7 +13,7 @@ from nsyspipe.model import schema
 from nsyspipe.model.python_files import short_names
 from nsyspipe.model.table import Int64
 from nsyspipe.model.typed_tables import HostLinesTable
-from nsyspipe.run.digests import Rank, Ranks
+from nsyspipe.run.digests import Rank, Ranks, are_windows_in
 from nsyspipe.run.process import ProcessDigest
 
 # Values of the column `frame`.
@@ -59,9 +59,7 @@ def _in_summary_steps(
     samples = rank.process.host_lines
     if samples is None:
         return None
-    member_of_window = rank.process.windows["member"].to_numpy()
-    step_of_window = rank.steps[member_of_window]
-    is_in_summary = np.isin(step_of_window, summary_steps)
+    is_in_summary = are_windows_in(rank, summary_steps)
     chosen = samples.chosen(is_in_summary[samples.window])
     return chosen if chosen.window.size else None
 

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 import nsyspipe
 from nsyspipe.model.options import Reading
+from nsyspipe.model.user_paths import ReportFile
 from nsyspipe.reader.facts import JOB_VARIABLES, LAUNCHER_SIZES, read_facts
 from nsyspipe.reader.metadata import read_counts
 from nsyspipe.reader.report import CPU_SAMPLES, GPU_METRICS, OS_RUNTIME, open_report
@@ -95,7 +96,7 @@ def assert_same(folder, copies, hosts=("node0",), names="*.sqlite", run=None):
 
 
 def _comparable(path):  # but what a copy says in other words
-    digest = gather.digest_report(str(path), Reading(), is_decided=False)
+    digest = gather.digest_report(ReportFile.of(path), Reading(), is_decided=False)
     facts = digest.facts
     # A copy leaves out what identifies the job.
     numbers = {name: facts.number(name) for name in facts.variables if name not in JOB_VARIABLES}

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -28,9 +29,14 @@ from tests.cli.tools import (
 )
 from tests.conftest import SAMPLES
 from tests.forked import CLI, Forks
+from tests.late_module import LateModule
 
-distributed = pytest.importorskip("distributed")
-pytestmark = [pytest.mark.slow, pytest.mark.reads_anew]
+distributed: Any = LateModule("distributed")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.reads_anew,
+    pytest.mark.usefixtures("with_distributed"),
+]
 
 DEADLINE_S = 90.0
 REPORT = SAMPLES / "ddp-4gpu-before_0.sqlite"
@@ -88,6 +94,11 @@ def analyzed(forks):
         return forks.run(*words, script=script, env=env, timeout=DEADLINE_S)
 
     return run
+
+
+@pytest.fixture(scope="module")
+def with_distributed():
+    pytest.importorskip("distributed")
 
 
 class Machines:
