@@ -93,6 +93,7 @@ def pytest_terminal_summary(terminalreporter):
 READ_CAPTURES = (
     "tests/findings/test_bounds.py",
     "tests/findings/test_real_findings.py",
+    "tests/golden/test_frozen.py",
     "tests/redact/test_redact_analysis.py",
     "tests/replay/test_accuracy.py",
     "tests/replay/test_expected_savings.py",
@@ -108,7 +109,6 @@ CAPTURES = "captures"
 LONGEST = (
     "nsys",
     CAPTURES,
-    "tests/golden/test_frozen.py",
     "tests/run/test_cluster.py",
     "tests/attack/test_current_directory.py",
     "tests/attack/test_processes.py",
