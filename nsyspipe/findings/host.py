@@ -57,7 +57,7 @@ _FIND_OUT_ABOUT_PAUSES = (
     "logging, locks, "
     "garbage collection, sleeping. Launching faster does not shorten a pause"
 )
-_MARK_DATA = ". Wrap data loading in an NVTX range named 'data', so that nsyspipe can recognize it"
+_MARK_DATA = "Wrap data loading in an NVTX range named 'data', so that nsyspipe can recognize it"
 _SET_DATA_LOADER = "Set DataLoader(num_workers=..., pin_memory=True, prefetch_factor=...)"
 _COPY_ASYNCHRONOUSLY = ", and use .to(device, non_blocking=True)"
 _MARK_DATA_TO_BE_SURE = ". Wrap data loading in an NVTX range named 'data' to be sure"
@@ -179,8 +179,10 @@ def _word_late_launches(evidence: Evidence, rank: int | None) -> Wording:
         where = "" if rank is None or evidence.n_ranks == 1 else f" on rank {rank}"
         share = f"{100 * pause_share:.0f}% of this idle time{where}"
         advice = f"{advice}. {share} are pauses of 2 ms and more. {_FIND_OUT_ABOUT_PAUSES}"
-    if "data" not in evidence.phases["phase"].unique().to_pylist():
-        advice += _MARK_DATA
+    # Without this phase, loading of data looks like any other pause.
+    has_data_phase = "data" in evidence.phases["phase"].unique().to_pylist()
+    if not has_data_phase:
+        advice = f"{advice}. {_MARK_DATA}"
     return Wording(title, action, advice)
 
 

@@ -135,6 +135,23 @@ class Term(Struct, frozen=True):
     definition: str
 
 
+class Counter(Struct, frozen=True):
+    """A hardware counter of a GPU: per cent of what the hardware can do."""
+
+    # Its columns in tables begin with this.
+    name: str
+    label: str
+
+
+class CounterLane(Struct, frozen=True):
+    """A lane of a timeline that shows one or two counters."""
+
+    label: str
+    counters: tuple[Counter, ...]
+    # Counters of one resource add up. Of the two directions of a link, the larger one counts.
+    is_sum: bool = False
+
+
 class GlossaryRow(Struct, frozen=True):
     """A row of the glossary: a metric or a term."""
 
@@ -737,6 +754,16 @@ TERMS = (
     ),
     Term("Rank", "One process of the training job on one GPU."),
     Term(
+        "Hardware counter",
+        "A number that the hardware of a GPU counts, such as the traffic of its NVLinks. nsys "
+        "samples counters in regular periods.",
+    ),
+    Term(
+        "Counted bus bandwidth",
+        "The bytes that hardware counters saw on the link that carried communication, divided by "
+        "transfer time. Bus bandwidth is derived from message sizes, and needs no counters.",
+    ),
+    Term(
         "Mean step time",
         "The time of the slowest rank in each step, as the mean over the steps used. The first "
         "lines of `nsyspipe analyze` show the mean step time and its parts.",
@@ -803,6 +830,25 @@ TERMS = (
     ),
     Term("Run store", "A directory of saved runs, as `--out` writes it."),
 )
+
+# The lanes of counters in a timeline, from top to bottom.
+COUNTER_LANES = (
+    CounterLane("SMs active", (Counter("sm_active", "SMs active"),)),
+    CounterLane("tensor cores", (Counter("tensor_active", "tensor cores active"),)),
+    CounterLane(
+        "GPU memory",
+        (Counter("dram_read", "memory read"), Counter("dram_write", "memory written")),
+        is_sum=True,
+    ),
+    CounterLane(
+        "NVLink", (Counter("nvlink_rx", "NVLink received"), Counter("nvlink_tx", "NVLink sent"))
+    ),
+    CounterLane("PCIe", (Counter("pcie_rx", "PCIe received"), Counter("pcie_tx", "PCIe sent"))),
+)
+# The counter that is no share, in words.
+CLOCK_LABEL = "clock"
+# Counters by name.
+COUNTERS = {counter.name: counter for lane in COUNTER_LANES for counter in lane.counters}
 
 # Where metrics are shown, and in which order: their columns.
 PLACES = {

@@ -694,6 +694,66 @@ if TYPE_CHECKING:
 
     CountersTable: TypeAlias = TypedTable[CountersColumn, CountersRow]
 
+    CounterBarsColumn: TypeAlias = Literal[
+        "step",
+        "rank",
+        "start_ns",
+        "end_ns",
+        "sampled_ns",
+        "sm_active_percent",
+        "tensor_active_percent",
+        "dram_read_percent",
+        "dram_write_percent",
+        "nvlink_rx_percent",
+        "nvlink_tx_percent",
+        "pcie_rx_percent",
+        "pcie_tx_percent",
+        "gpc_clock_hz",
+    ]
+
+    class CounterBarsRow(TypedDict):
+        step: int
+        rank: int
+        start_ns: int
+        end_ns: int
+        sampled_ns: int
+        sm_active_percent: Any
+        tensor_active_percent: Any
+        dram_read_percent: Any
+        dram_write_percent: Any
+        nvlink_rx_percent: Any
+        nvlink_tx_percent: Any
+        pcie_rx_percent: Any
+        pcie_tx_percent: Any
+        gpc_clock_hz: Any
+
+    CounterBarsTable: TypeAlias = TypedTable[CounterBarsColumn, CounterBarsRow]
+
+    LineBarsColumn: TypeAlias = Literal[
+        "step",
+        "rank",
+        "start_ns",
+        "end_ns",
+        "frame",
+        "file",
+        "line",
+        "function",
+        "n_samples",
+    ]
+
+    class LineBarsRow(TypedDict):
+        step: int
+        rank: int
+        start_ns: int
+        end_ns: int
+        frame: str
+        file: str
+        line: int
+        function: str
+        n_samples: int
+
+    LineBarsTable: TypeAlias = TypedTable[LineBarsColumn, LineBarsRow]
+
     RanksColumn: TypeAlias = Literal[
         "rank",
         "process_rank",
@@ -1459,6 +1519,12 @@ else:
     CountersTable = pa.Table
     CountersRow = dict
     CountersColumn = str
+    CounterBarsTable = pa.Table
+    CounterBarsRow = dict
+    CounterBarsColumn = str
+    LineBarsTable = pa.Table
+    LineBarsRow = dict
+    LineBarsColumn = str
     RanksTable = pa.Table
     RanksRow = dict
     RanksColumn = str

@@ -492,6 +492,8 @@ def _remarks(run: Run, name: str, summary: Mapping[str, Any]) -> list[str]:
             return [f"that is {mean}{whose}"]
         case "backward_overlap_ratio":
             return words.backward_source(run)
+        case "busbw_bytes_per_s":
+            return [words.counted_text(run)]
         case "exposed_memory_share":
             copies_ns = summary["dtod_ns_per_step"]
             if copies_ns is None:
