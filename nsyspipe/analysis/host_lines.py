@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from nsyspipe.analysis.intervals import EMPTY, IntervalSet
 from nsyspipe.analysis.steps import Windows
@@ -69,6 +70,12 @@ class HostLines(Struct, frozen=True):
     in_program: Int64 = _NO_INTS
     # Whether causes are known. If not, no sample has one.
     is_cause_known: bool = True
+    # The time of each sample, on the clock of the device.
+    times: Int64 = _NO_INTS
+
+    def shifted(self, by_ns: int) -> HostLines:
+        """Return the same samples later by some time."""
+        return replace(self, times=self.times + by_ns)
 
     def chosen(self, is_chosen: Flags) -> HostLines:
         """Return some of the samples."""
@@ -85,6 +92,7 @@ class HostLines(Struct, frozen=True):
             innermost=innermost,
             in_program=in_program,
             is_cause_known=self.is_cause_known,
+            times=self.times[is_chosen],
         )
 
 
@@ -135,6 +143,7 @@ def find_host_lines(
         innermost=innermost[is_inside],
         in_program=in_program[is_inside],
         is_cause_known=is_cause_known,
+        times=times,
     )
 
 
@@ -175,6 +184,7 @@ def join_host_lines(parts: Sequence[HostLinesPart]) -> HostLines:
         innermost=np.concatenate(innermost),
         in_program=np.concatenate(in_program),
         is_cause_known=is_cause_known,
+        times=np.concatenate([part.times for part in parts]),
     )
 
 

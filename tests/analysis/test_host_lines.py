@@ -101,6 +101,13 @@ def test_without_calls_no_cause_is_known(idle):
     assert found.cause.tolist() == [-1]
 
 
+def test_times_of_captures_are_joined_on_one_clock():
+    first = HostLines(lines(2), ints(0), ints(1), ints(1), ints(-1), times=ints(50))
+    second = HostLines(lines(3), ints(1), ints(-1), ints(2), ints(0), times=ints(70))
+    joined = join_host_lines([first, second.shifted(1000)], [0, 4])
+    assert joined.times.tolist() == [50, 1070]
+
+
 def test_captures_of_one_rank_are_joined():
     first = HostLines(lines(2), ints(50), ints(0), ints(1), ints(1), ints(-1))
     second = HostLines(lines(3), ints(70), ints(1), ints(-1), ints(2), ints(0))
