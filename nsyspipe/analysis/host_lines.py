@@ -7,7 +7,6 @@ for it, at a line that delays nothing. So only samples in idle time that the hos
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -70,8 +69,6 @@ class HostLines(Struct, frozen=True):
     in_program: Int64 = _NO_INTS
     # Whether causes are known. If not, no sample has one.
     is_cause_known: bool = True
-    # The time of each sample, on the clock of the device.
-    times: Int64 = _NO_INTS
 
     def shifted(self, by_ns: int) -> HostLines:
         """Return the same samples later by some time."""
@@ -92,7 +89,6 @@ class HostLines(Struct, frozen=True):
             innermost=innermost,
             in_program=in_program,
             is_cause_known=self.is_cause_known,
-            times=self.times[is_chosen],
         )
 
 
@@ -143,48 +139,37 @@ def find_host_lines(
         innermost=innermost[is_inside],
         in_program=in_program[is_inside],
         is_cause_known=is_cause_known,
-        times=times,
     )
 
 
-class HostLinesPart(NamedTuple):
-    """The samples of one of several captures of a rank."""
+def join_host_lines(parts: Sequence[HostLines], windows_before: Sequence[int]) -> HostLines:
+    """Return the samples of several captures of a rank, given the windows before each.
 
-    samples: HostLines
-    # How many windows the captures before have.
-    windows_before: int
-    # What turns its times into those of the first capture.
-    later_ns: int
-
-
-def join_host_lines(parts: Sequence[HostLinesPart]) -> HostLines:
-    """Return the samples of several captures of a rank, on the clock of the first."""
+    Their times are on one clock.
+    """
     lines_before = 0
-    times = []
     windows = []
     innermost = []
     in_program = []
-    for part, windows_before, later_ns in parts:
-        times.append(part.times + later_ns)
-        windows.append(part.window + windows_before)
+    for part, n_windows in zip(parts, windows_before, strict=True):
+        windows.append(part.window + n_windows)
         innermost.append(part.innermost + lines_before)
         has_line = part.in_program >= 0
         in_program.append(np.where(has_line, part.in_program + lines_before, -1))
         lines_before += part.lines.num_rows
-    samples = [part.samples for part in parts]
-    lines = pa.concat_tables([part.lines for part in samples])
-    cause = np.concatenate([part.cause for part in samples])
+    lines = pa.concat_tables([part.lines for part in parts])
+    cause = np.concatenate([part.cause for part in parts])
     window = np.concatenate(windows)
-    is_cause_known = all(part.is_cause_known for part in samples)
+    times = np.concatenate([part.times for part in parts])
+    is_cause_known = all(part.is_cause_known for part in parts)
     return HostLines(
         lines=lines,
-        times=np.concatenate(times),
+        times=times,
         window=window,
         cause=cause,
         innermost=np.concatenate(innermost),
         in_program=np.concatenate(in_program),
         is_cause_known=is_cause_known,
-        times=np.concatenate([part.times for part in parts]),
     )
 
 

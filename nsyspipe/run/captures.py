@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from msgspec.structs import replace
 
 from nsyspipe.analysis.collectives import NO_MEMBER, CommOperations
-from nsyspipe.analysis.host_lines import HostLines, HostLinesPart, join_host_lines
+from nsyspipe.analysis.host_lines import HostLines, join_host_lines
 from nsyspipe.analysis.intervals import NarrowIntervals, union
 from nsyspipe.analysis.kernels import WindowSums
 from nsyspipe.analysis.phases import PhaseRanges, Stretches
@@ -466,17 +466,18 @@ def _joined_host_lines(
     processes: Sequence[ProcessDigest], windows_before: Sequence[int], later_ns: Sequence[int]
 ) -> HostLines | None:
     """Return the samples of all captures, None if no capture has any."""
-    parts = []
+    with_samples = []
+    windows_before_samples = []
     for place, process in enumerate(processes):
         samples = process.host_lines
         if samples is None:
             continue
-        n_windows = windows_before[place]
-        part = HostLinesPart(samples, n_windows, later_ns[place])
-        parts.append(part)
-    if not parts:
+        shifted = samples.shifted(later_ns[place])
+        with_samples.append(shifted)
+        windows_before_samples.append(windows_before[place])
+    if not with_samples:
         return None
-    return join_host_lines(parts)
+    return join_host_lines(with_samples, windows_before_samples)
 
 
 def _with_joined_counts(processes: Sequence[ProcessDigest]) -> ProcessDigest:
