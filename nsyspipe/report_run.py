@@ -288,11 +288,14 @@ class ReportRun(Run):
         hosts = _by_rank(ranks, ranks["host"])
         known_hosts = {rank: host for rank, host in hosts.items() if host is not None}
         clock_error_ns = pc.max(ranks["clock_error_ns"], skip_nulls=False)
+        retries = _by_rank(ranks, ranks["n_alloc_retries"])
+        known_retries = {rank: n for rank, n in retries.items() if n is not None}
         return {
             "n_ranks": ranks.num_rows,
             "world_size": tables.n_job_ranks,
             "n_hosts": max(n_known_hosts, 1),
             "hosts": known_hosts,
+            "alloc_retries": known_retries,
             "clock_error_ns": clock_error_ns.as_py(),
             "gpu_names": tuple(self.header.gpu_names),
         }

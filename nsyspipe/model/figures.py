@@ -627,6 +627,66 @@ _OTHER_FIGURES = (
         ),
     ),
     Figure(
+        column="n_allocs",
+        name="allocations",
+        unit="count",
+        better="lower",
+        label="Allocations per step",
+        short="allocations",
+        definition=(
+            "CUDA calls of a step that allocate GPU memory, without those that take memory from a "
+            "pool."
+        ),
+    ),
+    Figure(
+        column="n_frees",
+        name="frees",
+        unit="count",
+        better="lower",
+        label="Frees per step",
+        short="frees",
+        definition="CUDA calls of a step that free GPU memory, without those of a pool.",
+    ),
+    Figure(
+        column="peak_allocated_bytes",
+        name="peak_allocated",
+        unit="bytes",
+        label="Peak allocated memory",
+        short="peak allocated",
+        definition="The most GPU memory that the tensors of PyTorch had at one time.",
+    ),
+    Figure(
+        column="peak_reserved_bytes",
+        name="peak_reserved",
+        unit="bytes",
+        label="Peak reserved memory",
+        short="peak reserved",
+        definition=(
+            "The most GPU memory that PyTorch had at one time, for tensors and in its cache."
+        ),
+    ),
+    Figure(
+        column="headroom_bytes",
+        name="headroom",
+        unit="bytes",
+        label="Headroom",
+        short="headroom",
+        definition=(
+            "Memory of the GPU minus peak reserved memory. CUDA and NCCL use a part of it."
+        ),
+    ),
+    Figure(
+        column="n_alloc_retries",
+        name="alloc_retries",
+        unit="count",
+        better="lower",
+        label="Allocator retries",
+        short="retries",
+        definition=(
+            "How often PyTorch freed its cache and tried again, because an allocation failed."
+        ),
+    ),
+    Figure(
         column="grad_copy_ns",
         name="grad_copy",
         unit="ns",
@@ -898,6 +958,10 @@ _FIGURES_OF_PHASES = {
 _FIGURES_OF_KERNELS = {"slowdown_ratio": OTHER_FIGURES["slowdown"]}
 _BANDWIDTHS = {column: FIGURES[column] for column in RATES}
 _FIGURES_OF_TRAFFIC = _BANDWIDTHS | {"bubble_ns_per_step": OTHER_FIGURES["bubble"]}
+_FIGURES_OF_RANKS = {
+    OTHER_FIGURES[name].column: OTHER_FIGURES[name]
+    for name in ("peak_allocated", "peak_reserved", "headroom", "alloc_retries")
+}
 # Table -> column -> the metric that the column is.
 _FIGURES_OF_TABLES = {
     "steps": (
@@ -906,8 +970,11 @@ _FIGURES_OF_TABLES = {
         | {
             "host_launch_ns": OTHER_FIGURES["launch_time"],
             "grad_copy_ns": OTHER_FIGURES["grad_copy"],
+            "n_allocs": OTHER_FIGURES["allocations"],
+            "n_frees": OTHER_FIGURES["frees"],
         }
     ),
+    "ranks": _FIGURES_OF_RANKS,
     "summary": FIGURES,
     "rank_summary": {
         column: figure for column, figure in FIGURES.items() if column != "step_time_ns"

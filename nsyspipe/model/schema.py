@@ -43,6 +43,16 @@ _STEP_COLUMN = identifier(
 )
 _NULL_WITHOUT_CALLS = "Null without API calls, or without their names and ends."
 _IN_OLDER_RUN = "in a run saved before this column existed"
+_NULL_WITHOUT_MEMORY_CALLS = (
+    f"Null without API calls, or without their names and ends, and {_IN_OLDER_RUN}."
+)
+_NULL_WITHOUT_MEMORY_SIZES = (
+    "Null if a size is unknown (nsys profile --cuda-memory-usage=true). "
+    f"{_NULL_WITHOUT_MEMORY_CALLS}"
+)
+_NULL_WITHOUT_PEAKS = (
+    f"Null without a sidecar that has it, if the process uses several GPUs, and {_IN_OLDER_RUN}."
+)
 _NULL_WITHOUT_WORK = f"Null if unknown, if the step is not complete, and {_IN_OLDER_RUN}."
 
 STEPS = DescribedTable(
@@ -274,6 +284,71 @@ STEPS = DescribedTable(
             source="MEMCPY, KERNEL",
             nullable=True,
         ),
+        # Calls that allocate and free memory of the GPU.
+        count(
+            "n_allocs",
+            "Calls that allocate GPU memory: cudaMalloc and its variants, cuMemAlloc and "
+            "cuMemCreate, also calls that fail. cudaMallocAsync takes memory from a pool and does "
+            "not count. A call belongs to the step in which it starts. A call between two step "
+            "ranges belongs to the earlier step. If the process uses several GPUs, each of its "
+            f"ranks has all calls. {_NULL_WITHOUT_MEMORY_CALLS}",
+            source="RUNTIME.nameId, start",
+            nullable=True,
+        ),
+        count(
+            "n_frees",
+            "Calls that free GPU memory: cudaFree and its variants, cuMemFree and cuMemRelease. "
+            f"cudaFreeAsync does not count. {_NULL_WITHOUT_MEMORY_CALLS}",
+            source="RUNTIME.nameId, start",
+            nullable=True,
+        ),
+        count(
+            "n_failed_allocs",
+            "The calls of n_allocs that failed. After such a call, PyTorch frees its cache and "
+            f"tries again. Null if a result was not recorded. {_NULL_WITHOUT_MEMORY_CALLS}",
+            source="RUNTIME.returnValue",
+            nullable=True,
+        ),
+        n_bytes(
+            "alloc_bytes",
+            f"Bytes that the calls of n_allocs allocated. {_NULL_WITHOUT_MEMORY_SIZES}",
+            source="CUDA_GPU_MEMORY_USAGE_EVENTS.bytes",
+            nullable=True,
+        ),
+        n_bytes(
+            "freed_bytes",
+            f"Bytes that the calls of n_frees freed. {_NULL_WITHOUT_MEMORY_SIZES}",
+            source="CUDA_GPU_MEMORY_USAGE_EVENTS.bytes",
+            nullable=True,
+        ),
+        ns(
+            "alloc_host_ns",
+            "Union of these calls, and of calls that map GPU memory (cuMemMap, cuMemSetAccess, "
+            "cuMemUnmap), from the start of the step range to the start of the next. "
+            f"{_NULL_WITHOUT_MEMORY_CALLS}",
+            source="RUNTIME.start, end",
+            nullable=True,
+        ),
+        ns(
+            "exposed_alloc_ns",
+            "The part of the window in which the CPU is in such a call and the GPU runs nothing. "
+            f"Null if idle_dependency is null. {_NULL_WITHOUT_MEMORY_CALLS}",
+            source="RUNTIME.start, end",
+            nullable=True,
+        ),
+        ns(
+            "idle_blocked_by_allocs_ns",
+            f"Part of idle_blocked that such calls explain. Null {_IN_OLDER_RUN}.",
+            source="RUNTIME",
+            nullable=True,
+        ),
+        ns(
+            "idle_made_by_allocs_ns",
+            "The same as idle_made_by_calls, for the calls of alloc_host alone. "
+            f"Null {_IN_OLDER_RUN}.",
+            source="RUNTIME",
+            nullable=True,
+        ),
         # How fast the CPU launches, and how far it runs ahead of the GPU.
         ns(
             "host_launch_ns",
@@ -443,6 +518,8 @@ IDLE_DETAILS = (
     "idle_made_by_input_ns",
     "idle_made_by_calls_ns",
     "idle_made_by_copies_ns",
+    "idle_blocked_by_allocs_ns",
+    "idle_made_by_allocs_ns",
 )
 
 _NULL_WITHOUT_DEVICE_TIME = "Null on a rank without kernel launches if the step has no window."
@@ -1589,6 +1666,40 @@ RANKS = DescribedTable(
         ),
         text("gpu_name", "Model of the GPU", source="TARGET_INFO_GPU", nullable=True),
         text("host", "Host name", source="TARGET_INFO_SYSTEM_ENV", nullable=True),
+        n_bytes(
+            "gpu_memory_bytes",
+            f"Memory of the GPU. Null {_IN_OLDER_RUN}.",
+            source="TARGET_INFO_GPU.totalMemory",
+            nullable=True,
+        ),
+        n_bytes(
+            "peak_allocated_bytes",
+            "Most memory that tensors of torch had at one time, from the start of the program to "
+            f"the end of the captured steps. {_NULL_WITHOUT_PEAKS}",
+            source="sidecar",
+            nullable=True,
+        ),
+        n_bytes(
+            "peak_reserved_bytes",
+            "Most memory that the allocator of torch had at one time, its cache included. "
+            f"{_NULL_WITHOUT_PEAKS}",
+            source="sidecar",
+            nullable=True,
+        ),
+        n_bytes(
+            "headroom_bytes",
+            "gpu_memory - peak_reserved. CUDA, NCCL and other programs use a part of it. Null if "
+            "a part is unknown, or if peak_reserved exceeds gpu_memory.",
+            source="derived",
+            nullable=True,
+        ),
+        count(
+            "n_alloc_retries",
+            "How often the allocator of torch freed its cache and tried again, from the start of "
+            f"the program to the end of the captured steps. {_NULL_WITHOUT_PEAKS}",
+            source="sidecar",
+            nullable=True,
+        ),
         text(
             "rank_source",
             "Source of the rank: rank_map, env:RANK (or another variable), sidecar, nccl_payload, "

@@ -1,5 +1,6 @@
 """Using the page of a run: pointing, zooming, keys, the theme, paper; and that of a large run opens fast."""
 
+import json
 import re
 
 import numpy as np
@@ -156,7 +157,7 @@ def test_waiting_that_is_not_known_is_not_in_the_tooltip(real, tmp_path, open_pa
 
 
 # Of each rank how many ns one line of its lane's pixels shows of each colour; what is least busy is
-# a quarter opaque.
+# a quarter opaque. As text, since Playwright takes a second for objects of so many numbers.
 SHOWN = """([lane, line, ...colours]) => {
   const data = nsyspipe.data("timeline"), { layout, TOP } = nsyspipe.timeline, canvas = document.querySelector("#chart-timeline canvas");
   const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext("2d", { willReadFrequently: true });
@@ -165,8 +166,8 @@ SHOWN = """([lane, line, ...colours]) => {
   copy.drawImage(canvas, 0, 0);
   const [from, to] = [0, data.end].map(ns => nsyspipe.charts.get("chart-timeline").convertToPixel({ xAxisIndex: 0 }, ns));
   const of = name => nsyspipe.palette()[name].match(/[0-9]+/g).map(Number);
-  return layout(data, true).rows.filter(row => row.lane === lane).map(({ top }) =>
-    [of("surface"), colours.map(of), [...copy.getImageData(from, TOP + top + line, to - from, 1).data], data.end / (to - from)]);
+  return JSON.stringify(layout(data, true).rows.filter(row => row.lane === lane).map(({ top }) =>
+    [of("surface"), colours.map(of), [...copy.getImageData(from, TOP + top + line, to - from, 1).data], data.end / (to - from)]));
 }"""
 
 
@@ -187,15 +188,15 @@ def test_pixels_of_the_timeline_show_each_colour_for_as_long_as_it_takes(
     path = tmp_path / "page.html"
     path.write_text(run_page(load(str(real / f"{name}_[0-9].sqlite"))), encoding="utf-8")
     opened = open_page(path)
-    opened.draw()
     # Without names and the box of the longest stretch.
-    data = opened.page.evaluate("""() => {
+    text = opened.page.evaluate("""() => {
       const data = nsyspipe.data("timeline");
       data.ranks.forEach(({ lanes }) => Object.values(lanes).forEach(bars => { delete bars.n; }));
       Object.assign(data, { stretch: null, names: [] });
-      nsyspipe.lifecycle.redrawAll();
-      return data;
+      nsyspipe.lifecycle.draw(document.getElementById("chart-timeline"));
+      return JSON.stringify(data);
     }""")
+    data = json.loads(text)
 
     def sums(lane, column):
         found = [one["lanes"][lane] for one in data["ranks"]]
@@ -209,10 +210,11 @@ def test_pixels_of_the_timeline_show_each_colour_for_as_long_as_it_takes(
         ("comm", 20, {"waiting": wait, "transfer": comm - wait}),
     )
     for width in (1280, 400):
-        opened.page.set_viewport_size({"width": width, "height": 900})
+        opened.resize(width, 900)
         opened.wait(f"document.querySelector('#{TIMELINE} canvas').clientWidth <= {width}")
         for lane, line, colours in lanes:
-            found = [shown(*one) for one in opened.page.evaluate(SHOWN, [lane, line, *colours])]
+            lines = json.loads(opened.page.evaluate(SHOWN, [lane, line, *colours]))
+            found = [shown(*one) for one in lines]
             two_pixels = 2 * data["end"] / (width - 160)
             assert np.array(found) == pytest.approx(
                 np.array([*colours.values()]).T, rel=0.02, abs=two_pixels
@@ -429,9 +431,15 @@ def test_no_definition_reaches_beyond_the_window(width, written, open_page):
         assert page.evaluate("document.documentElement.scrollWidth") <= width, word
 
 
+@pytest.fixture(scope="module")
+def four_ranks(written, keep_page):
+    return keep_page(written("ddp-4gpu-shm"))
+
+
 @pytest.mark.parametrize("width", [400, 640, 800, 1080, 1280, 1600])
-def test_the_page_is_never_wider_than_the_window(width, written, open_page):
-    page = open_page(written("ddp-4gpu-shm"), size=(width, 800)).page
+def test_the_page_is_never_wider_than_the_window(width, four_ranks):
+    page = four_ranks.page
+    four_ranks.resize(width, 800)
     for is_open in (False, True):
         page.locator("details").evaluate_all(
             "(all, open) => all.forEach(one => { one.open = open; })", is_open

@@ -24,7 +24,7 @@ from nsyspipe.model.typed_tables import (
     StepsTable,
     StragglersTable,
 )
-from nsyspipe.report import run as run_report, words
+from nsyspipe.report import memory, run as run_report, words
 from nsyspipe.report.blocks import (
     Block,
     Field,
@@ -200,6 +200,11 @@ def _steps_section(run: Run) -> Iterator[Block | Chart]:
     if counter_texts:
         yield Heading("Hardware counters", SUBSECTION)
         yield from map(Sentence, counter_texts)
+    memory_texts = memory.memory_texts(run)
+    if memory_texts:
+        yield Heading("GPU memory", SUBSECTION)
+        yield from map(Sentence, memory_texts)
+        yield from memory.rank_tables(run, MAX_LISTED)
     yield Heading("Idle time by cause", SUBSECTION)
     yield from _idle_blocks(run, summary)
 
