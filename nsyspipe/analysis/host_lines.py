@@ -7,6 +7,7 @@ for it, at a line that delays nothing. So only samples in idle time that the hos
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -59,8 +60,9 @@ class HostLines(Struct, frozen=True):
 
     # `canonical.PYTHON_LINES`
     lines: PythonLinesOfReportTable = field(default_factory=PYTHON_LINES.empty)
-    # Of each sample: its window, what the device idles for (-1 for nothing), and its lines as rows
-    # of `lines`, the second -1 for none.
+    # Of each sample: its time, its window, what the device idles for (-1 for nothing), and its
+    # lines as rows of `lines`, the second -1 for none. Times are those of the device, in order.
+    times: Int64 = _NO_INTS
     window: Int64 = _NO_INTS
     cause: Int64 = _NO_INTS
     innermost: Int64 = _NO_INTS
@@ -70,12 +72,14 @@ class HostLines(Struct, frozen=True):
 
     def chosen(self, is_chosen: Flags) -> HostLines:
         """Return some of the samples."""
+        times = self.times[is_chosen]
         window = self.window[is_chosen]
         cause = self.cause[is_chosen]
         innermost = self.innermost[is_chosen]
         in_program = self.in_program[is_chosen]
         return HostLines(
             lines=self.lines,
+            times=times,
             window=window,
             cause=cause,
             innermost=innermost,
@@ -125,6 +129,7 @@ def find_host_lines(
     in_program = samples["in_program"].to_numpy()
     return HostLines(
         lines=lines,
+        times=times,
         window=window[is_inside],
         cause=causes,
         innermost=innermost[is_inside],
@@ -133,24 +138,38 @@ def find_host_lines(
     )
 
 
-def join_host_lines(parts: Sequence[HostLines], windows_before: Sequence[int]) -> HostLines:
-    """Return the samples of several captures of a rank, given the windows before each."""
+class HostLinesPart(NamedTuple):
+    """The samples of one of several captures of a rank."""
+
+    samples: HostLines
+    # How many windows the captures before have.
+    windows_before: int
+    # What turns its times into those of the first capture.
+    later_ns: int
+
+
+def join_host_lines(parts: Sequence[HostLinesPart]) -> HostLines:
+    """Return the samples of several captures of a rank, on the clock of the first."""
     lines_before = 0
+    times = []
     windows = []
     innermost = []
     in_program = []
-    for part, n_windows in zip(parts, windows_before, strict=True):
-        windows.append(part.window + n_windows)
+    for part, windows_before, later_ns in parts:
+        times.append(part.times + later_ns)
+        windows.append(part.window + windows_before)
         innermost.append(part.innermost + lines_before)
         has_line = part.in_program >= 0
         in_program.append(np.where(has_line, part.in_program + lines_before, -1))
         lines_before += part.lines.num_rows
-    lines = pa.concat_tables([part.lines for part in parts])
-    cause = np.concatenate([part.cause for part in parts])
+    samples = [part.samples for part in parts]
+    lines = pa.concat_tables([part.lines for part in samples])
+    cause = np.concatenate([part.cause for part in samples])
     window = np.concatenate(windows)
-    is_cause_known = all(part.is_cause_known for part in parts)
+    is_cause_known = all(part.is_cause_known for part in samples)
     return HostLines(
         lines=lines,
+        times=np.concatenate(times),
         window=window,
         cause=cause,
         innermost=np.concatenate(innermost),

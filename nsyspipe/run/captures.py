@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from msgspec.structs import replace
 
 from nsyspipe.analysis.collectives import NO_MEMBER, CommOperations
-from nsyspipe.analysis.host_lines import HostLines, join_host_lines
+from nsyspipe.analysis.host_lines import HostLines, HostLinesPart, join_host_lines
 from nsyspipe.analysis.intervals import NarrowIntervals, union
 from nsyspipe.analysis.kernels import WindowSums
 from nsyspipe.analysis.phases import PhaseRanges, Stretches
@@ -443,7 +443,7 @@ def _joined_process(processes: Sequence[ProcessDigest], later_ns: Sequence[int])
     kernels = _joined_kernels(processes, windows_before)
     blocked_ns_by_call = _joined_calls(processes, "blocked_ns_by_call")
     of_copies_ns_by_call = _joined_calls(processes, "of_copies_ns_by_call")
-    host_lines = _joined_host_lines(processes, windows_before)
+    host_lines = _joined_host_lines(processes, windows_before, later_ns)
     first = replace(_with_joined_counts(processes), host_lines=host_lines)
     return replace(
         first,
@@ -463,18 +463,20 @@ def _joined_process(processes: Sequence[ProcessDigest], later_ns: Sequence[int])
 
 
 def _joined_host_lines(
-    processes: Sequence[ProcessDigest], windows_before: Sequence[int]
+    processes: Sequence[ProcessDigest], windows_before: Sequence[int], later_ns: Sequence[int]
 ) -> HostLines | None:
     """Return the samples of all captures, None if no capture has any."""
-    with_samples = []
-    windows_before_samples = []
-    for process, n_windows in zip(processes, windows_before, strict=True):
-        if process.host_lines is not None:
-            with_samples.append(process.host_lines)
-            windows_before_samples.append(n_windows)
-    if not with_samples:
+    parts = []
+    for place, process in enumerate(processes):
+        samples = process.host_lines
+        if samples is None:
+            continue
+        n_windows = windows_before[place]
+        part = HostLinesPart(samples, n_windows, later_ns[place])
+        parts.append(part)
+    if not parts:
         return None
-    return join_host_lines(with_samples, windows_before_samples)
+    return join_host_lines(parts)
 
 
 def _with_joined_counts(processes: Sequence[ProcessDigest]) -> ProcessDigest:

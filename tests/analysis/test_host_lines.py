@@ -7,6 +7,7 @@ from nsyspipe.analysis.host_lines import (
     HOST_CAUSES,
     HostIdleTime,
     HostLines,
+    HostLinesPart,
     count_lines,
     find_host_lines,
     join_host_lines,
@@ -101,10 +102,11 @@ def test_without_calls_no_cause_is_known(idle):
 
 
 def test_captures_of_one_rank_are_joined():
-    first = HostLines(lines(2), ints(0), ints(1), ints(1), ints(-1))
-    second = HostLines(lines(3), ints(1), ints(-1), ints(2), ints(0))
-    joined = join_host_lines([first, second], [0, 4])
+    first = HostLines(lines(2), ints(50), ints(0), ints(1), ints(1), ints(-1))
+    second = HostLines(lines(3), ints(70), ints(1), ints(-1), ints(2), ints(0))
+    joined = join_host_lines([HostLinesPart(first, 0, 0), HostLinesPart(second, 4, 1000)])
     assert joined.lines.num_rows == 5
+    assert joined.times.tolist() == [50, 1070]
     assert joined.window.tolist() == [0, 5]
     assert joined.innermost.tolist() == [1, 4]
     assert joined.in_program.tolist() == [-1, 2]

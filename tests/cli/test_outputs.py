@@ -42,7 +42,10 @@ def results(tmp_path):
     return tmp_path / "results"
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(
+    "command",
+    ["diff", *(pytest.param(one, marks=pytest.mark.slow) for one in COMMANDS if one != "diff")],
+)
 def test_files_of_the_same_runs_are_replaced_and_of_others_by_force_only(
     call, beside, results, command, worded
 ):

@@ -27,6 +27,7 @@ OTHER_THAN_TRANSFERS = {
     "launch-bound",
     "input-bound",
     "sync-bound",
+    "alloc-in-step",
     "grad-copy",
     "ddp-single-gpu",
     "no-sync",
@@ -93,6 +94,7 @@ IDLE_OF = {
     "launch-bound": "idle_launch_ns",
     "input-bound": "idle_input_ns",
     "sync-bound": "idle_blocked_ns",
+    "alloc-in-step": "idle_blocked_by_allocs_ns",
 }
 
 

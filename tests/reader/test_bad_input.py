@@ -219,6 +219,7 @@ def test_flipped_bits_in_any_page_give_an_answer_or_an_error(report):
     assert {report.write_bytes(one) and is_answered(report) for one in damaged} == {True, False}
 
 
+@pytest.mark.slow
 def test_flipped_bits_in_the_schema_page_give_an_answer_or_an_error(report):
     """Where the page says what is in it, and where the names and first pages of tables are: it is full of them."""
     content, rnd = report.read_bytes(), random.Random(2)
