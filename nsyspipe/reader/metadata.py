@@ -28,7 +28,11 @@ from nsyspipe.reader.operations import (
     with_communication,
 )
 from nsyspipe.reader.payload import Payloads, communicator_sizes, read_payloads
-from nsyspipe.reader.python_samples import PythonSamples, read_python_samples
+from nsyspipe.reader.python_samples import (
+    PythonSamples,
+    condition_of_samples,
+    read_python_samples,
+)
 from nsyspipe.reader.ranges import Ranges, read_ranges
 from nsyspipe.reader.report import (
     CPU_SAMPLES,
@@ -110,7 +114,8 @@ def read_capture(
         calls = read_calls(report, strings)
         operations = read_operations(report, strings, comm_kernel)
         ranges = read_ranges(report, strings, _operation_ends(operations))
-        payloads = read_payloads(report, strings)
+        samples = condition_of_samples(report, ranges.python_domains)
+        payloads = read_payloads(report, strings, samples)
         overhead = read_overhead(report, facts)
         python = PythonSamples()
         if with_lines:

@@ -8,7 +8,7 @@ innermost first. Paths and functions are strings of the report, with characters 
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -81,9 +81,9 @@ def read_python_samples(
 
     Without such a domain nothing is read.
     """
-    if not domains or not report.has(NVTX, "start", "globalTid", "domainId", "eventType"):
+    where = condition_of_samples(report, domains)
+    if where is None:
         return PythonSamples()
-    where = _condition(domains)
     n_rows = report.count(NVTX, where)
     if not n_rows:
         return PythonSamples()
@@ -99,14 +99,16 @@ def read_python_samples(
     return _decode(rows, strings)
 
 
-def _condition(domains: Iterable[tuple[int, int]]) -> str:
-    """Return the SQL condition for samples in some domains."""
+def condition_of_samples(report: Report, domains: Sequence[tuple[int, int]]) -> str | None:
+    """Return the SQL condition for samples in some domains; None if there can be none."""
+    if not domains or not report.has(NVTX, "start", "globalTid", "domainId", "eventType"):
+        return None
     thread_bits = ~process_of(-1)
     of_domains = []
     for process, number in domains:
         of_process = f"globalTid BETWEEN {process} AND {process | thread_bits}"
         of_domains.append(f"(domainId = {number} AND {of_process})")
-    return f"eventType = {_MARK_ROW} AND ({' OR '.join(of_domains)})"
+    return f"(eventType = {_MARK_ROW} AND ({' OR '.join(of_domains)}))"
 
 
 def _has_frames(report: Report, where: str) -> bool:
