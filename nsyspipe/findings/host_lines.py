@@ -33,8 +33,9 @@ _INNERMOST = "innermost"
 # Figures of a finding: the line of the program, and the innermost line if that is another one.
 HOST_LINE = "host_line"
 INNERMOST_LINE = "innermost_line"
-# Why the line is not known, although there are samples.
+# Why the line is not known, although it may have been recorded.
 LINE_UNKNOWN = "host_line_unknown"
+LEFT_OUT = "lines were left out on request (--no-lines)"
 TOO_FEW = "too few samples"
 NO_MAIN_LINE = "no line has most of the samples"
 NOT_SEEN_IN_TIME = "a call in C held Python's lock (GIL), so no sample could be taken"
@@ -61,6 +62,8 @@ def line_figures(evidence: Evidence, name: str, finding: Finding) -> Mapping[str
     """
     cause = _CAUSE_OF_FINDING.get(name)
     rows = evidence.host_lines
+    if cause is not None and evidence.are_lines_left_out:
+        return {LINE_UNKNOWN: LEFT_OUT}
     if cause is None or not rows.num_rows:
         return {}
     rank = _rank_of(evidence, finding)

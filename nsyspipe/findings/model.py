@@ -224,6 +224,8 @@ class Evidence(Struct, frozen=True, dict=True):
     kernels: KernelsTable
     traffic: TrafficTable = field(default_factory=schema.TRAFFIC.empty)
     host_lines: HostLinesTable = field(default_factory=schema.HOST_LINES.empty)
+    # Whether the user asked for no lines of Python.
+    are_lines_left_out: bool = False
     # Mean idle time per step by the API call that the host was blocked in, largest first.
     blocked_ns_by_call: Mapping[str, float] = field(default_factory=dict)
     skipped_steps: tuple[int, ...] = ()

@@ -5,6 +5,7 @@ import json
 import pyarrow.compute as pc
 
 import nsyspipe
+from nsyspipe.findings.host_lines import LEFT_OUT
 from nsyspipe.redact.redact import redact
 from nsyspipe.report.export import document
 from nsyspipe.store.write import save
@@ -94,9 +95,17 @@ def test_only_the_json_of_reports_has_whole_paths(tmp_path):
 def test_lines_can_be_left_out(tmp_path):
     run = run_of(tmp_path, planted(), jobs=1, lines=False)
     assert run.host_lines().num_rows == 0
-    text = json.dumps(document(run))
-    assert "slow.py" not in text
-    assert "host_line_unknown" not in text
+    assert "slow.py" not in json.dumps(document(run))
+
+
+def test_a_finding_says_that_lines_were_left_out_on_request(tmp_path):
+    run = run_of(tmp_path, planted(), jobs=1, lines=False)
+    save(run, tmp_path / "store")
+    for known in (run, nsyspipe.load(tmp_path / "store")):
+        reasons = {}
+        for row in known.finding_rows:
+            reasons[row["id"]] = json.loads(row["evidence"]).get("host_line_unknown")
+        assert reasons["launch-bound"] == LEFT_OUT
 
 
 def test_a_redacted_copy_has_no_path_and_no_function(tmp_path):
