@@ -19,6 +19,7 @@ _CAUSE_OF_FINDING = {
     "sync-bound": "blocked",
     "straggler": "idle",
 }
+_ANY_CAUSE = "idle"
 # Findings that a line of Python can explain.
 NAMING_LINES = frozenset(_CAUSE_OF_FINDING)
 # A line with a smaller share of the samples, or of the steps, is not the reason by itself.
@@ -30,9 +31,17 @@ _IDLE_COLUMNS = ("idle_input_ns", "idle_launch_ns", "idle_blocked_ns")
 # Values of `schema.HOST_LINES`, column ``frame``.
 _PROGRAM = "program"
 _INNERMOST = "innermost"
+_LOCK_HOLDER = "lock_holder"
 # Figures of a finding: the line of the program, and the innermost line if that is another one.
 HOST_LINE = "host_line"
 INNERMOST_LINE = "innermost_line"
+# How long the launching thread waits for Python's lock (GIL) in this idle time, null if that was
+# not recorded, and its share of this idle time. Then where another thread let go of the lock.
+LOCK_WAIT = "lock_wait_ns_per_step"
+LOCK_WAIT_SHARE = "lock_wait_share"
+LOCK_HOLDER_LINE = "lock_holder_line"
+# Shorter waits for the lock do not explain idle time.
+MIN_SHARE_OF_LOCK = 0.1
 # Why the line is not known, although it may have been recorded.
 LINE_UNKNOWN = "host_line_unknown"
 LEFT_OUT = "lines were left out on request (--no-lines)"
@@ -52,6 +61,15 @@ class _Line(NamedTuple):
     n_steps: int
 
 
+class _Question(NamedTuple):
+    """Which idle time is in question: its rows of the tables, and its cause."""
+
+    # `schema.HOST_LINES` and `schema.STEPS` of the ranks in question.
+    lines: pa.Table
+    steps: pa.Table
+    cause: str
+
+
 def line_figures(evidence: Evidence, name: str, finding: Finding) -> Mapping[str, Any]:
     """Return the line of Python that a finding names, or why it is not known.
 
@@ -59,21 +77,70 @@ def line_figures(evidence: Evidence, name: str, finding: Finding) -> Mapping[str
     innermost line of the user's program with most samples in the idle time in question. It needs
     half of these samples, and half of the steps. If the program has no such line, it is the
     innermost line of all.
+
+    If waits for Python's lock (GIL) were recorded, their time in this idle time is added, and the
+    line at which another thread let go of the lock.
     """
     cause = _CAUSE_OF_FINDING.get(name)
-    rows = evidence.host_lines
-    if cause is not None and evidence.are_lines_left_out:
-        return {LINE_UNKNOWN: LEFT_OUT}
-    if cause is None or not rows.num_rows:
+    if cause is None:
         return {}
+    if evidence.are_lines_left_out:
+        return {LINE_UNKNOWN: LEFT_OUT}
     rank = _rank_of(evidence, finding)
+    question = _Question(evidence.host_lines, evidence.steps, cause)
     if rank is not None:
-        rows = select_rows(rows, "rank", rank)
-    if not rows.num_rows or rows["n_idle_samples"].null_count:
+        lines = select_rows(evidence.host_lines, "rank", rank)
+        question = _Question(lines, select_rows(evidence.steps, "rank", rank), cause)
+    lines = question.lines
+    has_lines = lines.num_rows > 0 and not lines["n_idle_samples"].null_count
+    waits = _waits_of_ranks(evidence, question)
+    if not has_lines and waits is None:
         return {}
     if name == "straggler" and not _is_late_by_idling(evidence, rank, finding):
         return {LINE_UNKNOWN: NOT_WHY_LATE}
-    return _figures_of_rows(evidence, rows, cause, rank)
+    figures = _lock_figures(question, waits)
+    if has_lines:
+        figures |= _figures_of_lines(question)
+    return figures
+
+
+def _waits_of_ranks(evidence: Evidence, question: _Question) -> float | None:
+    """Return how long the ranks in question wait for Python's lock, mean per step, ns.
+
+    None if that was not recorded on each of them.
+    """
+    waits_ns = []
+    for rank in question.steps["rank"].unique().to_pylist():
+        by_cause = evidence.lock_waits.get(rank)
+        if by_cause is None:
+            return None
+        is_any = question.cause == _ANY_CAUSE
+        waits_ns.append(sum(by_cause.values()) if is_any else by_cause[question.cause])
+    return sum(waits_ns) / len(waits_ns) if waits_ns else None
+
+
+def _lock_figures(question: _Question, wait_ns: float | None) -> dict[str, Any]:
+    """Return how long the launching thread waits for Python's lock, and who holds it meanwhile."""
+    figures: dict[str, Any] = {LOCK_WAIT: wait_ns}
+    idle_ns = _mean_idle_ns(question)
+    if wait_ns is None or not idle_ns:
+        return figures
+    figures[LOCK_WAIT_SHARE] = wait_ns / idle_ns
+    if figures[LOCK_WAIT_SHARE] < MIN_SHARE_OF_LOCK:
+        return figures
+    line = _main_line(question, _LOCK_HOLDER)
+    totals = _totals(question, _LOCK_HOLDER)
+    if line is not None and totals.n_of_samples >= MIN_SAMPLES and _is_main(line, totals):
+        figures[LOCK_HOLDER_LINE] = line._asdict() | totals._asdict()
+    return figures
+
+
+def _mean_idle_ns(question: _Question) -> float | None:
+    """Return the mean of the idle time in question, ns per step."""
+    is_any = question.cause == _ANY_CAUSE
+    columns = _IDLE_COLUMNS if is_any else (f"idle_{question.cause}_ns",)
+    means_ns = [pc.mean(question.steps[column]).as_py() for column in columns]
+    return None if None in means_ns else sum(means_ns)
 
 
 def _rank_of(evidence: Evidence, finding: Finding) -> int | None:
@@ -102,45 +169,51 @@ def _is_late_by_idling(evidence: Evidence, rank: int | None, finding: Finding) -
     return bool(longer_ns >= MIN_PART_OF_LATENESS * lateness_ns)
 
 
-def _figures_of_rows(
-    evidence: Evidence, rows: pa.Table, cause: str, rank: int | None
-) -> dict[str, Any]:
+class _Totals(NamedTuple):
+    """How many samples and steps there are in all."""
+
+    n_of_samples: int
+    n_of_steps: int
+
+
+def _totals(question: _Question, frame: str) -> _Totals:
+    rows = select_rows(question.lines, "frame", frame)
+    n_samples = pc.sum(rows[f"n_{question.cause}_samples"]).as_py()
+    return _Totals(n_samples or 0, question.steps.num_rows)
+
+
+def _figures_of_lines(question: _Question) -> dict[str, Any]:
     """Return the line that most samples of a cause are at, or why it is not known."""
-    steps = evidence.steps if rank is None else select_rows(evidence.steps, "rank", rank)
-    n_steps = steps.num_rows
     # Each sample has one innermost line.
-    of_all = select_rows(rows, "frame", _INNERMOST)
-    n_samples = pc.sum(of_all[f"n_{cause}_samples"]).as_py() or 0
-    if n_samples < MIN_SAMPLES:
+    totals = _totals(question, _INNERMOST)
+    if totals.n_of_samples < MIN_SAMPLES:
         return {LINE_UNKNOWN: TOO_FEW}
-    innermost = _main_line(rows, _INNERMOST, cause)
-    line = _main_line(rows, _PROGRAM, cause)
-    has_line_of_program = line is not None and _is_main(line, n_samples, n_steps)
-    if not has_line_of_program:
+    innermost = _main_line(question, _INNERMOST)
+    line = _main_line(question, _PROGRAM)
+    if line is None or not _is_main(line, totals):
         line = innermost
-    if line is None or not _is_main(line, n_samples, n_steps):
+    if line is None or not _is_main(line, totals):
         return {LINE_UNKNOWN: NO_MAIN_LINE}
     if line.file == NOT_SEEN:
         return {LINE_UNKNOWN: NOT_SEEN_IN_TIME}
-    totals = {"n_of_samples": n_samples, "n_of_steps": n_steps}
-    figures: dict[str, Any] = {HOST_LINE: line._asdict() | totals}
+    figures: dict[str, Any] = {HOST_LINE: line._asdict() | totals._asdict()}
     if innermost is not None and innermost[:3] != line[:3]:
-        figures[INNERMOST_LINE] = innermost._asdict() | totals
+        figures[INNERMOST_LINE] = innermost._asdict() | totals._asdict()
     return figures
 
 
-def _is_main(line: _Line, n_samples: int, n_steps: int) -> bool:
+def _is_main(line: _Line, totals: _Totals) -> bool:
     """Tell whether a line has half of the samples, and samples in half of the steps."""
-    has_samples = line.n_samples >= MIN_SHARE_OF_SAMPLES * n_samples
-    return has_samples and line.n_steps >= MIN_SHARE_OF_STEPS * n_steps
+    has_samples = line.n_samples >= MIN_SHARE_OF_SAMPLES * totals.n_of_samples
+    return has_samples and line.n_steps >= MIN_SHARE_OF_STEPS * totals.n_of_steps
 
 
-def _main_line(rows: pa.Table, frame: str, cause: str) -> _Line | None:
+def _main_line(question: _Question, frame: str) -> _Line | None:
     """Return the line with most samples of a cause, the first in the alphabet of equal ones."""
     keys = ["file", "line", "function"]
-    samples = f"n_{cause}_samples"
-    steps = f"n_{cause}_steps"
-    of_frame = select_rows(rows, "frame", frame)
+    samples = f"n_{question.cause}_samples"
+    steps = f"n_{question.cause}_steps"
+    of_frame = select_rows(question.lines, "frame", frame)
     by_line = of_frame.group_by(keys, use_threads=False)
     sums = by_line.aggregate([(samples, "sum"), (steps, "sum")])
     if not sums.num_rows:

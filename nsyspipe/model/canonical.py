@@ -356,6 +356,31 @@ COMM_SIZES = TableSchema(
     ),
 )
 
+LOCK_RANGES = TableSchema(
+    name="lock_ranges_of_report",
+    doc=(
+        "One row per time in which a thread waits for Python's lock (GIL), or holds it, in order "
+        "of start."
+    ),
+    key=("process_id", "start_ns"),
+    columns=(
+        identifier("process_id", "process of the thread", source="NVTX_EVENTS.globalTid"),
+        identifier("thread_id", "thread of the range", source="NVTX_EVENTS.globalTid"),
+        ns("start_ns", "host start", source="NVTX_EVENTS.start"),
+        ns(
+            "end_ns",
+            "host end; an unclosed range ends 1 ns after the last event",
+            source="NVTX_EVENTS.end",
+        ),
+        flag("is_wait", "the thread waits; else it holds the lock", source="NVTX_EVENTS.text"),
+        flag(
+            "is_of_sampler",
+            "the thread is that with which nsys takes samples of Python",
+            source="NVTX_EVENTS.globalTid of samples",
+        ),
+    ),
+)
+
 PYTHON_LINES = TableSchema(
     name="python_lines_of_report",
     doc="One row per line of Python that a sample of a main thread was at.",

@@ -565,7 +565,9 @@ HOST_LINES = DescribedTable(
             "frame",
             "program for the innermost line of the user's program, or innermost for the innermost "
             "line of all. The program is all code in files, except installed packages "
-            "(site-packages, dist-packages), the standard library (lib/python3.12) and PyTorch.",
+            "(site-packages, dist-packages), the standard library (lib/python3.12) and PyTorch. "
+            "lock_holder is not of the main thread. It is the line at which the only other Python "
+            "thread let go of Python's lock (GIL), while the launching thread waited for it.",
             source="derived",
         ),
         text(

@@ -1329,6 +1329,25 @@ if TYPE_CHECKING:
 
     CommSizesOfReportTable: TypeAlias = TypedTable[CommSizesOfReportColumn, CommSizesOfReportRow]
 
+    LockRangesOfReportColumn: TypeAlias = Literal[
+        "process_id",
+        "thread_id",
+        "start_ns",
+        "end_ns",
+        "is_wait",
+        "is_of_sampler",
+    ]
+
+    class LockRangesOfReportRow(TypedDict):
+        process_id: int
+        thread_id: int
+        start_ns: int
+        end_ns: int
+        is_wait: bool
+        is_of_sampler: bool
+
+    LockRangesOfReportTable: TypeAlias = TypedTable[LockRangesOfReportColumn, LockRangesOfReportRow]
+
     PythonLinesOfReportColumn: TypeAlias = Literal[
         "path",
         "line",
@@ -1472,6 +1491,9 @@ else:
     CommSizesOfReportTable = pa.Table
     CommSizesOfReportRow = dict
     CommSizesOfReportColumn = str
+    LockRangesOfReportTable = pa.Table
+    LockRangesOfReportRow = dict
+    LockRangesOfReportColumn = str
     PythonLinesOfReportTable = pa.Table
     PythonLinesOfReportRow = dict
     PythonLinesOfReportColumn = str

@@ -12,6 +12,7 @@ from msgspec import Struct
 from nsyspipe.analysis.comm_calls import Called, find_called
 from nsyspipe.model import canonical
 from nsyspipe.model.problems import NOT_RECORDED, Problem, Recorded, problem
+from nsyspipe.model.typed_tables import LockRangesOfReportTable
 from nsyspipe.reader.calls import Calls, Overhead, Strings, read_calls, read_overhead, read_strings
 from nsyspipe.reader.facts import (
     LAUNCHER_SIZES,
@@ -28,6 +29,7 @@ from nsyspipe.reader.operations import (
     with_communication,
 )
 from nsyspipe.reader.payload import Payloads, communicator_sizes, read_payloads
+from nsyspipe.reader.python_lock import read_lock_ranges
 from nsyspipe.reader.python_samples import (
     PythonSamples,
     condition_of_samples,
@@ -89,6 +91,8 @@ class Capture(Struct, frozen=True):
     payloads: Payloads
     # At which lines of Python the main threads were.
     python: PythonSamples
+    # `canonical.LOCK_RANGES`, None if they were not recorded.
+    lock_ranges: LockRangesOfReportTable | None
     # Which facts were recorded; a fact counts as recorded if there was nothing to record.
     recorded: Recorded
     # Hardware counters of GPUs.
@@ -117,6 +121,9 @@ def read_capture(
         samples = condition_of_samples(report, ranges.python_domains)
         payloads = read_payloads(report, strings, samples)
         overhead = read_overhead(report, facts)
+        lock_ranges = read_lock_ranges(
+            report, strings, ranges.lock_domains, samples, ranges.open_end_ns
+        )
         python = PythonSamples()
         if with_lines:
             python = read_python_samples(report, strings, ranges.python_domains)
@@ -141,6 +148,7 @@ def read_capture(
         ranges=ranges,
         payloads=payloads,
         python=python,
+        lock_ranges=lock_ranges,
         recorded=recorded,
         counters=counters,
         launches_without_kernels=without_kernels,

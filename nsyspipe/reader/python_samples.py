@@ -28,14 +28,16 @@ from nsyspipe.model.typed_tables import (
     PythonSamplesOfReportTable,
 )
 from nsyspipe.reader.calls import Strings
+from nsyspipe.reader.ranges import condition_of_domains
 from nsyspipe.reader.report import NVTX, TIME_LIMIT, Report, process_of
 
 # NVTX_EVENTS.eventType
 _MARK_ROW = 34
 _HEADER_BYTES = 48
-# The state of the thread in the header. NVIDIA does not document it. In all captures with a call
-# in C that holds Python's lock (GIL), samples of that time have this state, times that are exactly
-# one period apart, and often the frames of a later line.
+# The state of the thread in the header. NVIDIA does not document it. In all captures, a thread that
+# holds Python's lock (GIL) for longer than a period has this state. The sampler needs the lock. It
+# waits until the thread lets go, and writes the frames of then with the times at which samples were
+# due. After a call in C, these are often the frames of a later line.
 _STATE_AT = 32
 _LATE_STATE = 3
 # The number of frames in the header.
@@ -54,10 +56,15 @@ _COLUMNS = {"start": "int", "globalTid": "int", "domainId": "int", "category": "
 
 
 class PythonSamples(Struct, frozen=True):
-    """The samples of the main threads in one report."""
+    """The samples of the main threads in one report, and of the only other Python thread of each.
 
-    # `canonical.PYTHON_SAMPLES`
+    Both have the form of `canonical.PYTHON_SAMPLES`.
+    """
+
     samples: PythonSamplesOfReportTable = field(default_factory=PYTHON_SAMPLES.empty)
+    # Samples of a thread that holds Python's lock (GIL), with the line at which it lets go. Processes
+    # with several other threads have none.
+    samples_of_others: PythonSamplesOfReportTable = field(default_factory=PYTHON_SAMPLES.empty)
     # `canonical.PYTHON_LINES`
     lines: PythonLinesOfReportTable = field(default_factory=PYTHON_LINES.empty)
     problems: tuple[Problem, ...] = ()
@@ -103,12 +110,7 @@ def condition_of_samples(report: Report, domains: Sequence[tuple[int, int]]) -> 
     """Return the SQL condition for samples in some domains; None if there can be none."""
     if not domains or not report.has(NVTX, "start", "globalTid", "domainId", "eventType"):
         return None
-    thread_bits = ~process_of(-1)
-    of_domains = []
-    for process, number in domains:
-        of_process = f"globalTid BETWEEN {process} AND {process | thread_bits}"
-        of_domains.append(f"(domainId = {number} AND {of_process})")
-    return f"(eventType = {_MARK_ROW} AND ({' OR '.join(of_domains)}))"
+    return f"(eventType = {_MARK_ROW} AND {condition_of_domains(domains)})"
 
 
 def _has_frames(report: Report, where: str) -> bool:
@@ -135,13 +137,22 @@ def _decode(rows: pa.Table, strings: Strings) -> PythonSamples:
         undecoded = problem("python-samples-undecoded", n=n_ignored, total=rows.num_rows)
         problems.append(undecoded)
     processes = process_of(known["globalTid"].to_numpy())
-    is_main = _are_of_main_thread(processes, filled(known["category"], _NO_CATEGORY), frames)
-    without_main = np.setdiff1d(processes, processes[is_main]).tolist()
+    threads = _threads_of(processes, filled(known["category"], _NO_CATEGORY), frames)
+    without_main = np.setdiff1d(processes, processes[threads.is_main]).tolist()
     problems += [problem("python-thread-unknown", process_id=process) for process in without_main]
     is_seen = _are_seen(known["binaryData"].combine_chunks())
-    samples = _samples_table(processes, known["start"].to_numpy(), frames, is_main, is_seen)
+    times = known["start"].to_numpy()
+    all_seen = np.ones_like(is_seen)
+    samples = _samples_table(processes, times, frames, is_seen)
+    let_go = _samples_table(processes, times, frames, all_seen)
+    is_of_holder = threads.is_only_other & ~is_seen
     lines = pa.concat_tables([frames.lines, _unseen_line()])
-    return PythonSamples(samples, lines, tuple(problems))
+    return PythonSamples(
+        samples=_in_order(samples, threads.is_main),
+        samples_of_others=_in_order(let_go, is_of_holder),
+        lines=lines,
+        problems=tuple(problems),
+    )
 
 
 def _are_seen(blobs: pa.BinaryArray) -> Flags:
@@ -263,14 +274,22 @@ def _clean_texts(strings: Strings, ids: Int64) -> list[str]:
     return [printable(text) for text in cut]
 
 
-def _are_of_main_thread(processes: Int64, categories: Int64, frames: _Frames) -> Flags:
-    """Tell which samples are of the main thread of their process.
+class _Threads(Struct, frozen=True):
+    """Which samples are of the main thread of their process, and of its only other thread."""
+
+    is_main: Flags
+    is_only_other: Flags
+
+
+def _threads_of(processes: Int64, categories: Int64, frames: _Frames) -> _Threads:
+    """Tell which samples are of which thread.
 
     Threads differ in the category. The main thread is the only one without a sample that ends in
-    the start of a thread. Without such a thread, or with several, no sample is.
+    the start of a thread. Without such a thread, or with several, no sample is of a known thread.
     """
     if not processes.size:
-        return np.empty(0, np.bool_)
+        no_flags = np.empty(0, np.bool_)
+        return _Threads(no_flags, no_flags)
     starts_thread = _start_threads(frames)
     _, process = np.unique(processes, return_inverse=True)
     _, category = np.unique(categories, return_inverse=True)
@@ -279,9 +298,12 @@ def _are_of_main_thread(processes: Int64, categories: Int64, frames: _Frames) ->
     may_be_main = n_bootstraps == 0
     process_of_thread = threads // (category.max() + 1)
     n_candidates = np.bincount(process_of_thread, may_be_main, process.max() + 1)
-    is_main = may_be_main & (n_candidates[process_of_thread] == 1)
-    is_of_main: Flags = is_main[thread] & (categories != _NO_CATEGORY)
-    return is_of_main
+    n_threads = np.bincount(process_of_thread, minlength=process.max() + 1)
+    has_main = n_candidates[process_of_thread] == 1
+    is_main = may_be_main & has_main
+    is_only_other = ~may_be_main & has_main & (n_threads[process_of_thread] == 2)
+    has_category = categories != _NO_CATEGORY
+    return _Threads(is_main[thread] & has_category, is_only_other[thread] & has_category)
 
 
 def _start_threads(frames: _Frames) -> Flags:
@@ -295,26 +317,25 @@ def _start_threads(frames: _Frames) -> Flags:
     return starts_thread
 
 
-def _samples_table(
-    processes: Int64, times: Int64, frames: _Frames, is_main: Flags, is_seen: Flags
-) -> pa.Table:
-    """Return `canonical.PYTHON_SAMPLES` of the samples of main threads.
+def _samples_table(processes: Int64, times: Int64, frames: _Frames, is_seen: Flags) -> pa.Table:
+    """Return `canonical.PYTHON_SAMPLES` of all samples.
 
     Samples that were not taken in time have the line behind all others.
     """
     unseen_line = frames.lines.num_rows
-    innermost = np.where(is_seen, frames.line[frames.first], unseen_line)
-    in_program = np.where(is_seen, _innermost_in_program(frames), _NO_LINE)
-    rows = np.flatnonzero(is_main)
-    order = np.lexsort((innermost[rows], times[rows], processes[rows]))
-    rows = rows[order]
     columns = {
-        "process_id": processes[rows],
-        "time_ns": times[rows],
-        "innermost": innermost[rows],
-        "in_program": in_program[rows],
+        "process_id": processes,
+        "time_ns": times,
+        "innermost": np.where(is_seen, frames.line[frames.first], unseen_line),
+        "in_program": np.where(is_seen, _innermost_in_program(frames), _NO_LINE),
     }
     return PYTHON_SAMPLES.table(columns)
+
+
+def _in_order(samples: pa.Table, is_chosen: Flags) -> pa.Table:
+    """Return some samples, in the order of the table."""
+    chosen = samples.filter(pa.array(is_chosen))
+    return chosen.sort_by([(name, "ascending") for name in chosen.column_names[:3]])
 
 
 def _innermost_in_program(frames: _Frames) -> Int64:

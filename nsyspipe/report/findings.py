@@ -16,6 +16,10 @@ from nsyspipe.findings.host_lines import (
     HOST_LINE,
     INNERMOST_LINE,
     LINE_UNKNOWN,
+    LOCK_HOLDER_LINE,
+    LOCK_WAIT,
+    LOCK_WAIT_SHARE,
+    MIN_SHARE_OF_LOCK,
     NAMING_LINES,
 )
 from nsyspipe.findings.judge import is_conditional, is_nvlink_assumed, is_wait_included
@@ -121,10 +125,21 @@ LITTLE_SHARE_OF_STEP = 0.02
 _PARTS_OF_WHOLE_STEP = {"exposed_wait", "longer_window"}
 _MAX_LISTED_VALUES = 12
 # Figures that `line_text` has in words.
-_LINE_KEYS = {HOST_LINE, INNERMOST_LINE, LINE_UNKNOWN}
+_LINE_KEYS = {
+    HOST_LINE,
+    INNERMOST_LINE,
+    LINE_UNKNOWN,
+    LOCK_HOLDER_LINE,
+    LOCK_WAIT,
+    LOCK_WAIT_SHARE,
+}
 _RECORD_LINES = (
     "not recorded. To name it, capture with nsys profile --python-sampling=true, and export with "
     "--include-blobs=true."
+)
+_RECORD_LOCK = (
+    "waits were not recorded. To see them, capture with nsys profile "
+    "--trace=cuda,nvtx,osrt,python-gil."
 )
 # Smaller parts of a bound change none of its four digits.
 _MIN_SHOWN_SHARE_OF_BOUND = 0.00005
@@ -202,6 +217,10 @@ class Finding(Struct, frozen=True):
     # At which line of Python the CPU was, or why that is not known. Empty if no line explains it.
     line_of_python: str = ""
     is_line_known: bool = False
+    # How long the launching thread waited for Python's lock, or how to record it. Empty if no
+    # thread was sampled either.
+    lock_wait: str = ""
+    is_lock_wait_long: bool = False
 
     @property
     def gain(self) -> str:
@@ -261,8 +280,13 @@ def _finding(row: Mapping[str, Any], summary: Mapping[str, Any], names: RankName
         evidence=evidence_texts,
     )
     line_of_python = line_text(finding.id, evidence)
-    is_line_known = HOST_LINE in evidence
-    return replace(finding, line_of_python=line_of_python, is_line_known=is_line_known)
+    return replace(
+        finding,
+        line_of_python=line_of_python,
+        is_line_known=HOST_LINE in evidence,
+        lock_wait=lock_text(evidence),
+        is_lock_wait_long=evidence.get(LOCK_WAIT_SHARE, 0.0) >= MIN_SHARE_OF_LOCK,
+    )
 
 
 def _bound(
@@ -342,6 +366,8 @@ def finding_lines(finding: Finding) -> Lines:
     lines = [why, how]
     if finding.line_of_python:
         lines.append(Line(finding.line_of_python, "Line of Python:"))
+    if finding.lock_wait:
+        lines.append(Line(finding.lock_wait, "Python's lock (GIL):"))
     if bound.share:
         saving = f"at most {bound.saving} per step ({bound.share_text}){bound.assumed}."
         lines.append(Line(saving, "Saves"))
@@ -382,6 +408,26 @@ def line_text(finding_id: str, evidence: Mapping[str, Any]) -> str:
     innermost = evidence.get(INNERMOST_LINE)
     if innermost is not None:
         text += f" The innermost line was mostly {_place_text(innermost)}."
+    return text
+
+
+def lock_text(evidence: Mapping[str, Any]) -> str:
+    """Return how long the launching thread waited for Python's lock, and who held it meanwhile.
+
+    Empty for a finding without figures about it.
+    """
+    if LOCK_WAIT not in evidence:
+        return ""
+    wait_ns = evidence[LOCK_WAIT]
+    if wait_ns is None:
+        return _RECORD_LOCK
+    share = percent_text(evidence.get(LOCK_WAIT_SHARE))
+    text = f"the launching thread waited for it for {ms_text(wait_ns)} per step"
+    text += f", {share} of this idle time."
+    holder = evidence.get(LOCK_HOLDER_LINE)
+    if holder is not None:
+        text += f" Another thread held it. It let go at {_place_text(holder)}"
+        text += f", {_steps_text(holder)}."
     return text
 
 

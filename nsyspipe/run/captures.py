@@ -24,6 +24,7 @@ from nsyspipe.analysis.host_lines import HostLines, join_host_lines
 from nsyspipe.analysis.intervals import NarrowIntervals, union
 from nsyspipe.analysis.kernels import WindowSums
 from nsyspipe.analysis.phases import PhaseRanges, Stretches
+from nsyspipe.analysis.python_lock import join_lock_waits
 from nsyspipe.analysis.steps import Candidate
 from nsyspipe.model.table import Int64
 from nsyspipe.model.typed_tables import (
@@ -446,8 +447,14 @@ def _joined_process(processes: Sequence[ProcessDigest], later_ns: Sequence[int])
     kernels = _joined_kernels(processes, windows_before)
     blocked_ns_by_call = _joined_calls(processes, "blocked_ns_by_call")
     of_copies_ns_by_call = _joined_calls(processes, "of_copies_ns_by_call")
-    host_lines = _joined_host_lines(processes, windows_before)
-    first = replace(_with_joined_counts(processes), host_lines=host_lines)
+    host_lines = [process.host_lines for process in processes]
+    holder_lines = [process.holder_lines for process in processes]
+    first = replace(
+        _with_joined_counts(processes),
+        host_lines=_joined_host_lines(host_lines, windows_before),
+        holder_lines=_joined_host_lines(holder_lines, windows_before),
+        lock_waits=join_lock_waits([process.lock_waits for process in processes]),
+    )
     return replace(
         first,
         candidates=candidates_of(processes),
@@ -466,14 +473,14 @@ def _joined_process(processes: Sequence[ProcessDigest], later_ns: Sequence[int])
 
 
 def _joined_host_lines(
-    processes: Sequence[ProcessDigest], windows_before: Sequence[int]
+    lines_of_captures: Sequence[HostLines | None], windows_before: Sequence[int]
 ) -> HostLines | None:
     """Return the samples of all captures, None if no capture has any."""
     with_samples = []
     windows_before_samples = []
-    for process, n_windows in zip(processes, windows_before, strict=True):
-        if process.host_lines is not None:
-            with_samples.append(process.host_lines)
+    for host_lines, n_windows in zip(lines_of_captures, windows_before, strict=True):
+        if host_lines is not None:
+            with_samples.append(host_lines)
             windows_before_samples.append(n_windows)
     if not with_samples:
         return None

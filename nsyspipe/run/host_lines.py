@@ -11,7 +11,7 @@ import pyarrow as pa
 from nsyspipe.analysis.host_lines import HOST_CAUSES, HostLines, count_lines
 from nsyspipe.model import schema
 from nsyspipe.model.python_files import short_names
-from nsyspipe.model.table import Int64
+from nsyspipe.model.table import Flags, Int64
 from nsyspipe.model.typed_tables import HostLinesTable
 from nsyspipe.run.digests import Rank, Ranks
 from nsyspipe.run.process import ProcessDigest
@@ -19,30 +19,53 @@ from nsyspipe.run.process import ProcessDigest
 # Values of the column `frame`.
 INNERMOST = "innermost"
 IN_PROGRAM = "program"
+LOCK_HOLDER = "lock_holder"
 
 
 def host_lines_table(
     ranks: Ranks, summary_steps: Sequence[int] | Int64, *, is_capture: bool
 ) -> pa.Table:
-    """Return `schema.HOST_LINES`: where main threads were in the summary steps."""
+    """Return `schema.HOST_LINES`: where threads of Python were in the summary steps."""
     if is_capture:
         return schema.HOST_LINES.empty()
-    samples_of_ranks: list[tuple[int, HostLines]] = []
-    for rank in ranks:
-        samples = _in_summary_steps(rank, summary_steps)
-        if samples is not None:
-            samples_of_ranks.append((rank.number, samples))
-    if not samples_of_ranks:
-        return schema.HOST_LINES.empty()
     tables = []
-    for number, samples in sorted(samples_of_ranks, key=lambda row: row[0]):
-        tables.append(_lines_of_frame(number, samples, INNERMOST, samples.innermost))
-        tables.append(_lines_of_frame(number, samples, IN_PROGRAM, samples.in_program))
+    for rank in sorted(ranks, key=lambda rank: rank.number):
+        process = rank.process
+        samples = _in_summary_steps(rank, process.host_lines, summary_steps)
+        if samples is not None:
+            tables.append(_lines_of_frame(rank.number, samples, INNERMOST, samples.innermost))
+        of_holder = _in_summary_steps(rank, process.holder_lines, summary_steps)
+        if of_holder is not None:
+            line = np.where(of_holder.in_program < 0, of_holder.innermost, of_holder.in_program)
+            tables.append(_lines_of_frame(rank.number, of_holder, LOCK_HOLDER, line))
+        if samples is not None:
+            tables.append(_lines_of_frame(rank.number, samples, IN_PROGRAM, samples.in_program))
+    if not tables:
+        return schema.HOST_LINES.empty()
     table = pa.concat_tables(tables)
     names = short_names(table["path"].unique().to_pylist())
     files = [names[path] for path in table["path"].to_pylist()]
     place = table.schema.get_field_index("file")
     return table.set_column(place, table.schema.field(place), pa.array(files, pa.string()))
+
+
+def lock_waits_of_ranks(
+    ranks: Ranks, summary_steps: Sequence[int] | Int64
+) -> dict[int, dict[str, float]]:
+    """Return for how long each rank waits for Python's lock in idle time, by cause, ns per step.
+
+    Ranks of which it is not known are left out.
+    """
+    waits_of_ranks = {}
+    for rank in ranks:
+        waits = rank.process.lock_waits
+        is_in_summary = _are_in_summary(rank, summary_steps)
+        if waits is not None and is_in_summary.any():
+            means = {}
+            for cause, waits_ns in zip(HOST_CAUSES, waits.ns_by_cause, strict=True):
+                means[cause] = float(waits_ns[is_in_summary].mean())
+            waits_of_ranks[rank.number] = means
+    return waits_of_ranks
 
 
 def without_paths(table: HostLinesTable) -> pa.Table:
@@ -52,16 +75,20 @@ def without_paths(table: HostLinesTable) -> pa.Table:
     return table.set_column(place, field, pa.nulls(table.num_rows, field.type))
 
 
-def _in_summary_steps(
-    rank: Rank[ProcessDigest], summary_steps: Sequence[int] | Int64
-) -> HostLines | None:
-    """Return the samples of a rank in the summary steps; None without samples."""
-    samples = rank.process.host_lines
-    if samples is None:
-        return None
+def _are_in_summary(rank: Rank[ProcessDigest], summary_steps: Sequence[int] | Int64) -> Flags:
+    """Tell which windows of a rank are summary steps."""
     member_of_window = rank.process.windows["member"].to_numpy()
     step_of_window = rank.steps[member_of_window]
-    is_in_summary = np.isin(step_of_window, summary_steps)
+    return np.isin(step_of_window, summary_steps)
+
+
+def _in_summary_steps(
+    rank: Rank[ProcessDigest], samples: HostLines | None, summary_steps: Sequence[int] | Int64
+) -> HostLines | None:
+    """Return some samples of a rank in the summary steps; None without samples."""
+    if samples is None:
+        return None
+    is_in_summary = _are_in_summary(rank, summary_steps)
     chosen = samples.chosen(is_in_summary[samples.window])
     return chosen if chosen.window.size else None
 

@@ -49,6 +49,7 @@ from nsyspipe.analysis.phases import (
     phase_stretches,
     phases_of_launches,
 )
+from nsyspipe.analysis.python_lock import LockWaits, ProcessLock, find_lock_waits, waits_of_thread
 from nsyspipe.analysis.steps import Candidate, Members, Windows, capture_window, step_windows
 from nsyspipe.model.canonical import DTOD_KIND, GRAPH_NAME_ID
 from nsyspipe.model.names import PHASES, step_number
@@ -57,6 +58,7 @@ from nsyspipe.model.table import Flags, Int64
 from nsyspipe.model.typed_tables import (
     BlockingCallsOfReportTable,
     BlockingCopiesOfReportTable,
+    LockRangesOfReportTable,
     PayloadsOfReportTable,
     PythonSamplesOfReportTable,
     RangesOfReportTable,
@@ -105,6 +107,10 @@ class ProcessEvents(Struct, frozen=True):
     device_waits: IntervalSet | None = None
     # `canonical.PYTHON_SAMPLES` of the process, or None if not recorded
     python_samples: PythonSamplesOfReportTable | None = None
+    # samples of the only other Python thread of the process, or None if there is not one
+    samples_of_other: PythonSamplesOfReportTable | None = None
+    # who waits for Python's lock, or None if this or calls were not recorded
+    lock: ProcessLock | None = None
 
 
 class _ProcessTables(Struct, frozen=True):
@@ -117,6 +123,8 @@ class _ProcessTables(Struct, frozen=True):
     waits: pa.Table
     calls: pa.Table | None
     python_samples: PythonSamplesOfReportTable | None
+    samples_of_other: PythonSamplesOfReportTable | None
+    lock_ranges: LockRangesOfReportTable | None
 
 
 def process_events(capture: Capture, shares: Mapping[int, ProcessShare]) -> Iterator[ProcessEvents]:
@@ -147,14 +155,15 @@ def _tables_of_processes(capture: Capture, process_ids: Sequence[int]) -> Iterat
         blocking_copies,
         calls.waits,
         calls.all,
-        _recorded_samples(capture),
+        _recorded_samples(capture.python.samples),
+        _recorded_samples(capture.python.samples_of_others),
+        capture.lock_ranges,
     )
     tables_by_process = [by_process(table, process_ids) for table in tables]
     return itertools.starmap(_ProcessTables, zip(*tables_by_process, strict=True))
 
 
-def _recorded_samples(capture: Capture) -> PythonSamplesOfReportTable | None:
-    samples = capture.python.samples
+def _recorded_samples(samples: PythonSamplesOfReportTable) -> PythonSamplesOfReportTable | None:
     return samples if samples.num_rows else None
 
 
@@ -190,7 +199,17 @@ def _events_of_rank(
         strays=share.strays,
         device_waits=waits,
         python_samples=process.python_samples,
+        samples_of_other=process.samples_of_other,
+        lock=_lock_of_process(process),
     )
+
+
+def _lock_of_process(process: _ProcessTables) -> ProcessLock | None:
+    """Return who waits for Python's lock; None if no thread of the process ever holds it."""
+    ranges = process.lock_ranges
+    if ranges is None or not ranges.num_rows or process.calls is None:
+        return None
+    return ProcessLock(ranges, process.calls)
 
 
 def _waits_of_rank(
@@ -291,6 +310,11 @@ class ProcessDigest(_Process, frozen=True):
     other_threads: LaunchingThreads = NO_OTHER_THREADS
     # where the main thread was, or None if no sample is in a window
     host_lines: HostLines | None = None
+    # waits for Python's lock, or None if not recorded
+    lock_waits: LockWaits | None = None
+    # Where the only other Python thread was meanwhile. None if no sample shows it, or if other
+    # threads hold the lock too.
+    holder_lines: HostLines | None = None
 
 
 _NO_KERNEL_LAUNCHED = "no kernel was launched in these ranges"
@@ -611,6 +635,7 @@ class _MeasuredWindows(Struct, frozen=True):
     causes: IdleCauses
     # the idle time of each phase, by its index in `names.PHASES`
     idle_ns_by_phase: list[Int64]
+    lock_waits: LockWaits | None
 
 
 def _measure_rank(work: _RankWork, between: Inputs) -> dict[str, Any]:
@@ -644,6 +669,8 @@ def _measure_rank(work: _RankWork, between: Inputs) -> dict[str, Any]:
         "hidden": NarrowIntervals.of(work.device.hidden),
         "stretches": stretches,
         "host_lines": _find_host_lines(work, measured.causes),
+        "lock_waits": measured.lock_waits,
+        "holder_lines": _find_holder_lines(work, measured),
     }
 
 
@@ -655,6 +682,23 @@ def _find_host_lines(work: _RankWork, causes: IdleCauses) -> HostLines | None:
     lines = work.capture.python.lines
     host_lines = find_host_lines(samples, lines, work.windows, causes.times, work.offset_ns)
     return host_lines if host_lines.window.size else None
+
+
+def _find_holder_lines(work: _RankWork, measured: _MeasuredWindows) -> HostLines | None:
+    """Return where the only other Python thread was while the launching thread had to wait.
+
+    None if there are no such samples, or if other threads hold the lock too.
+    """
+    samples = work.events.samples_of_other
+    waits = measured.lock_waits
+    if samples is None or waits is None or not waits.has_one_holder:
+        return None
+    is_meanwhile = waits.times.contains(samples["time_ns"].to_numpy() + work.offset_ns)
+    meanwhile = samples.filter(pa.array(is_meanwhile))
+    idle = measured.causes.times
+    lines = work.capture.python.lines
+    holder_lines = find_host_lines(meanwhile, lines, work.windows, idle, work.offset_ns)
+    return holder_lines if holder_lines.window.size else None
 
 
 def _list_comm_operations(work: _RankWork) -> CommOperations:
@@ -687,7 +731,11 @@ def _measure_windows(work: _RankWork, between: Inputs) -> _MeasuredWindows:
     has_launches = bool(work.operations.n_launched)
     kernels_in_backward = work.in_backward(work.kernel_phase) if has_launches else None
     measures = breakdown(device, kernels_in_backward, recorded)
-    inputs = Inputs(_inputs_of_data_phase(work, between), between.quiet)
+    quiet = between.quiet
+    if work.events.lock is not None:
+        # A thread that waits for the lock gets no input.
+        quiet = quiet.without(waits_of_thread(work.events.lock, work.steps.members.thread_id))
+    inputs = Inputs(_inputs_of_data_phase(work, between), quiet)
     measured = _measure_idle(work, measures["idle_ns"], inputs)
     causes = measured.causes
     if measures["exposed_comm_ns"] is None or not has_launches:
@@ -704,7 +752,7 @@ def _measure_windows(work: _RankWork, between: Inputs) -> _MeasuredWindows:
         "is_complete": windows.is_complete,
         **measures,
     }
-    return _MeasuredWindows(columns, causes, measured.idle_ns_by_phase)
+    return _MeasuredWindows(columns, causes, measured.idle_ns_by_phase, measured.lock_waits)
 
 
 def _inputs_of_data_phase(work: _RankWork, between: Inputs) -> IntervalSet:
@@ -787,6 +835,7 @@ class _MeasuredIdle(Struct, frozen=True):
     causes: IdleCauses
     # by the index of the phase in `names.PHASES`
     idle_ns_by_phase: list[Int64]
+    lock_waits: LockWaits | None
 
 
 def _measure_idle(work: _RankWork, idle_ns: Int64 | None, inputs: Inputs) -> _MeasuredIdle:
@@ -815,7 +864,10 @@ def _measure_idle(work: _RankWork, idle_ns: Int64 | None, inputs: Inputs) -> _Me
         "idle_late_start_ns": late_start_ns,
         "exposed_late_comm_ns": exposed_late_comm_ns,
     }
-    return _MeasuredIdle(replace(causes, columns=columns), idle_ns_by_phase)
+    lock_waits = None
+    if events.lock is not None:
+        lock_waits = find_lock_waits(gaps, windows, causes.times, events.lock, offset_ns)
+    return _MeasuredIdle(replace(causes, columns=columns), idle_ns_by_phase, lock_waits)
 
 
 def _shift_calls(calls: pa.Table | None, offset_ns: int) -> pa.Table | None:

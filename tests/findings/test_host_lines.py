@@ -6,6 +6,9 @@ from nsyspipe.findings.host_lines import (
     HOST_LINE,
     INNERMOST_LINE,
     LINE_UNKNOWN,
+    LOCK_HOLDER_LINE,
+    LOCK_WAIT,
+    LOCK_WAIT_SHARE,
     NO_MAIN_LINE,
     NOT_SEEN_IN_TIME,
     NOT_WHY_LATE,
@@ -44,7 +47,16 @@ def steps(n_ranks=1, idle=(100,)):
     return schema.STEPS.arrow.empty_table().from_pylist(rows)
 
 
-def figures(rows, name="launch-bound", n_ranks=1, idle=(100, 0), **evidence):
+def figures(
+    rows,
+    name="launch-bound",
+    n_ranks=1,
+    idle=(100, 0),
+    *,
+    waits=None,
+    with_lock=False,
+    **evidence,
+):
     table = steps(n_ranks, idle)
     seen = Evidence(
         n_ranks=n_ranks,
@@ -57,8 +69,16 @@ def figures(rows, name="launch-bound", n_ranks=1, idle=(100, 0), **evidence):
         stragglers=schema.STRAGGLERS.empty(),
         kernels=schema.KERNEL_COSTS.empty(),
         host_lines=rows,
+        lock_waits=waits or {},
     )
-    return line_figures(seen, name, Finding("", "", "", None, evidence))
+    found = line_figures(seen, name, Finding("", "", "", None, evidence))
+    return found if with_lock else without_lock(found)
+
+
+def without_lock(found):
+    """Return figures without those of Python's lock, which was not recorded."""
+    assert found.get(LOCK_WAIT) is None
+    return {name: value for name, value in found.items() if name != LOCK_WAIT}
 
 
 def named(found):
@@ -147,3 +167,41 @@ def test_samples_without_known_causes_name_no_line():
 @pytest.mark.parametrize("name", ["comm-bound", "grad-copy"])
 def test_findings_that_no_line_explains_name_none(name):
     assert figures(lines(*both("a.py", 10, 4)), name) == {}
+
+
+NO_WAITS = {"input": 0.0, "launch": 0.0, "blocked": 0.0}
+
+
+def lock_figures(rows, waits, name="input-bound", **more):
+    return figures(rows, name, waits=waits, with_lock=True, **more)
+
+
+def test_without_waits_of_each_rank_the_wait_for_the_lock_is_null():
+    rows = lines(*both("a.py", 10, 4), *both("a.py", 10, 4, rank=1))
+    found = lock_figures(rows, {0: NO_WAITS}, n_ranks=2, idle=(100, 100))
+    assert found[LOCK_WAIT] is None
+    assert LOCK_WAIT_SHARE not in found
+
+
+def test_the_wait_for_the_lock_is_that_of_the_cause_and_a_mean_of_ranks():
+    waits = {0: NO_WAITS | {"input": 30.0, "launch": 7.0}, 1: NO_WAITS | {"input": 10.0}}
+    found = lock_figures(lines(*both("a.py", 10, 4)), waits, n_ranks=2, idle=(100, 60))
+    assert (found[LOCK_WAIT], found[LOCK_WAIT_SHARE]) == (20.0, 0.25)
+    found = lock_figures(lines(*both("a.py", 10, 4)), waits, n_ranks=2, idle=(100, 60), rank=0)
+    assert (found[LOCK_WAIT], found[LOCK_WAIT_SHARE]) == (30.0, 0.3)
+
+
+@pytest.mark.parametrize(("wait_ns", "n_samples", "is_named"), [(10, 5, 1), (9, 5, 0), (10, 4, 0)])
+def test_the_holder_of_the_lock_is_named_from_a_tenth_of_the_idle_time(
+    wait_ns, n_samples, is_named
+):
+    held = (0, "lock_holder", "spin.py", n_samples, 4)
+    waits = {0: NO_WAITS | {"input": wait_ns}}
+    found = lock_figures(lines(*both("a.py", 10, 4), held), waits)
+    assert (LOCK_HOLDER_LINE in found) == bool(is_named)
+    assert named(found)["file"] == "a.py"
+
+
+def test_waits_for_the_lock_are_known_without_samples():
+    found = lock_figures(lines(), {0: NO_WAITS | {"input": 50.0}})
+    assert found == {LOCK_WAIT: 50.0, LOCK_WAIT_SHARE: 0.5}

@@ -64,6 +64,30 @@ def test_only_samples_of_the_main_thread_are_read(tmp_path):
     assert places(read(tmp_path, builder), "innermost") == [MAIN[1:]]
 
 
+SPIN = ("spin", "/home/me/job/train.py", 52)
+
+
+def lines_of_holder(found):
+    lines = found.lines.to_pylist()
+    return [lines[row]["line"] for row in found.samples_of_others["in_program"].to_pylist()]
+
+
+def test_the_only_other_thread_is_read_where_it_holds_the_lock(tmp_path):
+    builder = sample(a_rank(), 400, MAIN, category=2)
+    sample(builder, 410, SPIN, BOOTSTRAP, category=1)
+    sample(builder, 420, SPIN, BOOTSTRAP, category=1, state=HELD)
+    found = read(tmp_path, builder)
+    assert found.samples_of_others["time_ns"].to_pylist() == [420]
+    assert lines_of_holder(found) == [52]
+
+
+def test_with_two_other_threads_none_is_read(tmp_path):
+    builder = sample(a_rank(), 400, MAIN, category=2)
+    for category in (1, 3):
+        sample(builder, 420, SPIN, BOOTSTRAP, category=category, state=HELD)
+    assert lines_of_holder(read(tmp_path, builder)) == []
+
+
 @pytest.mark.parametrize(
     "threads", [[(1, BOOTSTRAP), (2, BOOTSTRAP)], [(1, MAIN), (2, MAIN)], [(None, MAIN)]]
 )

@@ -5,17 +5,31 @@ import json
 import pyarrow.compute as pc
 
 import nsyspipe
-from nsyspipe.findings.host_lines import LEFT_OUT
+from nsyspipe.findings.host_lines import (
+    LEFT_OUT,
+    LOCK_HOLDER_LINE,
+    LOCK_WAIT,
+    LOCK_WAIT_SHARE,
+)
 from nsyspipe.redact.redact import redact
 from nsyspipe.report.export import document
 from nsyspipe.store.write import save
-from tests.build.python_samples import SITE, sample, with_domain
+from tests.build.python_samples import (
+    BOOTSTRAP,
+    HELD,
+    LOCK_DOMAIN,
+    SITE,
+    lock_range,
+    sample,
+    with_domain,
+)
 from tests.build.tools import run_of
 from tests.build.trace import TraceBuilder, steady_rank
 
 VERSION = "3.20.3 2025.3.2"
 SLOW = ("parse", "/home/secret/job/data/slow.py", 64)
 TRAIN = ("<module>", "/home/secret/job/train.py", 60)
+SPIN = ("spin", "/home/secret/job/spin.py", 52)
 LINEAR = ("forward", f"{SITE}/torch/nn/modules/linear.py", 134)
 
 
@@ -79,6 +93,61 @@ def test_a_finding_names_the_line(tmp_path):
     assert (line["file"], line["line"], line["function"]) == ("data/slow.py", 64, "parse")
     assert (line["n_samples"], line["n_of_samples"]) == (4 * n_steps, 4 * n_steps)
     assert (line["n_steps"], line["n_of_steps"]) == (n_steps, n_steps)
+
+
+def planted_lock() -> TraceBuilder:
+    """Return `planted` whose main thread waits for the lock in [400, 600) of each step.
+
+    Another thread holds it, and is at spin.py:52 when it lets go.
+    """
+    builder = planted().domain("GIL Trace", LOCK_DOMAIN)
+    for step in range(6):
+        at = 1000 * step
+        lock_range(builder, "main", at + 400, at + 600, waits=True)
+        lock_range(builder, "worker", at + 380, at + 600, waits=False)
+        for later in (450, 550):
+            sample(builder, at + later, SPIN, BOOTSTRAP, category=2, state=HELD)
+        sample(builder, at + 650, SPIN, BOOTSTRAP, category=2, state=HELD)
+    return builder
+
+
+def test_a_finding_says_who_holds_the_lock_and_for_how_long(tmp_path):
+    run = run_of(tmp_path, planted_lock(), jobs=1)
+    (n_steps,) = run.summary()["n_summary_steps"].to_pylist()
+    (holder,) = rows(run, "lock_holder")
+    assert (holder["file"], holder["line"]) == ("spin.py", 52)
+    assert (holder["n_samples"], holder["n_launch_samples"]) == (2 * n_steps, 2 * n_steps)
+    figures = {row["id"]: json.loads(row["evidence"]) for row in run.finding_rows}["launch-bound"]
+    (idle_ns,) = set(run.breakdown()["idle_launch_ns"].to_pylist())
+    assert figures[LOCK_WAIT] == 200
+    assert figures[LOCK_WAIT_SHARE] == 200 / idle_ns
+    assert figures[LOCK_HOLDER_LINE]["file"] == "spin.py"
+
+
+def test_without_waits_for_the_lock_they_are_null(tmp_path):
+    run = run_of(tmp_path, planted(), jobs=1)
+    figures = {row["id"]: json.loads(row["evidence"]) for row in run.finding_rows}["launch-bound"]
+    assert figures[LOCK_WAIT] is None
+    assert LOCK_HOLDER_LINE not in figures
+
+
+def test_holding_the_lock_does_not_hide_that_the_host_gets_input(tmp_path):
+    # Between two ranges of steps the host is in no range, so it may get input.
+    builder = steady_rank(0, 6, world_size=1, version=VERSION)
+    before = run_of(tmp_path, builder, jobs=1).breakdown()["idle_input_ns"].to_pylist()
+    assert min(before) > 0
+    builder.domain("GIL Trace", LOCK_DOMAIN)
+    lock_range(builder, "main", -400, 7000, waits=False)
+    after = run_of(tmp_path, builder, jobs=1).breakdown()["idle_input_ns"].to_pylist()
+    assert after == before
+
+
+def test_a_host_that_waits_for_the_lock_gets_no_input(tmp_path):
+    builder = steady_rank(0, 6, world_size=1, version=VERSION).domain("GIL Trace", LOCK_DOMAIN)
+    for step in range(6):
+        lock_range(builder, "main", 1000 * step + 890, 1000 * step + 1001, waits=True)
+    steps = run_of(tmp_path, builder, jobs=1).breakdown()
+    assert set(steps["idle_input_ns"].to_pylist()) == {0}
 
 
 def test_only_the_json_of_reports_has_whole_paths(tmp_path):
