@@ -32,9 +32,19 @@ _IDLE_COLUMNS = ("idle_input_ns", "idle_launch_ns", "idle_blocked_ns")
 _PROGRAM = "program"
 _INNERMOST = "innermost"
 _LOCK_HOLDER = "lock_holder"
+_CALL = "call"
+_FUNCTION = "function"
 # Figures of a finding: the line of the program, and the innermost line if that is another one.
 HOST_LINE = "host_line"
 INNERMOST_LINE = "innermost_line"
+# If no line of the program has most of the samples: the function and the call that are in the
+# stack of most of them.
+HOST_FUNCTION = "host_function"
+HOST_CALL = "host_call"
+# What is in this part of the samples of other times is the loop, and explains no idle time.
+MAX_SHARE_OF_OTHER_TIMES = 0.95
+# Of calls and functions in about as many samples, the innermost says most.
+MIN_PART_OF_MOST = 0.9
 # How long the launching thread waits for Python's lock (GIL) in this idle time, null if that was
 # not recorded, and its share of this idle time. Then where another thread let go of the lock.
 LOCK_WAIT = "lock_wait_ns_per_step"
@@ -61,6 +71,27 @@ class _Line(NamedTuple):
     n_steps: int
 
 
+class _Place(NamedTuple):
+    """A function or a call in the stacks of the samples of a cause."""
+
+    file: str
+    line: int
+    # Of a function, else None.
+    last_line: int | None
+    function: str
+    n_samples: int
+    n_steps: int
+
+
+class _FrameSums(NamedTuple):
+    """A function or a call with what it is chosen by."""
+
+    place: _Place
+    # Samples of other times.
+    n_other_samples: int
+    mean_depth: float
+
+
 class _Question(NamedTuple):
     """Which idle time is in question: its rows of the tables, and its cause."""
 
@@ -76,7 +107,8 @@ def line_figures(evidence: Evidence, name: str, finding: Finding) -> Mapping[str
     The result is empty for a finding that no line explains, and without samples. The line is the
     innermost line of the user's program with most samples in the idle time in question. It needs
     half of these samples, and half of the steps. If the program has no such line, it is the
-    innermost line of all.
+    innermost line of all. In this case the function and the call that are in the stack of most
+    samples are added.
 
     If waits for Python's lock (GIL) were recorded, their time in this idle time is added, and the
     line at which another thread let go of the lock.
@@ -190,19 +222,100 @@ def _figures_of_lines(question: _Question) -> dict[str, Any]:
         return {LINE_UNKNOWN: TOO_FEW}
     innermost = _main_line(question, _INNERMOST)
     line = _main_line(question, _PROGRAM)
+    figures: dict[str, Any] = {}
     if line is None or not _is_main(line, totals):
         line = innermost
-    if line is None or not _is_main(line, totals):
-        return {LINE_UNKNOWN: NO_MAIN_LINE}
-    if line.file == NOT_SEEN:
+        figures |= _figures_of_stacks(question, totals)
+    if line is not None and not _is_main(line, totals):
+        line = None
+    if line is not None and line.file == NOT_SEEN:
         return {LINE_UNKNOWN: NOT_SEEN_IN_TIME}
-    figures: dict[str, Any] = {HOST_LINE: line._asdict() | totals._asdict()}
+    if line is None:
+        return figures or {LINE_UNKNOWN: NO_MAIN_LINE}
+    figures[HOST_LINE] = line._asdict() | totals._asdict()
     if innermost is not None and innermost[:3] != line[:3]:
         figures[INNERMOST_LINE] = innermost._asdict() | totals._asdict()
     return figures
 
 
-def _is_main(line: _Line, totals: _Totals) -> bool:
+def _figures_of_stacks(question: _Question, totals: _Totals) -> dict[str, Any]:
+    """Return the function and the call that are in the stack of most samples, if there are any."""
+    figures = {}
+    for name, frame in ((HOST_FUNCTION, _FUNCTION), (HOST_CALL, _CALL)):
+        place = _main_frame(question, frame, totals)
+        if place is not None:
+            figures[name] = place._asdict() | totals._asdict()
+    if HOST_CALL in figures:
+        del figures[HOST_CALL]["last_line"]
+    return figures
+
+
+def _main_frame(question: _Question, frame: str, totals: _Totals) -> _Place | None:
+    """Return the innermost call or function that is in the stack of most samples of a cause.
+
+    Each has half of the samples, and samples in half of the steps. A call or function that is in
+    nearly all samples of other times too is the loop, which explains nothing.
+    """
+    rows = select_rows(question.lines, "frame", frame)
+    keys = ["file", "function"] if frame == _FUNCTION else ["file", "line", "function"]
+    n_other_samples = _count_other_samples(select_rows(question.lines, "frame", _PROGRAM), question)
+    candidates = []
+    for row in _sums_of_frames(rows, question.cause, keys):
+        is_main = _is_main(row.place, totals)
+        if is_main and not _is_of_loop(row.n_other_samples, n_other_samples):
+            candidates.append(row)
+    most = max((row.place.n_samples for row in candidates), default=0)
+    candidates = [row for row in candidates if row.place.n_samples >= MIN_PART_OF_MOST * most]
+    innermost = min(candidates, key=_order_of_frame, default=None)
+    return None if innermost is None else innermost.place
+
+
+def _is_of_loop(n_other_samples: int, n_of_other_samples: int) -> bool:
+    """Tell whether a call or function is in nearly all samples of other times."""
+    if n_of_other_samples < MIN_SAMPLES:
+        return False
+    return n_other_samples >= MAX_SHARE_OF_OTHER_TIMES * n_of_other_samples
+
+
+def _count_other_samples(rows: pa.Table, question: _Question) -> int:
+    """Return how many samples are not in the idle time in question."""
+    n_samples = pc.sum(rows["n_samples"]).as_py() or 0
+    n_in_question = pc.sum(rows[f"n_{question.cause}_samples"]).as_py() or 0
+    return int(n_samples - n_in_question)
+
+
+def _sums_of_frames(rows: pa.Table, cause: str, keys: list[str]) -> list[_FrameSums]:
+    """Return calls or functions, pooled over ranks."""
+    depth_sum = pc.multiply(rows["mean_depth"], rows["n_samples"].cast(pa.float64()))
+    with_depth = rows.append_column("depth_sum", depth_sum)
+    names = [f"n_{cause}_samples", f"n_{cause}_steps", "n_samples", "depth_sum"]
+    sums = [(name, "sum") for name in names]
+    bounds = [("last_line", "max")] if "line" in keys else [("line", "min"), ("last_line", "max")]
+    pooled = with_depth.group_by(keys, use_threads=False).aggregate([*sums, *bounds])
+    return [_frame_sums(row, cause) for row in pooled.to_pylist()]
+
+
+def _frame_sums(row: Mapping[str, Any], cause: str) -> _FrameSums:
+    n_samples = row[f"n_{cause}_samples_sum"]
+    place = _Place(
+        file=row["file"],
+        line=row.get("line", row.get("line_min")),
+        last_line=row["last_line_max"],
+        function=row["function"],
+        n_samples=n_samples,
+        n_steps=row[f"n_{cause}_steps_sum"],
+    )
+    n_other_samples = row["n_samples_sum"] - n_samples
+    return _FrameSums(place, n_other_samples, row["depth_sum_sum"] / row["n_samples_sum"])
+
+
+def _order_of_frame(row: _FrameSums) -> tuple[Any, ...]:
+    """Return what frames are sorted by: the innermost first, then that with most samples."""
+    place = row.place
+    return row.mean_depth, -place.n_samples, place.file, place.line, place.function
+
+
+def _is_main(line: _Line | _Place, totals: _Totals) -> bool:
     """Tell whether a line has half of the samples, and samples in half of the steps."""
     has_samples = line.n_samples >= MIN_SHARE_OF_SAMPLES * totals.n_of_samples
     return has_samples and line.n_steps >= MIN_SHARE_OF_STEPS * totals.n_of_steps

@@ -393,6 +393,13 @@ PYTHON_LINES = TableSchema(
     ),
 )
 
+PYTHON_FRAMES = TableSchema(
+    name="python_frames_of_report",
+    doc="One row per frame of the user's program in a sample, innermost first, sample by sample.",
+    key=(),
+    columns=(identifier("line", "row of `PYTHON_LINES`", source="NVTX_EVENTS.binaryData"),),
+)
+
 PYTHON_SAMPLES = TableSchema(
     name="python_samples_of_report",
     doc="One row per sample of the main thread of a Python process, in order of time.",
@@ -408,5 +415,11 @@ PYTHON_SAMPLES = TableSchema(
             "row of `PYTHON_LINES` of the innermost frame of the user's program; -1 for none",
             source="binaryData",
         ),
+        identifier(
+            "first_frame",
+            "row of `PYTHON_FRAMES` of the innermost frame of the user's program",
+            source="binaryData",
+        ),
+        count("n_frames", "frames of the user's program", source="binaryData"),
     ),
 )

@@ -547,6 +547,7 @@ IDLE_CALLS = DescribedTable(
 )
 
 _SAMPLES = "NVTX_EVENTS.binaryData of the domain Python Backtrace"
+_NOT_IN_STACK = f"Null for other frames, and {_IN_OLDER_RUN}."
 HOST_LINES = DescribedTable(
     name="host_lines",
     summary="One row per rank and line of its main thread.",
@@ -567,7 +568,9 @@ HOST_LINES = DescribedTable(
             "line of all. The program is all code in files, except installed packages "
             "(site-packages, dist-packages), the standard library (lib/python3.12) and PyTorch. "
             "lock_holder is not of the main thread. It is the line at which the only other Python "
-            "thread let go of Python's lock (GIL), while the launching thread waited for it.",
+            "thread let go of Python's lock (GIL), while the launching thread waited for it. call "
+            "and function count samples in whose stack they are: a line of the program that made "
+            "a call, and a function of the program.",
             source="derived",
         ),
         text(
@@ -577,7 +580,25 @@ HOST_LINES = DescribedTable(
             "that could not be taken in time, because a call in C held Python's lock (GIL).",
             source=_SAMPLES,
         ),
-        count("line", "Number of the line", source=_SAMPLES),
+        count(
+            "line",
+            "Number of the line. Of a function, the first line seen in idle time, or else at all.",
+            source=_SAMPLES,
+        ),
+        count(
+            "last_line",
+            f"The last line of a function seen in idle time, or else at all. {_NOT_IN_STACK}",
+            source=_SAMPLES,
+            nullable=True,
+        ),
+        count(
+            "mean_depth",
+            "Frames of the program further inside than the call or the function, mean over the "
+            f"samples. {_NOT_IN_STACK}",
+            source=_SAMPLES,
+            nullable=True,
+            arrow_type=FLOAT,
+        ),
         text("function", "Function of the line", source=_SAMPLES),
         text(
             "path",

@@ -252,6 +252,8 @@ if TYPE_CHECKING:
         "frame",
         "file",
         "line",
+        "last_line",
+        "mean_depth",
         "function",
         "path",
         "n_samples",
@@ -270,6 +272,8 @@ if TYPE_CHECKING:
         frame: str
         file: str
         line: int
+        last_line: Any
+        mean_depth: Any
         function: str
         path: Any
         n_samples: int
@@ -1365,11 +1369,22 @@ if TYPE_CHECKING:
         PythonLinesOfReportColumn, PythonLinesOfReportRow
     ]
 
+    PythonFramesOfReportColumn: TypeAlias = Literal["line",]
+
+    class PythonFramesOfReportRow(TypedDict):
+        line: int
+
+    PythonFramesOfReportTable: TypeAlias = TypedTable[
+        PythonFramesOfReportColumn, PythonFramesOfReportRow
+    ]
+
     PythonSamplesOfReportColumn: TypeAlias = Literal[
         "process_id",
         "time_ns",
         "innermost",
         "in_program",
+        "first_frame",
+        "n_frames",
     ]
 
     class PythonSamplesOfReportRow(TypedDict):
@@ -1377,6 +1392,8 @@ if TYPE_CHECKING:
         time_ns: int
         innermost: int
         in_program: int
+        first_frame: int
+        n_frames: int
 
     PythonSamplesOfReportTable: TypeAlias = TypedTable[
         PythonSamplesOfReportColumn, PythonSamplesOfReportRow
@@ -1497,6 +1514,9 @@ else:
     PythonLinesOfReportTable = pa.Table
     PythonLinesOfReportRow = dict
     PythonLinesOfReportColumn = str
+    PythonFramesOfReportTable = pa.Table
+    PythonFramesOfReportRow = dict
+    PythonFramesOfReportColumn = str
     PythonSamplesOfReportTable = pa.Table
     PythonSamplesOfReportRow = dict
     PythonSamplesOfReportColumn = str

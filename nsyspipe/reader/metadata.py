@@ -8,11 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
+from msgspec.structs import replace
 
 from nsyspipe.analysis.comm_calls import Called, find_called
 from nsyspipe.model import canonical
 from nsyspipe.model.problems import NOT_RECORDED, Problem, Recorded, problem
-from nsyspipe.model.typed_tables import LockRangesOfReportTable
 from nsyspipe.reader.calls import Calls, Overhead, Strings, read_calls, read_overhead, read_strings
 from nsyspipe.reader.facts import (
     LAUNCHER_SIZES,
@@ -30,11 +30,7 @@ from nsyspipe.reader.operations import (
 )
 from nsyspipe.reader.payload import Payloads, communicator_sizes, read_payloads
 from nsyspipe.reader.python_lock import read_lock_ranges
-from nsyspipe.reader.python_samples import (
-    PythonSamples,
-    condition_of_samples,
-    read_python_samples,
-)
+from nsyspipe.reader.python_samples import PythonSamples, read_python_samples
 from nsyspipe.reader.ranges import Ranges, read_ranges
 from nsyspipe.reader.report import (
     CPU_SAMPLES,
@@ -89,10 +85,8 @@ class Capture(Struct, frozen=True):
     ranges: Ranges
     # What NVTX payloads of NCCL's calls contain.
     payloads: Payloads
-    # At which lines of Python the main threads were.
+    # At which lines of Python the threads were, and when they waited for Python's lock.
     python: PythonSamples
-    # `canonical.LOCK_RANGES`, None if they were not recorded.
-    lock_ranges: LockRangesOfReportTable | None
     # Which facts were recorded; a fact counts as recorded if there was nothing to record.
     recorded: Recorded
     # Hardware counters of GPUs.
@@ -118,15 +112,9 @@ def read_capture(
         calls = read_calls(report, strings)
         operations = read_operations(report, strings, comm_kernel)
         ranges = read_ranges(report, strings, _operation_ends(operations))
-        samples = condition_of_samples(report, ranges.python_domains)
-        payloads = read_payloads(report, strings, samples)
+        payloads = read_payloads(report, strings, ranges.python_domains)
         overhead = read_overhead(report, facts)
-        lock_ranges = read_lock_ranges(
-            report, strings, ranges.lock_domains, samples, ranges.open_end_ns
-        )
-        python = PythonSamples()
-        if with_lines:
-            python = read_python_samples(report, strings, ranges.python_domains)
+        python = _read_python(report, strings, ranges, with_lines=with_lines)
         recorded = _recorded(report, facts, strings, operations)
         without_kernels = _launches_without_kernels(report, strings, calls, ranges, operations)
         problems = _problems_of_recording(report, facts, ranges)
@@ -148,12 +136,22 @@ def read_capture(
         ranges=ranges,
         payloads=payloads,
         python=python,
-        lock_ranges=lock_ranges,
         recorded=recorded,
         counters=counters,
         launches_without_kernels=without_kernels,
         problems=tuple(problems),
     )
+
+
+def _read_python(
+    report: Report, strings: Strings, ranges: Ranges, *, with_lines: bool
+) -> PythonSamples:
+    """Read waits for Python's lock, and the samples of Python unless lines are to be left out."""
+    lock_ranges = read_lock_ranges(report, strings, ranges)
+    python = PythonSamples()
+    if with_lines:
+        python = read_python_samples(report, strings, ranges.python_domains)
+    return replace(python, lock_ranges=lock_ranges)
 
 
 def _dropped(operations: Operations, ranges: Ranges) -> dict[str, int]:

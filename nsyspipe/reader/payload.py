@@ -7,7 +7,7 @@ come from there, never from constants, and have the meaning that is documented i
 3.20.3 on. `payload_tables` reads the payloads that newer versions export as tables.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,6 +32,7 @@ from nsyspipe.reader.payload_tables import (
     is_linked,
     read_payload_tables,
 )
+from nsyspipe.reader.python_samples import condition_of_samples
 from nsyspipe.reader.ranges import DOMAIN_ROW, names_of_rows, of_domains
 from nsyspipe.reader.report import (
     NVTX,
@@ -466,13 +467,16 @@ class Payloads(Struct, frozen=True):
     size_gap: str | None
 
 
-def read_payloads(report: Report, strings: Strings, samples: str | None = None) -> Payloads:
+def read_payloads(
+    report: Report, strings: Strings, python_domains: Sequence[tuple[int, int]] = ()
+) -> Payloads:
     """Read and decode the payloads of NCCL's ranges, in one pass over the NVTX rows of a report.
 
     A range without a name and domain counts as NCCL's if its payload has what NCCL reports of a
-    call. `samples` is the SQL condition for samples of Python, whose payloads are left out: they
+    call. The payloads of samples of Python are left out, which are in domains of their own: they
     may be many times as large, and have a limit of their own.
     """
+    samples = condition_of_samples(report, python_domains)
     layouts = read_layouts(report)
     tables = find_payload_tables(report, strings, FIELD_SPELLINGS)
     described_fields = [names_in(layout).keys() for layout in layouts.values()]

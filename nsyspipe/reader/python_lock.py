@@ -6,17 +6,16 @@ nsys takes samples of Python needs the lock too.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.attribution import filled
 from nsyspipe.model.canonical import LOCK_RANGES
-from nsyspipe.model.table import Int64
+from nsyspipe.model.table import Flags, Int64
 from nsyspipe.reader.calls import Strings
-from nsyspipe.reader.ranges import condition_of_domains, names_of_rows
+from nsyspipe.reader.python_samples import condition_of_samples
+from nsyspipe.reader.ranges import Ranges, condition_of_domains, names_of_rows
 from nsyspipe.reader.report import NVTX, TIME_LIMIT, Report, are_possible, process_of
 
 # NVTX_EVENTS.eventType of ranges.
@@ -29,45 +28,43 @@ _COLUMNS = {
 }
 
 
-def read_lock_ranges(
-    report: Report,
-    strings: Strings,
-    domains: Sequence[tuple[int, int]],
-    samples: str | None,
-    open_end_ns: int | None,
-) -> pa.Table | None:
-    """Return `canonical.LOCK_RANGES` of some domains; None without such a domain.
-
-    `samples` is the SQL condition for samples of Python, None if there are none.
-    """
-    if not domains:
+def read_lock_ranges(report: Report, strings: Strings, ranges: Ranges) -> pa.Table | None:
+    """Return `canonical.LOCK_RANGES`; None if no process recorded them."""
+    if not ranges.lock_domains:
         return None
-    where = f"{_RANGE_ROWS} AND {condition_of_domains(domains)}"
+    where = f"{_RANGE_ROWS} AND {condition_of_domains(ranges.lock_domains)}"
     rows = report.select(NVTX, _COLUMNS, where=where)
     texts = names_of_rows(rows, strings).cast(pa.string())
-    starts = filled(rows["start"], TIME_LIMIT)
-    ends = filled(rows["end"], TIME_LIMIT if open_end_ns is None else open_end_ns)
     threads = filled(rows["globalTid"], 0)
-    is_wait = pc.fill_null(pc.equal(texts, _WAITS), fill_value=False)
-    is_hold = pc.fill_null(pc.equal(texts, _HOLDS), fill_value=False)
-    is_known = pc.or_(is_wait, is_hold).to_numpy(zero_copy_only=False)
-    chosen = np.flatnonzero(is_known & are_possible(starts, ends))
-    processes = process_of(threads)
-    order = np.lexsort((starts[chosen], processes[chosen]))
-    chosen = chosen[order]
+    is_wait = _are_texts(texts, _WAITS)
+    open_end_ns = TIME_LIMIT if ranges.open_end_ns is None else ranges.open_end_ns
+    starts = filled(rows["start"], TIME_LIMIT)
+    ends = filled(rows["end"], open_end_ns)
+    samplers = _sampler_threads(report, ranges)
     columns = {
-        "process_id": processes[chosen],
-        "thread_id": threads[chosen],
-        "start_ns": starts[chosen],
-        "end_ns": ends[chosen],
-        "is_wait": is_wait.to_numpy(zero_copy_only=False)[chosen],
-        "is_of_sampler": np.isin(threads[chosen], _sampler_threads(report, samples)),
+        "process_id": process_of(threads),
+        "thread_id": threads,
+        "start_ns": starts,
+        "end_ns": ends,
+        "is_wait": is_wait,
+        "is_of_sampler": np.isin(threads, samplers),
     }
-    return LOCK_RANGES.table(columns)
+    is_known = is_wait | _are_texts(texts, _HOLDS)
+    is_known &= are_possible(starts, ends)
+    known = LOCK_RANGES.table(columns).filter(pa.array(is_known))
+    return known.sort_by([(name, "ascending") for name in LOCK_RANGES.key])
 
 
-def _sampler_threads(report: Report, samples: str | None) -> Int64:
+def _are_texts(texts: pa.StringArray, text: str) -> Flags:
+    """Tell which texts are the given text."""
+    is_text = pc.fill_null(pc.equal(texts, text), fill_value=False)
+    flags: Flags = is_text.to_numpy(zero_copy_only=False)
+    return flags
+
+
+def _sampler_threads(report: Report, ranges: Ranges) -> Int64:
     """Return the threads that took samples of Python, one for each process."""
+    samples = condition_of_samples(report, ranges.python_domains)
     if samples is None:
         return np.empty(0, np.int64)
     rows = report.select(NVTX, {"globalTid": "int"}, where=samples)

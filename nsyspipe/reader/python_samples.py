@@ -18,12 +18,14 @@ from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from nsyspipe.analysis.attribution import filled
-from nsyspipe.model.canonical import PYTHON_LINES, PYTHON_SAMPLES
+from nsyspipe.model.canonical import PYTHON_FRAMES, PYTHON_LINES, PYTHON_SAMPLES
 from nsyspipe.model.names import printable
 from nsyspipe.model.problems import Problem, problem
 from nsyspipe.model.python_files import NOT_SEEN, is_of_program
 from nsyspipe.model.table import Flags, Int64
 from nsyspipe.model.typed_tables import (
+    LockRangesOfReportTable,
+    PythonFramesOfReportTable,
     PythonLinesOfReportTable,
     PythonSamplesOfReportTable,
 )
@@ -51,6 +53,7 @@ _MAX_CHARACTERS = 1000
 _BOOTSTRAP_FILE = "/threading.py"
 _BOOTSTRAP = "_bootstrap"
 _NO_CATEGORY = -1
+_MAIN_AND_ANOTHER = 2
 _NO_LINE = -1
 _COLUMNS = {"start": "int", "globalTid": "int", "domainId": "int", "category": "int"}
 
@@ -62,11 +65,15 @@ class PythonSamples(Struct, frozen=True):
     """
 
     samples: PythonSamplesOfReportTable = field(default_factory=PYTHON_SAMPLES.empty)
-    # Samples of a thread that holds Python's lock (GIL), with the line at which it lets go. Processes
-    # with several other threads have none.
+    # Samples of a thread that holds Python's lock (GIL), with the line at which it lets go.
+    # Processes with several other threads have none.
     samples_of_others: PythonSamplesOfReportTable = field(default_factory=PYTHON_SAMPLES.empty)
     # `canonical.PYTHON_LINES`
     lines: PythonLinesOfReportTable = field(default_factory=PYTHON_LINES.empty)
+    # `canonical.PYTHON_FRAMES`
+    frames: PythonFramesOfReportTable = field(default_factory=PYTHON_FRAMES.empty)
+    # `canonical.LOCK_RANGES`, None if they were not recorded.
+    lock_ranges: LockRangesOfReportTable | None = None
     problems: tuple[Problem, ...] = ()
 
 
@@ -128,31 +135,35 @@ class _Decoded(Struct, frozen=True):
 
 
 def _decode(rows: pa.Table, strings: Strings) -> PythonSamples:
-    problems = []
     decoded = _decode_frames(rows, strings)
     known = decoded.rows
     frames = decoded.frames
-    n_ignored = rows.num_rows - known.num_rows
-    if n_ignored:
-        undecoded = problem("python-samples-undecoded", n=n_ignored, total=rows.num_rows)
-        problems.append(undecoded)
     processes = process_of(known["globalTid"].to_numpy())
-    threads = _threads_of(processes, filled(known["category"], _NO_CATEGORY), frames)
-    without_main = np.setdiff1d(processes, processes[threads.is_main]).tolist()
-    problems += [problem("python-thread-unknown", process_id=process) for process in without_main]
+    categories = filled(known["category"], _NO_CATEGORY)
+    threads = _threads_of(processes, categories, frames)
     is_seen = _are_seen(known["binaryData"].combine_chunks())
-    times = known["start"].to_numpy()
-    all_seen = np.ones_like(is_seen)
-    samples = _samples_table(processes, times, frames, is_seen)
-    let_go = _samples_table(processes, times, frames, all_seen)
+    samples = _Samples(processes, known["start"].to_numpy(), frames)
     is_of_holder = threads.is_only_other & ~is_seen
-    lines = pa.concat_tables([frames.lines, _unseen_line()])
+    all_seen = np.ones_like(is_seen)
+    without_main = np.setdiff1d(processes, processes[threads.is_main])
     return PythonSamples(
-        samples=_in_order(samples, threads.is_main),
-        samples_of_others=_in_order(let_go, is_of_holder),
-        lines=lines,
-        problems=tuple(problems),
+        samples=samples.table(threads.is_main, is_seen),
+        samples_of_others=samples.table(is_of_holder, all_seen),
+        lines=pa.concat_tables([frames.lines, _unseen_line()]),
+        frames=samples.program.table,
+        problems=_problems(rows.num_rows, known.num_rows, without_main),
     )
+
+
+def _problems(n_samples: int, n_decoded: int, without_main: Int64) -> tuple[Problem, ...]:
+    """Return problems with samples that are left out, and processes whose main thread is unknown."""
+    problems = []
+    n_ignored = n_samples - n_decoded
+    if n_ignored:
+        undecoded = problem("python-samples-undecoded", n=n_ignored, total=n_samples)
+        problems.append(undecoded)
+    unknown = [problem("python-thread-unknown", process_id=id_) for id_ in without_main.tolist()]
+    return (*problems, *unknown)
 
 
 def _are_seen(blobs: pa.BinaryArray) -> Flags:
@@ -290,18 +301,19 @@ def _threads_of(processes: Int64, categories: Int64, frames: _Frames) -> _Thread
     if not processes.size:
         no_flags = np.empty(0, np.bool_)
         return _Threads(no_flags, no_flags)
-    starts_thread = _start_threads(frames)
     _, process = np.unique(processes, return_inverse=True)
     _, category = np.unique(categories, return_inverse=True)
-    threads, thread = np.unique(process * (category.max() + 1) + category, return_inverse=True)
-    n_bootstraps = np.bincount(thread, starts_thread, threads.size)
+    n_categories = category.max() + 1
+    threads, thread = np.unique(process * n_categories + category, return_inverse=True)
+    n_bootstraps = np.bincount(thread, _start_threads(frames), threads.size)
     may_be_main = n_bootstraps == 0
-    process_of_thread = threads // (category.max() + 1)
-    n_candidates = np.bincount(process_of_thread, may_be_main, process.max() + 1)
-    n_threads = np.bincount(process_of_thread, minlength=process.max() + 1)
+    process_of_thread = threads // n_categories
+    n_candidates = np.bincount(process_of_thread, may_be_main)
+    n_threads = np.bincount(process_of_thread)
     has_main = n_candidates[process_of_thread] == 1
+    has_one_other = n_threads[process_of_thread] == _MAIN_AND_ANOTHER
     is_main = may_be_main & has_main
-    is_only_other = ~may_be_main & has_main & (n_threads[process_of_thread] == 2)
+    is_only_other = has_main & has_one_other & ~may_be_main
     has_category = categories != _NO_CATEGORY
     return _Threads(is_main[thread] & has_category, is_only_other[thread] & has_category)
 
@@ -317,33 +329,54 @@ def _start_threads(frames: _Frames) -> Flags:
     return starts_thread
 
 
-def _samples_table(processes: Int64, times: Int64, frames: _Frames, is_seen: Flags) -> pa.Table:
-    """Return `canonical.PYTHON_SAMPLES` of all samples.
+class _ProgramFrames(Struct, frozen=True):
+    """The frames of the user's program, and which of them are of which sample."""
 
-    Samples that were not taken in time have the line behind all others.
-    """
-    unseen_line = frames.lines.num_rows
-    columns = {
-        "process_id": processes,
-        "time_ns": times,
-        "innermost": np.where(is_seen, frames.line[frames.first], unseen_line),
-        "in_program": np.where(is_seen, _innermost_in_program(frames), _NO_LINE),
-    }
-    return PYTHON_SAMPLES.table(columns)
+    # `canonical.PYTHON_FRAMES`
+    table: PythonFramesOfReportTable
+    # The first frame of each sample, and how many it has.
+    first: Int64
+    number: Int64
 
 
-def _in_order(samples: pa.Table, is_chosen: Flags) -> pa.Table:
-    """Return some samples, in the order of the table."""
-    chosen = samples.filter(pa.array(is_chosen))
-    return chosen.sort_by([(name, "ascending") for name in chosen.column_names[:3]])
-
-
-def _innermost_in_program(frames: _Frames) -> Int64:
-    """Return the innermost line of the user's program of each sample; -1 for none."""
+def _program_frames(frames: _Frames) -> _ProgramFrames:
+    """Return the frames of the user's program."""
     is_of_program_by_line = frames.lines["is_of_program"].to_numpy()
     places = np.flatnonzero(is_of_program_by_line[frames.line])
-    next_place = np.searchsorted(places, frames.first)
-    place = np.append(places, -1)[next_place]
-    has_place = (place >= 0) & (place < frames.end)
-    line_at_place = np.append(frames.line, _NO_LINE)[place]
-    return np.where(has_place, line_at_place, _NO_LINE)
+    first = np.searchsorted(places, frames.first)
+    end = np.searchsorted(places, frames.end)
+    table = PYTHON_FRAMES.table({"line": frames.line[places]})
+    return _ProgramFrames(table, first, end - first)
+
+
+class _Samples:
+    """All samples of a report that could be decoded."""
+
+    def __init__(self, processes: Int64, times: Int64, frames: _Frames) -> None:
+        self._processes = processes
+        self._times = times
+        self._frames = frames
+        self.program = _program_frames(frames)
+
+    def table(self, is_chosen: Flags, is_seen: Flags) -> pa.Table:
+        """Return `canonical.PYTHON_SAMPLES` of some samples.
+
+        Samples that were not taken in time have the line behind all others, and no frames.
+        """
+        unseen_line = self._frames.lines.num_rows
+        innermost = np.where(is_seen, self._frames.line[self._frames.first], unseen_line)
+        n_frames = np.where(is_seen, self.program.number, 0)
+        lines_of_program = np.append(self.program.table["line"].to_numpy(), _NO_LINE)
+        in_program = np.where(n_frames > 0, lines_of_program[self.program.first], _NO_LINE)
+        columns = {
+            "process_id": self._processes,
+            "time_ns": self._times,
+            "innermost": innermost,
+            "in_program": in_program,
+            "first_frame": self.program.first,
+            "n_frames": n_frames,
+        }
+        rows = np.flatnonzero(is_chosen)
+        sort_keys = [columns[name][rows] for name in ("innermost", "time_ns", "process_id")]
+        order = np.lexsort(sort_keys)
+        return PYTHON_SAMPLES.table(columns).take(pa.array(rows[order]))

@@ -13,6 +13,8 @@ from msgspec.structs import replace
 
 from nsyspipe.analysis.summary import divided
 from nsyspipe.findings.host_lines import (
+    HOST_CALL,
+    HOST_FUNCTION,
     HOST_LINE,
     INNERMOST_LINE,
     LINE_UNKNOWN,
@@ -125,8 +127,9 @@ LITTLE_SHARE_OF_STEP = 0.02
 _PARTS_OF_WHOLE_STEP = {"exposed_wait", "longer_window"}
 _MAX_LISTED_VALUES = 12
 # Figures that `line_text` has in words.
+_PLACES = {HOST_LINE, HOST_FUNCTION, HOST_CALL}
 _LINE_KEYS = {
-    HOST_LINE,
+    *_PLACES,
     INNERMOST_LINE,
     LINE_UNKNOWN,
     LOCK_HOLDER_LINE,
@@ -141,6 +144,7 @@ _RECORD_LOCK = (
     "waits were not recorded. To see them, capture with nsys profile "
     "--trace=cuda,nvtx,osrt,python-gil."
 )
+_MODULE = "<module>"
 # Smaller parts of a bound change none of its four digits.
 _MIN_SHOWN_SHARE_OF_BOUND = 0.00005
 # Parts of a bound that a limit subtracts.
@@ -283,7 +287,7 @@ def _finding(row: Mapping[str, Any], summary: Mapping[str, Any], names: RankName
     return replace(
         finding,
         line_of_python=line_of_python,
-        is_line_known=HOST_LINE in evidence,
+        is_line_known=bool(_PLACES & evidence.keys()),
         lock_wait=lock_text(evidence),
         is_lock_wait_long=evidence.get(LOCK_WAIT_SHARE, 0.0) >= MIN_SHARE_OF_LOCK,
     )
@@ -400,15 +404,40 @@ def line_text(finding_id: str, evidence: Mapping[str, Any]) -> str:
     """
     if finding_id not in NAMING_LINES:
         return ""
-    line = evidence.get(HOST_LINE)
-    if line is None:
+    if not _PLACES & evidence.keys():
         reason = evidence.get(LINE_UNKNOWN)
         return f"not known, because {reason}." if reason else _RECORD_LINES
-    text = f"While the GPU waited, the main thread was at {_place_text(line)}, {_steps_text(line)}."
+    return " ".join(_place_sentences(evidence))
+
+
+def _place_sentences(evidence: Mapping[str, Any]) -> Iterator[str]:
+    """Yield where the main thread was: the line, or the function and the call."""
+    when = "While the GPU waited, the"
+    line = evidence.get(HOST_LINE)
+    if line is not None:
+        yield f"{when} main thread was at {_place_text(line)}, {_steps_text(line)}."
+        when = "The"
     innermost = evidence.get(INNERMOST_LINE)
     if innermost is not None:
-        text += f" The innermost line was mostly {_place_text(innermost)}."
-    return text
+        yield f"The innermost line was mostly {_place_text(innermost)}."
+    function = evidence.get(HOST_FUNCTION)
+    if function is not None:
+        place = f"{_function_text(function)}, {_samples_text(function)}, {_steps_text(function)}"
+        yield f"{when} main thread was in {place}."
+        when = "The"
+    call = evidence.get(HOST_CALL)
+    if call is not None:
+        yield f"{when} main thread was in the call at {_place_text(call)}, {_steps_text(call)}."
+
+
+def _function_text(function: Mapping[str, Any]) -> str:
+    """Return a function with its lines. The samples may be in what it calls."""
+    first, last = function["line"], function["last_line"]
+    lines = f"{first}" if last == first else f"{first}-{last}"
+    place = f"{function['file']}:{lines}"
+    if function["function"] == _MODULE:
+        return f"module-level code ({place}) or what it calls"
+    return f"the function {function['function']} ({place}) or what it calls"
 
 
 def lock_text(evidence: Mapping[str, Any]) -> str:
@@ -432,9 +461,13 @@ def lock_text(evidence: Mapping[str, Any]) -> str:
 
 
 def _place_text(line: Mapping[str, Any]) -> str:
-    n_samples = count_text(line["n_samples"])
-    n_of_samples = count_text(line["n_of_samples"])
-    return f"{line['file']}:{line['line']} in {n_samples} of {n_of_samples} samples"
+    return f"{line['file']}:{line['line']} {_samples_text(line)}"
+
+
+def _samples_text(place: Mapping[str, Any]) -> str:
+    n_samples = count_text(place["n_samples"])
+    n_of_samples = count_text(place["n_of_samples"])
+    return f"in {n_samples} of {n_of_samples} samples"
 
 
 def _steps_text(line: Mapping[str, Any]) -> str:

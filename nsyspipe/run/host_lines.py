@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from nsyspipe.analysis.host_lines import HOST_CAUSES, HostLines, count_lines
+from nsyspipe.analysis.host_lines import (
+    HOST_CAUSES,
+    FrameCounts,
+    HostLines,
+    LineCounts,
+    count_calls,
+    count_functions,
+    count_lines,
+)
 from nsyspipe.model import schema
 from nsyspipe.model.python_files import short_names
 from nsyspipe.model.table import Flags, Int64
@@ -20,6 +28,8 @@ from nsyspipe.run.process import ProcessDigest
 INNERMOST = "innermost"
 IN_PROGRAM = "program"
 LOCK_HOLDER = "lock_holder"
+CALL = "call"
+FUNCTION = "function"
 
 
 def host_lines_table(
@@ -28,18 +38,9 @@ def host_lines_table(
     """Return `schema.HOST_LINES`: where threads of Python were in the summary steps."""
     if is_capture:
         return schema.HOST_LINES.empty()
-    tables = []
+    tables: list[pa.Table] = []
     for rank in sorted(ranks, key=lambda rank: rank.number):
-        process = rank.process
-        samples = _in_summary_steps(rank, process.host_lines, summary_steps)
-        if samples is not None:
-            tables.append(_lines_of_frame(rank.number, samples, INNERMOST, samples.innermost))
-        of_holder = _in_summary_steps(rank, process.holder_lines, summary_steps)
-        if of_holder is not None:
-            line = np.where(of_holder.in_program < 0, of_holder.innermost, of_holder.in_program)
-            tables.append(_lines_of_frame(rank.number, of_holder, LOCK_HOLDER, line))
-        if samples is not None:
-            tables.append(_lines_of_frame(rank.number, samples, IN_PROGRAM, samples.in_program))
+        tables += _tables_of_rank(rank, summary_steps)
     if not tables:
         return schema.HOST_LINES.empty()
     table = pa.concat_tables(tables)
@@ -47,6 +48,24 @@ def host_lines_table(
     files = [names[path] for path in table["path"].to_pylist()]
     place = table.schema.get_field_index("file")
     return table.set_column(place, table.schema.field(place), pa.array(files, pa.string()))
+
+
+def _tables_of_rank(
+    rank: Rank[ProcessDigest], summary_steps: Sequence[int] | Int64
+) -> Iterator[pa.Table]:
+    """Yield the rows of a rank, in the alphabet of `frame`."""
+    samples = _in_summary_steps(rank, rank.process.host_lines, summary_steps)
+    of_holder = _in_summary_steps(rank, rank.process.holder_lines, summary_steps)
+    number = rank.number
+    if samples is not None:
+        yield _rows_of_stacks(number, samples, CALL, count_calls(samples))
+        yield _rows_of_stacks(number, samples, FUNCTION, count_functions(samples))
+        yield _rows(number, samples, INNERMOST, count_lines(samples, samples.innermost))
+    if of_holder is not None:
+        line = np.where(of_holder.in_program < 0, of_holder.innermost, of_holder.in_program)
+        yield _rows(number, of_holder, LOCK_HOLDER, count_lines(of_holder, line))
+    if samples is not None:
+        yield _rows(number, samples, IN_PROGRAM, count_lines(samples, samples.in_program))
 
 
 def lock_waits_of_ranks(
@@ -93,15 +112,29 @@ def _in_summary_steps(
     return chosen if chosen.window.size else None
 
 
-def _lines_of_frame(number: int, samples: HostLines, frame: str, line: Int64) -> pa.Table:
+def _rows_of_stacks(number: int, samples: HostLines, frame: str, counts: FrameCounts) -> pa.Table:
+    """Return the rows of calls or functions of one rank, with whole paths as files."""
+    rows = _rows(number, samples, frame, counts.counts)
+    changed: dict[str, Any] = {"mean_depth": counts.mean_depth}
+    if frame == FUNCTION:
+        changed |= {"line": counts.first_line, "last_line": counts.last_line}
+    for name, values in changed.items():
+        place = rows.schema.get_field_index(name)
+        field = rows.schema.field(place)
+        rows = rows.set_column(place, field, pa.array(values, field.type))
+    return rows
+
+
+def _rows(number: int, samples: HostLines, frame: str, counts: LineCounts) -> pa.Table:
     """Return the rows of one rank and one kind of line, with whole paths as files."""
-    counts = count_lines(samples, line)
     n_rows = counts.line.size
     lines = samples.lines.take(pa.array(counts.line))
     columns: dict[str, Any] = {name: lines[name] for name in ("path", "line", "function")}
     columns["rank"] = np.full(n_rows, number)
     columns["frame"] = pa.repeat(frame, n_rows)
     columns["file"] = lines["path"]
+    columns["last_line"] = pa.nulls(n_rows, pa.int64())
+    columns["mean_depth"] = pa.nulls(n_rows, pa.float64())
     columns["n_samples"] = counts.n_samples
     of_idle_time = {
         "n_idle_samples": counts.n_idle_samples,

@@ -34,7 +34,7 @@ from nsyspipe.analysis.breakdown import (
 from nsyspipe.analysis.clock import DeviceClock, clock_of_device
 from nsyspipe.analysis.collectives import CommOperations, comm_operations, messages_of
 from nsyspipe.analysis.devices import ProcessShare, RankDevice, RankOperations, StrayDevice
-from nsyspipe.analysis.host_lines import HostLines, find_host_lines
+from nsyspipe.analysis.host_lines import HostLines, PythonThread, find_host_lines
 from nsyspipe.analysis.intervals import IntervalSet, NarrowIntervals, union, union_of
 from nsyspipe.analysis.kernels import WindowSums, comm_delays, kernels_table
 from nsyspipe.analysis.launching import device_waits, host_times
@@ -157,7 +157,7 @@ def _tables_of_processes(capture: Capture, process_ids: Sequence[int]) -> Iterat
         calls.all,
         _recorded_samples(capture.python.samples),
         _recorded_samples(capture.python.samples_of_others),
-        capture.lock_ranges,
+        capture.python.lock_ranges,
     )
     tables_by_process = [by_process(table, process_ids) for table in tables]
     return itertools.starmap(_ProcessTables, zip(*tables_by_process, strict=True))
@@ -679,8 +679,8 @@ def _find_host_lines(work: _RankWork, causes: IdleCauses) -> HostLines | None:
     samples = work.events.python_samples
     if samples is None:
         return None
-    lines = work.capture.python.lines
-    host_lines = find_host_lines(samples, lines, work.windows, causes.times, work.offset_ns)
+    thread = _thread_of(work, samples)
+    host_lines = find_host_lines(thread, work.windows, causes.times, work.offset_ns)
     return host_lines if host_lines.window.size else None
 
 
@@ -694,11 +694,14 @@ def _find_holder_lines(work: _RankWork, measured: _MeasuredWindows) -> HostLines
     if samples is None or waits is None or not waits.has_one_holder:
         return None
     is_meanwhile = waits.times.contains(samples["time_ns"].to_numpy() + work.offset_ns)
-    meanwhile = samples.filter(pa.array(is_meanwhile))
-    idle = measured.causes.times
-    lines = work.capture.python.lines
-    holder_lines = find_host_lines(meanwhile, lines, work.windows, idle, work.offset_ns)
+    thread = _thread_of(work, samples.filter(pa.array(is_meanwhile)))
+    holder_lines = find_host_lines(thread, work.windows, measured.causes.times, work.offset_ns)
     return holder_lines if holder_lines.window.size else None
+
+
+def _thread_of(work: _RankWork, samples: PythonSamplesOfReportTable) -> PythonThread:
+    python = work.capture.python
+    return PythonThread(samples, python.lines, python.frames)
 
 
 def _list_comm_operations(work: _RankWork) -> CommOperations:

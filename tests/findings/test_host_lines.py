@@ -3,6 +3,8 @@
 import pytest
 
 from nsyspipe.findings.host_lines import (
+    HOST_CALL,
+    HOST_FUNCTION,
     HOST_LINE,
     INNERMOST_LINE,
     LINE_UNKNOWN,
@@ -205,3 +207,73 @@ def test_the_holder_of_the_lock_is_named_from_a_tenth_of_the_idle_time(
 def test_waits_for_the_lock_are_known_without_samples():
     found = lock_figures(lines(), {0: NO_WAITS | {"input": 50.0}})
     assert found == {LOCK_WAIT: 50.0, LOCK_WAIT_SHARE: 0.5}
+
+
+def stack_rows(*rows):
+    """Build `schema.HOST_LINES` of samples at ten lines, and calls and functions in their stacks.
+
+    These are (frame, name, samples in the idle time, all samples, mean depth). In all there are 20
+    samples in the idle time, and 40 at other times.
+    """
+    at_lines = [row for place in range(10) for row in both(f"{place}.py", 2, 4)]
+    filled = lines(*at_lines).to_pylist()
+    for row in filled:
+        row["n_samples"] = 6
+    for frame, name, n_samples, n_all_samples, mean_depth in rows:
+        row = dict.fromkeys(schema.HOST_LINES.names)
+        row |= {"rank": 0, "frame": frame, "file": "a.py", "line": 3, "function": name}
+        row |= {"last_line": 7 if frame == "function" else None, "mean_depth": mean_depth}
+        counts = ("idle", "input", "launch", "blocked")
+        row |= {f"n_{cause}_samples": n_samples for cause in counts}
+        row |= {f"n_{cause}_steps": 4 for cause in counts}
+        filled.append(row | {"n_samples": n_all_samples})
+    return schema.HOST_LINES.from_rows(filled)
+
+
+def named_functions(*rows):
+    """Return which function is named, given (name, samples, all samples, mean depth) of each."""
+    found = figures(stack_rows(*(("function", *row) for row in rows)))
+    return found[HOST_FUNCTION]["function"] if HOST_FUNCTION in found else found[LINE_UNKNOWN]
+
+
+def test_a_function_needs_half_of_the_samples():
+    assert named_functions(("half", 10, 10, 0.0)) == "half"
+    assert named_functions(("less", 9, 9, 0.0)) == NO_MAIN_LINE
+
+
+def test_a_function_that_all_other_samples_have_too_is_the_loop():
+    assert named_functions(("loop", 20, 20 + 38, 0.0)) == NO_MAIN_LINE
+    assert named_functions(("step", 20, 20 + 37, 0.0)) == "step"
+
+
+def test_the_innermost_of_functions_in_about_as_many_samples_is_named():
+    assert named_functions(("outer", 20, 20, 1.0), ("inner", 18, 18, 0.0)) == "inner"
+    assert named_functions(("outer", 20, 20, 1.0), ("inner", 17, 17, 0.0)) == "outer"
+    assert named_functions(("outer", 20, 20, 1.0), ("inner", 20, 20, 0.5)) == "inner"
+
+
+def test_a_function_has_its_lines_and_a_call_its_line():
+    found = figures(stack_rows(("function", "f", 12, 12, 0.0), ("call", "g", 15, 15, 1.0)))
+    totals = {"n_of_samples": 20, "n_of_steps": 4, "n_steps": 4}
+    function = {"file": "a.py", "line": 3, "last_line": 7, "function": "f", "n_samples": 12}
+    assert found[HOST_FUNCTION] == function | totals
+    call = {"file": "a.py", "line": 3, "function": "g", "n_samples": 15}
+    assert found[HOST_CALL] == call | totals
+    assert not {HOST_LINE, LINE_UNKNOWN} & found.keys()
+
+
+def test_where_a_line_is_named_no_function_is():
+    stacks = stack_rows(("function", "f", 12, 12, 0.0)).to_pylist()
+    main_line = lines(*both("a.py", 60, 4)).to_pylist()
+    found = figures(schema.HOST_LINES.from_rows([*stacks, *main_line]))
+    assert (HOST_LINE in found, HOST_FUNCTION in found) == (True, False)
+
+
+def test_with_few_other_samples_no_function_is_taken_for_the_loop():
+    rows = stack_rows(("function", "f", 20, 24, 0.0)).to_pylist()
+    for row in rows:
+        if row["frame"] == "program":
+            row["n_samples"] = 2
+    rows[1]["n_samples"] = 6
+    found = figures(schema.HOST_LINES.from_rows(rows))
+    assert found[HOST_FUNCTION]["function"] == "f"

@@ -11,7 +11,6 @@ from nsyspipe.model.canonical import COMM_SIZES, PAYLOADS
 from nsyspipe.reader import payload
 from nsyspipe.reader.calls import read_strings
 from nsyspipe.reader.payload import read_payloads
-from nsyspipe.reader.python_samples import condition_of_samples
 from nsyspipe.reader.ranges import read_ranges
 from nsyspipe.reader.report import open_report
 from tests.build import nccl_layouts as nccl
@@ -85,7 +84,7 @@ def test_payloads_of_samples_of_python_are_not_read(tmp_path, monkeypatch):
     with open_report(path) as report:
         strings = read_strings(report)
         domains = read_ranges(report, strings, []).python_domains
-        found = read_payloads(report, strings, condition_of_samples(report, domains))
+        found = read_payloads(report, strings, domains)
     assert rows(found, "message_bytes") == [(7,)]
     assert numbers_of_blobs == [1]
 

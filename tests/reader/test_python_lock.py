@@ -2,7 +2,6 @@
 
 from nsyspipe.reader.calls import read_strings
 from nsyspipe.reader.python_lock import read_lock_ranges
-from nsyspipe.reader.python_samples import condition_of_samples
 from nsyspipe.reader.ranges import read_ranges
 from nsyspipe.reader.report import TIME_LIMIT, open_report
 from tests.build.python_samples import LOCK_DOMAIN, lock_range, sample, with_domain
@@ -20,8 +19,7 @@ def read(tmp_path, builder):
     with open_report(path) as report:
         strings = read_strings(report)
         ranges = read_ranges(report, strings, [])
-        samples = condition_of_samples(report, ranges.python_domains)
-        return read_lock_ranges(report, strings, ranges.lock_domains, samples, ranges.open_end_ns)
+        return read_lock_ranges(report, strings, ranges)
 
 
 def rows(table):

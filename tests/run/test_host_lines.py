@@ -6,7 +6,11 @@ import pyarrow.compute as pc
 
 import nsyspipe
 from nsyspipe.findings.host_lines import (
+    HOST_CALL,
+    HOST_FUNCTION,
+    HOST_LINE,
     LEFT_OUT,
+    LINE_UNKNOWN,
     LOCK_HOLDER_LINE,
     LOCK_WAIT,
     LOCK_WAIT_SHARE,
@@ -28,6 +32,7 @@ from tests.build.trace import TraceBuilder, steady_rank
 
 VERSION = "3.20.3 2025.3.2"
 SLOW = ("parse", "/home/secret/job/data/slow.py", 64)
+MAIN = ("<module>", "/home/secret/job/main.py", 5)
 TRAIN = ("<module>", "/home/secret/job/train.py", 60)
 SPIN = ("spin", "/home/secret/job/spin.py", 52)
 LINEAR = ("forward", f"{SITE}/torch/nn/modules/linear.py", 134)
@@ -76,11 +81,53 @@ def test_every_column_of_a_line(tmp_path):
         "frame": "program",
         "file": "data/slow.py",
         "line": 64,
+        "last_line": None,
+        "mean_depth": None,
         "function": "parse",
         "path": "/home/secret/job/data/slow.py",
         **counts,
         **dict.fromkeys(none, 0),
     }
+
+
+def spread() -> TraceBuilder:
+    """Return `steady_rank` whose host is at three lines of one function while the GPU idles.
+
+    Each step has a sample at each of slow.py:64, 65 and 66, and one in a function that line 66
+    calls. train.py:60 called all of this, as main.py:5 called everything.
+    """
+    builder = with_domain(steady_rank(0, 6, world_size=1, version=VERSION))
+    for step in range(6):
+        at = 1000 * step
+        for number, later in enumerate((400, 500, 600)):
+            sample(builder, at + later, (*SLOW[:2], 64 + number), TRAIN, MAIN)
+        sample(builder, at + 700, ("code", SLOW[1], 30), (*SLOW[:2], 66), TRAIN, MAIN)
+        for later in (110, 120, 130, 140, 150, 160):
+            sample(builder, at + later, LINEAR, (*TRAIN[:2], 61), MAIN)
+    return builder
+
+
+def test_every_column_of_a_function_and_a_call(tmp_path):
+    run = run_of(tmp_path, spread(), jobs=1)
+    (parse,) = (row for row in rows(run, "function") if row["function"] == "parse")
+    assert (parse["line"], parse["last_line"]) == (64, 66)
+    # One of four samples has a function further inside.
+    assert parse["mean_depth"] == 0.25
+    assert (parse["n_samples"], parse["n_launch_samples"], parse["n_launch_steps"]) == (16, 16, 4)
+    (call,) = (row for row in rows(run, "call") if row["line"] == 60)
+    assert (call["file"], call["last_line"], call["mean_depth"]) == ("train.py", None, 1.25)
+    assert (call["n_samples"], call["n_launch_samples"], call["n_launch_steps"]) == (16, 16, 4)
+
+
+def test_without_a_main_line_the_function_and_its_call_are_named(tmp_path):
+    run = run_of(tmp_path, spread(), jobs=1)
+    figures = {row["id"]: json.loads(row["evidence"]) for row in run.finding_rows}["launch-bound"]
+    assert not {HOST_LINE, LINE_UNKNOWN} & figures.keys()
+    counts = {"n_samples": 16, "n_of_samples": 16, "n_steps": 4, "n_of_steps": 4}
+    parse = {"file": "data/slow.py", "line": 64, "last_line": 66, "function": "parse"}
+    assert figures[HOST_FUNCTION] == parse | counts
+    call = {"file": "train.py", "line": 60, "function": "<module>"}
+    assert figures[HOST_CALL] == call | counts
 
 
 def test_a_finding_names_the_line(tmp_path):
@@ -152,7 +199,8 @@ def test_a_host_that_waits_for_the_lock_gets_no_input(tmp_path):
 
 def test_only_the_json_of_reports_has_whole_paths(tmp_path):
     run = run_of(tmp_path, planted(), jobs=1)
-    assert document(run)["host_lines"][0]["path"] == SLOW[1]
+    paths = {row["file"]: row["path"] for row in document(run)["host_lines"]}
+    assert paths["data/slow.py"] == SLOW[1]
     save(run, tmp_path / "store")
     for path in (tmp_path / "store").rglob("*"):
         assert path.is_dir() or b"secret" not in path.read_bytes()
