@@ -33,8 +33,9 @@ _NO_NUMBER = np.iinfo(np.int64).max
 _LINE_COLUMNS = ("path", "line", "function")
 _FUNCTION_COLUMNS = ("path", "function")
 _MODULE = "<module>"
-# Columns of `HostLines` of several captures.
-_COLUMNS = ("window", "cause", "innermost", "in_program", "first_frame", "n_frames", "frames")
+# Columns of `canonical.PYTHON_SAMPLES` that `HostLines` has too, and all of its columns.
+_STACK_COLUMNS = ("innermost", "in_program", "first_frame", "n_frames")
+_COLUMNS = ("window", "cause", *_STACK_COLUMNS, "frames")
 _NO_INTS = np.empty(0, np.int64)
 
 
@@ -148,16 +149,16 @@ def find_host_lines(
     causes = np.full(times.size, _NO_CAUSE)
     if idle is not None and is_cause_known:
         causes = idle.causes_at(times)
+    stacks = {}
+    for name in _STACK_COLUMNS:
+        stacks[name] = samples.column(name).to_numpy()
     all_samples = HostLines(
         lines=thread.lines,
         window=window,
         cause=causes,
-        innermost=samples["innermost"].to_numpy(),
-        in_program=samples["in_program"].to_numpy(),
-        first_frame=samples["first_frame"].to_numpy(),
-        n_frames=samples["n_frames"].to_numpy(),
         frames=thread.frames["line"].to_numpy(),
         is_cause_known=is_cause_known,
+        **stacks,
     )
     return all_samples.chosen(is_inside)
 
@@ -181,7 +182,10 @@ def join_host_lines(parts: Sequence[HostLines], windows_before: Sequence[int]) -
         moved.append(moved_part)
         lines_before += part.lines.num_rows
         frames_before += part.frames.size
-    columns = {name: np.concatenate([getattr(part, name) for part in moved]) for name in _COLUMNS}
+    columns = {}
+    for name in _COLUMNS:
+        arrays = [getattr(part, name) for part in moved]
+        columns[name] = np.concatenate(arrays)
     lines = pa.concat_tables([part.lines for part in parts])
     is_cause_known = all(part.is_cause_known for part in parts)
     return HostLines(lines=lines, is_cause_known=is_cause_known, **columns)

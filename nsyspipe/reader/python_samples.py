@@ -145,18 +145,20 @@ def _decode(rows: pa.Table, strings: Strings) -> PythonSamples:
     samples = _Samples(processes, known["start"].to_numpy(), frames)
     is_of_holder = threads.is_only_other & ~is_seen
     all_seen = np.ones_like(is_seen)
+    lines = pa.concat_tables([frames.lines, _unseen_line()])
     without_main = np.setdiff1d(processes, processes[threads.is_main])
+    problems = _problems(rows.num_rows, known.num_rows, without_main)
     return PythonSamples(
         samples=samples.table(threads.is_main, is_seen),
         samples_of_others=samples.table(is_of_holder, all_seen),
-        lines=pa.concat_tables([frames.lines, _unseen_line()]),
+        lines=lines,
         frames=samples.program.table,
-        problems=_problems(rows.num_rows, known.num_rows, without_main),
+        problems=problems,
     )
 
 
 def _problems(n_samples: int, n_decoded: int, without_main: Int64) -> tuple[Problem, ...]:
-    """Return problems with samples that are left out, and processes whose main thread is unknown."""
+    """Return problems with samples that are left out, and processes without a main thread."""
     problems = []
     n_ignored = n_samples - n_decoded
     if n_ignored:
@@ -286,7 +288,10 @@ def _clean_texts(strings: Strings, ids: Int64) -> list[str]:
 
 
 class _Threads(Struct, frozen=True):
-    """Which samples are of the main thread of their process, and of its only other thread."""
+    """Which samples, or which threads, are of the main thread of their process.
+
+    And which are of the only other thread of a process with two threads.
+    """
 
     is_main: Flags
     is_only_other: Flags
@@ -306,16 +311,22 @@ def _threads_of(processes: Int64, categories: Int64, frames: _Frames) -> _Thread
     n_categories = category.max() + 1
     threads, thread = np.unique(process * n_categories + category, return_inverse=True)
     n_bootstraps = np.bincount(thread, _start_threads(frames), threads.size)
-    may_be_main = n_bootstraps == 0
-    process_of_thread = threads // n_categories
+    of_threads = _main_and_other(threads // n_categories, n_bootstraps == 0)
+    has_category = categories != _NO_CATEGORY
+    is_main = of_threads.is_main[thread] & has_category
+    is_only_other = of_threads.is_only_other[thread] & has_category
+    return _Threads(is_main, is_only_other)
+
+
+def _main_and_other(process_of_thread: Int64, may_be_main: Flags) -> _Threads:
+    """Tell which threads are the main thread of their process, and its only other thread."""
     n_candidates = np.bincount(process_of_thread, may_be_main)
     n_threads = np.bincount(process_of_thread)
     has_main = n_candidates[process_of_thread] == 1
     has_one_other = n_threads[process_of_thread] == _MAIN_AND_ANOTHER
-    is_main = may_be_main & has_main
-    is_only_other = has_main & has_one_other & ~may_be_main
-    has_category = categories != _NO_CATEGORY
-    return _Threads(is_main[thread] & has_category, is_only_other[thread] & has_category)
+    is_only_other = has_main & has_one_other
+    is_only_other &= ~may_be_main
+    return _Threads(may_be_main & has_main, is_only_other)
 
 
 def _start_threads(frames: _Frames) -> Flags:

@@ -432,7 +432,8 @@ def _place_sentences(evidence: Mapping[str, Any]) -> Iterator[str]:
 
 def _function_text(function: Mapping[str, Any]) -> str:
     """Return a function with its lines. The samples may be in what it calls."""
-    first, last = function["line"], function["last_line"]
+    first = function["line"]
+    last = function["last_line"]
     lines = f"{first}" if last == first else f"{first}-{last}"
     place = f"{function['file']}:{lines}"
     if function["function"] == _MODULE:

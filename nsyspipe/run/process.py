@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from nsyspipe.analysis.attribution import Inputs, ProcessOperations, by_process
 from nsyspipe.analysis.breakdown import (
     DeviceTime,
+    Gaps,
     IdleCauses,
     blocking_copies,
     breakdown,
@@ -79,6 +80,17 @@ _Columns: TypeAlias = dict[str, Int64 | Flags | None]
 _PhaseCosts: TypeAlias = dict[str, Int64 | None]
 
 
+class PythonEvents(Struct, frozen=True):
+    """What is known of the Python threads of a process."""
+
+    # `canonical.PYTHON_SAMPLES` of the main thread, and of the only other thread while it holds
+    # Python's lock; None if there are none.
+    samples: PythonSamplesOfReportTable | None = None
+    samples_of_other: PythonSamplesOfReportTable | None = None
+    # who waits for Python's lock, or None if this or calls were not recorded
+    lock: ProcessLock | None = None
+
+
 class ProcessEvents(Struct, frozen=True):
     """One rank's share of a capture: what one process did, and what ran on one of its devices."""
 
@@ -105,12 +117,7 @@ class ProcessEvents(Struct, frozen=True):
     blocking_copies: BlockingCopiesOfReportTable | None = None
     # as `launching.device_waits` returns them, or None if calls were not recorded
     device_waits: IntervalSet | None = None
-    # `canonical.PYTHON_SAMPLES` of the process, or None if not recorded
-    python_samples: PythonSamplesOfReportTable | None = None
-    # samples of the only other Python thread of the process, or None if there is not one
-    samples_of_other: PythonSamplesOfReportTable | None = None
-    # who waits for Python's lock, or None if this or calls were not recorded
-    lock: ProcessLock | None = None
+    python: PythonEvents = PythonEvents()
 
 
 class _ProcessTables(Struct, frozen=True):
@@ -198,18 +205,17 @@ def _events_of_rank(
         messages=messages,
         strays=share.strays,
         device_waits=waits,
-        python_samples=process.python_samples,
-        samples_of_other=process.samples_of_other,
-        lock=_lock_of_process(process),
+        python=_python_of_process(process),
     )
 
 
-def _lock_of_process(process: _ProcessTables) -> ProcessLock | None:
-    """Return who waits for Python's lock; None if no thread of the process ever holds it."""
+def _python_of_process(process: _ProcessTables) -> PythonEvents:
+    """Return what is known of Python. The lock is not if no thread of the process ever holds it."""
+    lock = None
     ranges = process.lock_ranges
-    if ranges is None or not ranges.num_rows or process.calls is None:
-        return None
-    return ProcessLock(ranges, process.calls)
+    if ranges is not None and ranges.num_rows and process.calls is not None:
+        lock = ProcessLock(ranges, process.calls)
+    return PythonEvents(process.python_samples, process.samples_of_other, lock)
 
 
 def _waits_of_rank(
@@ -668,6 +674,13 @@ def _measure_rank(work: _RankWork, between: Inputs) -> dict[str, Any]:
         "of_copies_ns_by_call": measured.causes.of_copies_by_call,
         "hidden": NarrowIntervals.of(work.device.hidden),
         "stretches": stretches,
+        **_measure_python(work, measured),
+    }
+
+
+def _measure_python(work: _RankWork, measured: _MeasuredWindows) -> dict[str, Any]:
+    """Return the fields of `ProcessDigest` that are of Python."""
+    return {
         "host_lines": _find_host_lines(work, measured.causes),
         "lock_waits": measured.lock_waits,
         "holder_lines": _find_holder_lines(work, measured),
@@ -676,7 +689,7 @@ def _measure_rank(work: _RankWork, between: Inputs) -> dict[str, Any]:
 
 def _find_host_lines(work: _RankWork, causes: IdleCauses) -> HostLines | None:
     """Return the samples of the main thread in the windows, None if there are none."""
-    samples = work.events.python_samples
+    samples = work.events.python.samples
     if samples is None:
         return None
     thread = _thread_of(work, samples)
@@ -689,7 +702,7 @@ def _find_holder_lines(work: _RankWork, measured: _MeasuredWindows) -> HostLines
 
     None if there are no such samples, or if other threads hold the lock too.
     """
-    samples = work.events.samples_of_other
+    samples = work.events.python.samples_of_other
     waits = measured.lock_waits
     if samples is None or waits is None or not waits.has_one_holder:
         return None
@@ -735,9 +748,10 @@ def _measure_windows(work: _RankWork, between: Inputs) -> _MeasuredWindows:
     kernels_in_backward = work.in_backward(work.kernel_phase) if has_launches else None
     measures = breakdown(device, kernels_in_backward, recorded)
     quiet = between.quiet
-    if work.events.lock is not None:
+    lock = work.events.python.lock
+    if lock is not None:
         # A thread that waits for the lock gets no input.
-        quiet = quiet.without(waits_of_thread(work.events.lock, work.steps.members.thread_id))
+        quiet = quiet.without(waits_of_thread(lock, work.steps.members.thread_id))
     inputs = Inputs(_inputs_of_data_phase(work, between), quiet)
     measured = _measure_idle(work, measures["idle_ns"], inputs)
     causes = measured.causes
@@ -851,8 +865,7 @@ def _measure_idle(work: _RankWork, idle_ns: Int64 | None, inputs: Inputs) -> _Me
     windows = work.windows
     offset_ns = work.offset_ns
     gaps = idle_gaps(events.operations, offset_ns)
-    phase_of_operation = np.append(work.kernel_phase, work.copy_phase)
-    phase_of_gap = phase_of_operation[gaps.operation]
+    phase_of_gap = np.append(work.kernel_phase, work.copy_phase)[gaps.operation]
     idle_ns_by_phase = phase_idle(gaps, windows, phase_of_gap, len(PHASES))
     known_idle_ns = idle_ns if _are_clocks_comparable(events.clock, windows) else None
     data = inputs.data.shifted(offset_ns)
@@ -867,10 +880,16 @@ def _measure_idle(work: _RankWork, idle_ns: Int64 | None, inputs: Inputs) -> _Me
         "idle_late_start_ns": late_start_ns,
         "exposed_late_comm_ns": exposed_late_comm_ns,
     }
-    lock_waits = None
-    if events.lock is not None:
-        lock_waits = find_lock_waits(gaps, windows, causes.times, events.lock, offset_ns)
+    lock_waits = _lock_waits(work, gaps, causes)
     return _MeasuredIdle(replace(causes, columns=columns), idle_ns_by_phase, lock_waits)
+
+
+def _lock_waits(work: _RankWork, gaps: Gaps, causes: IdleCauses) -> LockWaits | None:
+    """Return when the device idles because of Python's lock; None if that is not known."""
+    lock = work.events.python.lock
+    if lock is None:
+        return None
+    return find_lock_waits(gaps, work.windows, causes.times, lock, work.offset_ns)
 
 
 def _shift_calls(calls: pa.Table | None, offset_ns: int) -> pa.Table | None:
