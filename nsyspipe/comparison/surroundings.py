@@ -37,6 +37,7 @@ from nsyspipe.comparison.facts import (
     longest_delay,
     matters_of,
 )
+from nsyspipe.comparison.lines import TOPIC as LINES, line_changes
 from nsyspipe.comparison.metrics import per_step
 from nsyspipe.model.columns import text
 from nsyspipe.model.table import FLOAT, Column, TableSchema
@@ -51,7 +52,7 @@ CHANGES = TableSchema(
     ),
     key=("topic", "what"),
     columns=(
-        text("topic", "steps, collectives, copies, stragglers, link, versions, capture"),
+        text("topic", "steps, collectives, copies, stragglers, lines, link, versions, capture"),
         text("what", "the fact"),
         text("unit", "unit of the numbers, null for words", nullable=True),
         text("baseline", "value of the baseline in words, null if not set", nullable=True),
@@ -129,7 +130,7 @@ GRADIENT_COPIES = "gradient copies per step"
 _COPIES = "number and bytes of copies on the device"
 LONGEST_DELAY = "longest delay of a step by a rank"
 _STEPS_USED = "steps in the figures"
-_TOPICS = ("steps", "collectives", "copies", "stragglers", "link", "versions", "capture")
+_TOPICS = ("steps", "collectives", "copies", "stragglers", LINES, "link", "versions", "capture")
 _N_COLLECTIVES = ALL_COLLECTIVES.what
 _COLLECTIVES = _NumberMatter("collectives", _N_COLLECTIVES, BY_GRAPH_NODES, {_N_COLLECTIVES})
 _MESSAGES = _NumberMatter("collectives", MESSAGE_BYTES, BY_PAYLOADS, {MESSAGE_BYTES})
@@ -169,7 +170,7 @@ def surroundings(*sides: Sequence[StepTable]) -> Surroundings:
     # Both sorts are stable: within a topic the order of the comparison stays.
     compared = [*numbers.compared, *words.compared]
     compared.sort(key=lambda matter: _TOPICS.index(matter.topic))
-    rows = [*_n_steps_rows(sides), *numbers.changes, *words.changes]
+    rows = [*_n_steps_rows(sides), *numbers.changes, *line_changes(*sides), *words.changes]
     rows.sort(key=lambda row: _TOPICS.index(row["topic"]))
     return Surroundings(CHANGES.from_rows(rows), facts_table(compared))
 
