@@ -35,7 +35,8 @@ _FUNCTION_COLUMNS = ("path", "function")
 _MODULE = "<module>"
 # Columns of `canonical.PYTHON_SAMPLES` that `HostLines` has too, and all of its columns.
 _STACK_COLUMNS = ("innermost", "in_program", "first_frame", "n_frames")
-_COLUMNS = ("window", "cause", *_STACK_COLUMNS, "frames")
+_SAMPLE_COLUMNS = ("window", "cause", *_STACK_COLUMNS)
+_COLUMNS = (*_SAMPLE_COLUMNS, "frames")
 _NO_INTS = np.empty(0, np.int64)
 
 
@@ -85,15 +86,11 @@ class HostLines(Struct, frozen=True):
 
     def chosen(self, is_chosen: Flags) -> HostLines:
         """Return some of the samples."""
-        return replace(
-            self,
-            window=self.window[is_chosen],
-            cause=self.cause[is_chosen],
-            innermost=self.innermost[is_chosen],
-            in_program=self.in_program[is_chosen],
-            first_frame=self.first_frame[is_chosen],
-            n_frames=self.n_frames[is_chosen],
-        )
+        chosen = {}
+        for name in _SAMPLE_COLUMNS:
+            column = getattr(self, name)
+            chosen[name] = column[is_chosen]
+        return replace(self, **chosen)
 
 
 class LineCounts(Struct, frozen=True):
@@ -152,11 +149,12 @@ def find_host_lines(
     stacks = {}
     for name in _STACK_COLUMNS:
         stacks[name] = samples.column(name).to_numpy()
+    frames = thread.frames["line"].to_numpy()
     all_samples = HostLines(
         lines=thread.lines,
         window=window,
         cause=causes,
-        frames=thread.frames["line"].to_numpy(),
+        frames=frames,
         is_cause_known=is_cause_known,
         **stacks,
     )
@@ -170,14 +168,19 @@ def join_host_lines(parts: Sequence[HostLines], windows_before: Sequence[int]) -
     moved = []
     for part, n_windows in zip(parts, windows_before, strict=True):
         has_line = part.in_program >= 0
-        in_program = np.where(has_line, part.in_program + lines_before, -1)
+        in_program = part.in_program + lines_before
+        in_program[~has_line] = -1
+        window = part.window + n_windows
+        innermost = part.innermost + lines_before
+        first_frame = part.first_frame + frames_before
+        frames = part.frames + lines_before
         moved_part = replace(
             part,
-            window=part.window + n_windows,
-            innermost=part.innermost + lines_before,
+            window=window,
+            innermost=innermost,
             in_program=in_program,
-            first_frame=part.first_frame + frames_before,
-            frames=part.frames + lines_before,
+            first_frame=first_frame,
+            frames=frames,
         )
         moved.append(moved_part)
         lines_before += part.lines.num_rows
@@ -196,9 +199,10 @@ def count_lines(samples: HostLines, line: Int64) -> LineCounts:
 
     Samples without a line (-1) are not counted. The line with most samples in idle time is first.
     """
-    has_line = line >= 0
+    sample = np.flatnonzero(line >= 0)
     first_of_equals = _first_of_equals(samples.lines, _LINE_COLUMNS)
-    return _counts_of(samples, np.flatnonzero(has_line), first_of_equals[line[has_line]])
+    lines = line[sample]
+    return _counts_of(samples, sample, first_of_equals[lines])
 
 
 def _first_of_equals(lines: pa.Table, columns: Sequence[str]) -> Int64:
@@ -207,7 +211,9 @@ def _first_of_equals(lines: pa.Table, columns: Sequence[str]) -> Int64:
     for name in columns:
         encoded = lines[name].combine_chunks().dictionary_encode()
         indices = encoded.indices.to_numpy()
-        codes = codes * max(len(encoded.dictionary), 1) + indices
+        n_values = max(len(encoded.dictionary), 1)
+        codes *= n_values
+        codes += indices
         # Small codes, so that the next product is small enough.
         _, first, codes = np.unique(codes, return_index=True, return_inverse=True)
     return first[codes]
@@ -266,8 +272,10 @@ def count_functions(samples: HostLines) -> FrameCounts:
     """
     frames = _once_in_each_sample(_frames_of(samples, _FUNCTION_COLUMNS))
     names = samples.lines["function"]
-    is_part = pc.and_(pc.starts_with(names, "<"), pc.not_equal(names, _MODULE))
-    is_function = ~is_part.to_numpy()[frames.key]
+    is_special = pc.starts_with(names, "<").to_numpy()
+    is_module = pc.equal(names, _MODULE).to_numpy()
+    is_function_by_line = is_module | ~is_special
+    is_function = is_function_by_line[frames.key]
     return _count_frames(samples, _chosen(frames, is_function))
 
 
@@ -283,8 +291,10 @@ def _frames_of(samples: HostLines, columns: Sequence[str]) -> _Frames:
     n_frames = samples.n_frames
     sample = np.repeat(np.arange(n_frames.size), n_frames)
     first_place = np.cumsum(n_frames) - n_frames
-    depth = np.arange(sample.size) - first_place[sample]
-    line = samples.frames[samples.first_frame[sample] + depth]
+    place = np.arange(sample.size)
+    depth = place - first_place[sample]
+    frame = samples.first_frame[sample]
+    line = samples.frames[frame + depth]
     key = _first_of_equals(samples.lines, columns)[line]
     return _Frames(sample, key, line, depth)
 
@@ -293,26 +303,38 @@ def _once_in_each_sample(frames: _Frames) -> _Frames:
     """Return the innermost frame of each pair of a sample and a key."""
     n_keys = int(frames.key.max(initial=0)) + 1
     # Frames are innermost first, and of equal pairs the first is returned.
-    _, first = np.unique(frames.sample * n_keys + frames.key, return_index=True)
+    pairs = frames.sample * n_keys
+    pairs += frames.key
+    _, first = np.unique(pairs, return_index=True)
     return _chosen(frames, first)
 
 
 def _chosen(frames: _Frames, rows: Flags | Int64) -> _Frames:
-    return _Frames(frames.sample[rows], frames.key[rows], frames.line[rows], frames.depth[rows])
+    sample = frames.sample[rows]
+    key = frames.key[rows]
+    line = frames.line[rows]
+    depth = frames.depth[rows]
+    return _Frames(sample, key, line, depth)
 
 
 def _count_frames(samples: HostLines, frames: _Frames) -> FrameCounts:
     counts = _counts_of(samples, frames.sample, frames.key)
+    n_keys = counts.line.size
     place_of_key = np.full(samples.lines.num_rows, -1)
-    place_of_key[counts.line] = np.arange(counts.line.size)
+    place_of_key[counts.line] = np.arange(n_keys)
     place = place_of_key[frames.key]
     is_idle = samples.cause[frames.sample] != _NO_CAUSE
     # Over samples in idle time, if there are any.
-    is_in_range = is_idle | (counts.n_idle_samples[place] == 0)
-    numbers = samples.lines["line"].to_numpy()[frames.line]
-    first_line = np.full(counts.line.size, _NO_NUMBER)
-    last_line = np.zeros(counts.line.size, np.int64)
-    np.minimum.at(first_line, place[is_in_range], numbers[is_in_range])
-    np.maximum.at(last_line, place[is_in_range], numbers[is_in_range])
-    total_depth = np.bincount(place, frames.depth, counts.line.size)
-    return FrameCounts(counts, first_line, last_line, total_depth / counts.n_samples)
+    has_no_idle = counts.n_idle_samples == 0
+    is_in_range = is_idle | has_no_idle[place]
+    numbers_of_lines = samples.lines["line"].to_numpy()
+    line_in_range = frames.line[is_in_range]
+    numbers = numbers_of_lines[line_in_range]
+    place_in_range = place[is_in_range]
+    first_line = np.full(n_keys, _NO_NUMBER)
+    last_line = np.zeros(n_keys, np.int64)
+    np.minimum.at(first_line, place_in_range, numbers)
+    np.maximum.at(last_line, place_in_range, numbers)
+    total_depth = np.bincount(place, frames.depth, n_keys)
+    mean_depth = total_depth / counts.n_samples
+    return FrameCounts(counts, first_line, last_line, mean_depth)

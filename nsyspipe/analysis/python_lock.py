@@ -53,26 +53,42 @@ def find_lock_waits(
     `offset_ns` is added to times of the host to get times of the device. None if it is not known
     why the device idles.
     """
-    if idle is None or idle.launch is None or idle.blocked is None:
+    if idle is None:
+        return None
+    if idle.launch is None or idle.blocked is None:
         return None
     threads = _launching_threads(gaps, lock.calls, offset_ns)
-    ready = np.clip(gaps.launch + gaps.latency_ns, gaps.starts, gaps.ends)
-    late_of_threads = []
-    for thread_id in np.unique(threads[threads != _NO_THREAD]).tolist():
+    ready = gaps.launch + gaps.latency_ns
+    ready = np.clip(ready, gaps.starts, gaps.ends)
+    late_of_threads = [EMPTY]
+    for thread_id in _distinct(threads):
         is_of_thread = threads == thread_id
-        late = nonempty(gaps.starts[is_of_thread], ready[is_of_thread])
-        waits = waits_of_thread(lock, thread_id).shifted(offset_ns)
+        starts = gaps.starts[is_of_thread]
+        ends = ready[is_of_thread]
+        late = nonempty(starts, ends)
+        waits = waits_of_thread(lock, thread_id)
+        waits = waits.shifted(offset_ns)
         late_of_threads.append(late.intersect(waits))
-    times = union_of(EMPTY, *late_of_threads).intersect(idle.late)
+    late_of_all = union_of(*late_of_threads)
+    times = late_of_all.intersect(idle.late)
     in_launch = times.intersect(idle.launch)
     in_blocked = times.intersect(idle.blocked)
-    in_input = times.without(in_launch).without(in_blocked)
+    in_host = union_of(in_launch, in_blocked)
+    in_input = times.without(in_host)
     by_cause = {"input": in_input, "launch": in_launch, "blocked": in_blocked}
-    return LockWaits(
-        times=times,
-        ns_by_cause=tuple(windows.covered(by_cause[cause]) for cause in HOST_CAUSES),
-        has_one_holder=_has_one_holder(lock.ranges, times, threads, offset_ns),
-    )
+    ns_by_cause = []
+    for cause in HOST_CAUSES:
+        times_of_cause = by_cause[cause]
+        ns_by_cause.append(windows.covered(times_of_cause))
+    has_one_holder = _has_one_holder(lock.ranges, times, threads, offset_ns)
+    return LockWaits(times, tuple(ns_by_cause), has_one_holder)
+
+
+def _distinct(threads: Int64) -> list[int]:
+    """Return the known threads, each once."""
+    is_known = threads != _NO_THREAD
+    distinct: list[int] = np.unique(threads[is_known]).tolist()
+    return distinct
 
 
 def waits_of_thread(lock: ProcessLock, thread_id: int) -> IntervalSet:
@@ -87,11 +103,14 @@ def _launching_threads(gaps: Gaps, calls: HostCallsOfReportTable, offset_ns: int
     order = np.argsort(starts, kind="stable")
     starts = starts[order]
     is_known = gaps.launch != NEVER
-    launch = gaps.launch - np.where(is_known, offset_ns, 0)
+    launch = gaps.launch.copy()
+    launch[is_known] -= offset_ns
     place = np.searchsorted(starts, launch)
-    is_known &= np.append(starts, NEVER)[place] == launch
-    threads = np.append(calls["thread_id"].to_numpy()[order], _NO_THREAD)
-    return np.where(is_known, threads[place], _NO_THREAD)
+    start_at_place = np.append(starts, NEVER)[place]
+    is_known &= start_at_place == launch
+    threads = calls["thread_id"].to_numpy()
+    thread_at_place = np.append(threads[order], _NO_THREAD)[place]
+    return np.where(is_known, thread_at_place, _NO_THREAD)
 
 
 def _times_of(ranges: LockRangesOfReportTable, thread_id: int, *, is_wait: bool) -> IntervalSet:
@@ -103,7 +122,9 @@ def _times_of(ranges: LockRangesOfReportTable, thread_id: int, *, is_wait: bool)
 
 def _times_of_sampler(ranges: LockRangesOfReportTable) -> IntervalSet:
     """Return when the sampler of nsys holds the lock."""
-    return _union_of_rows(ranges, _flags(ranges, "is_of_sampler") & ~_flags(ranges, "is_wait"))
+    is_of_sampler = _flags(ranges, "is_of_sampler")
+    is_wait = _flags(ranges, "is_wait")
+    return _union_of_rows(ranges, is_of_sampler & ~is_wait)
 
 
 def _flags(ranges: pa.Table, name: str) -> Flags:
@@ -121,14 +142,17 @@ def _has_one_holder(
     ranges: LockRangesOfReportTable, times: IntervalSet, launching: Int64, offset_ns: int
 ) -> bool:
     """Tell whether a thread that launches nothing holds the lock for most of some times."""
-    is_other = ~_flags(ranges, "is_wait") & ~_flags(ranges, "is_of_sampler")
-    others = np.setdiff1d(ranges["thread_id"].to_numpy()[is_other], launching)
+    is_no_hold = _flags(ranges, "is_wait") | _flags(ranges, "is_of_sampler")
+    threads = ranges["thread_id"].to_numpy()
+    holders = np.setdiff1d(threads[~is_no_hold], launching)
     longest_ns = 0
-    for thread_id in others.tolist():
-        held = _times_of(ranges, thread_id, is_wait=False).shifted(offset_ns)
+    for thread_id in holders.tolist():
+        held = _times_of(ranges, thread_id, is_wait=False)
+        held = held.shifted(offset_ns)
         held_ns = _length(times.intersect(held))
         longest_ns = max(longest_ns, held_ns)
-    return longest_ns > 0 and longest_ns >= _MIN_PART_OF_HOLDER * _length(times)
+    least_ns = _MIN_PART_OF_HOLDER * _length(times)
+    return longest_ns > 0 and longest_ns >= least_ns
 
 
 def _length(times: IntervalSet) -> int:

@@ -32,12 +32,15 @@ class _Place(NamedTuple):
     def of(cls, figure: Mapping[str, Any]) -> _Place:
         """Return the place in a figure of a finding."""
         line = figure["line"]
-        return cls(figure["file"], line, figure.get("last_line", line), figure["function"])
+        last_line = figure.get("last_line", line)
+        return cls(figure["file"], line, last_line, figure["function"])
 
     @property
     def text(self) -> str:
         """The place in words."""
-        lines = f"{self.line}" if self.line == self.last_line else f"{self.line}-{self.last_line}"
+        lines = f"{self.line}"
+        if self.line != self.last_line:
+            lines += f"-{self.last_line}"
         return f"{self.file}:{lines} in {self.function}"
 
     def is_same(self, place: _Place) -> bool:
@@ -46,9 +49,12 @@ class _Place(NamedTuple):
         Files are relative to a folder that depends on the files of the run. So one name may be the
         end of the other.
         """
-        files = sorted((self.file, place.file), key=len)
-        is_same_file = files[0] == files[1] or files[1].endswith(f"/{files[0]}")
-        return is_same_file and self[1:] == place[1:]
+        if self[1:] != place[1:]:
+            return False
+        # With a root, a whole name is an end too.
+        file = f"/{self.file}"
+        file_of_place = f"/{place.file}"
+        return file.endswith(file_of_place) or file_of_place.endswith(file)
 
 
 _Places = dict[str, _Place]
@@ -76,24 +82,24 @@ def line_changes(
 
 def _places_of_side(captures: Iterable[StepTable]) -> _Places:
     """Return the places on which all captures of a side agree."""
-    first, *others = [_places_of_run(capture.run) for capture in captures]
-    return {what: place for what, place in first.items() if _all_have(others, what, place)}
-
-
-def _all_have(places_of_captures: Iterable[_Places], what: str, place: _Place) -> bool:
-    """Tell whether all captures name a place."""
-    return all(what in places and place.is_same(places[what]) for places in places_of_captures)
+    places_of_captures = [_places_of_run(capture.run) for capture in captures]
+    agreed = places_of_captures[0]
+    for places in places_of_captures:
+        common = agreed.keys() & places.keys()
+        agreed = {what: agreed[what] for what in common if agreed[what].is_same(places[what])}
+    return agreed
 
 
 def _places_of_run(run: Run) -> _Places:
     places = {}
     for finding in run.judged_findings().to_pylist():
         evidence = json.loads(finding["evidence"])
+        finding_id = finding["id"]
         names = [name for name in _WHERE if name in evidence]
-        if names:
-            what = f"{_WHERE[names[0]]} of {finding['id']}"
-            places[what] = _Place.of(evidence[names[0]])
+        for name in names[:1]:
+            what = f"{_WHERE[name]} of {finding_id}"
+            places[what] = _Place.of(evidence[name])
         if LOCK_HOLDER_LINE in evidence:
-            what = f"{_HOLDER} in {finding['id']}"
+            what = f"{_HOLDER} in {finding_id}"
             places[what] = _Place.of(evidence[LOCK_HOLDER_LINE])
     return places

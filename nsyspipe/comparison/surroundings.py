@@ -170,7 +170,9 @@ def surroundings(*sides: Sequence[StepTable]) -> Surroundings:
     # Both sorts are stable: within a topic the order of the comparison stays.
     compared = [*numbers.compared, *words.compared]
     compared.sort(key=lambda matter: _TOPICS.index(matter.topic))
-    rows = [*_n_steps_rows(sides), *numbers.changes, *line_changes(*sides), *words.changes]
+    rows = [*_n_steps_rows(sides), *numbers.changes]
+    rows += line_changes(*sides)
+    rows += words.changes
     rows.sort(key=lambda row: _TOPICS.index(row["topic"]))
     return Surroundings(CHANGES.from_rows(rows), facts_table(compared))
 

@@ -122,9 +122,9 @@ def line_figures(evidence: Evidence, name: str, finding: Finding) -> Mapping[str
     question = _Question(evidence.host_lines, evidence.steps, cause)
     if rank is not None:
         lines = select_rows(evidence.host_lines, "rank", rank)
-        question = _Question(lines, select_rows(evidence.steps, "rank", rank), cause)
-    lines = question.lines
-    has_lines = lines.num_rows > 0 and not lines["n_idle_samples"].null_count
+        steps = select_rows(evidence.steps, "rank", rank)
+        question = _Question(lines, steps, cause)
+    has_lines = _has_known_causes(question.lines)
     waits = _waits_of_ranks(evidence, question)
     if not has_lines and waits is None:
         return {}
@@ -134,6 +134,12 @@ def line_figures(evidence: Evidence, name: str, finding: Finding) -> Mapping[str
     if has_lines:
         figures |= _figures_of_lines(question)
     return figures
+
+
+def _has_known_causes(lines: pa.Table) -> bool:
+    """Tell whether there are samples, and it is known which of them are in idle time."""
+    n_idle_samples = lines["n_idle_samples"]
+    return lines.num_rows > 0 and not n_idle_samples.null_count
 
 
 def _waits_of_ranks(evidence: Evidence, question: _Question) -> float | None:
@@ -146,8 +152,11 @@ def _waits_of_ranks(evidence: Evidence, question: _Question) -> float | None:
         by_cause = evidence.lock_waits.get(rank)
         if by_cause is None:
             return None
-        is_any = question.cause == _ANY_CAUSE
-        waits_ns.append(sum(by_cause.values()) if is_any else by_cause[question.cause])
+        causes = [question.cause]
+        if question.cause == _ANY_CAUSE:
+            causes = [*by_cause]
+        wait_ns = sum(by_cause[cause] for cause in causes)
+        waits_ns.append(wait_ns)
     return sum(waits_ns) / len(waits_ns) if waits_ns else None
 
 
@@ -162,16 +171,27 @@ def _lock_figures(question: _Question, wait_ns: float | None) -> dict[str, Any]:
         return figures
     line = _main_line(question, _LOCK_HOLDER)
     totals = _totals(question, _LOCK_HOLDER)
-    if line is not None and totals.n_of_samples >= MIN_SAMPLES and _is_main(line, totals):
-        figures[LOCK_HOLDER_LINE] = line._asdict() | totals._asdict()
+    if line is None or totals.n_of_samples < MIN_SAMPLES:
+        return figures
+    if _is_main(line, totals):
+        figures[LOCK_HOLDER_LINE] = _figure_of(line, totals)
     return figures
+
+
+def _figure_of(place: _Line | _Place, totals: _Totals) -> dict[str, Any]:
+    """Return a place as a figure of a finding."""
+    figure = place._asdict()
+    return figure | totals._asdict()
 
 
 def _mean_idle_ns(question: _Question) -> float | None:
     """Return the mean of the idle time in question, ns per step."""
     is_any = question.cause == _ANY_CAUSE
     columns = _IDLE_COLUMNS if is_any else (f"idle_{question.cause}_ns",)
-    means_ns = [pc.mean(question.steps[column]).as_py() for column in columns]
+    means_ns = []
+    for column in columns:
+        mean_ns = pc.mean(question.steps[column])
+        means_ns.append(mean_ns.as_py())
     return None if None in means_ns else sum(means_ns)
 
 
@@ -210,8 +230,8 @@ class _Totals(NamedTuple):
 
 def _totals(question: _Question, frame: str) -> _Totals:
     rows = select_rows(question.lines, "frame", frame)
-    n_samples = pc.sum(rows[f"n_{question.cause}_samples"]).as_py()
-    return _Totals(n_samples or 0, question.steps.num_rows)
+    n_samples = _sum_of(rows, f"n_{question.cause}_samples")
+    return _Totals(n_samples, question.steps.num_rows)
 
 
 def _figures_of_lines(question: _Question) -> dict[str, Any]:
@@ -232,20 +252,21 @@ def _figures_of_lines(question: _Question) -> dict[str, Any]:
         return {LINE_UNKNOWN: NOT_SEEN_IN_TIME}
     if line is None:
         return figures or {LINE_UNKNOWN: NO_MAIN_LINE}
-    figures[HOST_LINE] = line._asdict() | totals._asdict()
+    figures[HOST_LINE] = _figure_of(line, totals)
     if innermost is not None and innermost[:3] != line[:3]:
-        figures[INNERMOST_LINE] = innermost._asdict() | totals._asdict()
+        figures[INNERMOST_LINE] = _figure_of(innermost, totals)
     return figures
 
 
 def _figures_of_stacks(question: _Question, totals: _Totals) -> dict[str, Any]:
     """Return the function and the call that are in the stack of most samples, if there are any."""
     figures = {}
-    for name, frame in ((HOST_FUNCTION, _FUNCTION), (HOST_CALL, _CALL)):
-        place = _main_frame(question, frame, totals)
-        if place is not None:
-            figures[name] = place._asdict() | totals._asdict()
-    if HOST_CALL in figures:
+    function = _main_frame(question, _FUNCTION, totals)
+    if function is not None:
+        figures[HOST_FUNCTION] = _figure_of(function, totals)
+    call = _main_frame(question, _CALL, totals)
+    if call is not None:
+        figures[HOST_CALL] = _figure_of(call, totals)
         del figures[HOST_CALL]["last_line"]
     return figures
 
@@ -257,15 +278,19 @@ def _main_frame(question: _Question, frame: str, totals: _Totals) -> _Place | No
     nearly all samples of other times too is the loop, which explains nothing.
     """
     rows = select_rows(question.lines, "frame", frame)
-    keys = ["file", "function"] if frame == _FUNCTION else ["file", "line", "function"]
-    n_other_samples = _count_other_samples(select_rows(question.lines, "frame", _PROGRAM), question)
+    keys = ["file", "function"]
+    if frame == _CALL:
+        keys.append("line")
+    of_program = select_rows(question.lines, "frame", _PROGRAM)
+    n_other_samples = _count_other_samples(of_program, question)
     candidates = []
     for row in _sums_of_frames(rows, question.cause, keys):
         is_main = _is_main(row.place, totals)
         if is_main and not _is_of_loop(row.n_other_samples, n_other_samples):
             candidates.append(row)
     most = max((row.place.n_samples for row in candidates), default=0)
-    candidates = [row for row in candidates if row.place.n_samples >= MIN_PART_OF_MOST * most]
+    least = MIN_PART_OF_MOST * most
+    candidates = [row for row in candidates if row.place.n_samples >= least]
     innermost = min(candidates, key=_order_of_frame, default=None)
     return None if innermost is None else innermost.place
 
@@ -279,34 +304,47 @@ def _is_of_loop(n_other_samples: int, n_of_other_samples: int) -> bool:
 
 def _count_other_samples(rows: pa.Table, question: _Question) -> int:
     """Return how many samples are not in the idle time in question."""
-    n_samples = pc.sum(rows["n_samples"]).as_py() or 0
-    n_in_question = pc.sum(rows[f"n_{question.cause}_samples"]).as_py() or 0
-    return int(n_samples - n_in_question)
+    n_samples = _sum_of(rows, "n_samples")
+    n_in_question = _sum_of(rows, f"n_{question.cause}_samples")
+    return n_samples - n_in_question
+
+
+def _sum_of(rows: pa.Table, name: str) -> int:
+    """Return the sum of a column of counts."""
+    total = pc.sum(rows[name])
+    return total.as_py() or 0
 
 
 def _sums_of_frames(rows: pa.Table, cause: str, keys: list[str]) -> list[_FrameSums]:
     """Return calls or functions, pooled over ranks."""
-    depth_sum = pc.multiply(rows["mean_depth"], rows["n_samples"].cast(pa.float64()))
+    n_samples = rows["n_samples"].cast(pa.float64())
+    depth_sum = pc.multiply(rows["mean_depth"], n_samples)
     with_depth = rows.append_column("depth_sum", depth_sum)
-    names = [f"n_{cause}_samples", f"n_{cause}_steps", "n_samples", "depth_sum"]
-    sums = [(name, "sum") for name in names]
-    bounds = [("last_line", "max")] if "line" in keys else [("line", "min"), ("last_line", "max")]
-    pooled = with_depth.group_by(keys, use_threads=False).aggregate([*sums, *bounds])
+    sums = [("n_samples", "sum"), ("depth_sum", "sum")]
+    sums += [(f"n_{cause}_samples", "sum"), (f"n_{cause}_steps", "sum")]
+    sums += [("line", "min"), ("last_line", "max")]
+    by_frame = with_depth.group_by(keys, use_threads=False)
+    pooled = by_frame.aggregate(sums)
     return [_frame_sums(row, cause) for row in pooled.to_pylist()]
 
 
 def _frame_sums(row: Mapping[str, Any], cause: str) -> _FrameSums:
     n_samples = row[f"n_{cause}_samples_sum"]
+    n_steps = row[f"n_{cause}_steps_sum"]
+    n_all_samples = row["n_samples_sum"]
+    first_line = row["line_min"]
+    last_line = row["last_line_max"]
     place = _Place(
         file=row["file"],
-        line=row.get("line", row.get("line_min")),
-        last_line=row["last_line_max"],
+        line=first_line,
+        last_line=last_line,
         function=row["function"],
         n_samples=n_samples,
-        n_steps=row[f"n_{cause}_steps_sum"],
+        n_steps=n_steps,
     )
-    n_other_samples = row["n_samples_sum"] - n_samples
-    return _FrameSums(place, n_other_samples, row["depth_sum_sum"] / row["n_samples_sum"])
+    n_other_samples = n_all_samples - n_samples
+    mean_depth = row["depth_sum_sum"] / n_all_samples
+    return _FrameSums(place, n_other_samples, mean_depth)
 
 
 def _order_of_frame(row: _FrameSums) -> tuple[Any, ...]:

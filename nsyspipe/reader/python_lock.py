@@ -41,23 +41,28 @@ def read_lock_ranges(report: Report, strings: Strings, ranges: Ranges) -> pa.Tab
     starts = filled(rows["start"], TIME_LIMIT)
     ends = filled(rows["end"], open_end_ns)
     samplers = _sampler_threads(report, ranges)
+    is_of_sampler = np.isin(threads, samplers)
+    processes = process_of(threads)
     columns = {
-        "process_id": process_of(threads),
+        "process_id": processes,
         "thread_id": threads,
         "start_ns": starts,
         "end_ns": ends,
         "is_wait": is_wait,
-        "is_of_sampler": np.isin(threads, samplers),
+        "is_of_sampler": is_of_sampler,
     }
     is_known = is_wait | _are_texts(texts, _HOLDS)
     is_known &= are_possible(starts, ends)
-    known = LOCK_RANGES.table(columns).filter(pa.array(is_known))
-    return known.sort_by([(name, "ascending") for name in LOCK_RANGES.key])
+    all_ranges = LOCK_RANGES.table(columns)
+    known = all_ranges.filter(pa.array(is_known))
+    sort_keys = [(name, "ascending") for name in LOCK_RANGES.key]
+    return known.sort_by(sort_keys)
 
 
 def _are_texts(texts: pa.StringArray, text: str) -> Flags:
     """Tell which texts are the given text."""
-    is_text = pc.fill_null(pc.equal(texts, text), fill_value=False)
+    is_equal = pc.equal(texts, text)
+    is_text = pc.fill_null(is_equal, fill_value=False)
     flags: Flags = is_text.to_numpy(zero_copy_only=False)
     return flags
 

@@ -146,11 +146,14 @@ def _decode(rows: pa.Table, strings: Strings) -> PythonSamples:
     is_of_holder = threads.is_only_other & ~is_seen
     all_seen = np.ones_like(is_seen)
     lines = pa.concat_tables([frames.lines, _unseen_line()])
-    without_main = np.setdiff1d(processes, processes[threads.is_main])
+    with_main = processes[threads.is_main]
+    without_main = np.setdiff1d(processes, with_main)
     problems = _problems(rows.num_rows, known.num_rows, without_main)
+    of_main = samples.table(threads.is_main, is_seen)
+    of_holder = samples.table(is_of_holder, all_seen)
     return PythonSamples(
-        samples=samples.table(threads.is_main, is_seen),
-        samples_of_others=samples.table(is_of_holder, all_seen),
+        samples=of_main,
+        samples_of_others=of_holder,
         lines=lines,
         frames=samples.program.table,
         problems=problems,
@@ -309,9 +312,14 @@ def _threads_of(processes: Int64, categories: Int64, frames: _Frames) -> _Thread
     _, process = np.unique(processes, return_inverse=True)
     _, category = np.unique(categories, return_inverse=True)
     n_categories = category.max() + 1
-    threads, thread = np.unique(process * n_categories + category, return_inverse=True)
-    n_bootstraps = np.bincount(thread, _start_threads(frames), threads.size)
-    of_threads = _main_and_other(threads // n_categories, n_bootstraps == 0)
+    pairs = process * n_categories
+    pairs += category
+    threads, thread = np.unique(pairs, return_inverse=True)
+    starts_thread = _start_threads(frames)
+    n_bootstraps = np.bincount(thread, starts_thread, threads.size)
+    may_be_main = n_bootstraps == 0
+    process_of_thread = threads // n_categories
+    of_threads = _main_and_other(process_of_thread, may_be_main)
     has_category = categories != _NO_CATEGORY
     is_main = of_threads.is_main[thread] & has_category
     is_only_other = of_threads.is_only_other[thread] & has_category
@@ -375,10 +383,14 @@ class _Samples:
         Samples that were not taken in time have the line behind all others, and no frames.
         """
         unseen_line = self._frames.lines.num_rows
-        innermost = np.where(is_seen, self._frames.line[self._frames.first], unseen_line)
+        frames = self._frames
+        first_line = frames.line[frames.first]
+        innermost = np.where(is_seen, first_line, unseen_line)
         n_frames = np.where(is_seen, self.program.number, 0)
-        lines_of_program = np.append(self.program.table["line"].to_numpy(), _NO_LINE)
-        in_program = np.where(n_frames > 0, lines_of_program[self.program.first], _NO_LINE)
+        lines_of_program = self.program.table["line"].to_numpy()
+        lines_of_program = np.append(lines_of_program, _NO_LINE)
+        in_program = lines_of_program[self.program.first]
+        in_program[n_frames == 0] = _NO_LINE
         columns = {
             "process_id": self._processes,
             "time_ns": self._times,
@@ -388,6 +400,9 @@ class _Samples:
             "n_frames": n_frames,
         }
         rows = np.flatnonzero(is_chosen)
-        sort_keys = [columns[name][rows] for name in ("innermost", "time_ns", "process_id")]
-        order = np.lexsort(sort_keys)
-        return PYTHON_SAMPLES.table(columns).take(pa.array(rows[order]))
+        times = self._times[rows]
+        processes = self._processes[rows]
+        order = np.lexsort((innermost[rows], times, processes))
+        in_order = pa.array(rows[order])
+        table = PYTHON_SAMPLES.table(columns)
+        return table.take(in_order)

@@ -112,7 +112,8 @@ def read_ranges(
 
 def _domains_of_name(domains: pa.Table, name: str) -> tuple[tuple[int, int], ...]:
     """Return the process and number of each domain with a name."""
-    has_name = pc.fill_null(pc.equal(domains["text"], name), fill_value=False)
+    has_name = pc.equal(domains["text"], name)
+    has_name = pc.fill_null(has_name, fill_value=False)
     rows = domains.filter(has_name)
     threads = rows["globalTid"].to_pylist()
     numbers = rows["domainId"].to_pylist()

@@ -284,12 +284,14 @@ def _finding(row: Mapping[str, Any], summary: Mapping[str, Any], names: RankName
         evidence=evidence_texts,
     )
     line_of_python = line_text(finding.id, evidence)
+    is_line_known = not _PLACES.isdisjoint(evidence)
+    lock_wait_share = evidence.get(LOCK_WAIT_SHARE, 0.0)
     return replace(
         finding,
         line_of_python=line_of_python,
-        is_line_known=bool(_PLACES & evidence.keys()),
+        is_line_known=is_line_known,
         lock_wait=lock_text(evidence),
-        is_lock_wait_long=evidence.get(LOCK_WAIT_SHARE, 0.0) >= MIN_SHARE_OF_LOCK,
+        is_lock_wait_long=lock_wait_share >= MIN_SHARE_OF_LOCK,
     )
 
 
@@ -415,26 +417,31 @@ def _place_sentences(evidence: Mapping[str, Any]) -> Iterator[str]:
     when = "While the GPU waited, the"
     line = evidence.get(HOST_LINE)
     if line is not None:
-        yield f"{when} main thread was at {_place_text(line)}, {_steps_text(line)}."
+        place = _place_text(line)
+        yield f"{when} main thread was at {place}, {_steps_text(line)}."
         when = "The"
     innermost = evidence.get(INNERMOST_LINE)
     if innermost is not None:
         yield f"The innermost line was mostly {_place_text(innermost)}."
     function = evidence.get(HOST_FUNCTION)
     if function is not None:
-        place = f"{_function_text(function)}, {_samples_text(function)}, {_steps_text(function)}"
-        yield f"{when} main thread was in {place}."
+        place = _function_text(function)
+        counts = f"{_samples_text(function)}, {_steps_text(function)}"
+        yield f"{when} main thread was in {place}, {counts}."
         when = "The"
     call = evidence.get(HOST_CALL)
     if call is not None:
-        yield f"{when} main thread was in the call at {_place_text(call)}, {_steps_text(call)}."
+        place = _place_text(call)
+        yield f"{when} main thread was in the call at {place}, {_steps_text(call)}."
 
 
 def _function_text(function: Mapping[str, Any]) -> str:
     """Return a function with its lines. The samples may be in what it calls."""
     first = function["line"]
     last = function["last_line"]
-    lines = f"{first}" if last == first else f"{first}-{last}"
+    lines = f"{first}"
+    if last != first:
+        lines += f"-{last}"
     place = f"{function['file']}:{lines}"
     if function["function"] == _MODULE:
         return f"module-level code ({place}) or what it calls"
@@ -462,7 +469,8 @@ def lock_text(evidence: Mapping[str, Any]) -> str:
 
 
 def _place_text(line: Mapping[str, Any]) -> str:
-    return f"{line['file']}:{line['line']} {_samples_text(line)}"
+    place = f"{line['file']}:{line['line']}"
+    return f"{place} {_samples_text(line)}"
 
 
 def _samples_text(place: Mapping[str, Any]) -> str:

@@ -41,7 +41,8 @@ def line_table(
         return None
     shown = rows[:n_shown]
     # Each sample has one innermost line.
-    innermost = lines.filter(pc.equal(lines["frame"], "innermost"))
+    is_innermost = pc.equal(lines["frame"], "innermost")
+    innermost = lines.filter(is_innermost)
     n_samples = pc.sum(innermost["n_idle_samples"]).as_py()
     note = f"{count_text(n_samples)} samples in idle time in all."
     n_left_out = len(rows) - len(shown)
@@ -53,14 +54,21 @@ def line_table(
 def _pooled(lines: HostLinesTable, frame: str) -> list[dict[str, Any]]:
     """Return the lines of one kind with samples in idle time, of all ranks, most samples first."""
     is_of_frame = pc.equal(lines["frame"], frame)
-    is_idle = pc.fill_null(pc.greater(lines["n_idle_samples"], 0), fill_value=False)
     is_seen = pc.not_equal(lines["file"], NOT_SEEN)
-    rows: pa.Table = lines.filter(pc.and_(pc.and_(is_of_frame, is_idle), is_seen))
+    # What is not known is not chosen.
+    is_idle = pc.greater(lines["n_idle_samples"], 0)
+    is_chosen = pc.and_(is_of_frame, is_seen)
+    is_chosen = pc.and_(is_chosen, is_idle)
+    rows: pa.Table = lines.filter(is_chosen)
     pooled = rows.group_by(list(_KEYS), use_threads=False)
-    sums = pooled.aggregate([(name, "sum") for name in _COUNTS])
-    sums = sums.rename_columns([name.removesuffix("_sum") for name in sums.column_names])
-    in_order = [("n_idle_samples", "descending"), *((key, "ascending") for key in _KEYS)]
-    sorted_rows: list[dict[str, Any]] = sums.sort_by(in_order).to_pylist()
+    aggregations = [(name, "sum") for name in _COUNTS]
+    sums = pooled.aggregate(aggregations)
+    names = [name.removesuffix("_sum") for name in sums.column_names]
+    sums = sums.rename_columns(names)
+    in_order = [("n_idle_samples", "descending")]
+    in_order += [(key, "ascending") for key in _KEYS]
+    sorted_sums = sums.sort_by(in_order)
+    sorted_rows: list[dict[str, Any]] = sorted_sums.to_pylist()
     return sorted_rows
 
 
@@ -73,14 +81,12 @@ def _fields(rows: Sequence[Mapping[str, Any]]) -> list[Field]:
         hint=_IDLE_HINT,
         write=count_text,
     )
-    steps = of("n_idle_steps", count_text)
-    return [
-        Field("line", _line_cell, "name"),
-        Field("function", of("function"), "name", from_width=_NARROW_WIDTH),
-        samples,
-        Field("steps", steps, hint="steps with such a sample, of all ranks"),
-        Field("idle time for", _cause_cell, "word", from_width=_STANDARD_WIDTH),
-    ]
+    n_steps = of("n_idle_steps", count_text)
+    line = Field("line", _line_cell, "name")
+    function = Field("function", of("function"), "name", from_width=_NARROW_WIDTH)
+    steps = Field("steps", n_steps, hint="steps with such a sample, of all ranks")
+    cause = Field("idle time for", _cause_cell, "word", from_width=_STANDARD_WIDTH)
+    return [line, function, samples, steps, cause]
 
 
 def _line_cell(row: Mapping[str, Any]) -> str:

@@ -216,11 +216,8 @@ def _tables_of_steps(
     stragglers = comm.stragglers_table(
         collectives, steps.table, rank_numbers, is_capture=is_capture, is_whole=is_whole
     )
-    tables: dict[str, Any] = {
-        "steps": steps.table,
-        "collectives": collectives,
-        "stragglers": stragglers,
-    }
+    tables: dict[str, Any] = {"steps": steps.table, "collectives": collectives}
+    tables["stragglers"] = stragglers
     tables["kernels"] = _kernels(ranks, steps.selection)
     tables["idle_calls"] = _idle_calls(ranks, steps, is_capture=is_capture)
     tables["host_lines"] = host_lines_table(ranks, steps.selection.steps, is_capture=is_capture)

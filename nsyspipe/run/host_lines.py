@@ -60,12 +60,15 @@ def _tables_of_rank(
     if samples is not None:
         yield _rows_of_stacks(number, samples, CALL, count_calls(samples))
         yield _rows_of_stacks(number, samples, FUNCTION, count_functions(samples))
-        yield _rows(number, samples, INNERMOST, count_lines(samples, samples.innermost))
+        counts = count_lines(samples, samples.innermost)
+        yield _rows(number, samples, INNERMOST, counts)
     if of_holder is not None:
-        line = np.where(of_holder.in_program < 0, of_holder.innermost, of_holder.in_program)
+        is_of_program = of_holder.in_program >= 0
+        line = np.where(is_of_program, of_holder.in_program, of_holder.innermost)
         yield _rows(number, of_holder, LOCK_HOLDER, count_lines(of_holder, line))
     if samples is not None:
-        yield _rows(number, samples, IN_PROGRAM, count_lines(samples, samples.in_program))
+        counts = count_lines(samples, samples.in_program)
+        yield _rows(number, samples, IN_PROGRAM, counts)
 
 
 def lock_waits_of_ranks(
@@ -82,7 +85,8 @@ def lock_waits_of_ranks(
         if waits is not None and is_in_summary.any():
             means = {}
             for cause, waits_ns in zip(HOST_CAUSES, waits.ns_by_cause, strict=True):
-                means[cause] = float(waits_ns[is_in_summary].mean())
+                of_summary_ns = waits_ns[is_in_summary]
+                means[cause] = float(of_summary_ns.mean())
             waits_of_ranks[rank.number] = means
     return waits_of_ranks
 
@@ -121,7 +125,8 @@ def _rows_of_stacks(number: int, samples: HostLines, frame: str, counts: FrameCo
     for name, values in changed.items():
         place = rows.schema.get_field_index(name)
         field = rows.schema.field(place)
-        rows = rows.set_column(place, field, pa.array(values, field.type))
+        column = pa.array(values, field.type)
+        rows = rows.set_column(place, field, column)
     return rows
 
 

@@ -706,9 +706,13 @@ def _find_holder_lines(work: _RankWork, measured: _MeasuredWindows) -> HostLines
     waits = measured.lock_waits
     if samples is None or waits is None or not waits.has_one_holder:
         return None
-    is_meanwhile = waits.times.contains(samples["time_ns"].to_numpy() + work.offset_ns)
-    thread = _thread_of(work, samples.filter(pa.array(is_meanwhile)))
-    holder_lines = find_host_lines(thread, work.windows, measured.causes.times, work.offset_ns)
+    times = samples["time_ns"].to_numpy()
+    times = times + work.offset_ns
+    is_meanwhile = waits.times.contains(times)
+    meanwhile = samples.filter(pa.array(is_meanwhile))
+    thread = _thread_of(work, meanwhile)
+    idle = measured.causes.times
+    holder_lines = find_host_lines(thread, work.windows, idle, work.offset_ns)
     return holder_lines if holder_lines.window.size else None
 
 
@@ -751,7 +755,8 @@ def _measure_windows(work: _RankWork, between: Inputs) -> _MeasuredWindows:
     lock = work.events.python.lock
     if lock is not None:
         # A thread that waits for the lock gets no input.
-        quiet = quiet.without(waits_of_thread(lock, work.steps.members.thread_id))
+        waits = waits_of_thread(lock, work.steps.members.thread_id)
+        quiet = quiet.without(waits)
     inputs = Inputs(_inputs_of_data_phase(work, between), quiet)
     measured = _measure_idle(work, measures["idle_ns"], inputs)
     causes = measured.causes
@@ -865,8 +870,7 @@ def _measure_idle(work: _RankWork, idle_ns: Int64 | None, inputs: Inputs) -> _Me
     windows = work.windows
     offset_ns = work.offset_ns
     gaps = idle_gaps(events.operations, offset_ns)
-    phase_of_gap = np.append(work.kernel_phase, work.copy_phase)[gaps.operation]
-    idle_ns_by_phase = phase_idle(gaps, windows, phase_of_gap, len(PHASES))
+    idle_ns_by_phase = _idle_by_phase(work, gaps)
     known_idle_ns = idle_ns if _are_clocks_comparable(events.clock, windows) else None
     data = inputs.data.shifted(offset_ns)
     quiet = inputs.quiet.shifted(offset_ns)
@@ -882,6 +886,13 @@ def _measure_idle(work: _RankWork, idle_ns: Int64 | None, inputs: Inputs) -> _Me
     }
     lock_waits = _lock_waits(work, gaps, causes)
     return _MeasuredIdle(replace(causes, columns=columns), idle_ns_by_phase, lock_waits)
+
+
+def _idle_by_phase(work: _RankWork, gaps: Gaps) -> list[Int64]:
+    """Return the idle time of each window by phase, ns."""
+    phase_of_operation = np.append(work.kernel_phase, work.copy_phase)
+    phase_of_gap = phase_of_operation[gaps.operation]
+    return phase_idle(gaps, work.windows, phase_of_gap, len(PHASES))
 
 
 def _lock_waits(work: _RankWork, gaps: Gaps, causes: IdleCauses) -> LockWaits | None:
