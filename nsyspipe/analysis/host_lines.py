@@ -167,22 +167,9 @@ def join_host_lines(parts: Sequence[HostLines], windows_before: Sequence[int]) -
     frames_before = 0
     moved = []
     for part, n_windows in zip(parts, windows_before, strict=True):
-        has_line = part.in_program >= 0
-        in_program = part.in_program + lines_before
-        in_program[~has_line] = -1
+        moved_part = _moved(part, lines_before, frames_before)
         window = part.window + n_windows
-        innermost = part.innermost + lines_before
-        first_frame = part.first_frame + frames_before
-        frames = part.frames + lines_before
-        moved_part = replace(
-            part,
-            window=window,
-            innermost=innermost,
-            in_program=in_program,
-            first_frame=first_frame,
-            frames=frames,
-        )
-        moved.append(moved_part)
+        moved.append(replace(moved_part, window=window))
         lines_before += part.lines.num_rows
         frames_before += part.frames.size
     columns = {}
@@ -192,6 +179,23 @@ def join_host_lines(parts: Sequence[HostLines], windows_before: Sequence[int]) -
     lines = pa.concat_tables([part.lines for part in parts])
     is_cause_known = all(part.is_cause_known for part in parts)
     return HostLines(lines=lines, is_cause_known=is_cause_known, **columns)
+
+
+def _moved(samples: HostLines, lines_before: int, frames_before: int) -> HostLines:
+    """Return samples that refer to tables with more rows in front."""
+    has_line = samples.in_program >= 0
+    in_program = samples.in_program + lines_before
+    in_program[~has_line] = -1
+    innermost = samples.innermost + lines_before
+    first_frame = samples.first_frame + frames_before
+    frames = samples.frames + lines_before
+    return replace(
+        samples,
+        innermost=innermost,
+        in_program=in_program,
+        first_frame=first_frame,
+        frames=frames,
+    )
 
 
 def count_lines(samples: HostLines, line: Int64) -> LineCounts:

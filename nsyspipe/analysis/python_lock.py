@@ -58,19 +58,8 @@ def find_lock_waits(
     if idle.launch is None or idle.blocked is None:
         return None
     threads = _launching_threads(gaps, lock.calls, offset_ns)
-    ready = gaps.launch + gaps.latency_ns
-    ready = np.clip(ready, gaps.starts, gaps.ends)
-    late_of_threads = [EMPTY]
-    for thread_id in _distinct(threads):
-        is_of_thread = threads == thread_id
-        starts = gaps.starts[is_of_thread]
-        ends = ready[is_of_thread]
-        late = nonempty(starts, ends)
-        waits = waits_of_thread(lock, thread_id)
-        waits = waits.shifted(offset_ns)
-        late_of_threads.append(late.intersect(waits))
-    late_of_all = union_of(*late_of_threads)
-    times = late_of_all.intersect(idle.late)
+    late_of_threads = _late_waits_of_threads(gaps, threads, lock, offset_ns)
+    times = late_of_threads.intersect(idle.late)
     in_launch = times.intersect(idle.launch)
     in_blocked = times.intersect(idle.blocked)
     in_host = union_of(in_launch, in_blocked)
@@ -82,6 +71,24 @@ def find_lock_waits(
         ns_by_cause.append(windows.covered(times_of_cause))
     has_one_holder = _has_one_holder(lock.ranges, times, threads, offset_ns)
     return LockWaits(times, tuple(ns_by_cause), has_one_holder)
+
+
+def _late_waits_of_threads(
+    gaps: Gaps, threads: Int64, lock: ProcessLock, offset_ns: int
+) -> IntervalSet:
+    """Return when the thread that ends a gap waits for the lock before its launch."""
+    ready = gaps.launch + gaps.latency_ns
+    ready = np.clip(ready, gaps.starts, gaps.ends)
+    waits_of_threads = [EMPTY]
+    for thread_id in _distinct(threads):
+        is_of_thread = threads == thread_id
+        starts = gaps.starts[is_of_thread]
+        ends = ready[is_of_thread]
+        late = nonempty(starts, ends)
+        waits = waits_of_thread(lock, thread_id)
+        waits = waits.shifted(offset_ns)
+        waits_of_threads.append(late.intersect(waits))
+    return union_of(*waits_of_threads)
 
 
 def _distinct(threads: Int64) -> list[int]:

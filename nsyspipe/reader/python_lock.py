@@ -40,11 +40,9 @@ def read_lock_ranges(report: Report, strings: Strings, ranges: Ranges) -> pa.Tab
     open_end_ns = TIME_LIMIT if ranges.open_end_ns is None else ranges.open_end_ns
     starts = filled(rows["start"], TIME_LIMIT)
     ends = filled(rows["end"], open_end_ns)
-    samplers = _sampler_threads(report, ranges)
-    is_of_sampler = np.isin(threads, samplers)
-    processes = process_of(threads)
+    is_of_sampler = np.isin(threads, _sampler_threads(report, ranges))
     columns = {
-        "process_id": processes,
+        "process_id": process_of(threads),
         "thread_id": threads,
         "start_ns": starts,
         "end_ns": ends,
@@ -53,10 +51,14 @@ def read_lock_ranges(report: Report, strings: Strings, ranges: Ranges) -> pa.Tab
     }
     is_known = is_wait | _are_texts(texts, _HOLDS)
     is_known &= are_possible(starts, ends)
-    all_ranges = LOCK_RANGES.table(columns)
-    known = all_ranges.filter(pa.array(is_known))
+    return _in_order(LOCK_RANGES.table(columns), is_known)
+
+
+def _in_order(ranges: pa.Table, is_chosen: Flags) -> pa.Table:
+    """Return some ranges in the order of the table."""
+    chosen = ranges.filter(pa.array(is_chosen))
     sort_keys = [(name, "ascending") for name in LOCK_RANGES.key]
-    return known.sort_by(sort_keys)
+    return chosen.sort_by(sort_keys)
 
 
 def _are_texts(texts: pa.StringArray, text: str) -> Flags:

@@ -146,8 +146,7 @@ def _decode(rows: pa.Table, strings: Strings) -> PythonSamples:
     is_of_holder = threads.is_only_other & ~is_seen
     all_seen = np.ones_like(is_seen)
     lines = pa.concat_tables([frames.lines, _unseen_line()])
-    with_main = processes[threads.is_main]
-    without_main = np.setdiff1d(processes, with_main)
+    without_main = np.setdiff1d(processes, processes[threads.is_main])
     problems = _problems(rows.num_rows, known.num_rows, without_main)
     of_main = samples.table(threads.is_main, is_seen)
     of_holder = samples.table(is_of_holder, all_seen)
@@ -315,11 +314,9 @@ def _threads_of(processes: Int64, categories: Int64, frames: _Frames) -> _Thread
     pairs = process * n_categories
     pairs += category
     threads, thread = np.unique(pairs, return_inverse=True)
-    starts_thread = _start_threads(frames)
-    n_bootstraps = np.bincount(thread, starts_thread, threads.size)
-    may_be_main = n_bootstraps == 0
+    n_bootstraps = np.bincount(thread, _start_threads(frames), threads.size)
     process_of_thread = threads // n_categories
-    of_threads = _main_and_other(process_of_thread, may_be_main)
+    of_threads = _main_and_other(process_of_thread, n_bootstraps == 0)
     has_category = categories != _NO_CATEGORY
     is_main = of_threads.is_main[thread] & has_category
     is_only_other = of_threads.is_only_other[thread] & has_category

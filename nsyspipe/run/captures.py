@@ -447,18 +447,7 @@ def _joined_process(processes: Sequence[ProcessDigest], later_ns: Sequence[int])
     kernels = _joined_kernels(processes, windows_before)
     blocked_ns_by_call = _joined_calls(processes, "blocked_ns_by_call")
     of_copies_ns_by_call = _joined_calls(processes, "of_copies_ns_by_call")
-    host_lines = [process.host_lines for process in processes]
-    holder_lines = [process.holder_lines for process in processes]
-    lock_waits = [process.lock_waits for process in processes]
-    of_main = _joined_host_lines(host_lines, windows_before)
-    of_holder = _joined_host_lines(holder_lines, windows_before)
-    first = _with_joined_counts(processes)
-    first = replace(
-        first,
-        host_lines=of_main,
-        holder_lines=of_holder,
-        lock_waits=join_lock_waits(lock_waits),
-    )
+    first = replace(_with_joined_counts(processes), **_joined_python(processes, windows_before))
     return replace(
         first,
         candidates=candidates_of(processes),
@@ -474,6 +463,20 @@ def _joined_process(processes: Sequence[ProcessDigest], later_ns: Sequence[int])
         of_copies_ns_by_call=of_copies_ns_by_call,
         **_joined_intervals(parts),
     )
+
+
+def _joined_python(
+    processes: Sequence[ProcessDigest], windows_before: Sequence[int]
+) -> dict[str, Any]:
+    """Return the fields of a digest that are of Python."""
+    host_lines = [process.host_lines for process in processes]
+    holder_lines = [process.holder_lines for process in processes]
+    lock_waits = [process.lock_waits for process in processes]
+    return {
+        "host_lines": _joined_host_lines(host_lines, windows_before),
+        "holder_lines": _joined_host_lines(holder_lines, windows_before),
+        "lock_waits": join_lock_waits(lock_waits),
+    }
 
 
 def _joined_host_lines(

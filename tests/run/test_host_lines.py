@@ -17,6 +17,8 @@ from nsyspipe.findings.host_lines import (
 )
 from nsyspipe.redact.redact import redact
 from nsyspipe.report.export import document
+from nsyspipe.report.html.run_page import run_page
+from nsyspipe.report.markdown import markdown
 from nsyspipe.store.write import save
 from tests.build.python_samples import (
     BOOTSTRAP,
@@ -207,6 +209,20 @@ def test_only_the_json_of_reports_has_whole_paths(tmp_path):
     saved = nsyspipe.load(tmp_path / "store")
     assert saved.host_lines().drop_columns("path") == run.host_lines().drop_columns("path")
     assert saved.host_lines()["path"].null_count == saved.host_lines().num_rows
+
+
+def test_the_page_and_the_lists_have_the_lines_with_their_texts_escaped(tmp_path):
+    builder = planted()
+    script = ("<script>", "/home/secret/job/<b>.py", 9)
+    for step in range(6):
+        sample(builder, 1000 * step + 800, script)
+    run = run_of(tmp_path, builder, jobs=1)
+    page = run_page(run).replace("<wbr>", "")
+    assert "data/slow.py:64" in page
+    assert "<b>.py" not in page
+    assert "secret" not in page
+    assert "data/slow.py:64" in markdown(run, top=3)
+    assert "data/slow.py:64" not in markdown(run)
 
 
 def test_lines_can_be_left_out(tmp_path):
