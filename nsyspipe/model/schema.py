@@ -567,10 +567,10 @@ HOST_LINES = DescribedTable(
             "program for the innermost line of the user's program, or innermost for the innermost "
             "line of all. The program is all code in files, except installed packages "
             "(site-packages, dist-packages), the standard library (lib/python3.12) and PyTorch. "
-            "lock_holder is not of the main thread. It is the line at which the only other Python "
-            "thread let go of Python's lock (GIL), while the launching thread waited for it. call "
-            "and function count samples in whose stack they are: a line of the program that made "
-            "a call, and a function of the program.",
+            "The value lock_holder is for the line at which the only other Python thread let go of "
+            "Python's lock (GIL), while the launching thread waited for it. The value call is for "
+            "a line that made a call. The value function is for a function. Such rows count "
+            "the samples with the call or the function in the stack.",
             source="derived",
         ),
         text(
@@ -582,12 +582,12 @@ HOST_LINES = DescribedTable(
         ),
         count(
             "line",
-            "Number of the line. Of a function, the first line seen in idle time, or else at all.",
+            "Number of the line. For a function, this is its first line seen in idle time, or at all.",
             source=_SAMPLES,
         ),
         count(
             "last_line",
-            f"The last line of a function seen in idle time, or else at all. {_NOT_IN_STACK}",
+            f"The last line of a function seen in idle time, or at all. {_NOT_IN_STACK}",
             source=_SAMPLES,
             nullable=True,
         ),
