@@ -57,7 +57,7 @@ LINE_UNKNOWN = "host_line_unknown"
 LEFT_OUT = "lines were left out on request (--no-lines)"
 TOO_FEW = "too few samples"
 NO_MAIN_LINE = "no line has most of the samples"
-NOT_SEEN_IN_TIME = "a call in C held Python's lock (GIL), so no sample could be taken"
+NOT_SEEN_IN_TIME = "the thread held Python's lock (GIL), so most samples could not be taken in time"
 NOT_WHY_LATE = "the rank is not late because its GPU is idle"
 
 
@@ -246,16 +246,20 @@ def _figures_of_lines(question: _Question) -> dict[str, Any]:
     if line is None or not _is_main(line, totals):
         line = innermost
         figures |= _figures_of_stacks(question, totals)
-    if line is not None and not _is_main(line, totals):
-        line = None
-    if line is not None and line.file == NOT_SEEN:
+    if line is not None and _is_unseen(line, totals):
         return {LINE_UNKNOWN: NOT_SEEN_IN_TIME}
-    if line is None:
+    if line is None or line.file == NOT_SEEN or not _is_main(line, totals):
         return figures or {LINE_UNKNOWN: NO_MAIN_LINE}
     figures[HOST_LINE] = _figure_of(line, totals)
     if innermost is not None and innermost[:3] != line[:3]:
         figures[INNERMOST_LINE] = _figure_of(innermost, totals)
     return figures
+
+
+def _is_unseen(line: _Line, totals: _Totals) -> bool:
+    """Tell whether most samples were not taken in time, in whatever steps."""
+    least = MIN_SHARE_OF_SAMPLES * totals.n_of_samples
+    return line.file == NOT_SEEN and line.n_samples >= least
 
 
 def _figures_of_stacks(question: _Question, totals: _Totals) -> dict[str, Any]:

@@ -577,12 +577,12 @@ HOST_LINES = DescribedTable(
             "file",
             "File of the line. Files of the program are relative to the longest folder that they "
             "have in common. Other files begin with their package. <not seen> means samples "
-            "that could not be taken in time, because a call in C held Python's lock (GIL).",
+            "that could not be taken in time, because the thread held Python's lock (GIL).",
             source=_SAMPLES,
         ),
         count(
             "line",
-            "Number of the line. For a function, this is its first line seen in idle time, or at all.",
+            "Number of the line. For a function, its first line seen in idle time, or at all.",
             source=_SAMPLES,
         ),
         count(

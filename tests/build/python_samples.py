@@ -7,7 +7,7 @@ from tests.build.trace import NVTX, TraceBuilder
 
 DOMAIN = 9
 LOCK_DOMAIN = 10
-# States of a thread: the second while a call in C holds Python's lock (GIL).
+# States of a thread: the second while it holds Python's lock (GIL) for longer than a period.
 SEEN, HELD = 1, 3
 HEADER = struct.pack("<QIIQQ", 1, 3, 1, 0, 32)
 SITE = "/opt/venv/lib/python3.12/site-packages"

@@ -111,6 +111,12 @@ def test_samples_that_were_not_taken_in_time_name_no_line(n_unseen, reason):
     assert figures(lines(unseen, *others)) == {LINE_UNKNOWN: reason}
 
 
+def test_samples_of_few_steps_that_were_not_taken_in_time_are_the_reason_too():
+    unseen = (0, "innermost", NOT_SEEN, 10, 1)
+    rows = lines(unseen, *both("a.py", 6, 4), *both("b.py", 4, 4))
+    assert figures(rows) == {LINE_UNKNOWN: NOT_SEEN_IN_TIME}
+
+
 def test_a_line_needs_half_of_the_steps():
     assert named(figures(lines(*both("a.py", 10, 2))))["n_steps"] == 2
     assert figures(lines(*both("a.py", 10, 1))) == {LINE_UNKNOWN: NO_MAIN_LINE}
