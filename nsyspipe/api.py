@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nsyspipe.comparison import gate
-from nsyspipe.errors import OptionError, short_repr, whole_path
+from nsyspipe.errors import OptionError, short_repr
 from nsyspipe.model.options import (
     AUTO,
     Reading,
@@ -27,8 +27,15 @@ from nsyspipe.model.options import (
     paths_of,
     several,
 )
+from nsyspipe.model.user_paths import AnyPath, ReportFile, UserPath
 from nsyspipe.model.work import AskedWork
-from nsyspipe.nsys.find_reports import exported_reports, find_logs, find_named, words_of_runs
+from nsyspipe.nsys.find_reports import (
+    exported_reports,
+    find_logs,
+    find_named,
+    named_reports,
+    words_of_runs,
+)
 from nsyspipe.run.run import Run
 from nsyspipe.store.choice import find_saved, labels_by_time, runs_by_label
 from nsyspipe.store.layout import is_saved, place_of
@@ -178,21 +185,21 @@ def load(
             "no_lines": None if lines else True,
             **work_options,
         }
-        return _load_saved(arguments, run_id, label, options)
+        places = [*map(str, arguments)]
+        return _load_saved(places, run_id, label, options)
     # A saved run does not need the modules that read reports.
     from nsyspipe.report.public.report_run import ReportRun  # noqa: PLC0415
 
-    log_files = find_logs(paths_of("nccl_log", nccl_log, "nccl_log='run.nccl.log'"))
+    log_files = _log_files(nccl_log)
     topology_file = _topology_file(topology)
     chosen = _chosen_ranks(ranks, arguments, rank_map)
     if chosen is not None and chosen is not ranks:
-        arguments = [*map(str, chosen.paths)]
+        arguments = [*chosen.reports]
     exports = exported_reports(arguments, jobs=jobs)
-    paths = tuple(map(whole_path, exports))
     reading = Reading.from_text(n_steps=steps, with_lines=lines, **patterns)
     rank_numbers = chosen.rank_map if chosen else parse_rank_map(rank_map)
     return ReportRun(
-        paths=paths,
+        paths=tuple(exports),
         reading=reading,
         skip_first=parse_skip_first(skip_first),
         rank_map=rank_numbers,
@@ -200,7 +207,7 @@ def load(
         jobs=jobs,
         given_label=label,
         given_run_id=run_id,
-        nccl_logs=tuple(map(whole_path, log_files)),
+        nccl_logs=log_files,
         topology=topology_file,
         work=work,
         looks_beside=logs,
@@ -209,16 +216,26 @@ def load(
     )
 
 
-def _report_arguments(reports: object) -> list[str]:
+def _report_arguments(reports: object) -> list[AnyPath]:
     """Return the paths that `load` was called with. A loaded run, or none, is an OptionError."""
+    fix = "load('captures/')"
     if isinstance(reports, Run):
         subject = f"reports={short_repr(reports)}"
-        fix = "use the run directly: run.summary()"
-        raise OptionError(subject, "is already a loaded run", fix=fix)
-    arguments = paths_of("reports", reports, "load('captures/')")
-    if not arguments:
-        raise OptionError("reports=[]", "names no report", fix="load('captures/')")
-    return arguments
+        problem = "is already a loaded run"
+        raise OptionError(subject, problem, fix="use the run directly: run.summary()")
+    paths = [reports]
+    if not isinstance(reports, str | os.PathLike):
+        paths = [*several("reports", reports, "a path", fix)]
+    if not paths:
+        raise OptionError("reports=[]", "names no report", fix=fix)
+    return [_report_argument(path, fix) for path in paths]
+
+
+def _report_argument(path: object, fix: str) -> AnyPath:
+    # The command line, or another run, has found its file already.
+    if isinstance(path, ReportFile):
+        return path
+    return path_of("reports", path, fix)
 
 
 def _checked_skip_first(skip_first: int | str | None) -> int | str:
@@ -246,7 +263,7 @@ def _check_on_progress(on_progress: object) -> None:
 
 def _chosen_ranks(
     ranks: str | int | Iterable[int] | ChosenRanks | None,
-    arguments: Sequence[str],
+    arguments: Sequence[AnyPath],
     rank_map: Mapping[Any, int] | str | None,
 ) -> ChosenRanks | None:
     """Return the ranks to read and their reports, None for all reports."""
@@ -256,7 +273,7 @@ def _chosen_ranks(
 
     if isinstance(ranks, ChosenRanks):
         return ranks
-    return choose_ranks(ranks, find_named(arguments), rank_map)
+    return choose_ranks(ranks, named_reports(arguments), rank_map)
 
 
 def _check_executor(executor: object) -> None:
@@ -268,7 +285,14 @@ def _check_executor(executor: object) -> None:
         raise OptionError.of_kind("executor", executor, "an executor", fix)
 
 
-def _topology_file(topology: str | os.PathLike[str] | None) -> Path | None:
+def _log_files(nccl_log: object) -> tuple[UserPath, ...]:
+    """Return the log files that paths or globs name."""
+    arguments = paths_of("nccl_log", nccl_log, "nccl_log='run.nccl.log'")
+    files = find_logs(arguments)
+    return tuple(map(UserPath.of, files))
+
+
+def _topology_file(topology: AnyPath | None) -> UserPath | None:
     """Return the file that a path or a glob names; an OptionError if there are several."""
     if topology is None:
         return None
@@ -278,7 +302,7 @@ def _topology_file(topology: str | os.PathLike[str] | None) -> Path | None:
         subject = f"topology={str(topology)!r}"
         problem = f"are {len(files)} files"
         raise OptionError(subject, problem, fix=f"topology={first_file!r}")
-    return whole_path(files[0]) if files else None
+    return UserPath.of(files[0]) if files else None
 
 
 def _load_saved(
@@ -299,7 +323,7 @@ def _load_saved(
     from nsyspipe.report.public.saved_run import SavedRun  # noqa: PLC0415 - slow to import
 
     store, saved_id = find_saved(Path(arguments[0]), run_id, label)
-    return SavedRun(whole_path(store), saved_id, label)
+    return SavedRun(UserPath.of(store), saved_id, label)
 
 
 def diff(

@@ -9,7 +9,6 @@ import functools
 import os
 import re
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any, Self
 
 # Options that the Python API has as parameters: with a value, where a text may have it after the
@@ -109,27 +108,6 @@ _NO_MEMORY = (
     "error return without exception set",
     "Failed to launch worker thread",
 )
-# Absolute path -> the path as the user wrote it.
-_USER_PATHS: dict[str, str] = {}
-
-
-def whole_path(path: str | os.PathLike[str]) -> Path:
-    """Return an absolute path, which names its file in any working directory.
-
-    Errors continue to name the file as the user wrote it.
-    """
-    absolute = os.path.abspath(path)  # noqa: PTH100 - keeps links
-    _USER_PATHS[absolute] = os.fspath(path)
-    return Path(absolute)
-
-
-def as_given(text: str) -> str:
-    """Return a text with the paths of `whole_path` as the user wrote them."""
-    for absolute in [*_USER_PATHS]:
-        if absolute != _USER_PATHS[absolute] and absolute in text:
-            pattern = rf"(?<![\w./-]){re.escape(absolute)}(?![\w.-])"
-            text = re.sub(pattern, lambda match: _USER_PATHS[match[0]], text)
-    return text
 
 
 def _as_call(command: re.Match[str]) -> str:
@@ -271,9 +249,6 @@ class NsyspipeError(Exception):
     def __init__(
         self, subject: str, problem: str, *, found: str | None = None, fix: str | None = None
     ) -> None:
-        subject = as_given(subject)
-        problem = as_given(problem)
-        fix = fix and as_given(fix)
         super().__init__(f"{_subject_in_python(subject)}: {in_python(problem)}")
         self.subject = subject
         self.problem = problem

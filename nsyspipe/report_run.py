@@ -30,9 +30,10 @@ from nsyspipe.model.names import few
 from nsyspipe.model.options import Reading
 from nsyspipe.model.problems import IN_GRAPHS, Problem, SkippedCheck, problem
 from nsyspipe.model.side_files import NcclFacts, NcclLog
+from nsyspipe.model.user_paths import ReportFile, UserPath
 from nsyspipe.model.work import NOTHING_ASKED, AskedWork
 from nsyspipe.nsys.command_words import joined_environments
-from nsyspipe.nsys.find_reports import display_names, source_of
+from nsyspipe.nsys.find_reports import display_names
 from nsyspipe.reader.beside import Candidates, FilesBeside, find_beside
 from nsyspipe.reader.fabric import read_nccl_logs, read_topology
 from nsyspipe.reader.facts import ReportFacts
@@ -78,7 +79,7 @@ class _RunLinks(NamedTuple):
 class ReportRun(Run):
     """A run that is read from its reports: one report per rank, or several ranks in a report."""
 
-    paths: tuple[Path, ...]
+    paths: tuple[ReportFile, ...]
     reading: Reading
     skip_first: int | None = None
     rank_map: Mapping[str, int] | None = None
@@ -87,8 +88,8 @@ class ReportRun(Run):
     jobs: int | None = None
     given_label: str | None = None
     given_run_id: str | None = None
-    nccl_logs: tuple[Path, ...] = ()
-    topology: Path | None = None
+    nccl_logs: tuple[UserPath, ...] = ()
+    topology: UserPath | None = None
     # What the user says that a step works on.
     work: AskedWork = NOTHING_ASKED
     # Whether to look in the directories of the reports for a log or topology that was not passed.
@@ -99,10 +100,13 @@ class ReportRun(Run):
     @property
     def inputs(self) -> tuple[Path, ...]:
         # An export in the cache stands for a report that must not be overwritten either.
-        reports = (*map(source_of, self.paths), *self.paths)
+        exports = (report.path for report in self.paths)
+        logs = (log.path for log in self.nccl_logs)
         found_files = (*self._sidecars.paths, *self._candidates.paths)
-        paths = (*reports, *self.nccl_logs, *found_files)
-        return paths if self.topology is None else (*paths, self.topology)
+        paths = (*self._report_paths, *exports, *logs, *found_files)
+        if self.topology is None:
+            return paths
+        return (*paths, self.topology.path)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state of a copy, without the executor and callback of this process."""
@@ -111,7 +115,7 @@ class ReportRun(Run):
     @cached_property
     def _report_paths(self) -> list[Path]:
         """The reports themselves, also if their exports are in a cache."""
-        return [source_of(path) for path in self.paths]
+        return [report.source for report in self.paths]
 
     @cached_property
     def _sidecars(self) -> FoundSidecars:
@@ -367,11 +371,11 @@ class ReportRun(Run):
 
     def _stale(self) -> list[Problem]:
         """Return the problem that reports have changed since they were read, if any has."""
-        names = []
-        for digest in self._gathered.digests:
-            if not _is_as_read(digest.path, digest.facts.file_state):
-                report = source_of(Path(digest.path))
-                names.append(report.name)
+        names = [
+            digest.file.source.name
+            for digest in self._gathered.digests
+            if not _is_as_read(digest.file, digest.facts.file_state)
+        ]
         if not names:
             return []
         reports = few(names, _MAX_REPORTS_SHOWN)
@@ -490,14 +494,14 @@ def _blocked_without_copies(calls: pa.Table) -> dict[str, float]:
     return {call: idle_ns_of_call[call] for call in blocking}
 
 
-def _is_as_read(path: str, state: FileState | None) -> bool:
+def _is_as_read(file: ReportFile, state: FileState | None) -> bool:
     """Tell whether a file still has its size and time of change.
 
     A file whose state was not recorded counts as unchanged if it is there.
     """
     try:
         # Runs may have thousands of reports on network file systems.
-        status = os.stat(path)  # noqa: PTH116 - faster
+        status = os.stat(file)  # noqa: PTH116 - faster
     except OSError:
         return False
     if state is None:

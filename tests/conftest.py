@@ -18,18 +18,19 @@ from msgspec.structs import replace
 from xdist.scheduler import LoadScopeScheduling
 
 import nsyspipe
-from nsyspipe import errors
 from nsyspipe.cli.app import app
 from nsyspipe.run import gather
 from nsyspipe.store import read
 from nsyspipe.store.parquet_size import check_size
 from tests.build.plain_steps import scoreboard_runs
 from tests.build.trace import TraceBuilder, steady_rank
+from tests.forked import Forks
 from tests.golden import words
 from tests.pairs import Captures
 
 REAL = Path(__file__).with_name("real")
 SAMPLES = Path(__file__).parent.parent / "sample_reports"
+MAX_DIGESTS = 256  # of reports, which a process keeps for later tests
 FROZEN = Path(__file__).with_name("golden") / "frozen"
 WORDS = FROZEN.with_name("words")
 
@@ -67,10 +68,6 @@ def pytest_collection(session):
         gc.enable()
 
 
-def pytest_unconfigure():
-    gc.unfreeze()
-
-
 def pytest_terminal_summary(terminalreporter):
     """Print the table of attacks: by file, how many attempts were made and how many of them got through."""
     table = {}
@@ -102,7 +99,6 @@ LONGEST = (
     "tests/property/test_cross_rank.py",
     "tests/attack/test_saved_runs.py",
     "tests/property/test_store.py",
-    "tests/capture/test_recipes.py",
     "tests/property/test_operations.py",
 )
 
@@ -133,9 +129,8 @@ def pytest_xdist_make_scheduler(config, log):
     return ByFile(config, log)
 
 
-@pytest.fixture(scope="module")
 def remembered_digest():
-    """Return `digest_report`, which reads reports with equal bytes once: tests of a file write the same few.
+    """Return `digest_report`, which reads reports with equal bytes once: tests write the same few.
 
     A digest depends on the bytes of the report and on the other arguments alone, except for the
     path and the state of the file, which are those of the file at hand.
@@ -146,29 +141,40 @@ def remembered_digest():
     @functools.wraps(digest_report)
     def remember(path, *arguments, **options):
         content = hashlib.blake2b()
-        for file in (Path(path), Path(f"{path}-wal")):
+        for file in (Path(path), Path(f"{os.fspath(path)}-wal")):
             if file.is_file():
                 content.update(file.read_bytes())
         key = content.digest(), pickle.dumps((arguments, options))
-        if key not in digests:
-            digests[key] = digest_report(path, *arguments, **options)
+        # Those asked for last are kept.
+        digest = digests.pop(key, None) or digest_report(path, *arguments, **options)
+        digests[key] = digest
+        if len(digests) > MAX_DIGESTS:
+            del digests[next(iter(digests))]
         status = Path(path).stat()
         state = status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
-        digest = digests[key]
-        return replace(digest, path=path, facts=replace(digest.facts, file_state=state))
+        return replace(digest, file=path, facts=replace(digest.facts, file_state=state))
 
     return remember
 
 
-@pytest.fixture(autouse=True)
-def _digested_once(request, remembered_digest):
-    """Read equal reports once, unless the test is about how they are read, as the marker `reads_anew` says."""
-    if request.node.get_closest_marker("reads_anew"):
-        yield
-        return
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gather, "digest_report", remembered_digest)
-        yield
+class ReadOnce:
+    """Takes digests of equal reports from earlier tests, unless the test is about how they are read.
+
+    The marker `reads_anew` says which tests are.
+    """
+
+    def __init__(self):
+        self.digest_report = gather.digest_report
+        self.remembered_digest = remembered_digest()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item):
+        reads_anew = item.get_closest_marker("reads_anew")
+        gather.digest_report = self.digest_report if reads_anew else self.remembered_digest
+
+
+def pytest_configure(config):
+    config.pluginmanager.register(ReadOnce())
 
 
 def remembered_size():
@@ -201,6 +207,14 @@ def _shared(tmp_path_factory):
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         patch.setattr(typer.testing, "_get_command", functools.cache(typer.testing._get_command))
         yield
+
+
+@pytest.fixture(scope="session")
+def forks():
+    """Return the server from which a test forks the program, where it needs a process of its own."""
+    forks = Forks()
+    yield forks
+    forks.close()
 
 
 def filled_once(tmp_path_factory, name, fill):
@@ -271,7 +285,7 @@ def pinned(request):
 
 
 @pytest.fixture
-def worded(request, monkeypatch):
+def worded(request):
     """Return a function that compares a text with the row of this test below `golden/words`, or commits it.
 
     ``worded(text)`` takes a string, or several, one a line. A test that has several texts names
@@ -283,8 +297,6 @@ def worded(request, monkeypatch):
     file = WORDS / place.with_name(place.stem.removeprefix("test_") + ".txt")
     test = words.row_of(request.node.name)
     compared = set()
-    # Texts name paths as they were given, in this test and not in one before.
-    monkeypatch.setattr(errors, "_USER_PATHS", {})
 
     def compare(text, case=""):
         row = f"{test}: {case}" if case else test

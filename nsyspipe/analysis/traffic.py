@@ -477,8 +477,8 @@ def _waiting_for_stages(rows: pa.Table, between: pa.Table) -> Int64:
     largest_rank = pc.max(rows["rank"]).as_py()
     largest_between = pc.max(between["rank"]).as_py()
     n_ranks = max(largest_rank, largest_between) + 1
-    keys = _step_of_rank(rows, n_ranks)
-    keys_between = _step_of_rank(between, n_ranks)
+    keys = number_rank_steps(rows, n_ranks)
+    keys_between = number_rank_steps(between, n_ranks)
     all_keys = np.concatenate([keys, keys_between])
     steps, place = np.unique(all_keys, return_inverse=True)
     place_of_row = place[: keys.size]
@@ -488,10 +488,11 @@ def _waiting_for_stages(rows: pa.Table, between: pa.Table) -> Int64:
     return waited_ns[place_of_row]
 
 
-def _step_of_rank(collectives: CollectivesTable, n_ranks: int) -> Int64:
-    first_key_of_step = pc.multiply(collectives["step"], n_ranks)
-    keys: Int64 = pc.add(first_key_of_step, collectives["rank"]).to_numpy()
-    return keys
+def number_rank_steps(rows: pa.Table, n_ranks: int) -> Int64:
+    """Return a number for the step and the rank of each row."""
+    first_of_step = pc.multiply(rows["step"], n_ranks)
+    number: Int64 = pc.add(first_of_step, rows["rank"]).to_numpy()
+    return number
 
 
 def held_up_by_step(collectives: CollectivesTable, steps: StepsTable) -> pa.Table:

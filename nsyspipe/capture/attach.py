@@ -7,16 +7,15 @@ marked too.
 """
 
 import os
-import sys
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from nsyspipe.capture import phases
-from nsyspipe.capture.flop_count import COUNT_FLOPS, FlopCount
+from nsyspipe.capture.flop_count import COUNT_FLOPS, NOT_COUNTED, FlopCount
 from nsyspipe.capture.phases import NO_PHASES, MarkedPhases
 from nsyspipe.capture.ranges import MarkedSteps
-from nsyspipe.capture.status import facts, loaded_torch
+from nsyspipe.capture.status import facts, loaded_torch, say_left_out
 
 ATTACH_STEPS = "NSYSPIPE_ATTACH_STEPS"
 
@@ -73,7 +72,7 @@ class Extras:
             except Exception as error:  # noqa: BLE001 - whatever it is, the program goes on
                 self._phases.stop()
                 self._phases = None
-                _say("no phases are marked", error)
+                say_left_out("no phases are marked", error)
 
     def _try_flops(self, action: Callable[..., object], *arguments: object) -> None:
         try:
@@ -82,7 +81,7 @@ class Extras:
             if self._flops is not None:
                 self._flops.stop()
                 self._flops = None
-            _say("FLOPs are not counted", error)
+            say_left_out(NOT_COUNTED, error)
 
     def stop(self) -> None:
         """Take back what the program was given."""
@@ -133,7 +132,7 @@ class StepHook:
         except Exception as error:  # noqa: BLE001 - whatever it is, the program goes on
             self._is_off = True
             self._extras.stop()
-            _say("no capture from here", error)
+            say_left_out("no capture from here", error)
 
     def _begin(self, optimizer: Any) -> None:  # noqa: ANN401
         """Begin the next step, if there is one to count."""
@@ -154,11 +153,6 @@ class StepHook:
             return True
         is_same_optimizer = self._counted.optimizer() is optimizer
         return is_same_optimizer and self._counted.parameter() is parameter
-
-
-def _say(outcome: str, error: Exception) -> None:
-    message = f"nsyspipe: {outcome}, the program goes on: {error}"
-    print(message, file=sys.stderr)  # noqa: T201
 
 
 def _is_recording_graph() -> bool:

@@ -10,10 +10,11 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from nsyspipe.capture.status import facts, loaded_torch
+from nsyspipe.capture.status import facts, loaded_torch, say_left_out
 
 # Set to count.
 COUNT_FLOPS = "NSYSPIPE_COUNT_FLOPS"
+NOT_COUNTED = "FLOPs are not counted"
 _COMPILED = "code that torch.compile has made hides its operators"
 _TENSOR_PARALLEL = "operators of tensor parallelism are counted as if this rank did all of them"
 _NOTHING_SEEN = "torch saw none, as with CUDA graphs"
@@ -68,8 +69,7 @@ class FlopCount:
 
     def _give_up(self, reason: str) -> None:
         self.is_over = True
-        message = f"nsyspipe: FLOPs are not counted, the program goes on: {reason}"
-        print(message, file=sys.stderr)  # noqa: T201
+        say_left_out(NOT_COUNTED, reason)
 
 
 def _reason_not_to_count(optimizer: Any) -> str | None:  # noqa: ANN401

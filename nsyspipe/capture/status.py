@@ -42,6 +42,12 @@ def loaded_torch() -> Any | None:  # noqa: ANN401 - a module without types
     return torch if hasattr(torch, "cuda") else None
 
 
+def say_left_out(outcome: str, reason: object) -> None:
+    """Say on stderr what is not recorded of a program, which goes on, and why."""
+    message = f"nsyspipe: {outcome}, the program goes on: {reason}"
+    print(message, file=sys.stderr)  # noqa: T201
+
+
 @dataclass
 class Program:
     """What a training program reports about itself and its loops."""

@@ -10,7 +10,7 @@ from nsyspipe.cli.inputs import refuse_saved_runs, reports_to_read, store_of
 from nsyspipe.cli.options import ExaminingOptions, RunningOptions, with_options
 from nsyspipe.cli.outputs import Outputs, progress
 from nsyspipe.model.options import Reading, parse_findings, parse_rank_map, parse_skip_first
-from nsyspipe.nsys.find_reports import find_logs, source_of, split_logs
+from nsyspipe.nsys.find_reports import find_logs, split_logs
 from nsyspipe.store.layout import is_one_run, is_saved
 
 _REPORTS = (
@@ -119,7 +119,7 @@ def _answer_of_reports(
     logs = find_logs(log_arguments)
     topology = None if reading.topology is None else Path(reading.topology)
     with progress(shown=running.is_shown) as stage:
-        paths, chosen = reports_to_read(arguments, reading, jobs=running.jobs, stage=stage)
+        reports, chosen = reports_to_read(arguments, reading, jobs=running.jobs, stage=stage)
     # Other files are read before the reports, so that a wrong one is refused before long work.
     rank_map = chosen.rank_map if chosen else parse_rank_map(reading.rank_map)
     log = read_nccl_logs(logs) if logs else None
@@ -129,9 +129,11 @@ def _answer_of_reports(
         topology=None if topology is None else read_topology(topology),
         looks_beside=not reading.no_logs,
     )
-    with running.executor(paths) as executor:
-        examination = examine(paths, how_to_read, side_files, executor=executor)
-    inputs = [*paths, *map(source_of, paths), *logs]
+    with running.executor(reports) as executor:
+        examination = examine(reports, how_to_read, side_files, executor=executor)
+    inputs = [report.path for report in reports]
+    inputs += [report.source for report in reports]
+    inputs += logs
     if topology is not None:
         inputs.append(topology)
     blocks = [*reports_blocks(examination, is_verbose=reading.verbose)]

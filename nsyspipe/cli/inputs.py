@@ -27,11 +27,13 @@ from nsyspipe.cli.options import (
 from nsyspipe.cli.outputs import Stage, progress
 from nsyspipe.errors import NsyspipeError, OptionError, ReportNotFoundError, nearest_name
 from nsyspipe.model.names import listed, place_as_given
+from nsyspipe.model.user_paths import ReportFile, UserPath
 from nsyspipe.nsys.find_reports import (
     RAW_SUFFIXES,
     exported_reports,
     find_logs,
     find_named,
+    named_reports,
     split_logs,
     words_of_runs,
 )
@@ -55,10 +57,10 @@ Opened = list[tuple["Run", ...]]
 
 def reports_to_read(
     arguments: Sequence[str], reading: ReadingOptions, *, jobs: int | None, stage: Stage
-) -> tuple[list[Path], ChosenRanks | None]:
+) -> tuple[list[ReportFile], ChosenRanks | None]:
     """Return the exports of the reports that are read, and the chosen ranks; None for all ranks."""
     try:
-        reports = find_named(arguments)
+        reports = named_reports(arguments)
     except ReportNotFoundError as error:
         fixes = filter(None, map(_meant_run, arguments))
         fix = next(fixes, None)
@@ -72,9 +74,9 @@ def reports_to_read(
         from nsyspipe.run.ranks import choose_ranks
 
         chosen = choose_ranks(reading.ranks, reports, reading.rank_map)
-        reports = [*chosen.paths]
+        reports = [*chosen.reports]
     on_progress = None
-    has_raw_report = any(path.suffix in RAW_SUFFIXES for path in reports)
+    has_raw_report = any(report.path.suffix in RAW_SUFFIXES for report in reports)
     if has_raw_report:
         on_progress = stage("exporting reports")
     exports = exported_reports(reports, jobs=jobs, on_progress=on_progress)
@@ -363,7 +365,7 @@ class _RunOpener:
     # Store and ID of each place that is a saved run.
     saved: Mapping[str, tuple[Path, str]]
     # Exports and ranks of each capture that is read.
-    reports: Mapping[tuple[NamedRuns, str], tuple[list[Path], ChosenRanks | None]]
+    reports: Mapping[tuple[NamedRuns, str], tuple[list[ReportFile], ChosenRanks | None]]
     files: _FilesByLabel
     # Arguments of `load` for all runs.
     options: Mapping[str, Any]
@@ -381,7 +383,7 @@ class _RunOpener:
             from nsyspipe.store.saved_run import SavedRun
 
             store, run_id = self.saved[place]
-            return SavedRun(store, run_id, named.label)
+            return SavedRun(UserPath.of(store), run_id, named.label)
         from nsyspipe.api import load
 
         paths, ranks = self.reports[named, place]

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager
 from dataclasses import Field, dataclass, field, fields, is_dataclass
-from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_type_hints
 
 import typer
@@ -19,6 +18,7 @@ from typer.core import TyperCommand
 from nsyspipe.errors import InputError, OptionError
 from nsyspipe.model.names import PHASE_PATTERNS
 from nsyspipe.model.options import AUTO, DEFAULT_FINDINGS, logs_refused
+from nsyspipe.model.user_paths import ReportFile
 
 # The sections of a command's help, in the order of work.
 _SECTION_NAMES = ("Input", "Steps and phases", "Changes", "Thresholds", "Output", "Running")
@@ -473,8 +473,8 @@ class RunningOptions(QuietOptions):
             return os.environ.get(SCHEDULER) or None
         return self.scheduler
 
-    def executor(self, paths: Sequence[Path]) -> AbstractContextManager[Executor]:
+    def executor(self, reports: Sequence[ReportFile]) -> AbstractContextManager[Executor]:
         """Return what runs the work on some reports; its processes end with the context."""
         from nsyspipe.run.workers import executor_for
 
-        return executor_for(paths, self.jobs, scheduler=self.cluster)
+        return executor_for(reports, self.jobs, scheduler=self.cluster)

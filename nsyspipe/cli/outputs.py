@@ -24,7 +24,7 @@ from nsyspipe.cli.options import flag, option
 from nsyspipe.errors import DatasetError, NsyspipeError, OptionError, OutputError
 from nsyspipe.model.names import listed, printable
 from nsyspipe.model.options import OnProgress, parse_ranks
-from nsyspipe.nsys.find_reports import naming_sources
+from nsyspipe.model.user_paths import UserPath
 from nsyspipe.report.export import FORMAT_OF_SUFFIX, FORMATS
 from nsyspipe.report.formats import Format
 
@@ -79,7 +79,7 @@ def print_error(error: NsyspipeError) -> None:
     """Print an error: a line with the problem, then what was found and what fixes it."""
     has_colors = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
     word = typer.style("error:", fg="red", bold=True) if has_colors else "error:"
-    first, *rest = (printable(naming_sources(line)) for line in error.lines())
+    first, *rest = map(printable, error.lines())
     text = "\n".join([f"{word} {first}", *rest])
     sys.stderr.write(f"{text}\n")
 
@@ -332,7 +332,7 @@ def _replacing(run: Run, store: Path) -> str:
     other_reports = ""
     # A saved run that cannot be read is replaced without a word about its reports.
     with contextlib.suppress(DatasetError):
-        replaced = SavedRun(store, header.run_id).header
+        replaced = SavedRun(UserPath.of(store), header.run_id).header
         is_same_capture = replaced.captured_at_utc == header.captured_at_utc
         has_same_reports = replaced.reports == header.reports
         if not has_same_reports or not is_same_capture:

@@ -22,6 +22,7 @@ from nsyspipe.analysis.traffic import (
     SHARDED,
     SMALL_BYTES,
     bubble_ns_per_step,
+    number_rank_steps,
     parallelism,
 )
 from nsyspipe.model import schema
@@ -640,9 +641,9 @@ class Evidence(Struct, frozen=True, dict=True):
     def _sum_by_step(self, rows: pa.Table, values: pa.ChunkedArray) -> Float64:
         """Sum a value of each operation, for each row of `steps`."""
         n_ranks = int(self.rank_of_row.max(initial=0)) + 1
-        key_of_row = _number_rank_steps(self.steps, n_ranks)
+        key_of_row = number_rank_steps(self.steps, n_ranks)
         keys, place_of_row = np.unique(key_of_row, return_inverse=True)
-        key_of_operation = _number_rank_steps(rows, n_ranks)
+        key_of_operation = number_rank_steps(rows, n_ranks)
         is_in_steps = np.isin(key_of_operation, keys)
         place_of_operation = np.searchsorted(keys, key_of_operation[is_in_steps])
         values_in_steps = values.to_numpy()[is_in_steps]
@@ -838,13 +839,6 @@ def fill_zero(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def _length_ns(operations: pa.Table) -> pa.ChunkedArray:
     return pc.subtract(operations["end_ns"], operations["start_ns"])
-
-
-def _number_rank_steps(rows: pa.Table, n_ranks: int) -> Int64:
-    """Return a number for the step and the rank of each row."""
-    first_of_step = pc.multiply(rows["step"], n_ranks)
-    number: Int64 = pc.add(first_of_step, rows["rank"]).to_numpy()
-    return number
 
 
 # The columns of the steps that each rule needs. If one has a null, no finding means nothing.

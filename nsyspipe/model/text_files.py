@@ -5,6 +5,8 @@ import stat
 from pathlib import Path
 from typing import BinaryIO
 
+from nsyspipe.model.user_paths import AnyPath
+
 MOST_LOG_BYTES = 1 << 30
 # A rank map of 100 000 ranks has some megabytes.
 MOST_SMALL_BYTES = 16 << 20
@@ -14,7 +16,7 @@ class NotOrdinaryError(ValueError):
     """A path is not an ordinary file (but a device or a directory), or the file is too large."""
 
 
-def open_ordinary(path: Path, most_bytes: int) -> BinaryIO:
+def open_ordinary(path: AnyPath, most_bytes: int) -> BinaryIO:
     """Open an ordinary file of at most `most_bytes`, without waiting for the writer of a pipe.
 
     Raise an OSError if the file cannot be opened, and a `NotOrdinaryError` if it is not an ordinary

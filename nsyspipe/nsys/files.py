@@ -20,6 +20,7 @@ from pathlib import Path
 from nsyspipe.errors import DamagedReportError, NotAReportError, ReportNotFoundError, shortage
 from nsyspipe.model.captured import SIDECAR_SUFFIX
 from nsyspipe.model.names import RUN_DIRECTORY
+from nsyspipe.model.user_paths import AnyPath
 
 # A lock in a directory means that a process of this machine uses it. It ends with the process,
 # however that ends.
@@ -60,7 +61,7 @@ WAIT = "wait until nsys export has ended"
 
 
 @contextlib.contextmanager
-def opened(path: Path | str, flags: int, directory: int | None = None) -> Iterator[int]:
+def opened(path: AnyPath, flags: int, directory: int | None = None) -> Iterator[int]:
     """Yield a file descriptor, which does not wait for a pipe.
 
     `path` may be relative to an open `directory`. Raises OSError if the file cannot be opened.
@@ -224,7 +225,7 @@ def remove_side_files(path: Path) -> None:
         side_file.unlink(missing_ok=True)
 
 
-def check_file(path: Path) -> tuple[os.stat_result, str]:
+def check_file(path: AnyPath) -> tuple[os.stat_result, str]:
     """Check that a file is a complete SQLite file that nobody is writing.
 
     Returns its status, and the URI flags to open it.
@@ -246,7 +247,7 @@ def check_file(path: Path) -> tuple[os.stat_result, str]:
         problem = f"is truncated: {status.st_size} bytes of at least {expected}"
         raise DamagedReportError(str(path), problem, fix=EXPORT_AGAIN)
     for suffix in ("-journal", "-wal"):
-        side = path.with_name(path.name + suffix)
+        side = Path(os.fspath(path) + suffix)
         with contextlib.suppress(OSError):
             if side.stat().st_size:
                 problem = f"{BEING_WRITTEN}: {side.name} is in the same directory"
@@ -264,12 +265,13 @@ def is_capture(path: Path) -> bool:
     return False
 
 
-def no_file(path: Path) -> NotAReportError:
+def no_file(path: AnyPath) -> NotAReportError:
     """Return the error for a path that is not an ordinary file."""
     return NotAReportError(str(path), "is not an ordinary file", fix="pass the file itself")
 
 
-def _no_database(path: Path) -> NotAReportError:
+def _no_database(file: AnyPath) -> NotAReportError:
+    path = Path(str(file))
     problem = "is not an SQLite database"
     fix = "pass the reports of a capture: .sqlite files, or .nsys-rep files if nsys is installed"
     if path.name.endswith(SIDECAR_SUFFIX):
@@ -286,7 +288,7 @@ def _no_database(path: Path) -> NotAReportError:
 
 
 @contextlib.contextmanager
-def readable(path: Path) -> Iterator[None]:
+def readable(path: AnyPath) -> Iterator[None]:
     """Turn the errors of the file system about a path into errors of nsyspipe."""
     try:
         yield

@@ -14,11 +14,10 @@ import re
 import shlex
 import shutil
 import stat
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from nsyspipe import errors
 from nsyspipe.errors import (
     InputError,
     NotAReportError,
@@ -27,6 +26,7 @@ from nsyspipe.errors import (
     ReportNotFoundError,
 )
 from nsyspipe.model.names import decoded, listed, printable, table_of_store
+from nsyspipe.model.user_paths import AnyPath, ReportFile
 from nsyspipe.nsys.export import (
     all_exported,
     attempt_exports,
@@ -50,9 +50,7 @@ EXPORT_SUFFIX = ".sqlite"
 RAW_SUFFIXES = (".nsys-rep", ".qdrep")
 # The rank at the end of a report's name.
 RANK_OF_NAME = re.compile(r"(?i)(?:rank|[._-])(\d{1,18})$")
-# The report of each export in the cache. Other files of a run are searched in the directory of the
-# report.
-_SOURCES: dict[Path, Path] = {}
+_Report = TypeVar("_Report", bound=os.PathLike[str])
 _DIRECTORY = "NSYSPIPE_CACHE_DIR"
 _BYTES = "NSYSPIPE_CACHE_BYTES"
 _DEFAULT_MAX_BYTES = 20_000_000_000
@@ -94,7 +92,7 @@ def words_of_runs(paths: Iterable[str | Path], *, is_whole: bool = False) -> dic
 def _group_by_run(paths: Iterable[str | Path]) -> dict[tuple[str, str], list[Path]]:
     """Group reports by path without rank, and suffix; without a rank the path alone counts."""
     groups: dict[tuple[str, str], list[Path]] = {}
-    for path in map(source_of, map(Path, paths)):
+    for path in map(Path, paths):
         stem = path.stem
         suffix = ""
         match = RANK_OF_NAME.search(stem)
@@ -116,7 +114,19 @@ def _glob_of_run(stem: str, suffix: str) -> str:
     return short_glob if is_exact else f"{literal_stem}[0-9]*{suffix}"
 
 
-def find_named(arguments: Iterable[str | Path]) -> list[Path]:
+def named_reports(arguments: Iterable[AnyPath]) -> list[ReportFile]:
+    """Return the reports that the arguments name, as `find_named`. A `ReportFile` names itself."""
+    reports: list[ReportFile] = []
+    for argument in arguments:
+        if isinstance(argument, ReportFile):
+            reports.append(argument)
+        else:
+            named = _expand([argument], EXPORT_SUFFIX, *RAW_SUFFIXES)
+            reports += map(ReportFile.of, named)
+    return without_exported(reports)
+
+
+def find_named(arguments: Iterable[AnyPath]) -> list[Path]:
     """Return the files that the arguments name, in their order.
 
     The files of a glob or directory are sorted by the numbers in their names. A directory stands
@@ -126,16 +136,17 @@ def find_named(arguments: Iterable[str | Path]) -> list[Path]:
     return without_exported(_expand(arguments, EXPORT_SUFFIX, *RAW_SUFFIXES))
 
 
-def without_exported(paths: Sequence[Path]) -> list[Path]:
+def without_exported(reports: Sequence[_Report]) -> list[_Report]:
     """Return the reports without those whose export is among them."""
+    paths = [*map(Path, reports)]
     exports = [path for path in paths if path.suffix == EXPORT_SUFFIX]
     exported = {path.with_suffix("") for path in exports}
-    reports = []
-    for path in paths:
+    remaining = []
+    for report, path in zip(reports, paths, strict=True):
         is_exported = path.suffix in RAW_SUFFIXES and path.with_suffix("") in exported
         if not is_exported:
-            reports.append(path)
-    return reports
+            remaining.append(report)
+    return remaining
 
 
 def find_captures(arguments: Iterable[str | Path]) -> list[Path]:
@@ -164,21 +175,6 @@ def _not_a_capture(path: Path) -> NotAReportError:
         problem = f"is {OUTPUTS[path.suffix]}, not a report that can be exported"
     fix = f"pass {RAW_SUFFIXES[0]} files, or the directory that nsys wrote to"
     return NotAReportError(str(path), problem, fix=fix)
-
-
-def source_of(path: Path) -> Path:
-    """Return the report that an export in the cache was made from, as the user named it.
-
-    For any other path, return the path itself.
-    """
-    return _SOURCES.get(path, path)
-
-
-def naming_sources(text: str) -> str:
-    """Replace exports in the cache by their reports in a text, as `source_of` does."""
-    for export, source in _SOURCES.items():
-        text = text.replace(str(export), str(source))
-    return errors.as_given(text)
 
 
 def split_logs(arguments: Iterable[str], logs: Sequence[str] | None) -> tuple[list[str], list[str]]:
@@ -222,12 +218,12 @@ def find_logs(arguments: Iterable[str | Path]) -> list[Path]:
     return logs
 
 
-def display_names(paths: Sequence[str | Path]) -> list[str]:
+def display_names(reports: Sequence[ReportFile]) -> list[str]:
     """Return the shortest ends of paths that distinguish reports.
 
     An export in the cache is named as if it were in the directory of its report.
     """
-    texts = [_displayed_path(Path(path)) for path in paths]
+    texts = [_displayed_path(report) for report in reports]
     parts = [Path(text).parts for text in texts]
     max_depth = max(map(len, parts), default=1)
     for depth in range(1, max_depth + 1):
@@ -237,10 +233,11 @@ def display_names(paths: Sequence[str | Path]) -> list[str]:
     return texts
 
 
-def _displayed_path(path: Path) -> str:
-    source = source_of(path)
-    if path != source:
-        path = source.with_suffix(EXPORT_SUFFIX)
+def _displayed_path(report: ReportFile) -> str:
+    path = report.source
+    is_in_cache = report.path != path
+    if is_in_cache:
+        path = path.with_suffix(EXPORT_SUFFIX)
     return decoded(str(path))
 
 
@@ -251,7 +248,7 @@ class _Absence(NamedTuple):
     fix: str
 
 
-def _expand(arguments: Iterable[str | Path], *suffixes: str) -> list[Path]:
+def _expand(arguments: Iterable[AnyPath], *suffixes: str) -> list[Path]:
     """Return the files that arguments name; ReportNotFoundError if one names none."""
     expanded: list[Path] = []
     for argument in map(str, arguments):
@@ -381,22 +378,23 @@ def cache_directory() -> Path:
 
 
 def exported_reports(
-    arguments: Iterable[str | Path],
+    arguments: Iterable[AnyPath],
     *,
     jobs: int | None = None,
     on_progress: Callable[[int, int], None] | None = None,
-) -> list[Path]:
-    """Return the exports that the arguments name.
+) -> list[ReportFile]:
+    """Return the reports that the arguments name, as `named_reports`, all exported.
 
-    A report without an export is exported into the cache. `source_of` returns the report of such an
-    export. `on_progress` is called with (reports exported, reports to export). A failure is raised
-    after all reports were tried.
+    A report without an export is exported into the cache. `on_progress` is called with (reports
+    exported, reports to export). A failure is raised after all reports were tried.
     """
-    paths = find_named(arguments)
-    raw_reports = [path for path in paths if path.suffix in RAW_SUFFIXES]
-    sources = list(dict.fromkeys(raw_reports))
+    reports = named_reports(arguments)
+    raw_reports = [report for report in reports if report.path.suffix in RAW_SUFFIXES]
+    # As the user wrote them, for messages.
+    paths = [Path(str(report)) for report in raw_reports]
+    sources = list(dict.fromkeys(paths))
     if not sources:
-        return paths
+        return reports
     max_bytes = _max_cache_bytes()
     folder = cache_directory() / "exports"
     # Without nsys, exports that are in the cache already are used.
@@ -411,9 +409,14 @@ def exported_reports(
     )
     _make_room(folder, max_bytes)
     all_exported(outcomes)
-    for source, target in targets.items():
-        _SOURCES[target] = errors.whole_path(source)
-    return [targets.get(path, path) for path in paths]
+    return [_exported(report, targets) for report in reports]
+
+
+def _exported(report: ReportFile, targets: Mapping[Path, Path]) -> ReportFile:
+    """Return a report, to be read from its target if it is not exported yet."""
+    if report.path.suffix not in RAW_SUFFIXES:
+        return report
+    return report.exported_to(targets[Path(str(report))])
 
 
 def _max_cache_bytes() -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ from nsyspipe.errors import InputError
 from nsyspipe.model.names import decoded, printable
 from nsyspipe.model.side_files import CommMember, Communicator, Edge, NcclLog, Topology
 from nsyspipe.model.text_files import MOST_LOG_BYTES, NotOrdinaryError, open_ordinary
+from nsyspipe.model.user_paths import AnyPath
 from nsyspipe.nsys.command_words import Mask, recorded_settings
 from nsyspipe.nsys.files import readable
 
@@ -68,7 +70,7 @@ _NVLS = re.compile(
 _FIX = "run with NCCL_DEBUG=INFO, and NCCL_DEBUG_FILE=nccl_%h_%p.log for a file per process"
 
 
-def printed_lines(path: Path, *, max_lines: int | None = None) -> Iterator[tuple[str, bool]]:
+def printed_lines(path: AnyPath, *, max_lines: int | None = None) -> Iterator[tuple[str, bool]]:
     """Yield the first lines of a text file without escape codes, and whether each is complete.
 
     A line that is too long comes in pieces, which are incomplete, as is a last line without an end.
@@ -159,6 +161,7 @@ Fact: TypeAlias = Init | CommunicatorFact | Setting
 # Host and process id.
 Process: TypeAlias = tuple[str, int]
 _FactT = TypeVar("_FactT", Ring, Trees, Connected)
+_LogPath = TypeVar("_LogPath", bound=os.PathLike[str])
 
 
 class LogLine(NamedTuple):
@@ -600,7 +603,7 @@ def _edges(group: Group) -> tuple[Edge, ...]:
 
 
 def read_nccl_logs(
-    paths: Iterable[Path], unusable: dict[Path, InputError] | None = None
+    paths: Iterable[_LogPath], unusable: dict[_LogPath, InputError] | None = None
 ) -> NcclLog:
     """Read the logs of a run, in any order; each may have lines of several ranks and programs.
 
@@ -615,7 +618,7 @@ def read_nccl_logs(
     settings: dict[str | None, set[str]] = {}
     facts_of: dict[Process, list[tuple[int, Fact]]] = {}
     # A path that is named twice is read once.
-    distinct_paths = {path.absolute(): path for path in paths}
+    distinct_paths = {Path(path).absolute(): path for path in paths}
     for path in distinct_paths.values():
         try:
             lines = _read_log(path)
@@ -640,7 +643,7 @@ def read_nccl_logs(
     )
 
 
-def _read_log(path: Path) -> list[LogLine]:
+def _read_log(path: AnyPath) -> list[LogLine]:
     """Return the complete lines that NCCL wrote; `InputError` if it wrote none at all."""
     n_nccl_lines = 0
     complete_lines = []
@@ -667,7 +670,7 @@ _PATH = re.compile(r"NV[1-9]\d?|PIX|PXB|PHB|NODE|SYS|SOC")
 _CELL = re.compile(rf"(?:{_PATH.pattern}|X|N/A|PSB)$")
 
 
-def read_topology(path: Path) -> Topology:
+def read_topology(path: AnyPath) -> Topology:
     """Read the first matrix in a file; `InputError` if the file has none.
 
     The last paths of a row that was cut are unknown.

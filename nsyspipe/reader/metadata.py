@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +12,7 @@ from msgspec.structs import replace
 from nsyspipe.analysis.comm_calls import Called, find_called
 from nsyspipe.model import canonical
 from nsyspipe.model.problems import NOT_RECORDED, Problem, Recorded, problem
+from nsyspipe.model.user_paths import AnyPath
 from nsyspipe.reader.calls import Calls, Overhead, Strings, read_calls, read_overhead, read_strings
 from nsyspipe.reader.facts import (
     LAUNCHER_SIZES,
@@ -98,7 +98,7 @@ class Capture(Struct, frozen=True):
 
 
 def read_capture(
-    path: str, comm_kernel: re.Pattern[str] | None, *, with_lines: bool = True
+    path: AnyPath, comm_kernel: re.Pattern[str] | None, *, with_lines: bool = True
 ) -> Capture:
     """Read one report. Samples of Python are read only `with_lines`.
 
@@ -354,7 +354,7 @@ class Counts(Struct, frozen=True):
     has_shapes: bool
 
 
-def read_counts(path: str | Path) -> Counts:
+def read_counts(path: AnyPath) -> Counts:
     """Count the rows of a report; `InputError` if it is missing, damaged, or not an nsys export."""
     with open_report(path) as report:
         n_rows = dict.fromkeys(_COUNTED_TABLES, 0)

@@ -31,6 +31,7 @@ from nsyspipe.model.typed_tables import (
     CalledOfReportTable,
     KernelsOfReportTable,
 )
+from nsyspipe.model.user_paths import AnyPath
 from nsyspipe.reader.calls import Strings, read_launches, read_strings
 from nsyspipe.reader.ranges import read_ranges_again
 from nsyspipe.reader.report import (
@@ -524,7 +525,7 @@ class Wanted(Struct, frozen=True):
 
 
 def read_again(
-    path: str, comm_kernel: re.Pattern[str] | None, wanted: Wanted
+    path: AnyPath, comm_kernel: re.Pattern[str] | None, wanted: Wanted
 ) -> tuple[dict[int, str], tuple[pa.Table | None, ...]]:
     """Read single operations; `InputError` if the report is missing by now, or cannot be read.
 

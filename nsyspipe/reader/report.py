@@ -27,6 +27,7 @@ from nsyspipe.errors import (
     ReportNotFoundError,
 )
 from nsyspipe.model.table import Flags, Int64
+from nsyspipe.model.user_paths import AnyPath
 from nsyspipe.nsys.files import BEING_WRITTEN, EXPORT_AGAIN, WAIT, check_file, readable
 from nsyspipe.reader.tables import Pages, connected, fetch_arrow, plain_tables, quoted
 
@@ -160,7 +161,7 @@ def version_numbers(schema_version: str | None) -> tuple[int, int]:
 
 
 @contextlib.contextmanager
-def open_report(path: str | Path, checked: FileState | None = None) -> Iterator[Report]:
+def open_report(path: AnyPath, checked: FileState | None = None) -> Iterator[Report]:
     """Open a report for reading and close it again. Its file and directory stay as they were.
 
     If the state of the file is still that of `checked`, slow checks are not made again.
@@ -168,7 +169,6 @@ def open_report(path: str | Path, checked: FileState | None = None) -> Iterator[
     Raises a `ReportNotFoundError`, `NotAReportError` or `DamagedReportError` if the file is
     missing, is not SQLite or not nsys's, or is truncated, locked or being written.
     """
-    path = Path(path)
     before, flags = check_file(path)
     with _translated(path):
         state = (before.st_ino, before.st_size, before.st_mtime_ns, before.st_ctime_ns)
@@ -176,11 +176,11 @@ def open_report(path: str | Path, checked: FileState | None = None) -> Iterator[
         if pages is not None:
             # The schema begins in the first page.
             pages.add([1])
-        file_uri = path.absolute().as_uri()
+        file_uri = Path(path).absolute().as_uri()
         with connected(f"{file_uri}?{flags}") as connection:
             yield Report(path, connection, pages, state)
     with _still_there(path):
-        after = path.stat()
+        after = Path(path).stat()
     if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
         raise DamagedReportError(str(path), "changed during reading", fix=WAIT)
 
@@ -189,7 +189,7 @@ class Report:
     """One open report: what it has, and typed selections from it."""
 
     def __init__(
-        self, path: Path, connection: sa.Connection, pages: Pages | None, state: FileState
+        self, path: AnyPath, connection: sa.Connection, pages: Pages | None, state: FileState
     ) -> None:
         self.path = path
         self.state = state
@@ -478,7 +478,7 @@ def main_thread_of(global_pid: int) -> int:
 
 
 @contextlib.contextmanager
-def _translated(path: Path) -> Iterator[None]:
+def _translated(path: AnyPath) -> Iterator[None]:
     try:
         yield
     except _ENGINE_ERRORS as error:
@@ -486,7 +486,7 @@ def _translated(path: Path) -> Iterator[None]:
         if shortage_error is not None:
             raise shortage_error from error
         # If the file can be opened, its contents are wrong.
-        with _still_there(path), path.open("rb"):
+        with _still_there(path), Path(path).open("rb"):
             pass
         text = str(getattr(error, "orig", None) or error)
         if "locked" in text or "busy" in text.lower():
@@ -502,7 +502,7 @@ def _translated(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _still_there(path: Path) -> Iterator[None]:
+def _still_there(path: AnyPath) -> Iterator[None]:
     try:
         with readable(path):
             yield

@@ -26,6 +26,7 @@ from sqlalchemy.dialects.sqlite.base import SQLiteDialect
 from sqlalchemy.pool import NullPool
 
 from nsyspipe.errors import DamagedReportError, NotAReportError
+from nsyspipe.model.user_paths import AnyPath
 from nsyspipe.nsys.files import EXPORT_AGAIN
 
 # Arrow loads pandas on its first conversion, and loses a Ctrl-C during that time. This conversion
@@ -217,7 +218,7 @@ def quoted(name: str) -> str:
 
 
 def plain_tables(
-    path: Path, connection: sa.Connection, pages: Pages | None, is_needed: Callable[[str], bool]
+    path: AnyPath, connection: sa.Connection, pages: Pages | None, is_needed: Callable[[str], bool]
 ) -> tuple[dict[str, list[str]], frozenset[str]]:
     """Return the columns of the tables that hold their rows, and the names of all others.
 
@@ -258,14 +259,14 @@ class _Column(NamedTuple):
     n_default_chars: int
 
 
-def _read_columns(path: Path, connection: sa.Connection) -> list[_Column]:
+def _read_columns(path: AnyPath, connection: sa.Connection) -> list[_Column]:
     columns = [_Column(*row) for row in fetch_rows(connection, _COLUMNS)]
     if len(columns) > _MAX_COLUMNS:
         raise DamagedReportError(str(path), "has too many columns", fix=EXPORT_AGAIN)
     return columns
 
 
-def _refuse_computed(path: Path, column: _Column) -> None:
+def _refuse_computed(path: AnyPath, column: _Column) -> None:
     """Raise `NotAReportError` if a column holds no values of its own."""
     if not column.is_computed and column.n_default_chars <= _MAX_DEFAULT_CHARS:
         return
@@ -301,7 +302,7 @@ class _Entry(NamedTuple):
 
 
 def _plain_names(
-    path: Path, entries: Iterable[_Entry], is_needed: Callable[[str], bool]
+    path: AnyPath, entries: Iterable[_Entry], is_needed: Callable[[str], bool]
 ) -> set[str]:
     """Return the names of the tables that hold their rows; see `plain_tables`."""
     plain = set()
@@ -347,7 +348,7 @@ def _unquoted(word: str) -> str:
     return word[1:-1].replace(2 * mark, mark)
 
 
-def in_place_of_a_table(path: Path, name: str, what: str) -> NotAReportError:
+def in_place_of_a_table(path: AnyPath, name: str, what: str) -> NotAReportError:
     """Return the error for a view or virtual table with the name of a table that is read."""
     problem = f"{name} is a {what}, not a table"
     return NotAReportError(str(path), problem, fix="nsys export --type=sqlite")
@@ -356,13 +357,13 @@ def in_place_of_a_table(path: Path, name: str, what: str) -> NotAReportError:
 class Pages:
     """The pages of a database that were seen; each may be at only one place of one tree."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: AnyPath) -> None:
         self._path = path
-        with path.open("rb", buffering=0) as file:
+        with Path(path).open("rb", buffering=0) as file:
             header = file.read(100)
         size = int.from_bytes(header[16:18], "big")
         self._size = 65536 if size == 1 else size
-        n_bytes = path.stat().st_size
+        n_bytes = Path(path).stat().st_size
         n_pages = n_bytes // self._size if self._size else 0
         # Pages count from 1.
         self._seen = np.zeros(n_pages + 1, np.bool_)
@@ -372,7 +373,7 @@ class Pages:
 
         Raises `DamagedReportError` if two ways lead to one page, because a query might not end.
         """
-        with self._path.open("rb", buffering=0) as file:
+        with Path(self._path).open("rb", buffering=0) as file:
             level = self._new(np.array(list(roots), np.int64))
             while level.size:
                 runs = _runs(level, self._size)

@@ -20,7 +20,7 @@ from nsyspipe.comparison.side import run_ids_of
 from nsyspipe.comparison.statistics import MEDIAN
 from nsyspipe.model.figures import FIGURES, Figure, shown
 from nsyspipe.model.names import listed
-from nsyspipe.model.problems import MORE_STEPS, OF_FILES_BESIDE
+from nsyspipe.model.problems import MORE_STEPS
 from nsyspipe.model.table import SCHEMA_VERSION
 from nsyspipe.report import units
 from nsyspipe.report.blocks import (
@@ -42,6 +42,7 @@ from nsyspipe.report.formats import Format, formats_of, lazily
 from nsyspipe.report.units import absent, ms_text, percent_text, rate_text, signed, value_text
 from nsyspipe.report.words import (
     Trouble,
+    is_problem_shown,
     of_world,
     same_problems,
     settling_text,
@@ -130,15 +131,9 @@ def subject(board: Scoreboard) -> Facts:
 
 def warnings(board: Scoreboard, *, is_verbose: bool) -> list[Trouble]:
     """Return what makes comparisons doubtful or undecided, and the problems of the runs."""
-    rows = [row for row in board.problem_rows if _is_warning(row, is_verbose=is_verbose)]
+    rows = [row for row in board.problem_rows if is_problem_shown(row, is_verbose=is_verbose)]
     warnings_of_board: list[Trouble] = [("warning", doubt, "", None) for doubt in doubts(board)]
     return warnings_of_board + same_problems(rows, _labels_of)
-
-
-def _is_warning(row: Mapping[str, Any], *, is_verbose: bool) -> bool:
-    if row["severity"] != "info":
-        return True
-    return is_verbose and row["code"] in OF_FILES_BESIDE
 
 
 def _labels_of(rows: Sequence[Mapping[str, Any]]) -> str:

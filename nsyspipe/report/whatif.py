@@ -1,7 +1,7 @@
 """The answer of a simulation: the best setting first, then every change in three groups."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any, NamedTuple
@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 
 from nsyspipe.model.names import few, grouped, listed
-from nsyspipe.model.problems import OF_FILES_BESIDE
 from nsyspipe.model.table import SCHEMA_VERSION
 from nsyspipe.replay.answer import (
     ELSEWHERE,
@@ -28,7 +27,13 @@ from nsyspipe.report.blocks import Field, table_of
 from nsyspipe.report.formats import Format, formats_of, lazily
 from nsyspipe.report.subject import hardware_text, steps_text
 from nsyspipe.report.units import ms_text, percent_text, rate_text
-from nsyspipe.report.words import Trouble, backward_source, mean_step_ns, same_problems
+from nsyspipe.report.words import (
+    Trouble,
+    backward_source,
+    is_problem_shown,
+    mean_step_ns,
+    same_problems,
+)
 from nsyspipe.run.run import Run
 from nsyspipe.version import __version__
 
@@ -334,14 +339,8 @@ def note_blocks(answer: WhatIf) -> Iterator[blocks.Notes]:
 def trouble_rows(answer: WhatIf, *, is_verbose: bool) -> list[Trouble]:
     """Return the problems of the run, each once, without the warning about few steps."""
     rows = [row for row in answer.problem_rows if row["code"] != _FEW_STEPS]
-    shown_rows = [row for row in rows if _is_shown(row, is_verbose=is_verbose)]
+    shown_rows = [row for row in rows if is_problem_shown(row, is_verbose=is_verbose)]
     return same_problems(shown_rows, lambda _: "")
-
-
-def _is_shown(row: Mapping[str, Any], *, is_verbose: bool) -> bool:
-    if row["severity"] != "info":
-        return True
-    return is_verbose and row["code"] in OF_FILES_BESIDE
 
 
 def _basis(answer: WhatIf, run: Run, *, has_step_time: bool, is_verbose: bool) -> list[str]:

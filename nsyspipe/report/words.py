@@ -28,7 +28,7 @@ from nsyspipe.findings.judge import CAUSES
 from nsyspipe.model.captured import RunCapture
 from nsyspipe.model.figures import FIGURES
 from nsyspipe.model.names import LONGEST_CALL, few, grouped, listed, printable, ranges
-from nsyspipe.model.problems import BACKWARD_SOURCES, EXPORT_AGAIN
+from nsyspipe.model.problems import BACKWARD_SOURCES, EXPORT_AGAIN, OF_FILES_BESIDE
 from nsyspipe.model.schema import IDLE_CAUSES, PHASE_TIMES
 from nsyspipe.model.typed_tables import (
     CountersColumn,
@@ -704,6 +704,16 @@ def _numbered(noun: str, numbers: Sequence[int], most: int = 6) -> str:
     nouns = noun_for(len(numbers), noun)
     names = few(ranges(numbers), most)
     return f"{nouns} {names}"
+
+
+def is_problem_shown(row: Row, *, is_verbose: bool) -> bool:
+    """Tell whether a problem is shown outside the report of its run.
+
+    All but notes are. The notes about files beside reports are shown on request.
+    """
+    if row["severity"] != "info":
+        return True
+    return is_verbose and row["code"] in OF_FILES_BESIDE
 
 
 def same_problems(problems: Iterable[Row], place_of: Callable[[list[Row]], str]) -> list[Trouble]:

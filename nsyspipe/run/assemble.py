@@ -39,7 +39,7 @@ from nsyspipe.reader.gpu_metrics import NO_COUNTERS
 from nsyspipe.run import collectives as comm
 from nsyspipe.run.captures import capture_of_windows
 from nsyspipe.run.counters import CountedRanks, counted_ranks, counters_table
-from nsyspipe.run.digests import Rank, Ranks, ReportDigest
+from nsyspipe.run.digests import Rank, Ranks, ReportDigest, are_windows_in
 from nsyspipe.run.gather import Gathered
 from nsyspipe.run.host_lines import host_lines_table, lock_waits_of_ranks
 from nsyspipe.run.numbered_run import NumberedRun, number_run
@@ -496,7 +496,7 @@ def _kernels(ranks: Ranks, selection: Selection) -> pa.Table:
 
 def _kernels_of_rank(rank: Rank[ProcessDigest], selection: Selection) -> pa.Table:
     kernels = rank.process.kernels
-    in_summary = _in_summary(rank, selection)
+    in_summary = are_windows_in(rank, selection.steps)
     sums, is_unknown = rank.process.kernels_by_window.over(in_summary)
     total_ns = kernels["total_ns"]
     columns = _rank_columns(rank, kernels)
@@ -518,13 +518,6 @@ def _slowdown_ratios(kernels: KernelsTable) -> pa.ChunkedArray:
     return pc.if_else(has_free_time, slowdown, None)
 
 
-def _in_summary(rank: Rank[ProcessDigest], selection: Selection) -> Flags:
-    """Tell which windows of a rank are summary steps."""
-    member_of_window = rank.process.windows["member"].to_numpy()
-    step_of_window = rank.steps[member_of_window]
-    return np.isin(step_of_window, selection.steps)
-
-
 def _idle_calls(ranks: Ranks, steps: SelectedSteps, *, is_capture: bool) -> pa.Table:
     """Return `schema.IDLE_CALLS`: the calls that idle GPUs wait for, the longest first."""
     summary_steps = steps.table.filter(steps.table["in_summary"])
@@ -535,7 +528,7 @@ def _idle_calls(ranks: Ranks, steps: SelectedSteps, *, is_capture: bool) -> pa.T
     of_copies_ns: Counter[str] = Counter()
     for rank in ranks:
         process = rank.process
-        is_counted = _in_summary(rank, steps.selection)
+        is_counted = are_windows_in(rank, steps.selection.steps)
         total_ns.update(_sum_by_call(process.blocked_ns_by_call, is_counted))
         of_copies_ns.update(_sum_by_call(process.of_copies_ns_by_call, is_counted))
     # Calls of equal times are in alphabetical order.

@@ -11,7 +11,6 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -30,7 +29,6 @@ from nsyspipe.model.table import Int64
 from nsyspipe.model.typed_tables import (
     KernelsTable,
 )
-from nsyspipe.nsys import find_reports as files
 from nsyspipe.reader.facts import LAUNCHER_SIZES
 from nsyspipe.run.digests import P, Rank, ReportDigest
 from nsyspipe.run.process import HostDigest, ProcessDigest
@@ -192,8 +190,7 @@ def _have_one_rank(before: Rank[ProcessDigest], after: Rank[ProcessDigest]) -> b
 
 def _name(report: ReportDigest) -> str:
     """Return a report's name without its last number, which counts the captures of nsys."""
-    path = files.source_of(Path(report.path))
-    return re.sub(r"\d+(\D*)$", r"#\1", path.stem)
+    return re.sub(r"\d+(\D*)$", r"#\1", report.file.source.stem)
 
 
 def _has_other_rank(before: Rank[ProcessDigest], after: Rank[ProcessDigest]) -> bool:

@@ -11,7 +11,8 @@ from msgspec import Struct, field
 
 from nsyspipe.analysis.comm_calls import Called
 from nsyspipe.model.problems import Problem
-from nsyspipe.model.table import Int64
+from nsyspipe.model.table import Flags, Int64
+from nsyspipe.model.user_paths import ReportFile
 from nsyspipe.reader.facts import ReportFacts
 from nsyspipe.reader.gpu_metrics import NO_COUNTERS, Counters
 from nsyspipe.reader.report import Zones
@@ -24,7 +25,7 @@ P = TypeVar("P", ProcessDigest, HostDigest)
 class ReportDigest(Struct, frozen=True):
     """What the run needs of one report."""
 
-    path: str
+    file: ReportFile
     facts: ReportFacts
     # rank by process, from MPI's thread names
     mpi_ranks: dict[int, int]
@@ -114,6 +115,14 @@ class Rank(Struct, Generic[P], frozen=True):
 
 Ranks: TypeAlias = Sequence[Rank[ProcessDigest]]
 R = TypeVar("R", bound=Rank[Any])
+
+
+def are_windows_in(rank: Rank[ProcessDigest], steps: Sequence[int] | Int64) -> Flags:
+    """Tell which windows of a rank, whose steps are numbered, are of some steps."""
+    member_of_window = rank.process.windows["member"].to_numpy()
+    step_of_window = rank.steps[member_of_window]
+    is_in_steps: Flags = np.isin(step_of_window, steps)
+    return is_in_steps
 
 
 def one_of_each_process(ranks: Sequence[R]) -> list[R]:

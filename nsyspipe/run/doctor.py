@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from itertools import compress
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from msgspec import Struct
@@ -18,7 +17,8 @@ from nsyspipe.errors import OptionError, RankConflictError
 from nsyspipe.model.names import grouped
 from nsyspipe.model.options import Reading
 from nsyspipe.model.problems import CATALOGUE, UNSURE_COMM, Problem, problem
-from nsyspipe.nsys.find_reports import display_names, source_of, words_of_runs
+from nsyspipe.model.user_paths import AnyPath, ReportFile
+from nsyspipe.nsys.find_reports import display_names, words_of_runs
 from nsyspipe.reader.beside import find_beside
 from nsyspipe.reader.metadata import Counts, read_counts
 from nsyspipe.reader.report import NEWEST_TESTED, version_numbers
@@ -38,7 +38,7 @@ from nsyspipe.run.ranks import (
     number_ranks,
     run_sizes,
 )
-from nsyspipe.run.workers import SerialExecutor, place_for, telling_shortage
+from nsyspipe.run.workers import SerialExecutor, telling_shortage
 
 # Questions about devices, which reports without any device activity cannot answer.
 _QUESTIONS_OF_DEVICES = {
@@ -113,7 +113,7 @@ class _GatheredReports(Struct, frozen=True):
 
 
 def examine(
-    paths: Sequence[Path],
+    paths: Sequence[AnyPath],
     reading: Reading | None = None,
     beside: Beside | None = None,
     *,
@@ -126,18 +126,18 @@ def examine(
     reading = reading or Reading()
     beside = beside or Beside()
     running = executor or SerialExecutor()
-    gathered = _gather_reports(paths, reading, running)
-    counts = _count_rows(paths, running)
-    beside, problems_of_files = _add_found_files(paths, gathered.together, beside)
+    files = [*map(ReportFile.of, paths)]
+    gathered = _gather_reports(files, reading, running)
+    counts = _count_rows(files, running)
+    beside, problems_of_files = _add_found_files(files, gathered.together, beside)
     numbering = _number(gathered.digests, beside)
     job = _size_of_job(gathered, numbering, beside)
     reports = _reports_of_job(gathered, counts, reading, beside, job)
-    names = display_names(paths)
-    problems_of_reports = [*_problems_of_reports(reports, names)]
+    names = display_names(files)
     capabilities = [_capability(question, reports, beside, names) for question in QUESTIONS]
-    problems = [*numbering.problems, *problems_of_reports]
+    problems = [*numbering.problems, *_problems_of_reports(reports, names)]
     problems += [*beside.sidecars.problems, *problems_of_files]
-    run_names = () if gathered.is_one_run else _names_of_runs(paths)
+    run_names = () if gathered.is_one_run else _names_of_runs(files)
     return Examination(
         reports=tuple(names),
         **_versions(gathered.digests),
@@ -158,44 +158,44 @@ def _versions(digests: Sequence[ReportDigest]) -> dict[str, Any]:
     }
 
 
-def _count_rows(paths: Sequence[Path], running: Executor) -> list[Counts]:
-    places = [place_for(running, path) for path in paths]
+def _count_rows(files: Sequence[ReportFile], running: Executor) -> list[Counts]:
     with telling_shortage():
-        return list(running.map(read_counts, places))
+        return list(running.map(read_counts, files))
 
 
 def _distinct(values: Iterable[str | None]) -> tuple[str, ...]:
     return tuple(sorted({value for value in values if value}))
 
 
-def _gather_reports(paths: Sequence[Path], reading: Reading, running: Executor) -> _GatheredReports:
+def _gather_reports(
+    files: Sequence[ReportFile], reading: Reading, running: Executor
+) -> _GatheredReports:
     """Analyze all reports together, and again one by one if they are not of one run."""
-    sources = [source_of(path) for path in paths]
-    sidecars = read_sidecars(sources)
+    sidecars = read_sidecars([file.source for file in files])
     try:
-        together = gather(paths, reading, sidecars, executor=running)
+        together = gather(files, reading, sidecars, executor=running)
     except OptionError:
         # No range matches --step. Without it, the other questions can be answered.
         reading = dataclasses.replace(reading, step=None, is_capture=True)
-        together = gather(paths, reading, sidecars, executor=running)
+        together = gather(files, reading, sidecars, executor=running)
     digests = together.digests
     try:
         check_one_run(digests, ranks_or_hosts(digests), together.sidecars)
     except RankConflictError:
-        by_report = [gather([path], reading, executor=running) for path in paths]
+        by_report = [gather([file], reading, executor=running) for file in files]
         return _GatheredReports(together, by_report, is_one_run=False)
     by_report = [replace(together, digests=(digest,)) for digest in digests]
     return _GatheredReports(together, by_report, is_one_run=True)
 
 
 def _add_found_files(
-    paths: Sequence[Path], run: Gathered, beside: Beside
+    reports: Sequence[ReportFile], run: Gathered, beside: Beside
 ) -> tuple[Beside, Sequence[Problem]]:
     """Add what lies in the directories of reports, and return the problems with those files."""
     beside = replace(beside, sidecars=run.sidecars)
     if not beside.looks_beside:
         return beside, []
-    sources = [source_of(path) for path in paths]
+    sources = [report.source for report in reports]
     wants_log = beside.log is None
     wants_topology = beside.topology is None
     files = files_beside(
@@ -210,8 +210,9 @@ def _add_found_files(
     return replace(beside, log=log, topology=topology), files.problems
 
 
-def _names_of_runs(paths: Sequence[Path]) -> tuple[str, ...]:
+def _names_of_runs(files: Sequence[ReportFile]) -> tuple[str, ...]:
     """Return the words of the shell that name each run, without directories if these are equal."""
+    paths = map(str, files)
     words = [word.strip("'") for word in words_of_runs(paths)]
     names = [word.rpartition("/")[2] for word in words]
     are_distinct = len(set(names)) == len(names)

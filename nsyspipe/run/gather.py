@@ -12,7 +12,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, as_completed
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -54,6 +53,7 @@ from nsyspipe.model.typed_tables import (
     PayloadsOfReportTable,
     RangesOfReportTable,
 )
+from nsyspipe.model.user_paths import ReportFile
 from nsyspipe.nsys.files import check_file
 from nsyspipe.reader.metadata import Capture, read_capture
 from nsyspipe.reader.operations import Operations
@@ -87,7 +87,7 @@ from nsyspipe.run.process import (
 from nsyspipe.run.sidecars import RunSidecars, run_sidecars, with_sidecar_facts
 from nsyspipe.run.step_sources import digest_hosts, host_families, process_steps
 from nsyspipe.run.unrecorded import UnrecordedProcess, unrecorded_processes
-from nsyspipe.run.workers import SerialExecutor, executor_for, place_for, telling_shortage
+from nsyspipe.run.workers import SerialExecutor, executor_for, telling_shortage
 
 # Families of ranges that a digest keeps.
 MAX_FAMILIES = 1000
@@ -152,19 +152,19 @@ def _read_texts(ranges: RangesOfReportTable, reading: Reading) -> _RangeTexts:
 
 
 def digest_report(
-    path: str, reading: Reading, family: str | None = None, *, is_decided: bool = False
+    file: ReportFile, reading: Reading, family: str | None = None, *, is_decided: bool = False
 ) -> ReportDigest:
     """Reduce one report to small tables.
 
     Its steps are of the best family of this report, unless the run `is_decided` on `family`. None
     then means no steps.
     """
-    capture = read_capture(path, reading.comm_kernel, with_lines=reading.with_lines)
+    capture = read_capture(file, reading.comm_kernel, with_lines=reading.with_lines)
     ranges = capture.ranges.table
     texts = _read_texts(ranges, reading)
     # Most memory is that of the operations, then that of the calls. Each is freed as soon as it
     # is not needed.
-    capture, shares = _split_by_process(path, capture)
+    capture, shares = _split_by_process(file, capture)
     release_memory()
     events = list(process_events(capture, shares))
     hosts = {} if events else host_families(ranges, texts.step_families)
@@ -194,7 +194,7 @@ def digest_report(
         hosts, texts.step_families, texts.codes, family, capture.ranges.open_end_ns
     )
     return _report_digest(
-        path, reading, capture, texts, digested=digested, hosts=host_digests, family=family
+        file, reading, capture, texts, digested=digested, hosts=host_digests, family=family
     )
 
 
@@ -223,7 +223,7 @@ def _inputs_between_steps(
 
 
 def _report_digest(
-    path: str,
+    file: ReportFile,
     reading: Reading,
     capture: Capture,
     texts: _RangeTexts,
@@ -246,7 +246,7 @@ def _report_digest(
     size_gap = _size_gap(capture, process_problems)
     unrecorded = _unrecorded_processes(capture, texts.step_families, family)
     return ReportDigest(
-        path=path,
+        file=file,
         processes=processes,
         hosts=hosts,
         family=family,
@@ -300,7 +300,9 @@ def _unrecorded_processes(
     return unrecorded_processes(launches, capture.ranges.table, step_families, family, numbers)
 
 
-def _split_by_process(path: str, capture: Capture) -> tuple[Capture, dict[int, ProcessShare]]:
+def _split_by_process(
+    file: ReportFile, capture: Capture
+) -> tuple[Capture, dict[int, ProcessShare]]:
     """Return a capture without its operations, and the operations of each process."""
     operations = capture.operations
     kernels = operations.kernels
@@ -310,7 +312,7 @@ def _split_by_process(path: str, capture: Capture) -> tuple[Capture, dict[int, P
         what = (
             f"has GPU operations of {n_processes} processes, more than the limit of {MAX_PROCESSES}"
         )
-        raise DamagedReportError(path, what, fix="pass one report per rank, or per node")
+        raise DamagedReportError(str(file), what, fix="pass one report per rank, or per node")
     shares = operations_by_process(kernels, copies, capture.calls.all)
     no_kernels = canonical.KERNELS.empty()
     no_copies = canonical.COPIES.empty()
@@ -451,7 +453,7 @@ _DigestAll: TypeAlias = Callable[..., list[ReportDigest]]
 
 
 def gather(
-    paths: Sequence[Path],
+    files: Sequence[ReportFile],
     reading: Reading,
     found_sidecars: FoundSidecars | None = None,
     *,
@@ -464,13 +466,13 @@ def gather(
     A family that a sidecar names has priority over what the reports show.
     """
     # All files are checked before any is read.
-    for path in paths:
-        check_file(path)
+    for file in files:
+        check_file(file)
     sidecars = RunSidecars()
     asks_for_steps = reading.step is None and not reading.is_capture
-    with contextlib.nullcontext(executor) if executor else executor_for(paths, jobs) as running:
+    with contextlib.nullcontext(executor) if executor else executor_for(files, jobs) as running:
         digest_all = functools.partial(_digest_all, running, reading)
-        calls = [(str(path),) for path in paths]
+        calls = [(file,) for file in files]
         digests = digest_all(calls, on_progress)
         if found_sidecars:
             sidecars = run_sidecars(found_sidecars, digests, asks_for_steps=asks_for_steps)
@@ -686,12 +688,12 @@ def _redo(
     """Digest again the reports whose windows, or whose hosts' steps, are of another family."""
     redone = list(digests)
     arguments: list[int] = []
-    calls: list[tuple[str, str | None]] = []
+    calls: list[tuple[ReportFile, str | None]] = []
     for argument, has_ranks in enumerate(have_ranks(digests)):
         digest = digests[argument]
         if has_ranks and digest.family != family:
             arguments.append(argument)
-            calls.append((digest.path, family))
+            calls.append((digest.file, family))
     for argument, digest in zip(arguments, digest_all(calls), strict=True):
         redone[argument] = digest
     return redone
@@ -700,10 +702,10 @@ def _redo(
 def _digest_all(
     running: Executor,
     reading: Reading,
-    calls: Sequence[tuple[str] | tuple[str, str | None]],
+    calls: Sequence[tuple[ReportFile] | tuple[ReportFile, str | None]],
     on_progress: Callable[[int, int], None] | None = None,
 ) -> list[ReportDigest]:
-    """Digest reports, each with its path and, if it is decided, its family."""
+    """Digest reports, each with its file and, if it is decided, its family."""
     report_progress = on_progress or (lambda _n_done, _n_calls: None)
     n_calls = len(calls)
     # In this process, work is done while it is submitted. It stops at the first error.
@@ -711,11 +713,10 @@ def _digest_all(
     futures: list[Future[ReportDigest]] = []
     try:
         with telling_shortage():
-            for path, *family in calls:
-                place_of_report = place_for(running, path)
+            for file, *family in calls:
                 is_decided = bool(family)
                 future = running.submit(
-                    digest_report, place_of_report, reading, *family, is_decided=is_decided
+                    digest_report, file, reading, *family, is_decided=is_decided
                 )
                 futures.append(future)
                 if works_at_once:
@@ -724,13 +725,11 @@ def _digest_all(
             if not works_at_once:
                 for n_done, _ in enumerate(as_completed(futures), start=1):
                     report_progress(n_done, n_calls)
-            digests = [future.result() for future in futures]
+            return [future.result() for future in futures]
     except BaseException:
         for future in futures:
             future.cancel()
         raise
-    paths = [path for path, *_ in calls]
-    return [replace(digest, path=path) for digest, path in zip(digests, paths, strict=True)]
 
 
 def _no_match(pattern: str, digests: Sequence[ReportDigest]) -> OptionError:

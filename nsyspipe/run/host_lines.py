@@ -19,9 +19,9 @@ from nsyspipe.analysis.host_lines import (
 )
 from nsyspipe.model import schema
 from nsyspipe.model.python_files import short_names
-from nsyspipe.model.table import Flags, Int64
+from nsyspipe.model.table import Int64
 from nsyspipe.model.typed_tables import HostLinesTable
-from nsyspipe.run.digests import Rank, Ranks
+from nsyspipe.run.digests import Rank, Ranks, are_windows_in
 from nsyspipe.run.process import ProcessDigest
 
 # Values of the column `frame`.
@@ -81,7 +81,7 @@ def lock_waits_of_ranks(
     waits_of_ranks = {}
     for rank in ranks:
         waits = rank.process.lock_waits
-        is_in_summary = _are_in_summary(rank, summary_steps)
+        is_in_summary = are_windows_in(rank, summary_steps)
         if waits is not None and is_in_summary.any():
             means = {}
             for cause, waits_ns in zip(HOST_CAUSES, waits.ns_by_cause, strict=True):
@@ -98,20 +98,13 @@ def without_paths(table: HostLinesTable) -> pa.Table:
     return table.set_column(place, field, pa.nulls(table.num_rows, field.type))
 
 
-def _are_in_summary(rank: Rank[ProcessDigest], summary_steps: Sequence[int] | Int64) -> Flags:
-    """Tell which windows of a rank are summary steps."""
-    member_of_window = rank.process.windows["member"].to_numpy()
-    step_of_window = rank.steps[member_of_window]
-    return np.isin(step_of_window, summary_steps)
-
-
 def _in_summary_steps(
     rank: Rank[ProcessDigest], samples: HostLines | None, summary_steps: Sequence[int] | Int64
 ) -> HostLines | None:
     """Return some samples of a rank in the summary steps; None without samples."""
     if samples is None:
         return None
-    is_in_summary = _are_in_summary(rank, summary_steps)
+    is_in_summary = are_windows_in(rank, summary_steps)
     chosen = samples.chosen(is_in_summary[samples.window])
     return chosen if chosen.window.size else None
 

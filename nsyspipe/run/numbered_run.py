@@ -1,7 +1,6 @@
 """The processes of a run with their rank numbers, and the size of the job that they belong to."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 from msgspec import Struct
@@ -53,7 +52,7 @@ def number_run(
 ) -> NumberedRun:
     """Give ranks, or hosts if a run has no ranks, their numbers, and find the size of the job."""
     digests = gathered.digests
-    report_paths = [Path(digest.path) for digest in digests]
+    report_files = [digest.file for digest in digests]
     is_one_run = is_surely_one_run(digests, gathered.sidecars)
     ranks = joined_ranks(place(digests), is_one_job=is_one_run)
     hosts = [] if ranks else place_hosts(digests)
@@ -68,7 +67,7 @@ def number_run(
     numbered_hosts = _with_numbers(hosts, numbering, is_capture=False)
     return NumberedRun(
         gathered=gathered,
-        report_names=display_names(report_paths),
+        report_names=display_names(report_files),
         ranks=numbered_ranks,
         hosts=numbered_hosts,
         numbering=numbering,

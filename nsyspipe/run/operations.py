@@ -8,14 +8,12 @@ import itertools
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
-from msgspec.structs import replace
 
 from nsyspipe.analysis.attribution import NEVER, by_process, launch_times
 from nsyspipe.analysis.intervals import outermost
@@ -34,13 +32,14 @@ from nsyspipe.model.table import Flags, Int64
 from nsyspipe.model.typed_tables import (
     RangesOfReportTable,
 )
+from nsyspipe.model.user_paths import ReportFile
 from nsyspipe.reader.operations import Wanted, read_again
 from nsyspipe.run.assemble import RunTables
 from nsyspipe.run.collectives import places_in_steps
 from nsyspipe.run.digests import Rank
 from nsyspipe.run.gather import text_families, texts_of
 from nsyspipe.run.process import ProcessDigest
-from nsyspipe.run.workers import SerialExecutor, jobs_for, place_for, size_of, telling_shortage
+from nsyspipe.run.workers import SerialExecutor, jobs_for, size_of, telling_shortage
 
 # A span without time, which does not change the hull with another span.
 _EMPTY_SPAN = (NEVER, -NEVER)
@@ -58,7 +57,7 @@ _DEFAULT_JOBS = 4
 class ReportTask(Struct, frozen=True):
     """What a second reading of one report reads and returns."""
 
-    path: str
+    file: ReportFile
     reading: Reading
     # The step family of the run, None if the capture of each rank is one window.
     family: str | None
@@ -93,7 +92,7 @@ def report_operations(task: ReportTask) -> list[OfRank]:
     The tables are sorted by all columns.
     """
     reading = task.reading
-    kernel_names, tables = read_again(task.path, reading.comm_kernel, task.wanted)
+    kernel_names, tables = read_again(task.file, reading.comm_kernel, task.wanted)
     *_, all_ranges, _ = tables
     families_by_text, families = text_families(all_ranges, reading)
     phases = phase_codes(families_by_text, reading.phases, texts_of(all_ranges))
@@ -132,7 +131,7 @@ def _operations_of_rank(
     phases = phase_ranges(tables.ranges, meanings.phases, members, rank.others)
     if rank.backward is not None:
         phases["backward"] = rank.backward
-    events = event_table(task.path, rank, operations, phases, members)
+    events = event_table(str(task.file), rank, operations, phases, members)
     ranges = phase_ranges_table(rank, operations, phases)
     return rank.rank, events, ranges
 
@@ -271,8 +270,7 @@ def _in_order(
 
 
 def _submit(task: ReportTask, running: Executor) -> Future[list[OfRank]]:
-    path = place_for(running, task.path)
-    return running.submit(report_operations, replace(task, path=path))
+    return running.submit(report_operations, task)
 
 
 def _joined_captures(captures: Sequence[OfRank]) -> OfRank:
@@ -295,7 +293,7 @@ def _running(
         return
     is_whole = any(task.wanted.span is None for task in tasks)
     weight = _MEMORY_WEIGHT_OF_WHOLE if is_whole else 1
-    weighted_sizes = [weight * size_of(Path(task.path)) for task in tasks]
+    weighted_sizes = [weight * size_of(task.file) for task in tasks]
     n_jobs = jobs_for(weighted_sizes, jobs)
     if n_jobs == 1:
         yield SerialExecutor(), 1
@@ -416,7 +414,7 @@ def _task(parts: Sequence[_RankPart], reading: Reading) -> ReportTask:
         called=report.called,
         file_state=report.facts.file_state,
     )
-    return ReportTask(report.path, reading, report.family, wanted, steps)
+    return ReportTask(report.file, reading, report.family, wanted, steps)
 
 
 def _device_span(parts: Sequence[_RankPart]) -> tuple[int, int] | None:

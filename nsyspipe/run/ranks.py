@@ -13,13 +13,14 @@ from typing import Any, TypeAlias, TypeGuard
 import pyarrow as pa
 from msgspec import Struct
 
-from nsyspipe.errors import OptionError, RankConflictError, as_given
+from nsyspipe.errors import OptionError, RankConflictError
 from nsyspipe.model import schema
 from nsyspipe.model.captured import CapturedRank
 from nsyspipe.model.names import decoded, few, grouped, ranges
 from nsyspipe.model.options import RANK_MAP, asked_ranks, parse_rank_map
 from nsyspipe.model.problems import Problem, problem
 from nsyspipe.model.side_files import NcclLog
+from nsyspipe.model.user_paths import AnyPath, ReportFile
 from nsyspipe.nsys import find_reports as files
 from nsyspipe.reader.facts import JOB_VARIABLES, LAUNCHER_SIZES, ReportFacts, read_facts
 from nsyspipe.reader.report import open_report
@@ -180,19 +181,18 @@ def _example(digests: Sequence[ReportDigest]) -> str:
     """Return the command that analyzes some reports, or nothing if they are too many."""
     if len(digests) > MAX_NAMED_REPORTS:
         return ""
-    paths = [_shown_path(as_given(digest.path)) for digest in digests]
+    paths = map(_shown_path, digests)
     words = " ".join(map(shlex.quote, paths))
     return f": nsyspipe analyze {words}"
 
 
 def _names_of_two(first: ReportDigest, second: ReportDigest) -> str:
-    return f"{_shown_path(first.path)} and {_shown_path(second.path)}"
+    return f"{_shown_path(first)} and {_shown_path(second)}"
 
 
-def _shown_path(path: str) -> str:
-    """Return the path of a report as the user knows it, not that of its export."""
-    source = files.source_of(Path(path))
-    return decoded(str(source))
+def _shown_path(report: ReportDigest) -> str:
+    """Return the path of a report as the user wrote it."""
+    return decoded(str(report.file))
 
 
 def _max_gap_ns(first: ReportDigest, second: ReportDigest) -> int:
@@ -210,8 +210,7 @@ def _max_gap_ns(first: ReportDigest, second: ReportDigest) -> int:
 
 def _name_of_run(report: ReportDigest) -> str:
     """Return the name of a report without the rank at its end."""
-    source = files.source_of(Path(report.path))
-    return files.RANK_OF_NAME.sub("", source.stem)
+    return files.RANK_OF_NAME.sub("", report.file.source.stem)
 
 
 def _claims(
@@ -219,7 +218,7 @@ def _claims(
 ) -> Iterator[_Claim]:
     """Yield what must be the same in all reports of a run."""
     for argument, digest in enumerate(digests):
-        status = Path(digest.path).stat()
+        status = digest.file.path.stat()
         file_key = "file", status.st_dev, status.st_ino
         yield _Claim(digest, file_key, argument, _TWICE)
     for rank in ranks:
@@ -282,13 +281,13 @@ def _conflict(
 ) -> RankConflictError:
     """Return the error of two reports that cannot be of one run."""
     names = _names_of_two(first, second)
-    if first.path == second.path:
+    if first.file.path == second.file.path:
         return RankConflictError(names, what, fix="pass each report once")
     if what == _TWICE:
         fix = "pass each report once, or number them yourself with --rank-map"
         return RankConflictError(names, what, fix=fix)
     fix = "pass the reports of one run"
-    paths = [as_given(digest.path) for digest in digests]
+    paths = [str(digest.file) for digest in digests]
     runs = files.words_of_runs(paths, is_whole=True)
     paths_of_runs = itertools.chain.from_iterable(runs.values())
     has_ranks = any(files.RANK_OF_NAME.search(path.stem) for path in paths_of_runs)
@@ -527,8 +526,7 @@ def _problems_of_map(
             different.append((rank, number, captured))
     if different:
         rank, number, captured = different[0]
-        source = files.source_of(Path(rank.report.path))
-        name = decoded(source.name)
+        name = decoded(rank.report.file.source.name)
         n_more = len(different) - 1
         more = f" (and {n_more} more)" if n_more else ""
         yield problem("rank-map-differs", report=name, number=number, told=captured, more=more)
@@ -667,7 +665,7 @@ def _number_of_names(rank: _AnyRank) -> int | None:
     """
     if not rank.is_alone:
         return None
-    numbers = {stem_rank(part.report.path) for part in rank.parts}
+    numbers = {stem_rank(part.report.file.path) for part in rank.parts}
     return numbers.pop() if len(numbers) == 1 else None
 
 
@@ -890,7 +888,7 @@ def run_sizes(gathered: Gathered) -> list[int]:
     return sorted(sizes)
 
 
-def stem_rank(path: str) -> int | None:
+def stem_rank(path: str | Path) -> int | None:
     """Return the number at the end of a file's name, or None."""
     stem = Path(path).stem
     match = files.RANK_OF_NAME.search(stem)
@@ -977,8 +975,7 @@ def _check_below_world_size(ranks: Ranks, numbers: Sequence[int], sidecars: RunS
 
 def _names_of(part: _AnyRank) -> list[str]:
     pid = None if part.is_alone else part.process.pid
-    source = files.source_of(Path(part.report.path))
-    return _map_keys(source, pid)
+    return _map_keys(part.report.file.source, pid)
 
 
 def _first_names(parts: Sequence[Sequence[str]], rank_map: Mapping[str, int]) -> list[str]:
@@ -1018,7 +1015,7 @@ class ChosenRanks(Struct, frozen=True):
     """The reports that are read of a run of which some ranks were asked for."""
 
     asked: str
-    paths: tuple[Path, ...]
+    reports: tuple[ReportFile, ...]
     # of these reports
     ranks: frozenset[int]
     # of all reports of the run, read or not
@@ -1036,7 +1033,7 @@ class ChosenRanks(Struct, frozen=True):
 
 def choose_ranks(
     asked: str | int | Iterable[int],
-    paths: Sequence[Path],
+    reports: Sequence[ReportFile],
     rank_map: Mapping[Any, int] | str | None,
 ) -> ChosenRanks:
     """Choose the reports of some ranks, such as ``0-7,63``.
@@ -1049,9 +1046,9 @@ def choose_ranks(
     shown = _shown_option(asked, wanted)
     option = f"--ranks {shown}"
     full_map = parse_rank_map(rank_map)
-    ranks_of_reports = _ranks_of(paths, full_map)
+    ranks_of_reports = _ranks_of(reports, full_map)
     if ranks_of_reports is None:
-        raise _unknown_ranks(option, paths)
+        raise _unknown_ranks(option, reports)
     existing = frozenset(itertools.chain.from_iterable(ranks_of_reports))
     _check_all_exist(option, wanted, existing)
     is_chosen = [not wanted.isdisjoint(report_ranks) for report_ranks in ranks_of_reports]
@@ -1062,11 +1059,11 @@ def choose_ranks(
         what = f"leaves out {shown_ranks(left_out)}, but nsyspipe reads a report with all its ranks"
         fix = f"--ranks {shown_ranks(ranks)}, or leave out --ranks"
         raise OptionError(option, what, fix=fix)
-    chosen_paths = itertools.compress(paths, is_chosen)
+    chosen_reports = itertools.compress(reports, is_chosen)
     chosen_map = full_map and _entries_of(ranks, full_map)
     return ChosenRanks(
         asked=shown,
-        paths=tuple(chosen_paths),
+        reports=tuple(chosen_reports),
         ranks=ranks,
         ranks_of_all_reports=existing,
         rank_map=chosen_map,
@@ -1097,35 +1094,37 @@ def _shown_option(asked: str | int | Iterable[int], wanted: Iterable[int]) -> st
     return shown_ranks(wanted).replace(", ", ",")
 
 
-def _unknown_ranks(option: str, paths: Sequence[Path]) -> OptionError:
+def _unknown_ranks(option: str, reports: Sequence[ReportFile]) -> OptionError:
     """Return the error that nothing tells the ranks of reports."""
     what = (
         "cannot choose reports, because their ranks are unknown (no names like REPORT_0.sqlite, no "
         "recorded RANK)"
     )
-    if len(paths) <= 1:
+    if len(reports) <= 1:
         fix = "leave out --ranks, nsyspipe reads one report as a whole"
         return OptionError(option, what, fix=fix)
     entries: list[str] = []
-    for rank, path in enumerate(paths[:MAX_NAMED_RUNS]):
-        source = files.source_of(path)
-        entries.append(f"{source.name}={rank}")
-    if len(paths) > MAX_NAMED_RUNS:
+    for rank, report in enumerate(reports[:MAX_NAMED_RUNS]):
+        entries.append(f"{report.source.name}={rank}")
+    if len(reports) > MAX_NAMED_RUNS:
         entries.append("...")
     fix = f'--rank-map "{",".join(entries)}", or leave out --ranks'
     return OptionError(option, what, fix=fix)
 
 
-def _ranks_of(paths: Sequence[Path], rank_map: Mapping[str, int] | None) -> list[set[int]] | None:
+def _ranks_of(
+    reports: Sequence[ReportFile], rank_map: Mapping[str, int] | None
+) -> list[set[int]] | None:
     """Return the ranks of each report before it is read, None if nothing numbers all reports."""
-    sources = [files.source_of(path) for path in paths]
+    sources = [Path(str(report)) for report in reports]
     if rank_map is not None:
         ranks_of_name = grouped((_without_pid(key), rank) for key, rank in rank_map.items())
         return [_mapped_ranks(source, ranks_of_name) for source in sources]
-    numbers = _all_numbers([stem_rank(str(source)) for source in sources])
-    are_exports = all(path.suffix == files.EXPORT_SUFFIX for path in paths)
+    numbers = _all_numbers([stem_rank(source) for source in sources])
+    are_exports = all(report.path.suffix == files.EXPORT_SUFFIX for report in reports)
     if numbers is None and are_exports:
-        numbers = _captured_ranks([_facts_of(path) for path in paths])
+        facts = [_facts_of(report) for report in reports]
+        numbers = _captured_ranks(facts)
     if numbers is None:
         return None
     return [{rank} for rank in numbers]
@@ -1156,7 +1155,7 @@ def _captured_ranks(facts: Sequence[ReportFacts]) -> list[int] | None:
     return None
 
 
-def _facts_of(path: Path) -> ReportFacts:
+def _facts_of(path: AnyPath) -> ReportFacts:
     with open_report(path) as report:
         return read_facts(report)
 

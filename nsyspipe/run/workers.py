@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import IO, Any, ParamSpec, TypeVar, cast
 
 from nsyspipe.errors import InputError, NsyspipeError, shortage
+from nsyspipe.model.user_paths import ReportFile
 from nsyspipe.nsys.programs import SET_DEATH_SIGNAL, count_cores, import_path, prctl, set_up_process
 
 P = ParamSpec("P")
@@ -308,15 +309,6 @@ class SerialExecutor(Executor):
         return future
 
 
-def place_for(running: Executor, path: str | Path) -> str:
-    """Return the path by which those who run the calls find a report.
-
-    Workers of a cluster may have another current directory, so that they get the whole path.
-    """
-    is_same_directory = isinstance(running, SerialExecutor | ThreadPoolExecutor)
-    return str(path if is_same_directory else Path(path).absolute())
-
-
 @contextlib.contextmanager
 def telling_shortage() -> Iterator[None]:
     """Turn the death of a worker, and any shortage of the machine, into an `InputError`."""
@@ -349,7 +341,7 @@ def jobs_for(
 
 @contextlib.contextmanager
 def executor_for(
-    paths: Sequence[Path], requested: int | None, *, scheduler: str | None = None
+    files: Sequence[ReportFile], requested: int | None, *, scheduler: str | None = None
 ) -> Iterator[Executor]:
     """Yield an executor for the work on some reports.
 
@@ -361,7 +353,8 @@ def executor_for(
 
         workers: Workers | Cluster = Cluster(scheduler)
     else:
-        n_jobs = jobs_for([size_of(path) for path in paths], requested)
+        sizes = [size_of(file) for file in files]
+        n_jobs = jobs_for(sizes, requested)
         # A frozen or embedded program has no Python that can be started again.
         can_start_python = sys.executable and not getattr(sys, "frozen", False)
         if n_jobs == 1 or not can_start_python:
@@ -377,10 +370,10 @@ def executor_for(
         workers.shutdown(cancel_futures=True)
 
 
-def size_of(path: Path) -> int:
+def size_of(file: ReportFile) -> int:
     """Return the bytes of a report, 0 if it cannot be read. Whoever reads it raises the error."""
     try:
-        return path.stat().st_size
+        return file.path.stat().st_size
     except (OSError, ValueError):
         return 0
 

@@ -42,6 +42,7 @@ from typing import BinaryIO, NamedTuple, Self
 
 from nsyspipe.errors import DatasetError, OptionError
 from nsyspipe.model.names import RUN_DIRECTORY
+from nsyspipe.model.user_paths import AnyPath
 
 FILE = "a file"
 DIRECTORY = "a directory"
@@ -98,10 +99,10 @@ class Directory(contextlib.AbstractContextManager["Directory"]):
     path: Path
 
     @classmethod
-    def at(cls, path: Path) -> Self:
+    def at(cls, path: AnyPath) -> Self:
         """Open a directory that the user named. Links in its path are followed."""
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        return cls(fd, path)
+        return cls(fd, Path(str(path)))
 
     def __exit__(self, *_: object) -> None:
         os.close(self.fd)

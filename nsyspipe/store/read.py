@@ -26,6 +26,7 @@ from nsyspipe.model.typed_tables import (
     StepsColumn,
     StepsTable,
 )
+from nsyspipe.model.user_paths import AnyPath
 from nsyspipe.store import layout
 from nsyspipe.store.layout import Directory, NotPlainError
 from nsyspipe.store.parquet_size import as_plain_text, check_rows, check_size
@@ -67,7 +68,7 @@ _TABLES_WITH_UNIQUE_KEYS = (
 class RunFiles(Struct, frozen=True):
     """The files of one save of a run, as they were at one moment."""
 
-    store: Path
+    store: AnyPath
     run_id: str
     # The digests of all files of the save except `runs`. None if the run does not name them.
     listed: Mapping[str, str] | None
@@ -85,7 +86,7 @@ class RunFiles(Struct, frozen=True):
         version, or has values that no run has.
         """
         file = layout.file_name(name, rank)
-        path = self.store / layout.published(file, self.run_id)
+        path = path_in_store(self.store, file, self.run_id)
         table = self.runs if name == "runs" else None
         if table is None:
             content = self.contents.get(file) or self._read_now(file)
@@ -109,7 +110,7 @@ class RunFiles(Struct, frozen=True):
 
     def _read_now(self, file: str) -> pa.Buffer:
         """Read a file that was not read before. A file of another save is an error."""
-        path = self.store / layout.published(file, self.run_id)
+        path = path_in_store(self.store, file, self.run_id)
         listed = self.listed
         if listed is not None and file not in listed:
             raise DatasetError(str(path), "is missing from the saved run", fix=AGAIN)
@@ -125,7 +126,12 @@ class RunFiles(Struct, frozen=True):
         raise DatasetError(str(path), problem, fix=AGAIN)
 
 
-def read_run_files(store: Path, run_id: str) -> RunFiles:
+def path_in_store(store: AnyPath, name: str, run_id: str) -> Path:
+    """Return the path of a file of a run for messages, with the store as the user wrote it."""
+    return Path(str(store)) / layout.published(name, run_id)
+
+
+def read_run_files(store: AnyPath, run_id: str) -> RunFiles:
     """Read the files of a run that are small, at one moment between two saves.
 
     Nothing raises here: `RunFiles.table` raises the error of a file when its table is asked for.
@@ -133,7 +139,7 @@ def read_run_files(store: Path, run_id: str) -> RunFiles:
     skipped = (*_NOT_READ_AT_ONCE, RUNS.name)
     files = [layout.file_name(name) for name in DATASET if name not in skipped]
     runs = _content_or_none(store, run_id, layout.RUNS_FILE)
-    path_of_runs = store / layout.published(layout.RUNS_FILE, run_id)
+    path_of_runs = path_in_store(store, layout.RUNS_FILE, run_id)
     for _ in range(_MAX_ATTEMPTS):
         row = None
         if runs is not None:
@@ -153,7 +159,7 @@ def read_run_files(store: Path, run_id: str) -> RunFiles:
 
 
 def _read_contents(
-    store: Path, run_id: str, files: Sequence[str], listed: Mapping[str, str] | None
+    store: AnyPath, run_id: str, files: Sequence[str], listed: Mapping[str, str] | None
 ) -> dict[str, pa.Buffer]:
     """Return the bytes of each file that can be read and, if digests are listed, has its digest."""
     contents = {}
@@ -211,7 +217,7 @@ def _listed_digests(runs: RunsTable | None) -> dict[str, str] | None:
     return None
 
 
-def content_of(store: Path, run_id: str, name: str) -> pa.Buffer:
+def content_of(store: AnyPath, run_id: str, name: str) -> pa.Buffer:
     """Return the bytes of a file of a run; a `DatasetError` if it cannot be read.
 
     `check_size` has checked them, except those of ``runs``, which `table_of` checks.
@@ -225,7 +231,7 @@ def content_of(store: Path, run_id: str, name: str) -> pa.Buffer:
         problem = "is missing from the saved run"
     except (OSError, ValueError, pa.ArrowException, MemoryError) as error:
         problem = f"cannot be read ({_in_one_line(error)})"
-    path = store / layout.published(name, run_id)
+    path = path_in_store(store, name, run_id)
     raise DatasetError(str(path), problem, fix=AGAIN)
 
 
@@ -235,7 +241,7 @@ def _in_one_line(error: Exception) -> str:
     return " ".join(words)
 
 
-def _content_or_none(store: Path, run_id: str, name: str) -> pa.Buffer | None:
+def _content_or_none(store: AnyPath, run_id: str, name: str) -> pa.Buffer | None:
     with contextlib.suppress(DatasetError):
         return content_of(store, run_id, name)
     return None

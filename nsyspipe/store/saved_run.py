@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from nsyspipe.analysis.links import LinkVerdict, SlowestLink
 from nsyspipe.analysis.operations import overlapping_rows
 from nsyspipe.analysis.steps import check_steps
-from nsyspipe.errors import DatasetError, require, whole_path
+from nsyspipe.errors import DatasetError, require
 from nsyspipe.findings.judge import rule_names
 from nsyspipe.model import schema
 from nsyspipe.model.captured import RunCapture
@@ -31,6 +31,7 @@ from nsyspipe.model.table import conform
 from nsyspipe.model.typed_tables import (
     EventsTable,
 )
+from nsyspipe.model.user_paths import UserPath
 from nsyspipe.nsys.command_words import (
     BETWEEN_VALUES,
     TRACED,
@@ -44,7 +45,7 @@ from nsyspipe.nsys.command_words import (
 )
 from nsyspipe.run.run import AskedRanks, AskedSteps, Run, RunHeader, steps_source
 from nsyspipe.store.choice import find_saved
-from nsyspipe.store.layout import file_name, published
+from nsyspipe.store.layout import file_name
 from nsyspipe.store.read import (
     AGAIN,
     LARGEST,
@@ -52,6 +53,7 @@ from nsyspipe.store.read import (
     check_ranks,
     check_steps_known,
     parsed_object,
+    path_in_store,
     read_run_files,
 )
 
@@ -72,7 +74,7 @@ class SavedRun(Run):
     which are read when they are asked for.
     """
 
-    store: Path
+    store: UserPath
     run_id: str
     # A label that replaces the saved one.
     given_label: str | None = None
@@ -103,7 +105,7 @@ class SavedRun(Run):
         return read_run_files(self.store, self.run_id)
 
     def _path(self, name: str, rank: int | None = None) -> Path:
-        return self.store / published(file_name(name, rank), self.run_id)
+        return path_in_store(self.store, file_name(name, rank), self.run_id)
 
     @cached_property
     def _row(self) -> dict[str, Any]:
@@ -119,7 +121,7 @@ class SavedRun(Run):
 
     @property
     def inputs(self) -> tuple[Path, ...]:
-        return (self.store,)
+        return (self.store.path,)
 
     @cached_property
     def header(self) -> RunHeader:
@@ -220,7 +222,7 @@ def _is_in_steps(table: pa.Table, steps: tuple[int, int]) -> pa.ChunkedArray:
 def open_saved(path: Path, run_id: str | None = None, label: str | None = None) -> SavedRun:
     """Open the run of a store that `choice.find_saved` finds. A `label` replaces the saved one."""
     store, saved_id = find_saved(path, run_id, label)
-    return SavedRun(whole_path(store), saved_id, label)
+    return SavedRun(UserPath.of(store), saved_id, label)
 
 
 # --- what no column of a run contains, as JSON in its row ---

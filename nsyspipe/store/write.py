@@ -22,6 +22,7 @@ from nsyspipe.model.problems import SkippedCheck
 from nsyspipe.model.schema import DATASET, EVENT_TABLES, METRICS, RUN_TABLES, RUNS
 from nsyspipe.model.table import FLOAT, INT, SCHEMA_VERSION, TEXT, TableSchema
 from nsyspipe.model.typed_tables import RanksColumn
+from nsyspipe.model.user_paths import UserPath
 from nsyspipe.nsys.find_reports import EXPORT_SUFFIX, RAW_SUFFIXES, has_reports, reports_near
 from nsyspipe.run.host_lines import without_paths
 from nsyspipe.run.run import Run
@@ -261,7 +262,7 @@ def _loss_error(store: Path, run_id: str, files: Collection[str], *, has_run: bo
 
 def _digests_if_same_run(run: Run, store: Path, names: set[str]) -> dict[str, str] | None:
     """Return the digests of files of a saved run; None if it differs from `run`."""
-    saved = SavedRun(store, run.header.run_id)
+    saved = SavedRun(UserPath.of(store), run.header.run_id)
     # A saved run that cannot be read may differ.
     with contextlib.suppress(DatasetError):
         if saved.step_family != run.step_family:

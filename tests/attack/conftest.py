@@ -8,6 +8,6 @@ def attempts(record_property):
     return lambda number: record_property("attempts", number)
 
 
-@pytest.fixture
-def _digested_once():
+def pytest_itemcollected(item):
     """Each attack reads its reports anew."""
+    item.add_marker(pytest.mark.reads_anew)

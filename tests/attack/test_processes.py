@@ -4,7 +4,6 @@ import contextlib
 import functools
 import os
 import re
-import resource
 import shutil
 import signal
 import sqlite3
@@ -22,9 +21,10 @@ import nsyspipe
 from nsyspipe.errors import DamagedReportError, InputError, shortage
 from nsyspipe.reader import report
 from nsyspipe.run.workers import Workers, telling_shortage
-from tests.build.programs import is_running, listening, within
+from tests.build.programs import is_running, within
 from tests.build.trace import KERNEL, RUNTIME, steady_rank
 from tests.cli.tools import assert_refused, environment, program
+from tests.forked import CLI
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
 # Generous: the machine may be busy. Nothing waits that long where all is well.
@@ -82,21 +82,16 @@ def reading(pid, folder):
     return found
 
 
-def popen(*words, **more):
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen(program("analyze", *words), env=environment(), **pipes, **more)
-
-
-def started(folder, out, jobs=2):
-    more = {"start_new_session": True, "preexec_fn": listening}  # pytest forks from its main thread
-    process = popen(folder, "-j", jobs, "--json", out / "run.json", **more)
+def started(forks, folder, out, jobs=2):
+    words = ("analyze", folder, "-j", jobs, "--json", out / "run.json")
+    process = forks.start(*words, env=environment(), new_session=True)
     eventually(lambda: reading(process.pid, folder) or process.poll() is not None, "it reads")
     assert process.poll() is None
     return process, workers_of(process.pid)
 
 
-def starting(folder, _):
-    process = popen(folder, "-j", 2)
+def starting(forks, folder, _):
+    process = forks.start("analyze", folder, "-j", 2, env=environment())
     return process, eventually(lambda: workers_of(process.pid), "workers")
 
 
@@ -124,8 +119,10 @@ def gone(workers):
         (signal.SIGINT, True, 2),
     ],
 )
-def test_who_asks_it_to_end_is_obeyed_and_nothing_is_left(large, tmp_path, number, everybody, jobs):
-    process, workers = started(large, tmp_path, jobs)
+def test_who_asks_it_to_end_is_obeyed_and_nothing_is_left(
+    forks, large, tmp_path, number, everybody, jobs
+):
+    process, workers = started(forks, large, tmp_path, jobs)
     assert len(workers) == (2 if jobs == 2 else 0)
     (os.killpg if everybody else os.kill)(process.pid, number)
     out, errors = process.communicate(timeout=DEADLINE_S)
@@ -157,8 +154,8 @@ def test_a_signal_that_is_ignored_stays_ignored(steady, tmp_path):
 @needs_proc
 @pytest.mark.slow
 @pytest.mark.parametrize("begin", [started, starting])
-def test_workers_end_when_their_parent_is_killed(large, tmp_path, begin):
-    process, workers = begin(large, tmp_path)
+def test_workers_end_when_their_parent_is_killed(forks, large, tmp_path, begin):
+    process, workers = begin(forks, large, tmp_path)
     process.kill()
     process.communicate()
     gone(workers)
@@ -213,8 +210,8 @@ def command(pid):
 @needs_proc
 @pytest.mark.slow
 @pytest.mark.parametrize("begin", [started, starting])
-def test_a_worker_that_is_killed_is_one_clear_error(large, tmp_path, begin):
-    process, workers = begin(large, tmp_path)
+def test_a_worker_that_is_killed_is_one_clear_error(forks, large, tmp_path, begin):
+    process, workers = begin(forks, large, tmp_path)
     os.kill(workers[0], signal.SIGKILL)
     errors = errors_of(process)
     assert " SIGKILL" in errors
@@ -276,34 +273,57 @@ def test_a_pool_of_the_caller_that_is_broken_already_is_told_too(steady):
             nsyspipe.load(steady, executor=pool).steps()
 
 
-def under(limit, number, folder, *words):
-    return subprocess.run(
-        program("analyze", folder, *words),
-        env=environment(OPENBLAS_NUM_THREADS="1"),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=10 * DEADLINE_S,
-        preexec_fn=lambda: resource.setrlimit(limit, (number, number)),
-    )
+# Before the program runs: the limit below which it refuses to begin leaves room for any small
+# report, so that most of it is taken.
+WITH_LITTLE_MEMORY = """
+import mmap, resource
+from nsyspipe.cli.options import MIN_ADDRESS_SPACE_BYTES as limit
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+taken = mmap.mmap(-1, limit - used - 30 * 2**20)
+"""
+# A worker has all of its own limit. It is below the one that the program insists on.
+WITH_LITTLE_MEMORY_FOR_WORKERS = """
+import resource, nsyspipe.cli.options
+nsyspipe.cli.options.MIN_ADDRESS_SPACE_BYTES = 0
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + 30 * 2**20,) * 2)
+"""
+WITH_FEW_FILES = """
+import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, ({0}, {0}))
+"""
 
 
+@needs_proc
 @pytest.mark.slow
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_too_little_memory_is_said_in_words(large, jobs):
+@pytest.mark.parametrize(
+    ("jobs", "limit"),
+    [(1, WITH_LITTLE_MEMORY), (2, WITH_LITTLE_MEMORY_FOR_WORKERS)],
+    ids=["alone", "workers"],
+)
+def test_too_little_memory_is_said_in_words(forks, large, jobs, limit):
     """Where a library ends the process for want of memory, nobody can say a word: those limits are not here."""
-    done = under(resource.RLIMIT_AS, 600 * MIB, large, "-j", jobs)
-    if done.returncode > 0:
-        # A library in a worker may have had its own word.
-        done.stderr = done.stderr[done.stderr.index("error: ") :]
-        assert " memory" in assert_refused(done)
+    words = ("analyze", large, "-j", jobs)
+    done = forks.run(*words, script=limit + CLI, env=environment(), timeout=DEADLINE_S)
+    # A library in a worker may have had its own word.
+    done.stderr = done.stderr[done.stderr.index("error: ") :]
+    assert " memory" in assert_refused(done)
 
 
 @pytest.mark.slow
-def test_too_few_file_descriptors_are_said_in_words(steady, attempts):
+def test_too_few_file_descriptors_are_said_in_words(forks, steady, attempts):
     numbers = (6, 10, 18)
     attempts(len(numbers))
-    answers = [under(resource.RLIMIT_NOFILE, number, steady, "-j", 2) for number in numbers]
+    answers = [
+        forks.run(
+            *("analyze", steady, "-j", 2),
+            script=WITH_FEW_FILES.format(number) + CLI,
+            env=environment(),
+            timeout=DEADLINE_S,
+        )
+        for number in numbers
+    ]
     assert {done.returncode for done in answers} == {0, 2}
     for done in (one for one in answers if one.returncode):
         assert_refused(done)
@@ -363,10 +383,10 @@ def test_a_report_that_is_deleted_meanwhile_is_said_to_be(
 
 @needs_proc
 @pytest.mark.slow
-def test_reports_that_are_deleted_while_workers_read_are_said_to_be(large, tmp_path):
+def test_reports_that_are_deleted_while_workers_read_are_said_to_be(forks, large, tmp_path):
     folder = tmp_path / "reports"
     shutil.copytree(large, folder)
-    process, _ = started(folder, tmp_path)
+    process, _ = started(forks, folder, tmp_path)
     for path in folder.iterdir():
         path.unlink()
     errors = errors_of(process)

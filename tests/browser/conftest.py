@@ -5,16 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.browser.chromium import DESKTOP, Opened, chromium_path, watch
+from tests.browser.chromium import Tabs, chromium_path
 from tests.browser.pages import page_of
+from tests.conftest import filled_once
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
-    here = Path(__file__).parent
-    for item in items:
-        if here in Path(item.fspath).parents:
-            item.add_marker(pytest.mark.browser)
+def pytest_itemcollected(item):
+    item.add_marker(pytest.mark.browser)
 
 
 @pytest.fixture(scope="session")
@@ -28,41 +25,64 @@ def browser():
         browser.close()
 
 
-def _opening(browser):
-    """Yield a function that opens a page; what it complained about fails the test when it ends."""
-    contexts, pages = [], []
+@pytest.fixture(scope="session")
+def tabs(browser):
+    return Tabs(browser, run_scripts=True)
 
-    def opened(path, *, size=DESKTOP, dark=False, **options):
-        width, height = size
-        scheme = "dark" if dark else "light"
-        context = browser.new_context(
-            viewport={"width": width, "height": height}, color_scheme=scheme, **options
-        )
-        contexts.append(context)
-        found = watch(Opened(context.new_page(), path))
-        pages.append(found)
-        found.page.goto(path.as_uri())
-        if options.get("java_script_enabled", True):
-            found.page.wait_for_selector("html[data-ready=true]", state="attached", timeout=20_000)
-        return found
+
+@pytest.fixture(scope="session")
+def tabs_without_scripts(browser):
+    return Tabs(browser, run_scripts=False)
+
+
+def _opening(tabs, session):
+    """Yield a function that opens a page; what it complained about fails the test when it ends."""
+    taken, pages = [], []
+
+    def opened(path, **wishes):
+        tab = tabs.take()
+        taken.append(tab)
+        shown = tab.show(path, **wishes)
+        pages.append(shown)
+        if tabs.run_scripts:
+            shown.page.wait_for_selector("html[data-ready=true]", state="attached", timeout=20_000)
+        return shown
 
     yield opened
     complaints = [line for page in pages for line in page.complaints]
     asked = [url for page in pages for url in page.requests if url != page.path.as_uri()]
-    for context in contexts:
-        context.close()
+    # A test that failed may have left a key or a button of the mouse pressed.
+    is_sound = not session.testsfailed
+    for tab in taken:
+        if is_sound:
+            tabs.give_back(tab)
+        else:
+            tab.close()
     assert not complaints
     assert not asked
 
 
 @pytest.fixture
-def open_page(browser):
-    yield from _opening(browser)
+def open_page(tabs, request):
+    yield from _opening(tabs, request.session)
+
+
+@pytest.fixture
+def open_without_scripts(tabs_without_scripts, request):
+    yield from _opening(tabs_without_scripts, request.session)
 
 
 @pytest.fixture(scope="module")
-def keep_page(browser):  # for all tests of a file, which leave it as they found it
-    yield from _opening(browser)
+def keep_page(tabs, request):  # for all tests of a file, which leave it as they found it
+    yield from _opening(tabs, request.session)
+
+
+@pytest.fixture
+def blank_page(tabs):
+    """Return an empty page, for what is no file."""
+    tab = tabs.take()
+    yield tab.page
+    tabs.give_back(tab)
 
 
 @pytest.fixture
@@ -76,30 +96,17 @@ def screenshot():  # under NSYSPIPE_SCREENSHOTS, if that is set: it is for peopl
     return keep
 
 
-@pytest.fixture
-def check_accessible():
-    from axe_playwright_python.sync_playwright import Axe  # noqa: PLC0415 - likewise
-
-    def check(page):
-        found = Axe().run(page).response["violations"]
-        assert not found, [
-            (one["id"], [node["html"][:200] for node in one["nodes"][:4]]) for one in found
-        ]
-
-    return check
-
-
 @pytest.fixture(scope="session")
 def written(tmp_path_factory, real):
-    folder = tmp_path_factory.mktemp("pages")
+    """Return a function that gives the path of a page by its name; one process of a test run writes it."""
 
     def path_of(name):
-        path = folder / f"{name}.html"
-        if not path.exists():
-            (folder / f"{name}.d").mkdir()
-            path.write_text(
-                page_of(name, folder / f"{name}.d", real), encoding="utf-8", errors="replace"
-            )
-        return path
+        def write(folder):
+            inputs = folder / "inputs"
+            inputs.mkdir()
+            text = page_of(name, inputs, real)
+            (folder / f"{name}.html").write_text(text, encoding="utf-8", errors="replace")
+
+        return filled_once(tmp_path_factory, f"page-{name}", write) / f"{name}.html"
 
     return path_of

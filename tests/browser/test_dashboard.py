@@ -255,7 +255,7 @@ def test_500_runs_load_and_can_be_cut_to_the_newest(written, open_page, screensh
 
 
 def test_on_paper_there_are_no_controls_and_the_table_fits(written, open_page, screenshot):
-    opened = open_page(written("jobs"), size=(720, 1000), dark=True)
+    opened = open_page(written("jobs"), size=(720, 1000), is_dark=True)
     page = opened.page
     page.emulate_media(media="print")
     opened.wait("document.documentElement.dataset.theme === 'light'")

@@ -7,6 +7,7 @@ import pytest
 from nsyspipe import compare, diff, load, whatif
 from nsyspipe.comparison.side import Side
 from nsyspipe.report.html.page import run_id_of_page
+from tests.browser.accessible import find_violations
 from tests.browser.chromium import DESKTOP, PHONE
 from tests.browser.pages import MS, STORES
 from tests.build.hostile import HOSTILE, HOSTILE_KERNELS
@@ -70,7 +71,7 @@ OPEN = "(all, open) => all.forEach(one => { one.open = open; })"
 
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_loads_alone_draws_every_chart_fits_and_is_accessible(
-    name, written, open_page, check_accessible, screenshot
+    name, written, open_page, screenshot
 ):
     # Requests, console and policy are checked when `open_page` ends. A phone is light, a desktop
     # dark.
@@ -103,7 +104,7 @@ def test_a_page_loads_alone_draws_every_chart_fits_and_is_accessible(
             page.locator("#series button").first.click()
         elif name != "one-rank":  # definitions are long, and the same on every page
             page.locator("details.definition").evaluate_all(OPEN, arg=False)
-        check_accessible(page)
+        assert find_violations(page) == [], size
 
 
 # What the heading of a page has to name, and what is on the first screen besides.
@@ -153,8 +154,10 @@ def test_the_verdict_and_where_it_comes_from_are_on_the_first_screen(
         ("jobs", (), "14 runs in jobs"),
     ],
 )
-def test_without_scripts_the_words_and_tables_are_there(name, charts, says, written, open_page):
-    page = open_page(written(name), java_script_enabled=False).page
+def test_without_scripts_the_words_and_tables_are_there(
+    name, charts, says, written, open_without_scripts
+):
+    page = open_without_scripts(written(name)).page
     said = page.locator("body").inner_text().replace("\xa0", " ")
     assert "Charts need JavaScript" in said
     assert says in said
@@ -217,21 +220,21 @@ def test_a_table_that_is_wider_than_a_phone_fades_until_its_end(written, open_pa
         ("", True),
     ],
 )
-def test_a_notebook_s_card_is_as_dark_as_its_notebook(said, is_dark, browser, steady_run):
+def test_a_notebook_s_card_is_as_dark_as_its_notebook(said, is_dark, blank_page, steady_run):
     # Against what the browser prefers, which is followed where the notebook says nothing and the
     # page it is in does.
-    page = browser.new_page(color_scheme="light" if said and is_dark else "dark")
+    blank_page.emulate_media(color_scheme="light" if said and is_dark else "dark")
     meta = "" if said else '<meta name="color-scheme" content="light dark">'
-    page.set_content(f"<!doctype html>{meta}<body {said}>{steady_run._repr_html_()}")
-    ground = page.locator(".nsyspipe").evaluate("one => getComputedStyle(one).backgroundColor")
-    page.close()
+    blank_page.set_content(f"<!doctype html>{meta}<body {said}>{steady_run._repr_html_()}")
+    card = blank_page.locator(".nsyspipe")
+    ground = card.evaluate("one => getComputedStyle(one).backgroundColor")
     assert ground == ("rgb(15, 18, 23)" if is_dark else "rgb(255, 255, 255)")
 
 
-def test_a_notebook_s_own_rules_do_not_reach_into_a_card(browser):
+def test_a_notebook_s_own_rules_do_not_reach_into_a_card(blank_page):
     run = load(SAMPLES.glob("ddp-4gpu-before_[01].sqlite"), jobs=1, skip_first=7)
     label = "a-rather-long-label_of_a-run"
-    page = browser.new_page()
+    page = blank_page
     for answer in (
         run,
         diff(Side(label, (run,)), run),
@@ -260,11 +263,10 @@ def test_a_notebook_s_own_rules_do_not_reach_into_a_card(browser):
             assert all(
                 one["x"] + one["width"] <= width for one in (at.bounding_box() for at in name.all())
             ), width
-    page.close()
 
 
 def test_the_paper_of_a_difference_is_light_and_a_few_sheets(written, open_page, screenshot):
-    opened = open_page(written("straggler"), dark=True)
+    opened = open_page(written("straggler"), is_dark=True)
     page = opened.page
     assert 2 <= len(re.findall(rb"/Type\s*/Page\b", page.pdf(format="A4"))) <= 8
     page.emulate_media(media="print", color_scheme="dark")
@@ -367,7 +369,7 @@ def test_the_picture_of_the_readme(open_page, screenshot, scheme):
     """``NSYSPIPE_SCREENSHOTS=docs/images pytest -m browser -k picture_of -n 0`` takes it anew."""
     dark = scheme == "dark"
     opened = open_page(
-        SAMPLES / "ddp-4gpu-before.html", size=(1280, 780), dark=dark, reduced_motion="reduce"
+        SAMPLES / "ddp-4gpu-before.html", size=(1280, 780), is_dark=dark, reduced_motion="reduce"
     )
     opened.draw()
     opened.page.wait_for_timeout(1000)  # until what moves stands still
@@ -454,7 +456,7 @@ def test_pointing_at_a_bar_says_whose_it_is(kept):
 
 def test_a_scoreboard_shows_parts_and_intervals_in_the_theme(written, open_page):
     tops = "chart.getOption().grid.map(one => one.top)"
-    opened = open_page(written("board"), dark=True)
+    opened = open_page(written("board"), is_dark=True)
     wide = opened.chart(tops, BOARD)
     x, y = opened.chart(
         "chart.convertToPixel({gridIndex: 0}, [20e6, 1])", BOARD

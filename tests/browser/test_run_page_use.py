@@ -438,7 +438,7 @@ def test_the_bar_marks_the_section_that_is_read(straggler):
 
 
 def test_paper_is_light_complete_and_without_furniture(written, open_page, screenshot):
-    opened = open_page(written("ddp-2gpu-straggler"), dark=True)
+    opened = open_page(written("ddp-2gpu-straggler"), is_dark=True)
     page = opened.page
     page.emulate_media(media="print", color_scheme="dark")
     opened.wait("nsyspipe.charts.size >= 4")

@@ -1,4 +1,4 @@
-"""A stand-in for torch, as it is laid out, that notes what is asked of it."""
+"""Stand-ins for torch, its optimizers and nvtx, as they are laid out, that note what is asked of them."""
 
 TORCH = """
 from types import SimpleNamespace as Part
@@ -23,4 +23,28 @@ cuda = Part(
 )
 distributed = Part(is_available=lambda: True, is_initialized=lambda: True, get_backend=lambda: "nccl",
                    barrier=lambda device_ids: calls.append(f"barrier {device_ids}"))
+"""
+# With optimizers that call their hooks as torch's do.
+TORCH_WITH_OPTIMIZERS = f"{TORCH}from torch import optim\n"
+OPTIMIZER = """
+hooks = []
+register_optimizer_step_post_hook = hooks.append
+class Parameter:
+    # As to compare tensors, which takes time, and is refused by some.
+    def __eq__(self, other): raise AssertionError("compared")
+    __hash__ = object.__hash__
+class Optimizer:
+    def __init__(self, *groups):
+        self.param_groups = [{"params": list(group)} for group in groups]
+    def step(self):
+        for hook in hooks: hook(self, (), {})
+"""
+NVTX = """
+calls = []
+def start_range(text):
+    calls.append(text)
+    return text
+def end_range(text): calls.append(f"end {text}")
+def push_range(text): calls.append(text)
+def pop_range(): calls.append("end")
 """

@@ -12,24 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.build.programs import put
-from tests.capture import stand_in
+from tests.capture.stand_in import OPTIMIZER, TORCH_WITH_OPTIMIZERS as TORCH
 
 ATTACH = Path(__file__).parents[2] / "launchers" / "attach"
 # with optimizers that call their hooks as torch's do
-TORCH = f"{stand_in.TORCH}from torch import optim\n"
-OPTIMIZER = """
-hooks = []
-register_optimizer_step_post_hook = hooks.append
-class Parameter:
-    # As to compare tensors, which takes time, and is refused by some.
-    def __eq__(self, other): raise AssertionError("compared")
-    __hash__ = object.__hash__
-class Optimizer:
-    def __init__(self, *groups):
-        self.param_groups = [{"params": list(group)} for group in groups]
-    def step(self):
-        for hook in hooks: hook(self, (), {})
-"""
 A, B = (
     "a, b = Parameter(), Parameter()",
     "import torch\nfrom torch.optim.optimizer import Optimizer, Parameter\n",

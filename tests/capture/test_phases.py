@@ -3,6 +3,7 @@
 import copy
 import gc
 import importlib
+import importlib.util
 import warnings
 from types import SimpleNamespace
 from typing import Any
@@ -14,10 +15,18 @@ from nsyspipe.capture.attach import ATTACH_STEPS, attach
 from nsyspipe.capture.flop_count import COUNT_FLOPS
 from nsyspipe.capture.phases import NO_PHASES
 from nsyspipe.capture.status import facts
+from tests.late_module import LateModule
 
-torch: Any = pytest.importorskip("torch")
+torch: Any = LateModule("torch")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("with_torch")]
+
 BATCH, N_IN, N_OUT = 4, 8, 16
 ALL_PHASES = ["data", "forward", "backward", "optimizer"]
+
+
+@pytest.fixture(scope="module")
+def with_torch():
+    pytest.importorskip("torch")
 
 
 class Recorder:
@@ -236,7 +245,9 @@ class FailingOnce:
             raise KeyError("of the program")
 
 
-class FailingSamples(torch.utils.data.Dataset):  # type: ignore[misc]
+class FailingSamples:
+    """A data set."""
+
     def __init__(self, fail):
         self.fail = fail
 
@@ -325,15 +336,18 @@ def test_losses_and_weights_are_the_same_bits(attached, variables):
     assert all(torch.equal(before, after) for before, after in pairs)
 
 
-class Own(torch.nn.Module):  # type: ignore[misc]
-    """A module of the program. Those of torch are not compiled in place alone."""
+def own_module():
+    """Return a module of the program. Those of torch are not compiled in place alone."""
 
-    def __init__(self):
-        super().__init__()
-        self.layer = a_model()
+    class Own(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self):
+            super().__init__()
+            self.layer = a_model()
 
-    def forward(self, batch):
-        return self.layer(batch) + 1
+        def forward(self, batch):
+            return self.layer(batch) + 1
+
+    return Own()
 
 
 class Graphs:
@@ -367,7 +381,7 @@ def test_a_compiled_model_is_not_compiled_again_and_has_its_forward(attached, gr
 
 def test_parts_that_are_compiled_in_place_stay_in_one_graph(attached, graphs):
     recorder = attached()
-    model = torch.nn.Sequential(Own(), torch.nn.Linear(1, 1))
+    model = torch.nn.Sequential(own_module(), torch.nn.Linear(1, 1))
     model[0].compile(backend=graphs, fullgraph=True)
     train(model)
     assert graphs.n == 1
@@ -376,7 +390,7 @@ def test_parts_that_are_compiled_in_place_stay_in_one_graph(attached, graphs):
 
 def test_a_model_that_is_compiled_in_place_has_no_forward(attached, graphs):
     recorder = attached()
-    model = Own()
+    model = own_module()
     model.compile(backend=graphs, fullgraph=True)
     train(model)
     assert graphs.n == 1

@@ -1,8 +1,10 @@
 """The callbacks of Hugging Face's Trainer and Lightning's, and a loop of accelerate, each by the real package on the CPU.
 
-What is asked of nvtx is noted by a stand-in, and told with what the program trained.
+What is asked of nvtx is noted by a stand-in, and told with what the program trained. One process
+imports the packages, which takes longer than all else here, and goes on as each of the programs.
 """
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -12,19 +14,17 @@ from pathlib import Path
 import pytest
 
 from tests.build.programs import put
+from tests.capture.stand_in import NVTX
 
-pytestmark = pytest.mark.recipes
+pytestmark = [
+    pytest.mark.recipes,
+    pytest.mark.skipif(
+        not all(map(importlib.util.find_spec, ("accelerate", "lightning", "transformers"))),
+        reason="not installed: dependency group recipes",
+    ),
+]
 
 REPOSITORY = Path(__file__).parents[2]
-NVTX = """
-calls = []
-def start_range(text):
-    calls.append(text)
-    return text
-def end_range(text): calls.append(f"end {text}")
-def push_range(text): calls.append(text)
-def pop_range(): calls.append("end")
-"""
 TRAINER = """
 import torch
 from transformers import Trainer, TrainerCallback, TrainingArguments
@@ -87,76 +87,6 @@ class Module(Module):
 """
 
 
-def asked(tmp_path, program, **parts):
-    pytest.importorskip("transformers")
-    pytest.importorskip("lightning")
-    put(tmp_path, "site/nvtx.py", NVTX)
-    for name, text in parts.items():
-        program = program.replace(name, str(text))
-    program = f"import json, nvtx\n{program}\nprint(json.dumps(nvtx.calls))"
-    places = {
-        "PYTHONPATH": f"{tmp_path}/site:{REPOSITORY}",
-        "CUDA_VISIBLE_DEVICES": "",
-        "HF_HUB_OFFLINE": "1",
-    }
-    options = {"env": os.environ | places, "cwd": tmp_path, "capture_output": True, "text": True}
-    done = subprocess.run([sys.executable, "-c", program], **options, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-def test_a_step_of_the_trainer_is_its_optimizers_whatever_it_accumulates(tmp_path):
-    words = "warmup=1, steps=2"
-    forward = ["forward", "end forward"]
-    optimizer = ["optimizer", "stepped", "end optimizer"]
-    steps = [[f"step {n}", *2 * forward, *optimizer, f"end step {n}"] for n in range(4)]
-    captured = ["nsyspipe.capture", *steps[1], *steps[2], "end nsyspipe.capture"]
-    assert asked(tmp_path, TRAINER, GROUP=2, MAX=4, WORDS=words) == [
-        *steps[0],
-        *captured,
-        *steps[3],
-        4,
-    ]
-
-
-def test_a_trainer_that_ends_early_ends_its_capture(tmp_path):
-    stopped = TRAINER.replace("MAX", "9").replace("WORDS", "warmup=2, steps=2, stop=True")
-    told = asked(tmp_path, f"{TRAINER}\n{stopped}", GROUP=1, MAX=3, WORDS="warmup=2, steps=9")
-    end = told.index(3)
-    assert told[end - 2 : end] == ["end step 2", "end nsyspipe.capture"]
-    assert told[-3:] == ["end step 3", "end nsyspipe.capture", 4]
-
-
-def test_a_step_of_lightning_has_its_phases_over_epochs_and_micro_batches(tmp_path):
-    words = "warmup=1, steps=2"
-    pass_ = ["forward", "loss", "end forward", "backward", "end backward"]
-    steps = [
-        [f"step {n}", *2 * pass_, "optimizer", "stepped", "end optimizer", f"end step {n}"]
-        for n in range(4)
-    ]
-    captured = ["nsyspipe.capture", *steps[1], *steps[2], "end nsyspipe.capture"]
-    assert asked(tmp_path, LIGHTNING, MANUAL="", GROUP=2, MAX=4, WORDS=words) == [
-        *steps[0],
-        *captured,
-        *steps[3],
-        4,
-    ]
-
-
-def test_lightning_stops_and_with_manual_optimization_only_backward_is_told(tmp_path):
-    captured = [
-        "nsyspipe.capture",
-        "step 0",
-        *2 * ["backward", "end backward"],
-        "end step 0",
-        "end nsyspipe.capture",
-    ]
-    found = asked(
-        tmp_path, LIGHTNING, MANUAL=MANUAL, GROUP=1, MAX=99, WORDS="warmup=0, steps=1, stop=True"
-    )
-    assert [*found[: len(captured)], found[-1]] == [*captured, 2]
-
-
 ACCELERATE = """
 import torch
 from accelerate import Accelerator
@@ -176,18 +106,12 @@ for batch in captured_steps(loader, warmup=1, steps=2, stop=True):
         optimizer.step()
         optimizer.zero_grad()
 """
-
-
-def test_a_loop_of_accelerate_is_as_any(tmp_path):
-    phases = ["forward", "end", "backward", "end", "optimizer", "end"]
-    steps = [[f"step {n}", "data", "end", *phases, "end"] for n in range(3)]
-    captured = ["nsyspipe.capture", *steps[1], *steps[2], "end nsyspipe.capture"]
-    assert asked(tmp_path, ACCELERATE) == [*steps[0], *captured]
-
-
-# As nobody has changed it: accelerate wraps the optimizer, and skips its step while it accumulates.
+# As nobody has changed it: `launchers/attach` does the first lines when torch is imported. accelerate wraps the optimizer, and skips its step while it accumulates.
 ATTACHED = """
-import torch
+import os, sys, torch
+from nsyspipe.capture.attach import attach
+os.environ["NSYSPIPE_ATTACH_STEPS"] = "2:4"
+attach(sys.modules["torch.optim.optimizer"])
 from accelerate import Accelerator
 accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
 model = torch.nn.Linear(4, 1)
@@ -203,16 +127,107 @@ for batch in loader:
 """
 
 
-def test_an_unchanged_loop_of_accelerate_is_captured_by_its_optimizers_steps(tmp_path, monkeypatch):
-    monkeypatch.setenv("NSYSPIPE_ATTACH_STEPS", "2:4")
-    put(
-        tmp_path,
-        "site/sitecustomize.py",
-        (REPOSITORY / "launchers" / "attach" / "sitecustomize.py").read_text(),
-    )
+def program(text, **parts):
+    for name, part in parts.items():
+        text = text.replace(name, str(part))
+    return text
+
+
+TWO_STEPS = "warmup=1, steps=2"
+PROGRAMS = {
+    "trainer": program(TRAINER, GROUP=2, MAX=4, WORDS=TWO_STEPS),
+    "trainer that ends early": program(TRAINER, GROUP=1, MAX=3, WORDS="warmup=2, steps=9")
+    + program(TRAINER, GROUP=1, MAX=9, WORDS="warmup=2, steps=2, stop=True"),
+    "lightning": program(LIGHTNING, MANUAL="", GROUP=2, MAX=4, WORDS=TWO_STEPS),
+    "lightning by hand": program(
+        LIGHTNING, MANUAL=MANUAL, GROUP=1, MAX=99, WORDS="warmup=0, steps=1, stop=True"
+    ),
+    "accelerate": ACCELERATE,
+    "accelerate unchanged": ATTACHED,
+}
+EACH = """
+import json, os, sys
+import accelerate, lightning, nvtx, torch, torch._dynamo
+from transformers import Trainer
+for name, text in json.loads(sys.argv[1]).items():
+    os.mkdir(name)
+    child = os.fork()
+    if not child:
+        os.chdir(name)
+        exec(text, {"__name__": "__main__", "nvtx": nvtx})
+        with open("calls.json", "w") as file:
+            json.dump(nvtx.calls, file)
+        os._exit(0)  # to take apart what is imported takes longer than the program
+    if os.waitpid(child, 0)[1]:
+        sys.exit(f"{name} has failed")
+"""
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory):
+    """Return what each program asks of nvtx, and tells."""
+    folder = tmp_path_factory.mktemp("recipes")
+    put(folder, "site/nvtx.py", NVTX)
+    places = {
+        "PYTHONPATH": f"{folder}/site:{REPOSITORY}",
+        "CUDA_VISIBLE_DEVICES": "",
+        "HF_HUB_OFFLINE": "1",
+    }
+    options = {"env": os.environ | places, "cwd": folder, "capture_output": True, "text": True}
+    command = [sys.executable, "-c", EACH, json.dumps(PROGRAMS)]
+    done = subprocess.run(command, **options, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    return {name: json.loads((folder / name / "calls.json").read_text()) for name in PROGRAMS}
+
+
+def test_a_step_of_the_trainer_is_its_optimizers_whatever_it_accumulates(asked):
+    forward = ["forward", "end forward"]
+    optimizer = ["optimizer", "stepped", "end optimizer"]
+    steps = [[f"step {n}", *2 * forward, *optimizer, f"end step {n}"] for n in range(4)]
+    captured = ["nsyspipe.capture", *steps[1], *steps[2], "end nsyspipe.capture"]
+    assert asked["trainer"] == [*steps[0], *captured, *steps[3], 4]
+
+
+def test_a_trainer_that_ends_early_ends_its_capture(asked):
+    told = asked["trainer that ends early"]
+    end = told.index(3)
+    assert told[end - 2 : end] == ["end step 2", "end nsyspipe.capture"]
+    assert told[-3:] == ["end step 3", "end nsyspipe.capture", 4]
+
+
+def test_a_step_of_lightning_has_its_phases_over_epochs_and_micro_batches(asked):
+    pass_ = ["forward", "loss", "end forward", "backward", "end backward"]
+    steps = [
+        [f"step {n}", *2 * pass_, "optimizer", "stepped", "end optimizer", f"end step {n}"]
+        for n in range(4)
+    ]
+    captured = ["nsyspipe.capture", *steps[1], *steps[2], "end nsyspipe.capture"]
+    assert asked["lightning"] == [*steps[0], *captured, *steps[3], 4]
+
+
+def test_lightning_stops_and_with_manual_optimization_only_backward_is_told(asked):
+    captured = [
+        "nsyspipe.capture",
+        "step 0",
+        *2 * ["backward", "end backward"],
+        "end step 0",
+        "end nsyspipe.capture",
+    ]
+    found = asked["lightning by hand"]
+    assert [*found[: len(captured)], found[-1]] == [*captured, 2]
+
+
+def test_a_loop_of_accelerate_is_as_any(asked):
+    phases = ["forward", "end", "backward", "end", "optimizer", "end"]
+    steps = [[f"step {n}", "data", "end", *phases, "end"] for n in range(3)]
+    captured = ["nsyspipe.capture", *steps[1], *steps[2], "end nsyspipe.capture"]
+    assert asked["accelerate"] == [*steps[0], *captured]
+
+
+def test_an_unchanged_loop_of_accelerate_is_captured_by_its_optimizers_steps(asked):
     steps = [[f"step {number}", True, False, f"end step {number}"] for number in (1, 2, 3)]
     captured = ["nsyspipe.capture", *steps[1], *steps[2], "end nsyspipe.capture"]
-    calls = asked(tmp_path, ATTACHED)[1:]
+    calls = asked["accelerate unchanged"][1:]
     phases = ("data", "forward", "backward", "optimizer")
     without_phases = [call for call in calls if call not in (*phases, "end")]
     assert without_phases == [*steps[0], *captured, True, False, True, False, True]

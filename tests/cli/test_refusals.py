@@ -9,10 +9,10 @@ from typer.main import get_command
 
 from nsyspipe import findings
 from nsyspipe.cli.app import app
-from nsyspipe.cli.outputs import print_error
-from nsyspipe.errors import InputError
+from nsyspipe.errors import DamagedReportError
 from nsyspipe.model.problems import CATALOGUE
-from nsyspipe.nsys import find_reports
+from nsyspipe.model.user_paths import ReportFile
+from nsyspipe.nsys.files import check_file
 from nsyspipe.replay import refusals
 from tests.cli.sick_run import LOG
 from tests.cli.tools import assert_refused, nsyspipe_here
@@ -250,10 +250,11 @@ def test_what_cannot_be_used_is_refused_in_one_line(made, words, worded):
     worded(done.stderr)
 
 
-def test_an_error_names_the_report_that_was_given_and_not_its_export(capsys, monkeypatch):
-    monkeypatch.setitem(find_reports._SOURCES, Path("/cache/x/a.sqlite"), Path("a.nsys-rep"))
-    print_error(InputError("/cache/x/a.sqlite", "is truncated"))
-    assert capsys.readouterr().err == "error: a.nsys-rep: is truncated\n"
+def test_an_error_names_the_report_that_was_given_and_not_its_export(tmp_path):
+    (export := tmp_path / "a.sqlite").touch()
+    with pytest.raises(DamagedReportError) as refused:
+        check_file(ReportFile.of("a.nsys-rep").exported_to(export))
+    assert refused.value.subject == "a.nsys-rep"
 
 
 def test_shared_messages_name_options_that_each_command_has():

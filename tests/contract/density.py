@@ -6,9 +6,10 @@ No layout changes these counts, except of lines that are too long.
 import ast
 import io
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 MAX_COLUMNS = 100
 MAX_COMPLEXITY = 12
@@ -26,6 +27,8 @@ VAGUE_NAMES = frozenset(
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _NESTING = (ast.Call, ast.IfExp, ast.Lambda, *_COMPREHENSIONS)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+# Any other node counts for itself alone.
+_COUNTED = (ast.NamedExpr, ast.FormattedValue, ast.Call, ast.stmt, *_COMPREHENSIONS)
 _BRANCHES = (
     ast.If,
     ast.For,
@@ -78,10 +81,32 @@ def density_of(root: Path) -> Density:
 def measure_file(density: Density, source: str, name: str) -> None:
     """Add the counts of one file."""
     measure_lines(density, source, name)
-    for node in ast.walk(ast.parse(source)):
-        _measure_node(density, node, name)
+    nodes = list(ast.walk(ast.parse(source)))
+    sizes = sizes_of(nodes)
+    for node in nodes:
+        _measure_node(density, node, name, sizes)
         if isinstance(node, _FUNCTIONS):
-            _measure_function(density, node, name)
+            _measure_function(density, node, name, sizes)
+
+
+class Size(NamedTuple):
+    """How many nodes a tree has, and how many calls, comprehensions, ternaries and lambdas are inside each other."""
+
+    n_nodes: int
+    depth: int
+
+
+def sizes_of(nodes: Sequence[ast.AST]) -> dict[ast.AST, Size]:
+    """Return the size of each node of a tree, whose nodes come behind those that they are in."""
+    sizes: dict[ast.AST, Size] = {}
+    for node in reversed(nodes):
+        n_nodes, depth = 1, 0
+        for child in ast.iter_child_nodes(node):
+            below = sizes[child]
+            n_nodes += below.n_nodes
+            depth = max(depth, below.depth)
+        sizes[node] = Size(n_nodes, depth + isinstance(node, _NESTING))
+    return sizes
 
 
 def measure_lines(density: Density, source: str, name: str) -> None:
@@ -96,9 +121,12 @@ def measure_lines(density: Density, source: str, name: str) -> None:
             density.add("switched-off formatting", f"{name}:{token.start[0]}")
 
 
-def _measure_node(density: Density, node: ast.AST, file: str) -> None:
-    for count in _counts_of_node(node):
-        density.add(count, f"{file}:{getattr(node, 'lineno', 0)}")
+def _measure_node(
+    density: Density, node: ast.AST, file: str, sizes: Mapping[ast.AST, Size]
+) -> None:
+    if isinstance(node, _COUNTED):
+        for count in _counts_of_node(node, sizes):
+            density.add(count, f"{file}:{getattr(node, 'lineno', 0)}")
     name = None
     if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
         name = node.id
@@ -109,7 +137,7 @@ def _measure_node(density: Density, node: ast.AST, file: str) -> None:
         density.n_vague_bindings += name in VAGUE_NAMES
 
 
-def _counts_of_node(node: ast.AST) -> Iterator[str]:
+def _counts_of_node(node: ast.AST, sizes: Mapping[ast.AST, Size]) -> Iterator[str]:
     """Yield the names of the counts that a node belongs to, whatever function it is in."""
     if isinstance(node, ast.NamedExpr):
         yield "walrus"
@@ -127,23 +155,26 @@ def _counts_of_node(node: ast.AST) -> Iterator[str]:
         if len(positional) > MAX_POSITIONAL_ARGUMENTS:
             yield "calls with many positional arguments"
     if isinstance(node, ast.stmt) and not isinstance(node, (*_FUNCTIONS, ast.ClassDef)):
-        yield from _counts_of_statement(node)
+        yield from _counts_of_statement(node, sizes)
 
 
-def _counts_of_statement(statement: ast.stmt) -> Iterator[str]:
+def _counts_of_statement(statement: ast.stmt, sizes: Mapping[ast.AST, Size]) -> Iterator[str]:
     is_declaration = _is_declaration(statement)
-    size = _n_nodes_by_entry(statement) if is_declaration else _n_nodes_of_head(statement)
+    size = _n_nodes_by_entry(statement) if is_declaration else _n_nodes_of_head(statement, sizes)
     if size > MAX_STATEMENT_NODES:
         yield "large statements"
-    if max((_depth(part) for part in _head(statement)), default=0) > MAX_DEPTH:
+    if max((sizes[part].depth for part in _head(statement)), default=0) > MAX_DEPTH:
         yield "deeply nested statements"
 
 
 def _measure_function(
-    density: Density, function: ast.FunctionDef | ast.AsyncFunctionDef, file: str
+    density: Density,
+    function: ast.FunctionDef | ast.AsyncFunctionDef,
+    file: str,
+    sizes: Mapping[ast.AST, Size],
 ) -> None:
     place = f"{file}:{function.lineno} {function.name}"
-    density.statement_nodes += [_n_nodes_of_head(inner) for inner in _statements(function)]
+    density.statement_nodes += [_n_nodes_of_head(inner, sizes) for inner in _statements(function)]
     n_paths = complexity(function)
     if n_paths > MAX_COMPLEXITY:
         density.add("complex functions", f"{place} {n_paths}")
@@ -210,9 +241,9 @@ def _head(statement: ast.stmt) -> list[ast.AST]:
             return [statement]
 
 
-def _n_nodes_of_head(statement: ast.stmt) -> int:
+def _n_nodes_of_head(statement: ast.stmt, sizes: Mapping[ast.AST, Size]) -> int:
     parts = _head(statement)
-    n_nodes = sum(1 for part in parts for _ in ast.walk(part))
+    n_nodes = sum(sizes[part].n_nodes for part in parts)
     return n_nodes if parts == [statement] else n_nodes + 1
 
 
@@ -241,12 +272,6 @@ def _n_nodes_by_entry(node: ast.AST) -> int:
             return 1 + max(sizes, default=0)
         case _:
             return 1 + sum(map(_n_nodes_by_entry, ast.iter_child_nodes(node)))
-
-
-def _depth(node: ast.AST) -> int:
-    """Return how many calls, comprehensions, ternaries and lambdas are inside each other."""
-    below = max((_depth(child) for child in ast.iter_child_nodes(node)), default=0)
-    return below + isinstance(node, _NESTING)
 
 
 def _contains(node: ast.AST, kinds: tuple[type[ast.AST], ...]) -> bool:

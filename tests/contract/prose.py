@@ -66,6 +66,10 @@ BRITISH_SPELLING = {
     r"(?:synchron|serial|optim|recogn|normal|summar|organ)is(?:e[sd]?|ing|ation)": "the US spelling",
     r"centre|licence": "the US spelling",
 }
+# Every pattern of words and styles, to see at once that a text has none of them.
+_ANY_WORD = "|".join([*BANNED, *REPLACED_TERMS, *BRITISH_SPELLING])
+_ANY_STYLE = "|".join(NUMBER_STYLE)
+_ANY_OBJECTION = re.compile(rf"\b(?:{_ANY_WORD})\b|{_ANY_STYLE}", flags=re.IGNORECASE)
 FRONTED = re.compile(r"(?:Of|Where|What|With)\b(?![- ]if\b|.*\?$)")
 
 _FENCE = re.compile(r"^ *(```|~~~).*?^ *\1 *$", flags=re.DOTALL | re.MULTILINE)
@@ -143,6 +147,8 @@ def objections_to_words(text: str) -> Iterator[Objection]:
     """Yield semicolons, banned words, replaced terms and unusual styles in a text, whatever its sentences are."""
     if ";" in text:
         yield Objection("semicolon", text, "two sentences")
+    if not _ANY_OBJECTION.search(text):
+        return
     rules = (
         ("banned word", BANNED, True),
         ("replaced term", REPLACED_TERMS, True),

@@ -176,10 +176,13 @@ def test_sentences_are_short_and_have_no_semicolon(explanation):
         assert [sentence for sentence in sentences if len(sentence.split()) > 28] == [], text
 
 
-@pytest.mark.parametrize("name", all_ids())
-def test_every_id_has_an_explanation(name):
+def is_explained(name):
     metric_of_column = FIGURES[name].name if name in FIGURES else name
-    assert explain(name).id in {name, metric_of_column, normalized(name)}
+    return explain(name).id in {name, metric_of_column, normalized(name)}
+
+
+def test_every_id_has_an_explanation():
+    assert [name for name in all_ids() if not is_explained(name)] == []
 
 
 def test_a_column_of_a_metric_is_explained_in_other_tables_too():

@@ -4,6 +4,8 @@ import ast
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import pytest
+
 import nsyspipe
 
 PACKAGE = Path(nsyspipe.__file__).parent
@@ -62,6 +64,11 @@ def imports_of_package() -> dict[str, set[str]]:
     return imports
 
 
+@pytest.fixture(scope="module")
+def package_imports() -> dict[str, set[str]]:
+    return imports_of_package()
+
+
 def room_of(module: str) -> str:
     _, _, inside = module.partition(".")
     return inside.partition(".")[0] or "__init__"
@@ -110,12 +117,12 @@ def circles(imports: Mapping[str, set[str]]) -> list[list[str]]:
     return [list(circle) for circle in sorted(found)]
 
 
-def test_no_import_goes_up_between_rooms():
-    assert upward_imports(imports_of_package()) == []
+def test_no_import_goes_up_between_rooms(package_imports):
+    assert upward_imports(package_imports) == []
 
 
-def test_no_files_import_each_other_in_a_circle():
-    assert circles(imports_of_package()) == []
+def test_no_files_import_each_other_in_a_circle(package_imports):
+    assert circles(package_imports) == []
 
 
 def test_every_room_is_on_a_floor():

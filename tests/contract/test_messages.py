@@ -68,21 +68,25 @@ def with_values(template):
     return re.sub(r"\{\w+\}", "X", template)
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_the_texts_of_a_module_keep_the_house_style(path):
-    checked = [message for message in messages_in(path) if not is_allowed(message)]
+def test_the_texts_of_every_module_keep_the_house_style():
+    messages = [message for path in MODULES for message in messages_in(path)]
     assert [
-        str(objection)
-        for message in checked
+        f"{message}: {objection}"
+        for message in messages
+        if not is_allowed(message)
         for objection in objections_to_message(with_values(message.text))
     ] == []
 
 
-@pytest.mark.parametrize("code", CATALOGUE)
-def test_the_note_of_a_problem_keeps_the_house_style(code):
-    kind = CATALOGUE[code]
-    texts = [with_values(text) for text in (kind.message, kind.fix or "")]
-    assert [str(objection) for text in texts for objection in objections_to_message(text)] == []
+def test_the_note_of_every_problem_keeps_the_house_style():
+    texts = [
+        (code, with_values(text))
+        for code, kind in CATALOGUE.items()
+        for text in (kind.message, kind.fix or "")
+    ]
+    assert [
+        f"{code}: {objection}" for code, text in texts for objection in objections_to_message(text)
+    ] == []
 
 
 def test_every_text_that_is_allowed_is_there():

@@ -29,15 +29,15 @@ def test_numbers_in_containers_are_found():
     assert found == {"LIMITS['a'][0]": 1, "LIMITS['a'][1]": 0.5}
 
 
-@pytest.mark.parametrize("limit", LIMITS)
-def test_a_limit_lies_between_its_two_other_values(limit):
-    assert LIMITS[limit].lower < NUMBERS[limit] < LIMITS[limit].higher
+def test_every_limit_lies_between_its_two_other_values():
+    for name, limit in LIMITS.items():
+        assert limit.lower < NUMBERS[name] < limit.higher, name
 
 
-@pytest.mark.parametrize("limit", LIMITS)
-def test_the_tests_of_a_limit_exist(limit):
-    for use in LIMITS[limit].uses:
-        assert len(checks_of(use)) == len(use.tests), use
+def test_the_tests_of_every_limit_exist():
+    for name, limit in LIMITS.items():
+        for use in limit.uses:
+            assert len(checks_of(use)) == len(use.tests), (name, use)
 
 
 @pytest.mark.slow  # builds the evidence of each case anew for each value

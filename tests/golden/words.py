@@ -1,5 +1,6 @@
 """Files of texts that tests expect: rows of a name and, indented below it, its text."""
 
+import functools
 import re
 from pathlib import Path
 
@@ -20,11 +21,14 @@ def figures(text: str) -> set[str]:
 
 def read(file: Path) -> dict[str, str]:
     """Return the text of each row of a file, which need not be there."""
-    if not file.exists():
-        return {}
+    return dict(_rows_of(file.read_text(encoding="utf-8"))) if file.exists() else {}
+
+
+@functools.lru_cache(maxsize=4)
+def _rows_of(content: str) -> dict[str, str]:
     rows: dict[str, list[str]] = {}
     lines: list[str] = []
-    for line in file.read_text(encoding="utf-8").split("\n"):
+    for line in content.split("\n"):
         if line and not line.startswith(INDENT):
             lines = rows.setdefault(line, [])
         else:

@@ -27,8 +27,8 @@ CAPTURE = '"$@"; status=$?; cp "$reports/${RANK:-0}.sqlite" "$out.nsys-rep"; exi
 
 # Starts each rank in a session of its own, ends all when one fails or when asked to, as torchrun
 # does.
-_TORCHRUN = f"""#!{sys.executable} -S
-import os, signal, subprocess, sys, time
+TORCHRUN = f"""#!{sys.executable} -S
+import os, signal, sys, time
 words = sys.argv[1:]
 at = words.index("--no-python")
 options = dict(word[2:].partition("=")[::2] for word in words[:at])
@@ -38,18 +38,23 @@ if os.path.exists("torchrun.broken"):
     sys.exit("fake torchrun: cannot connect")
 asked = []
 signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
-there = [subprocess.Popen(words[at + 1:], start_new_session=True, env={{**os.environ,
-    "RANK": str(node * n + local), "LOCAL_RANK": str(local), "WORLD_SIZE": str(n * nodes)}})
-    for local in range(n)]
+there = {{}}
+for local in range(n):
+    os.environ.update(RANK=str(node * n + local), LOCAL_RANK=str(local), WORLD_SIZE=str(n * nodes))
+    there[os.posix_spawnp(words[at + 1], words[at + 1:], os.environ, setsid=True)] = None
 told = False
-while any(one.poll() is None for one in there):
-    if not told and (asked or any(one.poll() for one in there)):
+while None in there.values():
+    for one in [one for one, status in there.items() if status is None]:
+        ended, status = os.waitpid(one, os.WNOHANG)
+        if ended:
+            there[one] = status
+    if not told and (asked or any(there.values())):
         told = True
-        for one in there:
-            if one.poll() is None:
-                one.terminate()
+        for one, status in there.items():
+            if status is None:
+                os.kill(one, signal.SIGTERM)
     time.sleep(0.02)
-sys.exit(1 if asked or any(one.returncode for one in there) else 0)
+sys.exit(1 if asked or any(there.values()) else 0)
 """
 _SHORT_BYTES = 50
 
@@ -90,7 +95,7 @@ class Machine:
             folder.mkdir(parents=True)
         put(self.root, "site/torch/__init__.py", "")
         self.put_python()
-        program(self.root / "bin", "torchrun", "").write_text(_TORCHRUN)
+        program(self.root / "bin", "torchrun", "").write_text(TORCHRUN)
         self.put_nvtx()
         self.put_nsys()
         return self
@@ -103,9 +108,15 @@ class Machine:
         commands |= {"options": options, "counters": counters}
         return fake_nsys(self.root / "bin", export, name=name, profile=help_text, **commands)
 
-    def put_python(self, options="-S"):
+    def put_python(self, options="-S", before=""):
         """Put a Python; without site packages it starts faster, and sees no torch and no nvtx but the fake ones."""
-        program(self.root / "bin", "python3", f'exec "{sys.executable}" {options} "$@"')
+        program(self.root / "bin", "python3", f'{before}exec "{sys.executable}" {options} "$@"')
+
+    def put_plan(self):
+        """Put a Python that answers itself what launchers ask before a capture on CPUs: nsys, and what it traces."""
+        answer = f"printf '%s\\n' '{self.root}/bin/nsys' nvtx,osrt '' '' ''; exit"
+        asked = '*"sys.version_info"*) exit ;; *" nsyspipe.capture.plan "*)'
+        self.put_python(before=f'case "$*" in {asked} {answer} ;; esac\n')
 
     def put_patience(self, module, **seconds):  # needs a Python with site packages
         self.put_python("")

@@ -1,32 +1,52 @@
 """A trial of what analyze advises: which captures it takes, what is changed in them, and what it says in the end."""
 
+import importlib.util
 import json
 import re
 import shlex
 import shutil
 import socket
-import subprocess
 import sys
 import threading
 
 import pytest
 
+from nsyspipe.findings import judge
+from tests.build.programs import program
 from tests.build.trace import TraceBuilder
 from tests.cli.tools import nsyspipe_here
 from tests.launchers.fakes import LAUNCHERS
 from tests.launchers.jobs import put_launchers
 
 SAMPLES = LAUNCHERS.parent / "sample_reports"
-# A capture is that of its name where there is one, else that of its side.
-BY_NAME = """
+# A capture is that of its side.
+BY_SIDE = """
 name=$(basename "$out"); side=${name%%-*}
 "$@" && echo "${name%_*}" "${NCCL_P2P_DISABLE:--}" "${NCCL_MAX_CTAS:--}" >> order
-cp "$reports/$name.sqlite" "$out.nsys-rep" 2>/dev/null || cp "$reports/ddp-4gpu-${side}_$RANK.sqlite" "$out.nsys-rep"
+cp "$reports/ddp-4gpu-${side}_$RANK.sqlite" "$out.nsys-rep"
 """
 TRAIN = (
     "import os, sys\nif os.environ['RANK'] == '0':\n    print(*sys.argv[1:], file=open('words', "
     "'a'))\n"
 )
+# Stands in for ddp.sh where a test is about what the trial asks of it: what the fake nsys does for
+# each rank, without the programs around it.
+DDP = r"""
+while [ "$1" != -- ]; do
+  case $1 in -o) out=$2 ;; -n) n=$2 ;; esac
+  shift
+done
+shift
+name=${out##*/} rank=0
+side=${name%%-*}
+echo "$name ${NCCL_P2P_DISABLE:--} ${NCCL_MAX_CTAS:--}" >> order
+echo "$@" >> words
+mkdir -p "${out%/*}"
+while [ $rank -lt "$n" ]; do
+  cp "REPORTS/${name}_$rank.sqlite" "${out}_$rank.sqlite" 2>/dev/null ||
+    cp "REPORTS/ddp-4gpu-${side}_$rank.sqlite" "${out}_$rank.sqlite"
+  rank=$((rank + 1))
+done"""
 
 
 # Stands before run_module.py, which analyze and diff are started with: sends what they are asked to
@@ -80,16 +100,34 @@ def lab(machine):
 
 
 @pytest.fixture
-def lab_of_programs(machine):
-    """A machine where all is a program of its own."""
-    there = put_launchers(machine)
-    (there.root / "launchers" / "train_vit.py").write_text(TRAIN)
-    return there
+def refused(monkeypatch, tmp_path, capfd):
+    """Return a function that starts the program of a trial in this process: the error that it ends with."""
+    spec = importlib.util.spec_from_file_location("trial", LAUNCHERS / "trial.py")
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "trial", module)
+    spec.loader.exec_module(module)
+    monkeypatch.chdir(tmp_path)
+
+    def start(*words):
+        monkeypatch.setattr(sys, "argv", ["trial.py", *words])
+        assert module.main() == 2
+        told = capfd.readouterr()
+        assert told.out == ""
+        _, error, rest = told.err.partition("error: ")
+        return (error + rest).rstrip("\n")
+
+    start.module = module
+    return start
 
 
-def trial(lab, *words, reports=SAMPLES):
-    lab.reports = reports
-    lab.put_nsys(BY_NAME)
+def trial_of_stand_ins(lab, *words, reports=SAMPLES):
+    program(lab.root / "launchers", "ddp.sh", DDP.replace("REPORTS", str(reports)))
+    return trial(lab, *words)
+
+
+def trial(lab, *words):
+    lab.reports = SAMPLES
+    lab.put_nsys(BY_SIDE)
     lab.put_gpus(4)
     answer = lab.run("try.sh", *words, timeout=240, folder=lab.root / "launchers")
     order = lab.work / "order"
@@ -97,10 +135,7 @@ def trial(lab, *words, reports=SAMPLES):
 
 
 @pytest.mark.slow
-def test_try_tests_the_best_advice_and_prints_predicted_and_measured(
-    lab_of_programs,
-):
-    lab = lab_of_programs
+def test_try_tests_the_best_advice_and_prints_predicted_and_measured(lab):
     answer, order = trial(lab, "-n", "4", "-o", "t", "--captures", "1", "--", "--lr", "1")
     assert answer.status == 0, answer.err
     assert order == ["before-1 - -", "after-1 - -"]
@@ -126,7 +161,9 @@ def test_try_tests_the_best_advice_and_prints_predicted_and_measured(
 @pytest.mark.slow
 def test_try_removes_a_setting_that_keeps_nccl_from_a_faster_link(lab):
     lab.variables = {"NCCL_P2P_DISABLE": "1"}
-    answer, order = trial(lab, "-n", "4", "-o", "t", "--captures", "1", "--finding", "slow-link")
+    answer, order = trial_of_stand_ins(
+        lab, "-n", "4", "-o", "t", "--captures", "1", "--finding", "slow-link"
+    )
     assert answer.status == 0, answer.err
     assert order == ["before-1 1 -", "after-1 - -"]
     assert "\ntried  unset NCCL_P2P_DISABLE (slow-link: " in answer.out
@@ -148,7 +185,7 @@ def test_captures_alternate_and_host_steps_serve_a_job_without_gpu(lab, tmp_path
                     builder.range(step * 10**9, step * 10**9 + (ms + rank) * 10**6, f"step {step}")
                 builder.write(tmp_path / f"{side}-{number}_{rank}.sqlite")
     secret = ("--set", "WANDB_API_KEY=s3cret", "--with", "--token s3cret")
-    answer, order = trial(
+    answer, order = trial_of_stand_ins(
         lab, "-n", "2", "--cpu", "-o", "t", "--set", "NCCL_MAX_CTAS=8", *secret, reports=tmp_path
     )
     assert answer.status == 0, answer.err
@@ -167,7 +204,9 @@ def test_captures_alternate_and_host_steps_serve_a_job_without_gpu(lab, tmp_path
 def test_what_no_launcher_can_change_is_said_with_how_to_try_it(lab, worded):
     shutil.copy(LAUNCHERS / "run_module.py", lab.work / "train.py")
     (lab.work / "train.py").write_text(TRAIN)
-    answer, order = trial(lab, "-n", "4", "-o", "t", "--captures", "1", "--program", "train.py")
+    answer, order = trial_of_stand_ins(
+        lab, "-n", "4", "-o", "t", "--captures", "1", "--program", "train.py"
+    )
     assert (answer.status, len(order)) == (2, 1)
     # Behind the others: comm-bound, which they lessen, and slow-link, since what connects the GPUs
     # was not recorded.
@@ -190,7 +229,7 @@ def test_what_no_launcher_can_change_is_said_with_how_to_try_it(lab, worded):
         "--takes",
         "grad-copy=--view yes",
     )
-    answer, _ = trial(lab, *words)
+    answer, _ = trial_of_stand_ins(lab, *words)
     assert answer.status == 0, answer.err
     assert (lab.work / "words").read_text().endswith("\n--view yes\n")
 
@@ -214,14 +253,12 @@ REFUSED = [
 
 @pytest.mark.parametrize(("words", "blamed"), REFUSED, ids=[words for words, _ in REFUSED])
 def test_words_that_cannot_be_followed_are_refused_before_anything_is_captured(
-    lab, worded, words, blamed
+    refused, tmp_path, worded, words, blamed
 ):
-    answer, order = trial(lab, "-n", "2", *shlex.split(words))
-    assert (answer.status, order) == (2, [])
-    error = lab.refusal(answer)
+    error = refused("-n", "2", *shlex.split(words))
     assert error.startswith(f"error: {blamed}")
     worded(error)
-    assert not (lab.work / "trial").exists()
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_dry_run_shows_the_first_capture_and_says_what_the_others_are(lab, worded):
@@ -243,23 +280,11 @@ def test_a_dry_run_shows_the_first_capture_and_says_what_the_others_are(lab, wor
     worded(answer.err.splitlines()[-1], "a change")
 
 
-def test_a_change_of_the_trace_takes_the_place_of_the_users():
-    code = (
-        "import trial; print(trial._without(['-n', '2', '--trace', 'nvtx', '--trace=osrt', "
-        "'--cpu'], '--trace'))"
-    )
-    told = subprocess.run(
-        [sys.executable, "-c", code], cwd=LAUNCHERS, capture_output=True, text=True, check=True
-    )
-    assert told.stdout == "['-n', '2', '--cpu']\n"
+def test_a_change_of_the_trace_takes_the_place_of_the_users(refused):
+    words = ["-n", "2", "--trace", "nvtx", "--trace=osrt", "--cpu"]
+    assert refused.module._without(words, "--trace") == ["-n", "2", "--cpu"]
 
 
-def test_a_trial_knows_the_findings_that_analyze_has():
-    code = (
-        "import trial, nsyspipe.findings.judge as judge; print(trial._findings() == "
-        "{one.__name__.replace('_', '-') for one in judge.RULES})"
-    )
-    told = subprocess.run(
-        [sys.executable, "-c", code], cwd=LAUNCHERS, capture_output=True, text=True, check=True
-    )
-    assert told.stdout == "True\n"
+def test_a_trial_knows_the_findings_that_analyze_has(refused):
+    rules = {rule.__name__.replace("_", "-") for rule in judge.RULES}
+    assert refused.module._findings() == rules

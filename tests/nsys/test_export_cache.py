@@ -23,9 +23,6 @@ from nsyspipe.nsys.files import claim
 from nsyspipe.nsys.find_reports import (
     cache_directory,
     display_names,
-    exported_reports,
-    naming_sources,
-    source_of,
 )
 from tests.build.fake_nsys import COPY, NEW_OPTIONS, calls, fake_nsys, fake_report, take_nsys_away
 from tests.build.programs import put
@@ -45,6 +42,10 @@ def tool(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
     fake_nsys(folder)
     return functools.partial(fake_nsys, folder)
+
+
+def exported_reports(arguments):
+    return [report.path for report in export_cache.exported_reports(arguments)]
 
 
 @pytest.fixture
@@ -84,25 +85,24 @@ def test_a_run_of_raw_reports_is_that_of_their_exports(reports, tool, tmp_path):
 
 def test_sources_are_as_the_user_wrote_them(reports, tool, tmp_path, monkeypatch):
     monkeypatch.chdir(reports)
-    found = exported_reports(["run_1.nsys-rep", "run_0.nsys-rep"])
-    assert [path.name for path in found] == ["run_1.sqlite", "run_0.sqlite"]
-    assert [source_of(path) for path in found] == [
-        reports / "run_1.nsys-rep",
-        reports / "run_0.nsys-rep",
-    ]
-    assert naming_sources(f"{found[0]}: damaged") == "run_1.nsys-rep: damaged"
+    names = ["run_1.nsys-rep", "run_0.nsys-rep"]
+    found = export_cache.exported_reports(names)
+    assert [report.path.name for report in found] == ["run_1.sqlite", "run_0.sqlite"]
+    assert [report.source for report in found] == [reports / name for name in names]
+    assert [*map(str, found)] == names
     link = reports / "other_7.nsys-rep"
     link.symlink_to(reports / "run_0.nsys-rep")
     assert [path.name for path in exported_reports([link])] == ["other_7.sqlite"]
     paths = [fake_report(tmp_path / name / "run.nsys-rep") for name in ("a", "b")]
-    assert display_names(exported_reports(paths)) == ["a/run.sqlite", "b/run.sqlite"]
+    assert display_names(export_cache.exported_reports(paths)) == ["a/run.sqlite", "b/run.sqlite"]
     link.unlink()
     # Exports and raw reports may be mixed, and one named twice stays twice.
     shutil.copy(reports / "run_1.nsys-rep", reports / "run_1.sqlite")
-    first, second, third = exported_reports([reports, reports / "run_0.nsys-rep"])
-    assert (first, first.name) == (third, "run_0.sqlite")
-    assert source_of(first) == reports / "run_0.nsys-rep"
-    assert second == reports / "run_1.sqlite"
+    named = [reports, reports / "run_0.nsys-rep"]
+    first, second, third = export_cache.exported_reports(named)
+    assert (first, first.path.name) == (third, "run_0.sqlite")
+    assert first.source == reports / "run_0.nsys-rep"
+    assert second.path == reports / "run_1.sqlite"
 
 
 def test_changed_reports_and_damaged_exports_are_exported_again(reports, tool, cache):

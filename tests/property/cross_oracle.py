@@ -5,6 +5,7 @@ Written from the definitions, not from the code, and sharing nothing with it.
 
 from collections import Counter
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from tests.property.oracle import leaves_comm_out, median, ticks
 
@@ -71,6 +72,8 @@ def is_part_known(run: Run) -> bool:
     )
 
 
+# What is asked many times of the same rank and run is found once. Nobody changes an answer.
+once = lru_cache(maxsize=4096)
 TELL_CLOCKS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 
 
@@ -79,6 +82,7 @@ def launched_in(rank: Rank, step) -> list[Kernel]:
     return [k for k in rank.kernels if k.launch is not None and start <= k.launch < end]
 
 
+@once
 def windows(rank: Rank) -> list[tuple[int, int, int, bool]]:
     """Return (step, start, end, is_complete) of each window, on the report's clock."""
     begun: list[tuple[int, int]] = []
@@ -96,6 +100,7 @@ def windows(rank: Rank) -> list[tuple[int, int, int, bool]]:
     return found
 
 
+@once
 def step_of(rank: Rank, kernel: Kernel) -> int | None:
     if kernel.launch is None:
         inside = [number for number, start, end, _ in windows(rank) if start <= kernel.start < end]
@@ -108,6 +113,7 @@ def comm_of(rank: Rank) -> list[Kernel]:
     return sorted((k for k in rank.kernels if k.collective), key=lambda k: k.start)
 
 
+@once
 def communicator_of(rank: Rank, kernel: Kernel) -> str:
     """Name the communicator: the collective, and its stream's place in the order in which most steps begin to use them."""
 
@@ -210,11 +216,20 @@ def session_shifts(run: Run) -> list[int]:
 
 def clocks(run: Run, matched: Matched | None = None) -> list[tuple[int, int | None]]:
     """Return (what is applied, error) of each report, by what is matched."""
+    return clocks_of_matched(run) if matched is None else clocks_by(run, matched)
+
+
+@once
+def clocks_of_matched(run: Run) -> list[tuple[int, int | None]]:
+    return clocks_by(run, matched_collectives(run))
+
+
+def clocks_by(run: Run, matched: Matched) -> list[tuple[int, int | None]]:
     if len(run.sessions) == 1:
         return [(0, 0)]
     shifts = session_shifts(run)
     differences: list[list[int]] = [[] for _ in run.sessions]
-    for operations in (matched_collectives(run) if matched is None else matched).values():
+    for operations in matched.values():
         if operations[0].collective in TELL_CLOCKS:
             ends = [k.end + shifts[r.report] for k, r in zip(operations, run.ranks, strict=True)]
             for end, rank in zip(ends, run.ranks, strict=True):
@@ -251,6 +266,7 @@ def summary_steps(run: Run) -> list[int]:
     return common[1:] if len(common) > 1 else common
 
 
+@once
 def collectives(run: Run) -> list[dict[str, object]]:
     """Return a row per operation that belongs to a step; `id` stands for its collective, None unmatched."""
     move, errors = to_aligned(run), [clocks(run)[rank.report][1] for rank in run.ranks]
@@ -305,6 +321,7 @@ def arrival(number, kernel, operations, move, errors) -> dict[str, object]:
     }
 
 
+@once
 def steps(run: Run) -> list[dict[str, object]]:
     rows, move = collectives(run), to_aligned(run)
     found = []

@@ -300,6 +300,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @examples(60)
 @given(st.dictionaries(KEYS, JSON).map(json.dumps).map(str.encode) | st.binary())
 def test_no_content_crashes_the_reader(tmp_path, content):

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 import nsyspipe
 from nsyspipe.model.options import Reading
+from nsyspipe.model.user_paths import ReportFile
 from nsyspipe.reader.facts import JOB_VARIABLES, LAUNCHER_SIZES, read_facts
 from nsyspipe.reader.metadata import read_counts
 from nsyspipe.reader.report import CPU_SAMPLES, GPU_METRICS, OS_RUNTIME, open_report
@@ -89,7 +90,7 @@ def assert_same(folder, copies, hosts=("node0",), names="*.sqlite"):
 
 
 def _comparable(path):  # but what a copy says in other words
-    digest = digest_report(str(path), Reading())
+    digest = digest_report(ReportFile.of(path), Reading())
     facts = digest.facts
     # A copy leaves out what identifies the job.
     numbers = {name: facts.number(name) for name in facts.variables if name not in JOB_VARIABLES}

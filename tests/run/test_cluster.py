@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -25,18 +26,27 @@ from tests.cli.tools import (
     environment,
     nsyspipe_here,
     nsyspipe_run,
-    program,
 )
 from tests.conftest import SAMPLES
+from tests.forked import CLI, Forks
+from tests.late_module import LateModule
 
-distributed = pytest.importorskip("distributed")
-pytestmark = [pytest.mark.slow, pytest.mark.reads_anew]
+distributed: Any = LateModule("distributed")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.reads_anew,
+    pytest.mark.usefixtures("with_distributed"),
+]
 
 DEADLINE_S = 90.0
 REPORT = SAMPLES / "ddp-4gpu-before_0.sqlite"
 eventually = functools.partial(within, DEADLINE_S)
 # What a worker is made of where nsyspipe is missing, or another one.
-WITHOUT = "sys.modules['nsyspipe'] = None"
+WITHOUT = """
+for name in [name for name in sys.modules if name.split(".")[0] == "nsyspipe"]:
+    del sys.modules[name]
+sys.modules["nsyspipe"] = None
+"""
 OLDER = "import nsyspipe.version; nsyspipe.version.__version__ = '0.0.1'"
 PATIENCE = {
     "DASK_DISTRIBUTED__SCHEDULER__NO_WORKERS_TIMEOUT": "2s",
@@ -53,13 +63,50 @@ TLS = {
         ),
     )
 }
+# Dask reads its settings when it is imported.
+SETTINGS_READ = "import sys, dask\ndask.config.refresh()\n"
+
+
+@pytest.fixture(scope="module")
+def forks():
+    """Return the server of all processes here: Dask's imports take as long as ours."""
+    forks = Forks("distributed.cli.dask_scheduler", "distributed.cli.dask_worker")
+    yield forks
+    forks.close()
+
+
+@pytest.fixture(scope="module")
+def analysis(forks):
+    """Return a function that starts the program, with settings of Dask's as variables."""
+
+    def start(*words, **variables):
+        return forks.start(*words, script=SETTINGS_READ + CLI, env=environment(**variables))
+
+    return start
+
+
+@pytest.fixture(scope="module")
+def analyzed(forks):
+    """Return a function that runs the program to its end."""
+
+    def run(*words, **variables):
+        script, env = SETTINGS_READ + CLI, environment(**variables)
+        return forks.run(*words, script=script, env=env, timeout=DEADLINE_S)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def with_distributed():
+    pytest.importorskip("distributed")
 
 
 class Machines:
     """A scheduler and workers as one starts them by hand, in a directory where no report is."""
 
-    def __init__(self, folder, started, protocol="tcp", **variables):
-        self.folder, self.started, self.variables = folder, started, variables
+    def __init__(self, forks, folder, started, protocol="tcp", **variables):
+        self.forks, self.folder, self.started = forks, folder, started
+        self.variables = variables
         self.file = folder / "scheduler.json"
         words = ("--host", f"{protocol}://127.0.0.1", "--port", 0, "--scheduler-file", self.file)
         self.scheduler = self.start("dask_scheduler", *words, first=WITHOUT)
@@ -69,15 +116,14 @@ class Machines:
         self.address = json.loads(self.file.read_text())["address"]
 
     def start(self, module, *words, first="", **variables):
-        code = f"import sys; {first}\nfrom distributed.cli.{module} import main\nmain()"
-        process = subprocess.Popen(
-            [sys.executable, "-c", code, *map(str, words), "--no-dashboard"],
+        code = f"{SETTINGS_READ}{first}\nfrom distributed.cli.{module} import main\nmain()"
+        process = self.forks.start(
+            *words,
+            "--no-dashboard",
+            script=code,
             cwd=self.folder,
-            start_new_session=True,
             env=environment(**self.variables | variables),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
+            new_session=True,
         )
         self.started.append(process)
         return process
@@ -86,25 +132,22 @@ class Machines:
         process = self.start(
             "dask_worker", self.address, "--nthreads", 1, "--no-nanny", *words, **more
         )
-        said = iter(process.stderr.readline, "")
-        assert any("Registered to" in line for line in said)
-        self.started[-1].drain = ThreadPoolExecutor(1).submit(
-            list, said
-        )  # else it waits for a reader
+        eventually(lambda: "Registered to" in process.errors(), "a worker")
         return process
-
-    def n_workers(self):
-        with distributed.Client(self.address, set_as_default=False) as client:
-            return client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.workers))
 
     @contextlib.contextmanager
     def another_worker(self, **more):
         """Have one more worker, and wait until the scheduler knows that it is gone."""
-        n_before = self.n_workers()
-        process = self.worker(**more)
-        yield
-        process.kill()
-        eventually(lambda: self.n_workers() == n_before, "the worker is gone")
+        with distributed.Client(self.address, set_as_default=False) as client:
+            n_before = n_workers(client)
+            process = self.worker(**more)
+            yield
+            process.kill()
+            eventually(lambda: n_workers(client) == n_before, "the worker is gone")
+
+
+def n_workers(client):
+    return client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.workers))
 
 
 @contextlib.contextmanager
@@ -115,36 +158,43 @@ def started_processes():
     for process in reversed(started):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        process.stderr.close()
+        process.communicate()
 
 
 @pytest.fixture
-def machines(tmp_path_factory):
+def machines(forks, tmp_path_factory):
     """Return a function that starts a scheduler of the test's own."""
     with started_processes() as started:
         yield lambda *words, **more: Machines(
-            tmp_path_factory.mktemp("machines"), started, *words, **more
+            forks, tmp_path_factory.mktemp("machines"), started, *words, **more
         )
 
 
 @pytest.fixture(scope="module")
-def cluster_with_worker(tmp_path_factory):
+def cluster_with_worker(forks, tmp_path_factory):
     """Return a scheduler with one worker, which tests share and leave as it was."""
     with started_processes() as started:
-        cluster = Machines(tmp_path_factory.mktemp("machines"), started)
+        cluster = Machines(forks, tmp_path_factory.mktemp("machines"), started)
         cluster.worker()
         yield cluster
 
 
-def outputs(folder, *words, run=nsyspipe_here, **variables):
+WRITTEN = {"--json": "json", "--html": "html", "--markdown": "md", "--perfetto": "pftrace"}
+
+
+def outputs(folder, *words, run=nsyspipe_here, written=tuple(WRITTEN), **variables):
     """Return what an analysis prints and writes; `run` starts it in this process or in another one."""
-    files = [f"run.{one}" for one in ("json", "html", "md", "pftrace")]
-    given = zip(("--json", "--html", "--markdown", "--perfetto"), files, strict=True)
-    words = (*words, "--findings", "all", "--force", *(word for pair in given for word in pair))
+    files = {option: f"run.{WRITTEN[option]}" for option in written}
+    words = (
+        *words,
+        "--findings",
+        "all",
+        "--force",
+        *(word for pair in files.items() for word in pair),
+    )
     done = run("analyze", ".", *words, cwd=folder, **variables)
     assert done.returncode == 0, done
-    return [done.stdout, done.stderr, *((folder / name).read_bytes() for name in files)]
+    return [done.stdout, done.stderr, *((folder / name).read_bytes() for name in files.values())]
 
 
 def without_address(said):
@@ -157,20 +207,23 @@ def without_reason(said):
     return re.sub(r" \(.*\)$", " (WHY)", without_address(said), flags=re.MULTILINE)
 
 
-def test_all_outputs_are_those_of_one_process(steady, machines, worded):
+def test_all_outputs_are_those_of_one_process(steady, machines, analyzed, worded):
     cluster = machines()
     for _ in range(2):
         cluster.worker()
     here = outputs(steady, "-j", 1)
     started = functools.partial(nsyspipe_run, timeout=DEADLINE_S)
     assert outputs(steady, "--scheduler", cluster.address, run=started) == here
-    assert outputs(steady, "--scheduler", cluster.file) == here
-    assert outputs(steady, NSYSPIPE_SCHEDULER=cluster.address) == here
+    # However it is named, the same cluster answers: one document is enough to tell.
+    document = functools.partial(outputs, steady, written=["--json"])
+    alone = document("-j", 1)
+    assert document("--scheduler", cluster.file) == alone
+    assert document(NSYSPIPE_SCHEDULER=cluster.address) == alone
     # That it was the cluster: nobody is there any more, and -j goes before the variable.
     cluster.scheduler.kill()
-    assert outputs(steady, "-j", 1, NSYSPIPE_SCHEDULER=cluster.address) == here
+    assert document("-j", 1, NSYSPIPE_SCHEDULER=cluster.address) == alone
     said = assert_refused(
-        nsyspipe_run("analyze", steady, NSYSPIPE_SCHEDULER=cluster.address, **PATIENCE)
+        analyzed("analyze", steady, NSYSPIPE_SCHEDULER=cluster.address, **PATIENCE)
     )
     worded(without_reason(said))
 
@@ -190,10 +243,10 @@ def test_every_command_that_reads_reports_takes_a_cluster(steady, cluster_with_w
 
 
 def test_a_cluster_of_python_and_its_executor(steady):
-    """`LocalCluster` of processes: the executor of its client is one as any other."""
+    """`LocalCluster` of a process: the executor of its client is one as any other."""
     with (
         distributed.LocalCluster(
-            n_workers=2, threads_per_worker=2, dashboard_address=":0"
+            n_workers=1, threads_per_worker=2, dashboard_address=":0"
         ) as local,
         distributed.Client(local) as client,
     ):
@@ -223,7 +276,7 @@ def test_a_call_that_ends_its_workers_is_told(machines, worded):
     running.shutdown()
 
 
-def test_tls_is_that_of_dask(steady, machines, tmp_path, worded):
+def test_tls_is_that_of_dask(steady, machines, analyzed, tmp_path, worded):
     made = (
         subprocess.run(
             [
@@ -231,7 +284,9 @@ def test_tls_is_that_of_dask(steady, machines, tmp_path, worded):
                 "req",
                 "-x509",
                 "-newkey",
-                "rsa:2048",
+                "ec",
+                "-pkeyopt",
+                "ec_paramgen_curve:prime256v1",
                 "-nodes",
                 "-keyout",
                 "key.pem",
@@ -258,9 +313,9 @@ def test_tls_is_that_of_dask(steady, machines, tmp_path, worded):
     cluster = machines("tls", **variables)
     cluster.worker()
     assert cluster.address.startswith("tls://")
-    done = nsyspipe_run("analyze", steady, "--scheduler", cluster.file, **variables)
+    done = analyzed("analyze", steady, "--scheduler", cluster.file, **variables)
     assert (done.returncode, done.stderr) == (0, "")
-    said = assert_refused(nsyspipe_run("analyze", steady, "--scheduler", cluster.file, **PATIENCE))
+    said = assert_refused(analyzed("analyze", steady, "--scheduler", cluster.file, **PATIENCE))
     # Behind "fix: " are words of our own; why no connection is made, Dask says.
     worded(said.partition("  fix: ")[2])
 
@@ -296,15 +351,12 @@ def test_what_only_this_process_sees_is_told_with_the_worker(steady, cluster_wit
 
 
 @pytest.mark.parametrize("place", ["tcp://127.0.0.1:9", "nothing://h:1"])
-def test_a_scheduler_that_does_not_answer_is_told(place, worded):
-    worded(
-        without_reason(
-            assert_refused(nsyspipe_run("analyze", REPORT, "--scheduler", place, **PATIENCE))
-        )
-    )
+def test_a_scheduler_that_does_not_answer_is_told(place, analyzed, worded):
+    done = analyzed("analyze", REPORT, "--scheduler", place, **PATIENCE)
+    worded(without_reason(assert_refused(done)))
 
 
-def test_another_server_is_not_taken_for_a_lack_of_memory(worded):
+def test_another_server_is_not_taken_for_a_lack_of_memory(analyzed, worded):
     with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as pool:
         listening.settimeout(DEADLINE_S)
 
@@ -314,13 +366,13 @@ def test_another_server_is_not_taken_for_a_lack_of_memory(worded):
 
         pool.submit(answer)
         address = f"tcp://127.0.0.1:{listening.getsockname()[1]}"
-        said = assert_refused(nsyspipe_run("analyze", REPORT, "--scheduler", address))
+        said = assert_refused(analyzed("analyze", REPORT, "--scheduler", address))
         worded(without_address(said))
 
 
-def test_a_scheduler_without_workers_is_told(steady, machines, worded):
+def test_a_scheduler_without_workers_is_told(steady, machines, analyzed, worded):
     cluster = machines()
-    said = assert_refused(nsyspipe_run("analyze", steady, "--scheduler", cluster.file, **PATIENCE))
+    said = assert_refused(analyzed("analyze", steady, "--scheduler", cluster.file, **PATIENCE))
     assert cluster.address in said
     worded(without_address(said).replace(str(cluster.file), "FILE"))
 
@@ -344,18 +396,20 @@ gather.digest_report = digest_report
 """
 
 
-def begun(folder, *words, **variables):
-    """Start an analysis, and return it once a worker is at a report."""
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    process = subprocess.Popen(
-        program("analyze", folder, *words), env=environment(**variables), **pipes
-    )
-    eventually(lambda: list(folder.glob("*.begun")) or process.poll() is not None, "it reads")
-    assert process.poll() is None
-    return process
+@pytest.fixture
+def begun(analysis):
+    """Return a function that starts an analysis, and returns it once a worker is at a report."""
+
+    def start(folder, *words, **variables):
+        process = analysis("analyze", folder, *words, **variables)
+        eventually(lambda: list(folder.glob("*.begun")) or process.poll() is not None, "it reads")
+        assert process.poll() is None
+        return process
+
+    return start
 
 
-def test_the_report_of_a_worker_that_is_lost_is_read_again(steady, machines, tmp_path):
+def test_the_report_of_a_worker_that_is_lost_is_read_again(steady, machines, begun):
     expected = nsyspipe_here("analyze", steady, "-j", 1).stdout
     cluster = machines()
     lost, _ = cluster.worker(first=SLOW), cluster.worker()
@@ -366,7 +420,7 @@ def test_the_report_of_a_worker_that_is_lost_is_read_again(steady, machines, tmp
 
 
 @pytest.mark.parametrize("who", ["worker", "scheduler"])
-def test_when_nobody_is_left_that_is_told(steady, machines, who, worded):
+def test_when_nobody_is_left_that_is_told(steady, machines, begun, who, worded):
     cluster = machines()
     worker = cluster.worker(first=SLOW)
     process = begun(steady, "--scheduler", cluster.address, **PATIENCE)
@@ -376,14 +430,13 @@ def test_when_nobody_is_left_that_is_told(steady, machines, who, worded):
     worded(without_address(errors))
 
 
-def tasks(address):
+def n_tasks(client):
     """Return how many calls a scheduler and its workers know."""
-    with distributed.Client(address, set_as_default=False) as client:
-        known = client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks))
-        return known + sum(client.run(lambda dask_worker: len(dask_worker.state.tasks)).values())
+    known = client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks))
+    return known + sum(client.run(lambda dask_worker: len(dask_worker.state.tasks)).values())
 
 
-def test_ctrl_c_leaves_nothing(steady, machines, tmp_path):
+def test_ctrl_c_leaves_nothing(steady, machines, begun, tmp_path):
     cluster = machines()
     cluster.worker(first=SLOW)
     process = begun(steady, "--scheduler", cluster.address, "--json", tmp_path / "run.json")
@@ -392,7 +445,8 @@ def test_ctrl_c_leaves_nothing(steady, machines, tmp_path):
     assert (output, len(errors.splitlines())) == ("", LINES_AT_END[signal.SIGINT])
     assert process.returncode == 130
     assert not (tmp_path / "run.json").exists()
-    eventually(lambda: tasks(cluster.address) == 0, "nothing is left to do")
+    with distributed.Client(cluster.address, set_as_default=False) as client:
+        eventually(lambda: n_tasks(client) == 0, "nothing is left to do")
     assert len(list(steady.glob("*.begun"))) == 1  # the other report was not begun
 
 
@@ -421,15 +475,12 @@ def test_workers_export_and_those_without_nsys_are_named(machines, captures, tmp
     assert len(calls(nsys)) == 3
 
 
-def test_ctrl_c_ends_exports_on_workers(machines, captures, tmp_path):
+def test_ctrl_c_ends_exports_on_workers(machines, captures, analysis, tmp_path):
     pid = tmp_path / "pid"
     fake_nsys(tmp_path / "tool", f"echo $$ > {pid}; sleep 300; {COPY}")
     cluster = machines()
     cluster.worker(PATH=f"{tmp_path / 'tool'}{os.pathsep}{os.environ['PATH']}")
-    words = program("convert", captures, "--scheduler", cluster.address)
-    process = subprocess.Popen(
-        words, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    process = analysis("convert", captures, "--scheduler", cluster.address)
     number = int(eventually(lambda: pid.exists() and pid.read_text(), "an export"))
     process.send_signal(signal.SIGINT)
     output, errors = process.communicate(timeout=DEADLINE_S)

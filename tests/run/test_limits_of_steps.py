@@ -10,6 +10,7 @@ from nsyspipe.analysis import repetition
 from nsyspipe.analysis.repeated_steps import aligned_numbers
 from nsyspipe.analysis.repetition import LaunchSequence, Repetition, find_repetition
 from nsyspipe.analysis.steps import Candidate, Windows
+from nsyspipe.model.user_paths import ReportFile
 from nsyspipe.run import captures, process, run_problems
 from nsyspipe.run.step_sources import _problems_of_repetition
 from tests.build.make_comm import op, rank
@@ -316,7 +317,7 @@ def report(begin_ns, end_ns, *, argument=0, nsys_start_ns=None):
     return SimpleNamespace(
         span=(begin_ns, end_ns),
         argument=argument,
-        report=SimpleNamespace(facts=facts, path="run_1.sqlite"),
+        report=SimpleNamespace(facts=facts, file=ReportFile.of("run_1.sqlite")),
         process=SimpleNamespace(pid=7, device_id=0),
     )
 

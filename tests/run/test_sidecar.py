@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 import nsyspipe
-from nsyspipe.nsys import find_reports
+from nsyspipe.model.user_paths import ReportFile
 from nsyspipe.report.export import document
 from nsyspipe.store.write import save
 from tests.build.programs import TOPOLOGY
@@ -408,9 +408,11 @@ def test_reports_exported_elsewhere_use_the_sidecar_of_their_source(tmp_path):
     two(cache)
     sidecar(runs, *SWAPPED)
     assert numbered(nsyspipe.load(cache), "pid")[1] == "file_name"
-    for at in (0, 1):
-        find_reports._SOURCES[cache / f"ddp_{at}.sqlite"] = runs / f"ddp_{at}.nsys-rep"
-    run = nsyspipe.load(cache)
+    reports = [
+        ReportFile.of(runs / f"ddp_{at}.nsys-rep").exported_to(cache / f"ddp_{at}.sqlite")
+        for at in (0, 1)
+    ]
+    run = nsyspipe.load(reports)
     assert numbered(run, "pid") == ({1000: 1, 1001: 0}, "sidecar")
     assert runs / "ddp.capture.json" in run.inputs
 

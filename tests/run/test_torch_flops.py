@@ -9,6 +9,7 @@ N_INPUTS = 64
 N_OUTPUTS = 48
 
 
+@pytest.mark.slow
 def test_a_linear_layer_has_three_products_in_a_step():
     """Forward, the gradient of the weights, and that of the input: 2 n m k FLOPs each."""
     torch = pytest.importorskip("torch")

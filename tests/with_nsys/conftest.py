@@ -1,5 +1,6 @@
 """A real nsys for the tests that need one: the machine's own, or one that is installed for them."""
 
+import importlib.util
 import os
 import subprocess
 from collections.abc import Iterator
@@ -37,7 +38,9 @@ def with_nsys(nsys: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def machine(with_nsys: Path, tmp_path: Path) -> Iterator[RealMachine]:
-    pytest.importorskip("torch")
+    # An import takes seconds.
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("no torch: dependency group capture")
     there = RealMachine(tmp_path, tmp_path).set_up()
     with there.watched():
         yield there

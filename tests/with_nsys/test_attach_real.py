@@ -1,11 +1,24 @@
-"""Programs that know nothing of nsyspipe, captured by ``--attach-steps`` with the real nsys and torch, on CPUs."""
+"""Programs that know nothing of nsyspipe, captured by ``--attach-steps`` with the real nsys and torch, on CPUs.
+
+What torch does while it is imported are thousands of calls of the operating system: they are traced
+where no torch is, in `test_launchers_cpu`.
+"""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
 
 import pytest
 
 from nsyspipe.capture.outcome import cut_short
-from nsyspipe.capture.status import Program
+from nsyspipe.capture.status import Program, read_programs
+from tests.build.programs import put
+from tests.capture.stand_in import NVTX, OPTIMIZER, TORCH_WITH_OPTIMIZERS
 from tests.golden.words import figures
-from tests.with_nsys.launching import steps_of
+from tests.launchers.fakes import LAUNCHERS, ended
+from tests.with_nsys.launching import endpoint, steps_of
 from tests.with_nsys.test_launchers_cpu import ranges
 
 pytestmark = pytest.mark.nsys
@@ -27,64 +40,68 @@ sys.stdout.write(" ".join([__name__, *sys.argv[1:], f"{'nsyspipe' in globals()}\
 """
 
 
-# The same in one process: what torchrun and more ranks need to import takes most of the time.
-TRAINS_ALONE = """
-import sys, torch
-model = torch.nn.Linear(16, 16)
-of_weights, of_biases = torch.optim.AdamW([model.weight]), torch.optim.SGD([model.bias])
-for step in range(12):
-    for _ in range(2):
-        model(torch.randn(4, 16)).sum().backward()
-    for one in (of_weights, of_biases):
-        one.step()
-        one.zero_grad()
-print(__name__, *sys.argv[1:], "nsyspipe" in globals())
-"""
-
-
-def test_the_steps_asked_for_are_captured_of_a_program_that_nobody_changed(machine):
-    machine.put_program(TRAINS)
-    words = ("--cpu", "-n", "2", "-o", "run", "--attach-steps", "4:9", "--program", "train.py")
-    answer = machine.run("ddp.sh", *words, "--", "-x", timeout=90)
-    assert (answer.status, answer.out) == (0, "__main__ -x False\n" * 2), answer.err
-    check_capture_of_steps(machine, n_ranks=2)
-
-
+# What two nodes start: the first has one nsys around torchrun, the second one of its rank.
+NODES = (
+    ("--node-rank", "0", "--node-wide", "--program", "train.py"),
+    ("--node-rank", "1", "-m", "train"),
+)
 # Two passes of 16 x 16 weights for 4 samples. No gradient of the inputs is needed.
 FLOPS = 2 * 2 * (2 * 4 * 16 * 16)
 
 
-def test_an_unchanged_program_has_phases_and_flops(machine):
-    machine.put_program(TRAINS_ALONE)
-    words = ("--cpu", "-o", "run", "--attach-steps", "4:9", "--count-flops")
-    answer = machine.run("baseline.sh", *words, "--program", "train.py", timeout=90)
-    assert answer.status == 0, answer.err
+def test_two_nodes_capture_the_steps_asked_for_of_a_program_that_nobody_changed(machine):
+    """A node each in its way: by the name of a file and of a module, with one nsys around all and one of the rank."""
+    machine.put_program(TRAINS)
+    words = [
+        "--cpu",
+        "--trace",
+        "nvtx",
+        "--nnodes",
+        "2",
+        "--rdzv-endpoint",
+        endpoint(),
+        "-o",
+        "run",
+    ]
+    words += ["--attach-steps", "4:9", "--count-flops", "--", "-x"]
+    nodes = [machine.start("node.sh", *node, *words) for node in NODES]
+    answers = [ended(node, timeout=180) for node in nodes]
+    assert [answer.status for answer in answers] == [0, 0], answers[0].err + answers[1].err
+    # The nsys around torchrun says there what it does.
+    assert answers[0].out.count("__main__ -x False\n") == 1
+    assert answers[1].out == "__main__ -x False\n"
+    reports = ("run_1", "run_node0")
+    assert [name for name in machine.files() if name.startswith("run")] == [
+        *("run.node0.capture.json", "run.node1.capture.json"),
+        *(f"{name}.{suffix}" for name in reports for suffix in ("nsys-rep", "sqlite")),
+    ]
+    assert steps_of(machine.analysis("run_*.sqlite")) == {rank: [4, 5, 6, 7, 8] for rank in (0, 1)}
     # The second of the two optimizers steps when the next step has begun.
     step = ["optimizer", "forward", "backward", "forward", "backward", "optimizer"]
     expected = [text for number in range(4, 9) for text in (f"step {number}", *step)]
-    assert ranges(machine.work / "run_0.sqlite")[1:] == expected
-    (rank,) = machine.sidecar("run")["ranks"]
-    assert rank["work_per_step"]["flops"] == FLOPS
+    for at, report in enumerate(reversed(reports)):
+        assert ranges(machine.work / f"{report}.sqlite")[1:] == expected, report
+        sidecar = machine.sidecar(f"run.node{at}")
+        assert sidecar["step_pattern"] == "^step [0-9]+$"
+        (rank,) = sidecar["ranks"]
+        assert (rank["rank"], rank["is_complete"], rank["problem"]) == (at, True, None)
+        assert rank["work_per_step"]["flops"] == FLOPS, at
 
 
-def test_the_steps_asked_for_are_captured_of_a_module(machine):
-    machine.put_program(TRAINS_ALONE)
-    words = ("--cpu", "-o", "run", "--attach-steps", "4:9", "-m", "train")
-    answer = machine.run("baseline.sh", *words, "--", "-x", timeout=90)
-    assert (answer.status, answer.out) == (0, "__main__ -x False\n"), answer.err
-    check_capture_of_steps(machine, n_ranks=1)
-
-
-def check_capture_of_steps(machine, n_ranks):
-    steps = steps_of(machine.analysis("run_*.sqlite"))
-    assert steps == {rank: [4, 5, 6, 7, 8] for rank in range(n_ranks)}
-    sidecar = machine.sidecar("run")
-    assert {(row["is_complete"], row["problem"]) for row in sidecar["ranks"]} == {(True, None)}
-    assert sidecar["step_pattern"] == "^step [0-9]+$"
+# Of a torch that only calls hooks.
+STEPS_ALONE = """
+from torch.optim.optimizer import Optimizer, Parameter
+optimizer = Optimizer([Parameter()])
+for step in range(12): optimizer.step()
+"""
 
 
 def test_a_program_of_fewer_steps_is_told_which_to_ask_for(machine):
-    machine.put_program(TRAINS_ALONE)
+    put(machine.root, "site/torch/__init__.py", TORCH_WITH_OPTIMIZERS)
+    put(machine.root, "site/torch/optim/__init__.py", "from torch.optim import optimizer")
+    put(machine.root, "site/torch/optim/optimizer.py", OPTIMIZER)
+    machine.variables["PYTHONPATH"] = str(machine.root / "site")
+    machine.put_program(STEPS_ALONE)
     words = ("--cpu", "--program", "train.py", "--attach-steps", "50:70")
     answer = machine.run("baseline.sh", *words, timeout=90)
     assert answer.status == 3
@@ -148,15 +165,61 @@ LIKE = {
 }
 
 
-@pytest.mark.parametrize("text", LIKE.values(), ids=LIKE)
-def test_steps_of_programs_like_deepspeed_and_torchtitan_are_captured(machine, text):
-    machine.put_program(text + "print(step + 1)")
-    answer = machine.run(
-        "baseline.sh", "--cpu", "--program", "train.py", "--attach-steps", "3:20", timeout=90
+# Imports torch once, and goes on as each program in a process of its own.
+EACH = """
+import atexit, json, os, sys
+import nvtx, torch, torch._dynamo  # as the first optimizer does
+texts = json.loads(sys.argv[1])
+for at, text in enumerate(texts):
+    if not os.fork():
+        os.environ["RANK"] = str(at)
+        exec(text, {"__name__": "__main__"})
+        with open(f"calls_{at}.json", "w") as file:
+            json.dump(nvtx.calls, file)
+        atexit._run_exitfuncs()
+        os._exit(0)  # to take apart what is imported takes longer than the program
+assert [os.wait()[1] for _ in texts] == [0] * len(texts)
+os._exit(0)
+"""
+
+
+@pytest.fixture(scope="module")
+def attached(tmp_path_factory):
+    """The folder of what programs behind `launchers/attach` have asked of nvtx, and say of themselves."""
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("no torch: dependency group capture")
+    folder = tmp_path_factory.mktemp("attached")
+    put(folder, "site/nvtx.py", NVTX)
+    environment = os.environ | {
+        "PYTHONPATH": f"{LAUNCHERS / 'attach'}:{folder}/site",
+        "CUDA_VISIBLE_DEVICES": "",
+        "NSYSPIPE_ATTACH_STEPS": "3:20",
+        "NSYSPIPE_STATUS_DIR": str(folder),
+    }
+    command = [sys.executable, "-c", EACH, json.dumps([*LIKE.values()])]
+    done = subprocess.run(
+        command,
+        env=environment,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
     )
-    assert answer.status == 0, answer.err
-    # What comes behind the last step has a range too, which the end of the program closes.
-    assert steps_of(machine.analysis("baseline_0.sqlite"))[0][:6] == [3, 4, 5, 6, 7, 8]
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.mark.parametrize("name", LIKE)
+def test_steps_of_programs_like_deepspeed_and_torchtitan_are_captured(attached, name):
+    at = [*LIKE].index(name)
+    calls = json.loads((attached / f"calls_{at}.json").read_text())
+    of_steps = [call for call in calls if "step " in call or "capture" in call]
+    steps = [call for number in range(3, 9) for call in (f"step {number}", f"end step {number}")]
+    assert of_steps[of_steps.index("nsyspipe.capture") :][: len(steps) + 1] == [
+        "nsyspipe.capture",
+        *steps,
+    ]
     # One more for the state of ZeRO's optimizer.
     short = Program(n_steps=9, n_captured_steps=6, warmup=3, steps_asked=17)
-    assert machine.sidecar("baseline")["ranks"][0]["problem"] == cut_short(short)
+    assert cut_short(read_programs(attached)[at]) == cut_short(short)

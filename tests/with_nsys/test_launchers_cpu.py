@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import sqlite3
+import sys
 import tempfile
 import time
 from itertools import pairwise
@@ -17,9 +18,10 @@ from nsyspipe.analysis.summary import host_figures, longest_between
 from nsyspipe.capture.outcome import cut_short
 from nsyspipe.capture.rank import NOT_STARTED
 from nsyspipe.capture.status import Program
+from tests.build.programs import program
 from tests.golden.words import figures
-from tests.launchers.fakes import ended, wait_for
-from tests.with_nsys.launching import OWN, TINY, endpoint, steps_of
+from tests.launchers.fakes import TORCHRUN, ended, wait_for
+from tests.with_nsys.launching import OWN, TINY, steps_of
 
 pytestmark = pytest.mark.nsys
 
@@ -33,23 +35,32 @@ def own(machine, launcher, *words, n=10, step_s=0.01, ending=""):
     return run(machine, launcher, "--program", "train.py", *words)
 
 
-def test_two_ranks_are_captured_exported_and_analyzed(machine):
-    answer = run(machine, "ddp.sh", "-n", "2", "-o", "a/run", *TINY, "--accumulate", "2")
-    assert answer.status == 0, answer.err
+def test_two_ranks_that_hang_at_their_end_are_captured_exported_and_analyzed(machine, tmp_path):
+    deep = tmp_path / ("d" * 60)
+    deep.mkdir()
+    machine.variables["TMPDIR"] = str(deep)
+    # The workers are of a data loader, which makes sockets below its temporary directory. What
+    # torch does while it is imported are thousands of calls of the operating system: not traced.
+    words = ("-n", "2", "-o", "a/run", "--trace", "nvtx", "--linger", "2")
+    program = ("--accumulate", "2", "--workers", "1", "--hang-at-exit")
+    answer = run(machine, "ddp.sh", *words, *TINY, *program)
+    assert answer.status == 124, answer.err
+    assert answer.out.count("throughput: ") == 1
+    assert "demonstration: --hang-at-exit: rank 0" in answer.out
+    assert "2 s" in machine.refusal(answer)
+    assert not list(deep.glob("nsyspipe-*"))
     found = machine.analysis("a/run_*.sqlite")
-    assert steps_of(found) == {
-        0: [2, 3, 4, 5],
-        1: [2, 3, 4, 5],
-    }  # the two steps of the warm-up are not captured
+    # The two steps of the warm-up are not captured.
+    assert steps_of(found) == {0: [2, 3, 4, 5], 1: [2, 3, 4, 5]}
     assert all(row["backward_ns"] > 0 for row in found["host_steps"])
     assert found["run"]["world_size"] == 2
     sidecar = machine.sidecar("a/run")
+    assert (sidecar["ended_by"], sidecar["capture_range"]) == ("exit", "nvtx")
     assert sidecar["phase_names"] == ["data", "forward", "backward", "optimizer"]
-    assert sidecar["capture_range"] == "nvtx"
     assert {row["pid"] for row in found["host_steps"]} == {row["pid"] for row in sidecar["ranks"]}
-    assert [(row["rank"], row["report"]) for row in sidecar["ranks"]] == [
-        (0, "run_0"),
-        (1, "run_1"),
+    assert [(row["rank"], row["report"], row["is_complete"]) for row in sidecar["ranks"]] == [
+        (0, "run_0", True),
+        (1, "run_1", True),
     ]
     # A step of two passes; nothing else is in the reports.
     step = ["data", "forward", "backward", "forward", "backward", "optimizer"]
@@ -70,7 +81,15 @@ def ranges(report):
         return [text for (text,) in database.execute(query)]
 
 
+def put_torchrun(machine):
+    """Put a torchrun that starts ranks as the real one, and does not import torch first."""
+    program(machine.root / "bin", "torchrun", "").write_text(TORCHRUN)
+    python = program(machine.root / "bin", "python3", f'exec "{sys.executable}" "$@"')
+    machine.variables["PYTHON"] = str(python)  # beside which launchers look for torchrun
+
+
 def test_one_of_two_ranks_unexported_is_analyzed(machine):
+    put_torchrun(machine)
     answer = own(machine, "ddp.sh", "-n", "2", "-o", "run", "--ranks", "1", "--no-export")
     assert answer.status == 0, answer.err
     assert [name for name in machine.files() if name.startswith("run")] == [
@@ -79,36 +98,6 @@ def test_one_of_two_ranks_unexported_is_analyzed(machine):
     ]
     assert steps_of(machine.analysis("run_1.nsys-rep")) == {1: [1, 2, 3]}
     assert "run_1.sqlite" not in machine.files()
-
-
-def test_two_nodes_capture_together_each_in_its_way(machine):
-    words = [
-        "--cpu",
-        "--nnodes",
-        "2",
-        "--rdzv-endpoint",
-        endpoint(),
-        "-o",
-        "run",
-        "--program",
-        "train.py",
-    ]
-    machine.put_program(OWN.format(n=10, step_s=0.01))
-    nodes = [
-        machine.start("node.sh", "--node-rank", *node, *words)
-        for node in (("0", "--node-wide"), ("1",))
-    ]
-    answers = [ended(node, timeout=90) for node in nodes]
-    assert [answer.status for answer in answers] == [0, 0], answers[0].err + answers[1].err
-    assert [name for name in machine.files() if name.startswith("run")] == [
-        *("run.node0.capture.json", "run.node1.capture.json"),
-        *(
-            f"{name}.{suffix}"
-            for name in ("run_1", "run_node0")
-            for suffix in ("nsys-rep", "sqlite")
-        ),
-    ]
-    assert steps_of(machine.analysis("run_*.sqlite")) == {0: [1, 2, 3], 1: [1, 2, 3]}
 
 
 def test_a_crash_mid_capture_passes_its_status_on_and_keeps_what_was_captured(machine):
@@ -120,41 +109,28 @@ def test_a_crash_mid_capture_passes_its_status_on_and_keeps_what_was_captured(ma
     assert steps_of(machine.analysis("baseline_0.sqlite"))[0][:2] == [1, 2]
 
 
-def test_a_program_that_hangs_at_its_end_leaves_complete_reports(machine, tmp_path):
-    deep = tmp_path / ("d" * 60)
-    deep.mkdir()
-    machine.variables["TMPDIR"] = str(deep)
-    # The workers are of a data loader, which makes sockets below its temporary directory.
-    answer = run(machine, "baseline.sh", "--linger", "2", *TINY, "--workers", "2", "--hang-at-exit")
-    assert answer.status == 124
-    assert "throughput: " in answer.out
-    assert "demonstration: --hang-at-exit: rank 0" in answer.out
-    assert machine.sidecar("baseline")["ended_by"] == "exit"
-    assert "2 s" in machine.refusal(answer)
-    assert [rank["is_complete"] for rank in machine.sidecar("baseline")["ranks"]] == [True]
-    assert steps_of(machine.analysis("baseline_0.sqlite")) == {0: [2, 3, 4, 5]}
-    assert not list(deep.glob("nsyspipe-*"))
-
-
 # Trains on after its capture, or hangs in its teardown: who looks on cannot tell. Rank 1 calls the
-# profiler itself.
+# profiler itself, and waits for its loader between its steps.
 GOES_ON = """
 import os, time
 from nsyspipe.capture import annotate, captured_steps, start_capture, stop_capture
 if os.environ.get("RANK", "0") == "0":
-    for item in captured_steps(range(6), warmup=1, steps=3): time.sleep(0.01)
+    for item in captured_steps(range(6), warmup=1, steps=3):
+        with annotate("forward"): time.sleep(0.01)
 else:
     start_capture()
-    for n in range(4):
-        with annotate("step", n): time.sleep(0.01)
+    for n in range(30):
+        time.sleep(0.05)
+        with annotate("step", n), annotate("forward"): time.sleep(0.01)
     stop_capture()
 print("captured", flush=True)
 time.sleep({rest_s})
-print("over")
+print("over", os.environ.get("A"))
 """
 
 
 def test_any_program_is_ended_after_its_reports_if_somebody_asks_for_it(machine):
+    put_torchrun(machine)
     machine.put_program(GOES_ON.format(rest_s=300))
     answer = run(
         machine, "ddp.sh", "-n", "2", "-o", "run", "--program", "train.py", "--linger", "2"
@@ -162,31 +138,31 @@ def test_any_program_is_ended_after_its_reports_if_somebody_asks_for_it(machine)
     assert answer.status == 124, answer.err
     assert "2 s" in machine.refusal(answer)
     assert "over" not in answer.out
-    assert steps_of(machine.analysis("run_*.sqlite")) == {0: [1, 2, 3], 1: [0, 1, 2, 3]}
+    found = machine.analysis("run_*.sqlite")
+    assert steps_of(found) == {0: [1, 2, 3], 1: [*range(30)]}
     sidecar = machine.sidecar("run")
     assert sidecar["ended_by"] == "linger"
     assert {(row["is_complete"], row["problem"]) for row in sidecar["ranks"]} == {(True, None)}
-    assert "capture-failed" not in [
-        problem["code"] for problem in machine.analysis("run_*.sqlite")["problems"]
+    assert "capture-failed" not in [problem["code"] for problem in found["problems"]]
+    # The time between steps is attributed to the loader.
+    steps = [row for row in found["host_steps"] if row["rank"] == 1]
+    between_ns = [
+        after["host_start_ns"] - before["host_end_ns"] for before, after in pairwise(steps)
     ]
+    assert min(between_ns) >= 50_000_000
+    captured = nsyspipe.load(machine.work / "run_1.sqlite", jobs=1)
+    assert longest_between(host_figures(captured.host_steps())).between_ns >= 50_000_000
 
 
-def test_a_program_may_train_on_after_its_capture(machine):
-    machine.put_program(GOES_ON.format(rest_s=3))
-    answer = run(machine, "baseline.sh", "--program", "train.py")
-    assert (answer.status, answer.out) == (0, "captured\nover\n"), answer.err
-    sidecar = machine.sidecar("baseline")
-    assert (sidecar["ended_by"], sidecar["ranks"][0]["is_complete"]) == (None, True)
-    assert steps_of(machine.analysis("baseline_0.sqlite")) == {0: [1, 2, 3]}
-
-
-def test_a_users_own_program_needs_three_lines(machine):
-    ending = "import os; print(os.environ['A'])"
+def test_a_users_own_program_needs_three_lines_and_may_train_on_after_its_capture(machine):
     words = ("-o", "it's mine/a", "--trace=cuda,nvtx", "--nsys-arg=--env-var=A=b")
-    answer = own(machine, "baseline.sh", *words, ending=ending)
-    assert (answer.status, answer.out) == (0, "b\n"), answer.err
+    machine.put_program(GOES_ON.format(rest_s=3))
+    answer = run(machine, "baseline.sh", "--program", "train.py", *words)
+    assert (answer.status, answer.out) == (0, "captured\nover b\n"), answer.err
+    sidecar = machine.sidecar("it's mine/a")
     # nsys takes the option where there is no GPU, too.
-    assert "--cuda-graph-trace=node" in machine.sidecar("it's mine/a")["command"]
+    assert "--cuda-graph-trace=node" in sidecar["command"]
+    assert (sidecar["ended_by"], sidecar["ranks"][0]["is_complete"]) == (None, True)
     found = machine.analysis("it's mine/a_0.sqlite")
     assert steps_of(found) == {0: [1, 2, 3]}
     assert all(row["forward_ns"] >= 10_000_000 for row in found["host_steps"])
@@ -268,28 +244,3 @@ def test_an_option_that_nsys_does_not_know_is_its_fault(machine):
     assert answer.status == 2
     assert NOT_STARTED in answer.err
     assert "no-such-option" in answer.err.partition("error:")[2]
-
-
-SLEEPING_LOADER = """
-import time
-from nsyspipe.capture import annotate, start_capture, stop_capture
-start_capture()
-for number in range(30):
-    time.sleep(0.05)
-    with annotate("step", number), annotate("forward"): time.sleep(0.01)
-stop_capture()
-"""
-
-
-def test_time_between_steps_is_attributed_to_the_loader(machine):
-    machine.put_program(SLEEPING_LOADER)
-    answer = run(machine, "baseline.sh", "--program", "train.py", "-o", "run")
-    assert answer.status == 0, answer.err
-    steps = machine.analysis("run_0.sqlite")["host_steps"]
-    assert len(steps) == 30
-    assert (
-        min([after["host_start_ns"] - before["host_end_ns"] for before, after in pairwise(steps)])
-        >= 50_000_000
-    )
-    captured = nsyspipe.load(machine.work / "run_0.sqlite", jobs=1)
-    assert longest_between(host_figures(captured.host_steps())).between_ns >= 50_000_000

@@ -19,13 +19,19 @@ pytestmark = [
 ]
 
 QUICK = ("--model", "tiny", "--warmup", "1", "--steps", "2")
-# Trains two ranks with several options, one after the other, in two processes of one import: torch
-# takes seconds to start.
+# Trains alone as the script does, and two ranks with several options, one after the other, in
+# processes of one import: torch takes seconds to start.
 MANY = f"""
-import contextlib, io, json, os, sys
+import contextlib, io, json, os, runpy, sys
 sys.path[:0] = [{str(LAUNCHERS)!r}, {str(LAUNCHERS.parent)!r}]
-import torch, vit_loop, vit_model, vit_options
+import torch, torch._dynamo, torch.distributed.fsdp, vit_loop, vit_model, vit_options
 from nsyspipe.capture import ranges
+alone = os.fork()
+if not alone:
+    sys.argv = json.loads(sys.argv[3])
+    with open("said", "w") as file, contextlib.redirect_stdout(file):
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    os._exit(0)  # to take apart what is imported takes longer than to train
 child = os.fork()
 os.environ["RANK"] = os.environ["LOCAL_RANK"] = rank = "0" if child else "1"
 torch.distributed.init_process_group("gloo")
@@ -46,8 +52,9 @@ with open(sys.argv[2] + rank, "w") as file:
 if child:
     with torch.device("meta"):
         model = vit_model.VisionTransformer(vit_model.SHAPES["large"])
-    print(sum(parameter.numel() for parameter in model.parameters()))
-    sys.exit(os.waitpid(child, 0)[1] != 0)
+    print(sum(parameter.numel() for parameter in model.parameters()), flush=True)
+    os._exit(any(os.waitpid(one, 0)[1] != 0 for one in (alone, child)))
+os._exit(0)
 """
 SENT = ("", "--static-graph --gradient-as-bucket-view --bucket-cap-mb 1", "--fsdp")
 TRAINED = (
@@ -77,10 +84,12 @@ def two_ranks(tmp_path_factory):
     jobs += [[*QUICK, "--no-ddp", "--crash-at", "2"]]
     host, port = endpoint().split(":")
     group = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": host, "MASTER_PORT": port}
-    command = [sys.executable, "-c", MANY, json.dumps(jobs), f"{folder}/rank_"]
-    done = subprocess.run(
-        command, env=environment(**group), capture_output=True, text=True, timeout=120, check=False
-    )
+    alone = folder / "alone"
+    alone.mkdir()
+    script = [str(LAUNCHERS / "train_vit.py"), *QUICK, "--workers", "1", "--json", "result.json"]
+    command = [sys.executable, "-c", MANY, json.dumps(jobs), f"{folder}/rank_", json.dumps(script)]
+    options = {"env": environment(**group), "cwd": alone, "capture_output": True, "text": True}
+    done = subprocess.run(command, **options, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     return (
         folder,
@@ -117,25 +126,12 @@ def test_a_hook_that_gloo_cannot_do_is_refused_and_who_asks_for_a_crash_has_it(t
             assert "gloo" in ended, hook
 
 
-def test_one_process_trains_without_ddp_and_writes_its_result(tmp_path):
-    result = tmp_path / "result.json"
-    command = [
-        sys.executable,
-        LAUNCHERS / "train_vit.py",
-        *QUICK,
-        "--workers",
-        "1",
-        "--json",
-        result,
-    ]
-    done = subprocess.run(
-        command, env=environment(), capture_output=True, text=True, timeout=240, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    first, second = done.stdout.splitlines()
+def test_one_process_trains_without_ddp_and_writes_its_result(two_ranks):
+    folder = two_ranks[0] / "alone"
+    first, second = (folder / "said").read_text().splitlines()
     assert "1 x CPU | no DDP | float32, batch 4 per rank | 1 + 2 steps" in first
     assert second.startswith("throughput: ")
-    found = json.loads(result.read_text())
+    found = json.loads((folder / "result.json").read_text())
     assert (found["world_size"], found["n_parameters"], found["scheme"]) == (1, 1206116, "no DDP")
     assert found["images_per_s"] == pytest.approx(4e9 / found["mean_step_ns"], rel=1e-6)
-    assert [path.name for path in tmp_path.iterdir()] == ["result.json"]
+    assert sorted(path.name for path in folder.iterdir()) == ["result.json", "said"]
