@@ -34,7 +34,7 @@ _LINE_COLUMNS = ("path", "line", "function")
 _FUNCTION_COLUMNS = ("path", "function")
 _MODULE = "<module>"
 # Columns of `canonical.PYTHON_SAMPLES` that `HostLines` has too, and all of its columns.
-_STACK_COLUMNS = ("innermost", "in_program", "first_frame", "n_frames")
+_STACK_COLUMNS = ("innermost", "in_program", "first_frame", "n_frames", "let_go")
 _SAMPLE_COLUMNS = ("window", "cause", *_STACK_COLUMNS)
 _COLUMNS = (*_SAMPLE_COLUMNS, "frames")
 _NO_INTS = np.empty(0, np.int64)
@@ -79,6 +79,9 @@ class HostLines(Struct, frozen=True):
     # Of each sample: its frames of the user's program, innermost first, as rows of `frames`.
     first_frame: Int64 = _NO_INTS
     n_frames: Int64 = _NO_INTS
+    # Of each sample: the line at which the thread let go of Python's lock, -1 if it was taken in
+    # time.
+    let_go: Int64 = _NO_INTS
     # The line of each frame, as a row of `lines`.
     frames: Int64 = _NO_INTS
     # Whether causes are known. If not, no sample has one.
@@ -183,9 +186,8 @@ def join_host_lines(parts: Sequence[HostLines], windows_before: Sequence[int]) -
 
 def _moved(samples: HostLines, lines_before: int, frames_before: int) -> HostLines:
     """Return samples that refer to tables with more rows in front."""
-    has_line = samples.in_program >= 0
-    in_program = samples.in_program + lines_before
-    in_program[~has_line] = -1
+    in_program = _later_lines(samples.in_program, lines_before)
+    let_go = _later_lines(samples.let_go, lines_before)
     innermost = samples.innermost + lines_before
     first_frame = samples.first_frame + frames_before
     frames = samples.frames + lines_before
@@ -193,9 +195,15 @@ def _moved(samples: HostLines, lines_before: int, frames_before: int) -> HostLin
         samples,
         innermost=innermost,
         in_program=in_program,
+        let_go=let_go,
         first_frame=first_frame,
         frames=frames,
     )
+
+
+def _later_lines(lines: Int64, n_before: int) -> Int64:
+    """Return lines behind some others; -1 stays."""
+    return np.where(lines >= 0, lines + n_before, -1)
 
 
 def count_lines(samples: HostLines, line: Int64) -> LineCounts:

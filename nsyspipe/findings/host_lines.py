@@ -32,6 +32,7 @@ _IDLE_COLUMNS = ("idle_input_ns", "idle_launch_ns", "idle_blocked_ns")
 _PROGRAM = "program"
 _INNERMOST = "innermost"
 _LOCK_HOLDER = "lock_holder"
+_LET_GO = "let_go"
 _CALL = "call"
 _FUNCTION = "function"
 # Figures of a finding: the line of the program, and the innermost line if that is another one.
@@ -52,6 +53,9 @@ LOCK_WAIT_SHARE = "lock_wait_share"
 LOCK_HOLDER_LINE = "lock_holder_line"
 # Shorter waits for the lock do not explain idle time.
 MIN_SHARE_OF_LOCK = 0.1
+# If most samples could not be taken in time: the line at which the thread let go of the lock. What
+# held the lock ran at this line or earlier.
+LET_GO_LINE = "let_go_line"
 # Why the line is not known, although it may have been recorded.
 LINE_UNKNOWN = "host_line_unknown"
 LEFT_OUT = "lines were left out on request (--no-lines)"
@@ -247,13 +251,22 @@ def _figures_of_lines(question: _Question) -> dict[str, Any]:
         line = innermost
         figures |= _figures_of_stacks(question, totals)
     if line is not None and _is_unseen(line, totals):
-        return {LINE_UNKNOWN: NOT_SEEN_IN_TIME}
+        return {LINE_UNKNOWN: NOT_SEEN_IN_TIME} | _let_go_figures(question)
     if line is None or line.file == NOT_SEEN or not _is_main(line, totals):
         return figures or {LINE_UNKNOWN: NO_MAIN_LINE}
     figures[HOST_LINE] = _figure_of(line, totals)
     if innermost is not None and innermost[:3] != line[:3]:
         figures[INNERMOST_LINE] = _figure_of(innermost, totals)
     return figures
+
+
+def _let_go_figures(question: _Question) -> dict[str, Any]:
+    """Return the line at which the thread let go of the lock in most of the samples due before."""
+    line = _main_line(question, _LET_GO)
+    totals = _totals(question, _LET_GO)
+    if line is None or line.n_samples < MIN_SHARE_OF_SAMPLES * totals.n_of_samples:
+        return {}
+    return {LET_GO_LINE: _figure_of(line, totals)}
 
 
 def _is_unseen(line: _Line, totals: _Totals) -> bool:

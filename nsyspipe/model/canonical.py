@@ -421,5 +421,11 @@ PYTHON_SAMPLES = TableSchema(
             source="binaryData",
         ),
         count("n_frames", "frames of the user's program", source="binaryData"),
+        identifier(
+            "let_go",
+            "row of `PYTHON_LINES` at which the thread let go of Python's lock, of the user's "
+            "program if its code ran; -1 if the sample was taken in time",
+            source="binaryData",
+        ),
     ),
 )

@@ -567,8 +567,10 @@ HOST_LINES = DescribedTable(
             "program for the innermost line of the user's program, or innermost for the innermost "
             "line of all. The program is all code in files, except installed packages "
             "(site-packages, dist-packages), the standard library (lib/python3.12) and PyTorch. "
-            "The value lock_holder is for the line at which the only other Python thread let go of "
-            "Python's lock (GIL), while the launching thread waited for it. The value call is for "
+            "The value let_go is for the line at which the main thread let go of Python's lock "
+            "(GIL), if it held the lock when the sample was due. The value lock_holder is for the "
+            "same line of the only other Python thread, while the launching thread waited for the "
+            "lock. The value call is for "
             "a line that made a call. The value function is for a function. Such rows count "
             "the samples with the call or the function in the stack.",
             source="derived",

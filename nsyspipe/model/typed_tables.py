@@ -1385,6 +1385,7 @@ if TYPE_CHECKING:
         "in_program",
         "first_frame",
         "n_frames",
+        "let_go",
     ]
 
     class PythonSamplesOfReportRow(TypedDict):
@@ -1394,6 +1395,7 @@ if TYPE_CHECKING:
         in_program: int
         first_frame: int
         n_frames: int
+        let_go: int
 
     PythonSamplesOfReportTable: TypeAlias = TypedTable[
         PythonSamplesOfReportColumn, PythonSamplesOfReportRow

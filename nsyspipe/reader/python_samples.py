@@ -142,7 +142,7 @@ def _decode(rows: pa.Table, strings: Strings) -> PythonSamples:
     categories = filled(known["category"], _NO_CATEGORY)
     threads = _threads_of(processes, categories, frames)
     is_seen = _are_seen(known["binaryData"].combine_chunks())
-    samples = _Samples(processes, known["start"].to_numpy(), frames)
+    samples = _Samples(processes, known["start"].to_numpy(), frames, is_seen)
     is_of_holder = threads.is_only_other & ~is_seen
     all_seen = np.ones_like(is_seen)
     lines = pa.concat_tables([frames.lines, _unseen_line()])
@@ -368,10 +368,11 @@ def _program_frames(frames: _Frames) -> _ProgramFrames:
 class _Samples:
     """All samples of a report that could be decoded."""
 
-    def __init__(self, processes: Int64, times: Int64, frames: _Frames) -> None:
+    def __init__(self, processes: Int64, times: Int64, frames: _Frames, is_in_time: Flags) -> None:
         self._processes = processes
         self._times = times
         self._frames = frames
+        self._is_in_time = is_in_time
         self.program = _program_frames(frames)
 
     def table(self, is_chosen: Flags, is_seen: Flags) -> pa.Table:
@@ -380,14 +381,13 @@ class _Samples:
         Samples that were not taken in time have the line behind all others, and no frames.
         """
         unseen_line = self._frames.lines.num_rows
-        frames = self._frames
-        first_line = frames.line[frames.first]
+        first_line = self._frames.line[self._frames.first]
+        line_of_program = self._lines_of_program()
         innermost = np.where(is_seen, first_line, unseen_line)
         n_frames = np.where(is_seen, self.program.number, 0)
-        lines_of_program = self.program.table["line"].to_numpy()
-        lines_of_program = np.append(lines_of_program, _NO_LINE)
-        in_program = lines_of_program[self.program.first]
-        in_program[n_frames == 0] = _NO_LINE
+        in_program = np.where(n_frames > 0, line_of_program, _NO_LINE)
+        let_go = np.where(line_of_program >= 0, line_of_program, first_line)
+        let_go[self._is_in_time] = _NO_LINE
         columns = {
             "process_id": self._processes,
             "time_ns": self._times,
@@ -395,6 +395,7 @@ class _Samples:
             "in_program": in_program,
             "first_frame": self.program.first,
             "n_frames": n_frames,
+            "let_go": let_go,
         }
         rows = np.flatnonzero(is_chosen)
         times = self._times[rows]
@@ -403,3 +404,9 @@ class _Samples:
         in_order = pa.array(rows[order])
         table = PYTHON_SAMPLES.table(columns)
         return table.take(in_order)
+
+    def _lines_of_program(self) -> Int64:
+        """Return the innermost line of the program of each sample; -1 for none."""
+        lines = self.program.table["line"].to_numpy()
+        line_at_place = np.append(lines, _NO_LINE)[self.program.first]
+        return np.where(self.program.number > 0, line_at_place, _NO_LINE)

@@ -17,6 +17,7 @@ from nsyspipe.findings.host_lines import (
     HOST_FUNCTION,
     HOST_LINE,
     INNERMOST_LINE,
+    LET_GO_LINE,
     LINE_UNKNOWN,
     LOCK_HOLDER_LINE,
     LOCK_WAIT,
@@ -130,6 +131,7 @@ _MAX_LISTED_VALUES = 12
 _PLACES = {HOST_LINE, HOST_FUNCTION, HOST_CALL}
 _LINE_KEYS = {
     *_PLACES,
+    LET_GO_LINE,
     INNERMOST_LINE,
     LINE_UNKNOWN,
     LOCK_HOLDER_LINE,
@@ -407,9 +409,21 @@ def line_text(finding_id: str, evidence: Mapping[str, Any]) -> str:
     if finding_id not in NAMING_LINES:
         return ""
     if not _PLACES & evidence.keys():
-        reason = evidence.get(LINE_UNKNOWN)
-        return f"not known, because {reason}." if reason else _RECORD_LINES
+        return _unknown_line_text(evidence)
     return " ".join(_place_sentences(evidence))
+
+
+def _unknown_line_text(evidence: Mapping[str, Any]) -> str:
+    """Return why the line is not known, and where the thread let go of Python's lock."""
+    reason = evidence.get(LINE_UNKNOWN)
+    if not reason:
+        return _RECORD_LINES
+    text = f"not known, because {reason}."
+    let_go = evidence.get(LET_GO_LINE)
+    if let_go is not None:
+        place = _place_text(let_go)
+        text += f" It let go at {place}. The code that held the lock ran at this line or earlier."
+    return text
 
 
 def _place_sentences(evidence: Mapping[str, Any]) -> Iterator[str]:

@@ -27,6 +27,7 @@ from nsyspipe.run.process import ProcessDigest
 # Values of the column `frame`.
 INNERMOST = "innermost"
 IN_PROGRAM = "program"
+LET_GO = "let_go"
 LOCK_HOLDER = "lock_holder"
 CALL = "call"
 FUNCTION = "function"
@@ -62,6 +63,7 @@ def _tables_of_rank(
         yield _rows_of_stacks(number, samples, FUNCTION, count_functions(samples))
         counts = count_lines(samples, samples.innermost)
         yield _rows(number, samples, INNERMOST, counts)
+        yield _rows(number, samples, LET_GO, count_lines(samples, samples.let_go))
     if of_holder is not None:
         is_of_program = of_holder.in_program >= 0
         line = np.where(is_of_program, of_holder.in_program, of_holder.innermost)

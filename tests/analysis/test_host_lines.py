@@ -39,6 +39,7 @@ def thread(times, innermost, in_program, n_lines, stacks=None):
     columns = {"process_id": [1] * len(times), "time_ns": times}
     columns |= {"innermost": innermost, "in_program": in_program}
     columns |= {"first_frame": np.cumsum(n_frames) - n_frames, "n_frames": n_frames}
+    columns["let_go"] = [-1] * len(times)
     frames = PYTHON_FRAMES.table({"line": [line for stack in stacks for line in stack]})
     return PythonThread(PYTHON_SAMPLES.table(columns), lines(n_lines), frames)
 
@@ -108,23 +109,24 @@ def test_without_calls_no_cause_is_known(idle):
 
 def test_captures_of_one_rank_are_joined():
     first = HostLines(
-        lines(2), ints(0), ints(1), ints(1), ints(-1), ints(0), ints(1), frames=ints(1, 0)
+        lines(2), ints(0), ints(1), ints(1), ints(-1), ints(0), ints(1), ints(-1), ints(1, 0)
     )
     second = HostLines(
-        lines(3), ints(1), ints(-1), ints(2), ints(0), ints(1), ints(2), frames=ints(0, 2, 1)
+        lines(3), ints(1), ints(-1), ints(2), ints(0), ints(1), ints(2), ints(1), ints(0, 2, 1)
     )
     joined = join_host_lines([first, second], [0, 4])
     assert joined.lines.num_rows == 5
     assert joined.window.tolist() == [0, 5]
     assert joined.innermost.tolist() == [1, 4]
     assert joined.in_program.tolist() == [-1, 2]
+    assert joined.let_go.tolist() == [-1, 3]
     assert joined.frames.tolist() == [1, 0, 2, 4, 3]
     assert joined.first_frame.tolist() == [0, 3]
     assert joined.n_frames.tolist() == [1, 2]
 
 
 def test_equal_lines_of_several_captures_are_one_line():
-    part = HostLines(lines(1), ints(0), ints(1), ints(0), ints(0))
+    part = HostLines(lines(1), ints(0), ints(1), ints(0), ints(0), ints(0), ints(0), ints(-1))
     joined = join_host_lines([part, part], [0, 1])
     counts = count_lines(joined, joined.innermost)
     assert (counts.n_samples.tolist(), counts.n_idle_windows.tolist()) == ([2], [2])

@@ -7,6 +7,7 @@ from nsyspipe.findings.host_lines import (
     HOST_FUNCTION,
     HOST_LINE,
     INNERMOST_LINE,
+    LET_GO_LINE,
     LINE_UNKNOWN,
     LOCK_HOLDER_LINE,
     LOCK_WAIT,
@@ -115,6 +116,15 @@ def test_samples_of_few_steps_that_were_not_taken_in_time_are_the_reason_too():
     unseen = (0, "innermost", NOT_SEEN, 10, 1)
     rows = lines(unseen, *both("a.py", 6, 4), *both("b.py", 4, 4))
     assert figures(rows) == {LINE_UNKNOWN: NOT_SEEN_IN_TIME}
+
+
+@pytest.mark.parametrize(("counts", "is_named"), [((5, 3, 2), True), ((4, 3, 3), False)])
+def test_the_line_at_which_the_lock_was_let_go_of_needs_half_of_these_samples(counts, is_named):
+    unseen = (0, "innermost", NOT_SEEN, 10, 1)
+    let_go = [(0, "let_go", f"{count}{place}.py", count, 1) for place, count in enumerate(counts)]
+    found = figures(lines(unseen, *let_go))
+    assert found[LINE_UNKNOWN] == NOT_SEEN_IN_TIME
+    assert (LET_GO_LINE in found) == is_named
 
 
 def test_a_line_needs_half_of_the_steps():

@@ -50,6 +50,19 @@ def test_each_sample_has_its_innermost_line_and_that_of_the_program(tmp_path):
     assert codes(found) == []
 
 
+def test_a_thread_without_a_line_of_the_program_lets_go_at_its_innermost_line(tmp_path):
+    found = read(tmp_path, sample(a_rank(), 400, READ, state=HELD))
+    assert places(found, "let_go") == [READ[1:]]
+
+
+def test_a_thread_lets_go_of_the_lock_at_a_line_of_the_program(tmp_path):
+    builder = sample(a_rank(), 300, READ, MAIN)
+    sample(builder, 400, READ, MAIN, state=HELD)
+    found = read(tmp_path, builder)
+    assert places(found, "let_go") == [None, MAIN[1:]]
+    assert found.samples["n_frames"].to_pylist() == [1, 0]
+
+
 def test_a_sample_that_was_not_taken_in_time_shows_no_line(tmp_path):
     builder = sample(a_rank(), 300, READ, MAIN)
     sample(builder, 400, READ, MAIN, state=HELD)
