@@ -120,8 +120,7 @@ def line_figures(evidence: Evidence, name: str, finding: Finding) -> Mapping[str
     cause = _CAUSE_OF_FINDING.get(name)
     if cause is None:
         return {}
-    if evidence.are_lines_left_out:
-        return {LINE_UNKNOWN: LEFT_OUT}
+    left_out = {LINE_UNKNOWN: LEFT_OUT} if evidence.are_lines_left_out else {}
     rank = _rank_of(evidence, finding)
     question = _Question(evidence.host_lines, evidence.steps, cause)
     if rank is not None:
@@ -131,13 +130,13 @@ def line_figures(evidence: Evidence, name: str, finding: Finding) -> Mapping[str
     has_lines = _has_known_causes(question.lines)
     waits = _waits_of_ranks(evidence, question)
     if not has_lines and waits is None:
-        return {}
+        return left_out
     if name == "straggler" and not _is_late_by_idling(evidence, rank, finding):
         return {LINE_UNKNOWN: NOT_WHY_LATE}
     figures = _lock_figures(question, waits)
     if has_lines:
         figures |= _figures_of_lines(question)
-    return figures
+    return figures | left_out
 
 
 def _has_known_causes(lines: pa.Table) -> bool:

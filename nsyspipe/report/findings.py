@@ -472,6 +472,8 @@ def lock_text(evidence: Mapping[str, Any]) -> str:
     wait_ns = evidence[LOCK_WAIT]
     if wait_ns is None:
         return _RECORD_LOCK
+    if not wait_ns:
+        return "the launching thread did not wait for it in this idle time."
     share = percent_text(evidence.get(LOCK_WAIT_SHARE))
     text = f"the launching thread waited for it for {ms_text(wait_ns)} per step"
     text += f", {share} of this idle time."

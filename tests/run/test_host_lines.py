@@ -173,6 +173,13 @@ def test_a_finding_says_who_holds_the_lock_and_for_how_long(tmp_path):
     assert figures[LOCK_HOLDER_LINE]["file"] == "spin.py"
 
 
+def test_waits_for_the_lock_are_no_lines_and_are_not_left_out(tmp_path):
+    run = run_of(tmp_path, planted_lock(), jobs=1, lines=False)
+    figures = {row["id"]: json.loads(row["evidence"]) for row in run.finding_rows}["launch-bound"]
+    assert (figures[LINE_UNKNOWN], figures[LOCK_WAIT]) == (LEFT_OUT, 200)
+    assert LOCK_HOLDER_LINE not in figures
+
+
 def test_without_waits_for_the_lock_they_are_null(tmp_path):
     run = run_of(tmp_path, planted(), jobs=1)
     figures = {row["id"]: json.loads(row["evidence"]) for row in run.finding_rows}["launch-bound"]
