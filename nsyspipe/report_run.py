@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec.structs import replace
 
+from nsyspipe.analysis.counters import Series
 from nsyspipe.analysis.links import LinkVerdict, links
 from nsyspipe.analysis.steps import REPETITION
 from nsyspipe.analysis.summary import phase_summary, rank_summary, summary
@@ -48,6 +49,7 @@ from nsyspipe.run.gather import Gathered, gather
 from nsyspipe.run.ranks import ChosenRanks, n_unrecorded_ranks, run_sizes
 from nsyspipe.run.run import AskedRanks, AskedSteps, Run, RunHeader, steps_source
 from nsyspipe.run.run_problems import problems_table
+from nsyspipe.run.timeline_lanes import counter_bars_table, line_bars_table
 from nsyspipe.run.traffic import traffic_table
 
 # A problem names this many reports.
@@ -288,11 +290,14 @@ class ReportRun(Run):
         hosts = _by_rank(ranks, ranks["host"])
         known_hosts = {rank: host for rank, host in hosts.items() if host is not None}
         clock_error_ns = pc.max(ranks["clock_error_ns"], skip_nulls=False)
+        retries = _by_rank(ranks, ranks["n_alloc_retries"])
+        known_retries = {rank: n for rank, n in retries.items() if n is not None}
         return {
             "n_ranks": ranks.num_rows,
             "world_size": tables.n_job_ranks,
             "n_hosts": max(n_known_hosts, 1),
             "hosts": known_hosts,
+            "alloc_retries": known_retries,
             "clock_error_ns": clock_error_ns.as_py(),
             "gpu_names": tuple(self.header.gpu_names),
         }
@@ -353,11 +358,27 @@ class ReportRun(Run):
                 table = self.judged_findings()
             case "problems":
                 table = problems_table(map(self._with_rank_names, self._problems()))
-            case "timeline":
-                table = self._timeline()
+            case "timeline" | "counter_bars" | "line_bars":
+                table = self._drawn(name)
             case _:
                 table = getattr(tables, name)
         return table
+
+    def _drawn(self, name: str) -> pa.Table:
+        if name == "timeline":
+            return self._timeline()
+        drawn = self._drawn_step()
+        return self._lanes_of(name, drawn) if drawn else schema.RUN_TABLES[name].empty()
+
+    def _lanes_of(self, name: str, drawn: schema.DrawnStep) -> pa.Table:
+        tables = self._tables
+        if name == "counter_bars":
+            return counter_bars_table(tables.counted, tables.steps, drawn)
+        return line_bars_table(tables.sampled, tables.steps, drawn, tables.host_lines)
+
+    def counter_samples(self, rank: int) -> Mapping[str, Series]:
+        counters = self._tables.counted.by_rank.get(rank)
+        return counters.series if counters else {}
 
     def _problems(self) -> list[Problem]:
         _, problems_of_rules = self._judgement

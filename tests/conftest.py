@@ -89,10 +89,26 @@ def pytest_terminal_summary(terminalreporter):
     terminalreporter.write_line(f"{'all':<28} {n_attempts:>9} {n_failures:>9}")
 
 
+# These read all captures, and one worker reads each of them once.
+READ_CAPTURES = (
+    "tests/findings/test_bounds.py",
+    "tests/findings/test_real_findings.py",
+    "tests/golden/test_frozen.py",
+    "tests/redact/test_redact_analysis.py",
+    "tests/replay/test_accuracy.py",
+    "tests/replay/test_expected_savings.py",
+    "tests/replay/test_whatif_real.py",
+    "tests/report/test_perfetto.py",
+    "tests/run/test_real_parallelism.py",
+    "tests/run/test_real_reports.py",
+    "tests/run/test_step_sources.py",
+)
+CAPTURES = "captures"
 # What takes longest of the slow tests, the longest first. By itself pytest-xdist begins with the
 # files that have the most tests.
 LONGEST = (
     "nsys",
+    CAPTURES,
     "tests/run/test_cluster.py",
     "tests/attack/test_current_directory.py",
     "tests/attack/test_processes.py",
@@ -112,7 +128,9 @@ def pytest_xdist_make_scheduler(config, log):
         def _split_scope(self, nodeid):
             path = nodeid.partition("::")[0]
             # Several nsys at once on two cores lose their agents.
-            return "nsys" if path.startswith("tests/with_nsys/") else path
+            if path.startswith("tests/with_nsys/"):
+                return "nsys"
+            return CAPTURES if has_slow_tests and path in READ_CAPTURES else path
 
         def _assign_work_unit(self, node):
             # One worker begins with what waits for programs: at the end the others would wait with
@@ -233,8 +251,18 @@ def filled_once(tmp_path_factory, name, fill):
 
 def unpack_real_reports(folder):
     for packed in sorted(REAL.glob("*.xz")):
-        with lzma.open(packed) as source, (folder / packed.stem).open("wb") as target:
-            shutil.copyfileobj(source, target)
+        unpack(packed, folder)
+
+
+def unpack_reports_of_programs(folder):
+    for packed in sorted(REAL.glob("[24]gpu/*.xz")):
+        unpack(packed, folder / packed.parent.name)
+
+
+def unpack(packed, folder):
+    folder.mkdir(exist_ok=True)
+    with lzma.open(packed) as source, (folder / packed.stem).open("wb") as target:
+        shutil.copyfileobj(source, target)
 
 
 @pytest.fixture(scope="session")
@@ -244,8 +272,14 @@ def real(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def captures(real):
-    return Captures(real)
+def programs(tmp_path_factory):
+    """Return the folder of real reports of other programs, unpacked, in `2gpu` and `4gpu`; one for all processes."""
+    return filled_once(tmp_path_factory, "programs", unpack_reports_of_programs)
+
+
+@pytest.fixture(scope="session")
+def captures(real, programs):
+    return Captures(real, programs)
 
 
 @pytest.fixture

@@ -87,8 +87,8 @@ class Forks:
     def run(self, *words: object, timeout: float = 60, **more: Any) -> subprocess.CompletedProcess:
         """Fork a program and wait for its end, as `subprocess.run` does."""
         process = self.start(*words, **more)
-        out, errors = process.communicate(timeout)
-        return subprocess.CompletedProcess(words, process.returncode, out, errors)
+        status = process.wait(timeout)
+        return subprocess.CompletedProcess([*map(str, words)], status, *process.communicate())
 
     def close(self) -> None:
         self._requests.close()

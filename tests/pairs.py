@@ -222,11 +222,19 @@ def reports(name: str, real: Path) -> list[Path]:
 
 
 class Captures:
-    """The captures of `PAIRS` and others among the real reports, each read once, and made ready to be replayed once."""
+    """The captures of `PAIRS` and others among the real reports, each read once, and made ready to be replayed once.
 
-    def __init__(self, real: Path) -> None:
+    ``4gpu/tp`` is a capture of another program, in the folder `programs`.
+    """
+
+    def __init__(self, real: Path, programs: Path | None = None) -> None:
+        def reports_of(name: str) -> list[Path]:
+            if programs is None or "/" not in name:
+                return reports(name, real)
+            return sorted(programs.glob(f"{name}_[0-9].sqlite"))
+
         self.run: Callable[..., Run] = functools.cache(
-            lambda name, **options: nsyspipe.load(reports(name, real), jobs=1, **options)
+            lambda name, **options: nsyspipe.load(reports_of(name), jobs=1, **options)
         )
         self.opened: Callable[[str, float | None], Replay | str] = functools.cache(
             lambda name, n_bytes: opened_replay(self.run(name), n_bytes)

@@ -479,8 +479,10 @@ def idle_causes(
     blocked = blocked_time(late.times, late.waiting, calls)
     is_of_copy = calls["is_of_copy"].to_numpy()
     blocked_by_copies = blocked.of_calls(is_of_copy)
-    columns |= _split_waiting(late.waiting, blocked, blocked_by_copies, windows)
+    columns |= _split_waiting(late.waiting, blocked, windows)
+    columns["idle_blocked_by_copies_ns"] = windows.covered(blocked_by_copies.times)
     columns |= _made_by_calls(late.gaps, calls, windows)
+    columns |= _caused_by_allocs(late.gaps, blocked, calls, windows)
     by_call = _by_call(blocked, calls, windows)
     of_copies_by_call = _by_call(blocked_by_copies, calls, windows)
     times = HostIdleTime.of(late.times, late.waiting, blocked.times)
@@ -488,7 +490,7 @@ def idle_causes(
 
 
 def _split_waiting(
-    waiting: IntervalSet, blocked: ExplainedTime, blocked_by_copies: ExplainedTime, windows: Windows
+    waiting: IntervalSet, blocked: ExplainedTime, windows: Windows
 ) -> dict[str, Int64 | None]:
     """Return how long the device waits while the host is blocked, and while it is not, ns."""
     waiting_ns = windows.covered(waiting)
@@ -500,7 +502,6 @@ def _split_waiting(
     return {
         "idle_launch_ns": waiting_ns - blocked_ns,
         "idle_blocked_ns": blocked_ns,
-        "idle_blocked_by_copies_ns": windows.covered(blocked_by_copies.times),
         "idle_pause_ns": windows.covered(pauses),
     }
 
@@ -548,6 +549,22 @@ def _made_by_calls(
     return {
         "idle_made_by_calls_ns": windows.covered(made_by_calls),
         "idle_made_by_copies_ns": windows.covered(made_by_copies),
+    }
+
+
+def _caused_by_allocs(
+    late_gaps: IntervalSet, blocked: ExplainedTime, calls: pa.Table, windows: Windows
+) -> dict[str, Int64 | None]:
+    """Return the blocked time, and the late gaps, that calls managing memory explain, ns."""
+    is_of_memory = calls["is_of_memory"].to_numpy()
+    blocked_by_allocs = blocked.of_calls(is_of_memory)
+    memory_calls = calls.filter(calls["is_of_memory"])
+    starts = memory_calls["start_ns"].to_numpy()
+    ends = memory_calls["end_ns"].to_numpy()
+    made_by_allocs = made_by(late_gaps, starts, ends)
+    return {
+        "idle_blocked_by_allocs_ns": windows.covered(blocked_by_allocs.times),
+        "idle_made_by_allocs_ns": windows.covered(made_by_allocs),
     }
 
 

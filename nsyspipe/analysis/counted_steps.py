@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -30,6 +30,7 @@ COUNTED_MEANS: tuple[CountersColumn, ...] = (
     "pcie_tx_bytes_per_s",
     "gpc_clock_hz",
 )
+_BUS_FIGURES = ("counted_link", "counted_bytes_per_s", "counted_ratio")
 _RANK_STEP: tuple[Literal["rank"], Literal["step"]] = ("rank", "step")
 
 
@@ -52,6 +53,12 @@ class CountedBus(NamedTuple):
     bytes_per_s: float
     # Counted bytes / bus bytes of the collectives. None if their sizes are not known.
     ratio: float | None
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """The figures by the names that findings and documents give them."""
+        values = (self.link, self.bytes_per_s, self.ratio)
+        return dict(zip(_BUS_FIGURES, values, strict=True))
 
 
 def of_summary_steps(counters: CountersTable, steps: StepsTable) -> pa.Table:
@@ -124,6 +131,21 @@ def counted_bus(
         bytes_per_s=n_bytes * 1e9 / transfer_ns,
         ratio=n_bytes / bus_bytes if bus_bytes else None,
     )
+
+
+def counted_figures(
+    counters: CountersTable, steps: StepsTable, collectives: CollectivesTable
+) -> dict[str, Any] | None:
+    """Return what counters show of the summary steps, by name. None if nothing was counted."""
+    counted = counted_means(counters, steps) if counters.num_rows else None
+    if counted is None:
+        return None
+    bus = counted_bus(counters, steps, collectives)
+    figures: dict[str, Any] = {"sampled_ratio": counted.sampled_ratio}
+    figures.update(counted.means.items())
+    figures["counted_bytes_per_step"] = bus.bytes_per_step if bus else None
+    figures |= bus.figures if bus else dict.fromkeys(_BUS_FIGURES)
+    return figures
 
 
 def _bytes_of_link(rows: pa.Table, link: str) -> int:

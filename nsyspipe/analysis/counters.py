@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 from msgspec import Struct
 
 from nsyspipe.analysis.intervals import IntervalSet, counts_up_to, is_sorted
@@ -125,6 +126,16 @@ class Series(Struct, frozen=True, eq=False, dict=True):
 
 
 EMPTY_SERIES = Series(np.empty(0, np.int64), np.empty(0, np.int64))
+
+
+def mean_values(series: Series, starts: Int64, ends: Int64) -> pa.Array:
+    """Return the mean over the sampled part of each window, null without any."""
+    integrals = series.integrals(starts, ends)
+    sampled_ns = series.sampled_ns(starts, ends)
+    is_empty = sampled_ns == 0
+    divisors_ns = np.where(is_empty, 1, sampled_ns)
+    means = integrals / divisors_ns
+    return pa.array(means, pa.float64(), mask=is_empty)
 
 
 def total_of(series: Sequence[Series]) -> Series:

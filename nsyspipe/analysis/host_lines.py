@@ -7,6 +7,7 @@ for it, at a line that delays nothing. So only samples in idle time that the hos
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -35,7 +36,7 @@ _FUNCTION_COLUMNS = ("path", "function")
 _MODULE = "<module>"
 # Columns of `canonical.PYTHON_SAMPLES` that `HostLines` has too, and all of its columns.
 _STACK_COLUMNS = ("innermost", "in_program", "first_frame", "n_frames", "let_go")
-_SAMPLE_COLUMNS = ("window", "cause", *_STACK_COLUMNS)
+_SAMPLE_COLUMNS = ("times", "window", "cause", *_STACK_COLUMNS)
 _COLUMNS = (*_SAMPLE_COLUMNS, "frames")
 _NO_INTS = np.empty(0, np.int64)
 
@@ -70,8 +71,9 @@ class HostLines(Struct, frozen=True):
 
     # `canonical.PYTHON_LINES`
     lines: PythonLinesOfReportTable = field(default_factory=PYTHON_LINES.empty)
-    # Of each sample: its window, what the device idles for (-1 for nothing), and its lines as rows
-    # of `lines`, the second -1 for none.
+    # Of each sample: its time, its window, what the device idles for (-1 for nothing), and its
+    # lines as rows of `lines`, the second -1 for none. Times are those of the device, in order.
+    times: Int64 = _NO_INTS
     window: Int64 = _NO_INTS
     cause: Int64 = _NO_INTS
     innermost: Int64 = _NO_INTS
@@ -155,6 +157,7 @@ def find_host_lines(
     frames = thread.frames["line"].to_numpy()
     all_samples = HostLines(
         lines=thread.lines,
+        times=times,
         window=window,
         cause=causes,
         frames=frames,
@@ -164,23 +167,34 @@ def find_host_lines(
     return all_samples.chosen(is_inside)
 
 
-def join_host_lines(parts: Sequence[HostLines], windows_before: Sequence[int]) -> HostLines:
-    """Return the samples of several captures of a rank, given the windows before each."""
+class HostLinesPart(NamedTuple):
+    """The samples of one of several captures of a rank."""
+
+    samples: HostLines
+    # How many windows the captures before have.
+    windows_before: int
+    # What turns its times into those of the first capture.
+    later_ns: int
+
+
+def join_host_lines(parts: Sequence[HostLinesPart]) -> HostLines:
+    """Return the samples of several captures of a rank, on the clock of the first."""
     lines_before = 0
     frames_before = 0
     moved = []
-    for part, n_windows in zip(parts, windows_before, strict=True):
-        moved_part = _moved(part, lines_before, frames_before)
-        window = part.window + n_windows
-        moved.append(replace(moved_part, window=window))
-        lines_before += part.lines.num_rows
-        frames_before += part.frames.size
+    for part in parts:
+        moved_part = _moved(part.samples, lines_before, frames_before)
+        times = moved_part.times + part.later_ns
+        window = moved_part.window + part.windows_before
+        moved.append(replace(moved_part, times=times, window=window))
+        lines_before += moved_part.lines.num_rows
+        frames_before += moved_part.frames.size
     columns = {}
     for name in _COLUMNS:
         arrays = [getattr(part, name) for part in moved]
         columns[name] = np.concatenate(arrays)
-    lines = pa.concat_tables([part.lines for part in parts])
-    is_cause_known = all(part.is_cause_known for part in parts)
+    lines = pa.concat_tables([part.lines for part in moved])
+    is_cause_known = all(part.is_cause_known for part in moved)
     return HostLines(lines=lines, is_cause_known=is_cause_known, **columns)
 
 

@@ -52,9 +52,9 @@ class IntervalSet(Struct, frozen=True, eq=False, dict=True):
         return covered
 
     def when_covered(self, amounts: Int64) -> Int64:
-        """Return the time until which each amount of ns is covered; `FOREVER` if less is covered.
+        """Return when the intervals, from the first on, have lasted each amount of ns together.
 
-        No amount may be negative.
+        It is `FOREVER` if all intervals together last less. No amount may be negative.
         """
         covered_by_end = self._covered_before[1:]
         place = np.searchsorted(covered_by_end, amounts, side="left")

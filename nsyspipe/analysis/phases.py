@@ -460,17 +460,14 @@ def _are_eligible(host: _HostRanges, members: Members, others: LaunchingThreads)
 
 def _outermost_ranges(host: _HostRanges, rows: Int64) -> PhaseRanges:
     """Return the ranges of some rows that none of these contains, in order of start."""
-    starts = host.starts[rows]
-    ends = host.ends[rows]
-    order = np.lexsort((-ends, starts))
-    ends = ends[order]
+    order = np.lexsort((-host.ends[rows], host.starts[rows]))
+    rows_by_start = rows[order]
+    ends = host.ends[rows_by_start]
     latest_end = np.maximum.accumulate(ends)
     is_outer = np.ones(rows.size, np.bool_)
     is_outer[1:] = ends[1:] > latest_end[:-1]
-    outer = order[is_outer]
-    rows = rows[outer]
-    member = host.member[rows]
-    return PhaseRanges(member, starts[outer], host.ends[rows])
+    outer_rows = rows_by_start[is_outer]
+    return PhaseRanges(host.member[outer_rows], host.starts[outer_rows], host.ends[outer_rows])
 
 
 class Stretches(Struct, frozen=True):

@@ -24,6 +24,7 @@ from nsyspipe.comparison.facts import (
 )
 from nsyspipe.comparison.gate import DEFAULT_MIN_EFFECT
 from nsyspipe.comparison.surroundings import (
+    ALLOCATIONS,
     GRADIENT_COPIES,
     MAY_HAVE,
     MEAN_MESSAGE,
@@ -40,7 +41,7 @@ _TOPICS_BY_PART = {
     "compute": frozenset[str](),
     "exposed_comm": frozenset({"collectives", "link", "stragglers", "NCCL"}),
     "exposed_memory": frozenset({"copies"}),
-    "idle": frozenset({"CUDA graphs", TRACE, TRACED_EVENTS}),
+    "idle": frozenset({"CUDA graphs", TRACE, TRACED_EVENTS, ALLOCATIONS}),
 }
 # Facts that every part may depend on.
 _FACTS_OF_ANY_PART = frozenset(

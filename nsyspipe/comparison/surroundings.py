@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from msgspec import Struct, field
 from msgspec.structs import replace
 
@@ -52,7 +53,10 @@ CHANGES = TableSchema(
     ),
     key=("topic", "what"),
     columns=(
-        text("topic", "steps, collectives, copies, stragglers, lines, link, versions, capture"),
+        text(
+            "topic",
+            "steps, collectives, copies, memory, stragglers, lines, link, versions, capture",
+        ),
         text("what", "the fact"),
         text("unit", "unit of the numbers, null for words", nullable=True),
         text("baseline", "value of the baseline in words, null if not set", nullable=True),
@@ -127,10 +131,24 @@ MEAN_MESSAGE = "mean message of a collective"
 DTOD_COPIES = "DtoD copies per step"
 DTOD_BYTES = "DtoD bytes per step"
 GRADIENT_COPIES = "gradient copies per step"
+ALLOCATIONS = "calls per step that allocate GPU memory"
+PEAK_ALLOCATED = "peak allocated memory"
+PEAK_RESERVED = "peak reserved memory"
+ALLOC_RETRIES = "allocator retries"
 _COPIES = "number and bytes of copies on the device"
 LONGEST_DELAY = "longest delay of a step by a rank"
 _STEPS_USED = "steps in the figures"
-_TOPICS = ("steps", "collectives", "copies", "stragglers", LINES, "link", "versions", "capture")
+_TOPICS = (
+    "steps",
+    "collectives",
+    "copies",
+    "memory",
+    "stragglers",
+    LINES,
+    "link",
+    "versions",
+    "capture",
+)
 _N_COLLECTIVES = ALL_COLLECTIVES.what
 _COLLECTIVES = _NumberMatter("collectives", _N_COLLECTIVES, BY_GRAPH_NODES, {_N_COLLECTIVES})
 _MESSAGES = _NumberMatter("collectives", MESSAGE_BYTES, BY_PAYLOADS, {MESSAGE_BYTES})
@@ -393,12 +411,30 @@ def _numbers_of_capture(capture: StepTable) -> Iterator[tuple[NumberKey, float |
     yield NumberKey("copies", DTOD_COPIES, "count"), n_copies
     yield NumberKey("copies", GRADIENT_COPIES, "count"), n_gradient_copies
     yield NumberKey("copies", DTOD_BYTES, "bytes"), summary["dtod_bytes_per_step"]
+    yield from _memory_numbers(capture)
     yield NumberKey("link", BANDWIDTH, "bytes/s"), _median_bandwidth(capture)
     yield NumberKey("stragglers", LONGEST_DELAY, "ns"), longest_delay(capture)
     # Inside CUDA graphs that were captured as a whole, some collectives may not have been seen.
     if not has_whole_graphs(run):
         for sort, number in collectives_per_step(run).items():
             yield NumberKey("collectives", f"{sort} per step", "count"), number
+
+
+def _memory_numbers(capture: StepTable) -> Iterator[tuple[NumberKey, float | None]]:
+    """Yield how often steps allocate GPU memory, and the peaks of the rank with most."""
+    yield NumberKey("memory", ALLOCATIONS, "count"), _mean_of_column(capture, "n_allocs")
+    ranks = capture.run.ranks
+    largest_allocated = _largest(ranks["peak_allocated_bytes"])
+    largest_reserved = _largest(ranks["peak_reserved_bytes"])
+    yield NumberKey("memory", PEAK_ALLOCATED, "bytes"), largest_allocated
+    yield NumberKey("memory", PEAK_RESERVED, "bytes"), largest_reserved
+    yield NumberKey("memory", ALLOC_RETRIES, "count"), _largest(ranks["n_alloc_retries"])
+
+
+def _largest(column: pa.ChunkedArray) -> float | None:
+    """Return the largest value over ranks; None if it is not known of all."""
+    largest = pc.max(column, skip_nulls=False).as_py()
+    return None if largest is None else float(largest)
 
 
 def _median_bandwidth(capture: StepTable) -> float | None:

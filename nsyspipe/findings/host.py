@@ -23,6 +23,7 @@ from nsyspipe.findings.idle import (
     measure_large_idle,
 )
 from nsyspipe.findings.launch_saving import saving_without_launching
+from nsyspipe.findings.memory import IDLE_COLUMN, alloc_in_step, is_memory_call
 from nsyspipe.findings.model import (
     Answer,
     Evidence,
@@ -56,7 +57,7 @@ _FIND_OUT_ABOUT_PAUSES = (
     "logging, locks, "
     "garbage collection, sleeping. Launching faster does not shorten a pause"
 )
-_MARK_DATA = ". Wrap data loading in an NVTX range named 'data', so that nsyspipe can recognize it"
+_MARK_DATA = "Wrap data loading in an NVTX range named 'data', so that nsyspipe can recognize it"
 _SET_DATA_LOADER = "Set DataLoader(num_workers=..., pin_memory=True, prefetch_factor=...)"
 _COPY_ASYNCHRONOUSLY = ", and use .to(device, non_blocking=True)"
 _MARK_DATA_TO_BE_SURE = ". Wrap data loading in an NVTX range named 'data' to be sure"
@@ -178,8 +179,10 @@ def _word_late_launches(evidence: Evidence, rank: int | None) -> Wording:
         where = "" if rank is None or evidence.n_ranks == 1 else f" on rank {rank}"
         share = f"{100 * pause_share:.0f}% of this idle time{where}"
         advice = f"{advice}. {share} are pauses of 2 ms and more. {_FIND_OUT_ABOUT_PAUSES}"
-    if "data" not in evidence.phases["phase"].unique().to_pylist():
-        advice += _MARK_DATA
+    # Without this phase, loading of data looks like any other pause.
+    has_data_phase = "data" in evidence.phases["phase"].unique().to_pylist()
+    if not has_data_phase:
+        advice = f"{advice}. {_MARK_DATA}"
     return Wording(title, action, advice)
 
 
@@ -290,19 +293,21 @@ def sync_bound(evidence: Evidence) -> Answer:
     """Fire if the rank that the others wait for idles for 2 % of step time for blocking calls.
 
     These are calls that synchronize or manage memory. Blocking copies from the host belong to
-    `pageable_copy`. Saving: that of `idle.measure_idle` without all idle time that these calls can
-    have made, because input would come earlier without them, too. If launches are not known,
-    `launch_bound` says that this cannot be judged.
+    `pageable_copy`, and calls that manage GPU memory to `alloc_in_step` if it fires. Saving: that
+    of `idle.measure_idle` without all idle time that these calls can have made, because input would
+    come earlier without them, too. If launches are not known, `launch_bound` says that this cannot
+    be judged.
     """
     idle = _idle_in_calls(evidence)
     if idle is None:
         return None
-    longest_calls = [*evidence.blocked_ns_by_call][:_MAX_SHOWN_CALLS]
+    calls = _blocking_calls(evidence)
+    longest_calls = calls[:_MAX_SHOWN_CALLS]
     blocked_ns = {call: evidence.blocked_ns_by_call[call] for call in longest_calls}
     name = next(iter(longest_calls), "a synchronizing call")[:LONGEST_CALL]
     title = f"The GPU idles because the CPU is blocked in {name}{idle.rank_clause}"
     advice = _AVOID_SYNCHRONIZING
-    allocator_call = _longest_allocator_call(evidence)
+    allocator_call = _longest_allocator_call(calls)
     if allocator_call is not None:
         advice += f". {_ALLOCATE_LESS.format(call=allocator_call)}"
     figures = idle_figures(evidence, "idle_blocked_ns", idle)
@@ -311,20 +316,33 @@ def sync_bound(evidence: Evidence) -> Answer:
 
 
 def _idle_in_calls(evidence: Evidence) -> Idle | None:
+    excluded = ["idle_blocked_by_copies_ns"]
+    if _has_alloc_finding(evidence):
+        excluded.append(IDLE_COLUMN)
     return measure_large_idle(
-        evidence,
-        "idle_blocked_ns",
-        excluded="idle_blocked_by_copies_ns",
-        removed=_REMOVED_WITH_CALLS,
+        evidence, "idle_blocked_ns", excluded=excluded, removed=_REMOVED_WITH_CALLS
     )
 
 
-def _longest_allocator_call(evidence: Evidence) -> str | None:
+def _blocking_calls(evidence: Evidence) -> list[str]:
+    """Return the calls that block the host, the longest first, without those of another finding."""
+    calls = [*evidence.blocked_ns_by_call]
+    if not _has_alloc_finding(evidence):
+        return calls
+    return [name for name in calls if not is_memory_call(name)]
+
+
+def _longest_allocator_call(calls: Sequence[str]) -> str | None:
     """Return the call of the allocator for devices that blocked the host longest, if any did."""
-    for name in evidence.blocked_ns_by_call:
+    for name in calls:
         if name.startswith(_ALLOCATOR_CALLS) and "Host" not in name:
             return name[:LONGEST_CALL]
     return None
+
+
+def _has_alloc_finding(evidence: Evidence) -> bool:
+    """Tell whether calls that manage GPU memory have a finding of their own."""
+    return isinstance(alloc_in_step(evidence), Finding)
 
 
 # pageable-copy

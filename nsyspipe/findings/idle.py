@@ -107,7 +107,7 @@ class _Cause(NamedTuple):
 
 
 def measure_large_idle(
-    evidence: Evidence, column: str, *, excluded: str | None = None, removed: Removed | None = None
+    evidence: Evidence, column: str, *, excluded: Sequence[str] = (), removed: Removed | None = None
 ) -> Idle | None:
     """Return a cause of idle time that takes 2 % of the step at least; otherwise None.
 
@@ -124,12 +124,12 @@ def measure_large_idle(
 
 
 def measure_idle(
-    evidence: Evidence, column: str, *, excluded: str | None = None, removed: Removed | None = None
+    evidence: Evidence, column: str, *, excluded: Sequence[str] = (), removed: Removed | None = None
 ) -> Idle | None:
     """Return a cause of idle time, a column of the steps, as rules judge it.
 
-    `excluded` is the column of a part of the cause that does not count. None if the cause is not
-    known on every rank.
+    `excluded` are columns of parts of the cause that do not count. None if the cause is not known
+    on every rank.
 
     If it is known who waits for whom, rules judge in each step the rank that waits least for the
     others. Of equals, that is the rank with the longest window, then the lowest rank. Otherwise
@@ -141,7 +141,9 @@ def measure_idle(
     bubble, so they have no bound. Late launches have one if half of them are `launching_ns`, which
     lies in no bubble.
     """
-    steps = evidence.steps if excluded is None else _exclude(evidence.steps, column, excluded)
+    steps = evidence.steps
+    for part in excluded:
+        steps = _exclude(steps, column, part)
     if not steps.num_rows or steps.column(column).null_count:
         return None
     gone = _find_gone(evidence, steps.column(column).to_numpy(), removed)

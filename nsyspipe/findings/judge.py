@@ -44,6 +44,7 @@ _WORDS = {
     "comm_ns": "communication",
     "compute_ns": "compute",
     "grad_copy_ns": "copies",
+    "n_allocs": "allocations of GPU memory",
     "idle_ns": "idle time",
     "overhead_ns": "the profiler's own work",
     "exposed_blocking_copy_ns": "blocking copies from the host",
@@ -74,7 +75,13 @@ CAUSES = {
         "serialized-streams",
     ),
     "communication that slows compute": ("comm-slows-compute",),
-    "idle GPUs": ("input-bound", "launch-bound", "sync-bound", "blocking-launches"),
+    "idle GPUs": (
+        "input-bound",
+        "launch-bound",
+        "sync-bound",
+        "alloc-in-step",
+        "blocking-launches",
+    ),
     "copies": ("grad-copy", "ddp-single-gpu", "pageable-copy"),
     "the capture itself": ("profiler-overhead",),
 }

@@ -74,8 +74,8 @@ class Lateness(Struct, frozen=True):
     held_up: pa.Table
     # The largest single delay beyond clock error of each step that has one.
     largest_ns: Int64
-    # The number of steps with matched collectives.
-    n_meeting: int
+    # Only matched collectives count here.
+    n_steps_with_collectives: int
     n_steps: int
 
     @property
@@ -151,7 +151,7 @@ def measure_lateness(evidence: Evidence) -> Lateness:
         own_delays=own_delays,
         held_up=held_up,
         largest_ns=largest["late_by_ns_max"].to_numpy(),
-        n_meeting=len(steps_that_meet),
+        n_steps_with_collectives=len(steps_that_meet),
         n_steps=evidence.summary["n_summary_steps"],
     )
 
@@ -202,12 +202,12 @@ def _is_often_late(evidence: Evidence, lateness: Lateness, delays_ns: Int64) -> 
     if not lateness.n_steps:
         return False
     wall_ns = _mean_wall_ns(evidence)
-    has_few_steps = lateness.n_meeting < FEW_STEPS
+    has_few_steps = lateness.n_steps_with_collectives < FEW_STEPS
     min_share = LIMITS.min_share_of_few_steps if has_few_steps else LIMITS.min_share
     min_total_ns = min_share * wall_ns * lateness.n_steps
     is_large = delays_ns.sum() >= min_total_ns
     is_noticeable = delays_ns >= LIMITS.noticeable_share * wall_ns
-    is_in_most_steps = 2 * np.count_nonzero(is_noticeable) > lateness.n_meeting
+    is_in_most_steps = 2 * np.count_nonzero(is_noticeable) > lateness.n_steps_with_collectives
     return bool(is_large and is_in_most_steps)
 
 

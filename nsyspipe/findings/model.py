@@ -232,6 +232,9 @@ class Evidence(Struct, frozen=True, dict=True):
     are_lines_left_out: bool = False
     # Mean idle time per step by the API call that the host was blocked in, largest first.
     blocked_ns_by_call: Mapping[str, float] = field(default_factory=dict)
+    # How often the allocator of torch freed its cache and tried again, by rank of which it is
+    # known, from the start of the program.
+    alloc_retries: Mapping[int, int] = field(default_factory=dict)
     skipped_steps: tuple[int, ...] = ()
     # 1 if it is not known.
     n_hosts: int = 1
@@ -285,13 +288,7 @@ class Evidence(Struct, frozen=True, dict=True):
     def counted_figures(self) -> dict[str, Any]:
         """What hardware counters saw of communication, as figures of a finding."""
         bus = self.counted_bus
-        if bus is None:
-            return {}
-        return {
-            "counted_link": bus.link,
-            "counted_bytes_per_s": bus.bytes_per_s,
-            "counted_ratio": bus.ratio,
-        }
+        return {} if bus is None else bus.figures
 
     @property
     def counted_text(self) -> str:
@@ -640,7 +637,9 @@ class Evidence(Struct, frozen=True, dict=True):
 
     def _sum_by_step(self, rows: pa.Table, values: pa.ChunkedArray) -> Float64:
         """Sum a value of each operation, for each row of `steps`."""
-        n_ranks = int(self.rank_of_row.max(initial=0)) + 1
+        ranks_of_operations = rows["rank"].to_numpy()
+        highest_rank = max(self.rank_of_row.max(initial=0), ranks_of_operations.max(initial=0))
+        n_ranks = int(highest_rank) + 1
         key_of_row = number_rank_steps(self.steps, n_ranks)
         keys, place_of_row = np.unique(key_of_row, return_inverse=True)
         key_of_operation = number_rank_steps(rows, n_ranks)

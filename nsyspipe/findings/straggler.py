@@ -255,7 +255,7 @@ def _finding_about_node(evidence: Evidence, lateness: Lateness, node: LateNode) 
         "node_late_ns_per_step": late_ns,
         "saving_ns_per_step_by_part": saving_parts,
         "n_steps_held_up": int(node.late_ns.size),
-        "n_steps_with_collectives": lateness.n_meeting,
+        "n_steps_with_collectives": lateness.n_steps_with_collectives,
     }
     where = f"{node.text}, where all ranks are late alike{evidence.main_waiting_text}"
     title = f"The other ranks wait for {where}"
@@ -298,7 +298,7 @@ def _figures_of_worst(
     return {
         "lateness_ns_per_step": worst["lateness_ns"] / lateness.n_steps,
         "n_steps_held_up": int(steps_held_up.size),
-        "n_steps_with_collectives": lateness.n_meeting,
+        "n_steps_with_collectives": lateness.n_steps_with_collectives,
         "n_arrived_last": worst["n_arrived_last"],
         "wait_caused_ns": worst["wait_caused_ns"],
     }
@@ -368,11 +368,11 @@ def _name_late_ranks(late: LateRanks, lateness: Lateness, *, are_all_late: bool)
 def _in_steps_text(late: LateRanks, lateness: Lateness, rank: int) -> str:
     """Say in how many steps a rank is late; nothing if there is only one step."""
     n_steps = late.steps_of[rank].size
-    if lateness.n_meeting == 1:
+    if lateness.n_steps_with_collectives == 1:
         return ""
-    if n_steps == lateness.n_meeting:
+    if n_steps == lateness.n_steps_with_collectives:
         return " in every step"
-    return f" in {n_steps} of {lateness.n_meeting} steps"
+    return f" in {n_steps} of {lateness.n_steps_with_collectives} steps"
 
 
 def _phase_to_blame(late: LateRanks, why: Explanation) -> LongerPhase | None:

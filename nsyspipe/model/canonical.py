@@ -217,6 +217,39 @@ BLOCKING_CALLS = TableSchema(
             "made a copy of `BLOCKING_COPIES`, or waited for one as the next call of its thread",
             source="RUNTIME, MEMCPY",
         ),
+        flag(
+            "is_of_memory",
+            "allocates, frees or maps memory of a GPU, as in `MEMORY_CALLS`",
+            source="RUNTIME.nameId",
+        ),
+    ),
+)
+
+MEMORY_CALLS = TableSchema(
+    name="memory_calls_of_report",
+    doc=(
+        "One row per CUDA API call that allocates, frees or maps memory of a GPU, in order of "
+        "start. Calls that take memory from a pool of CUDA, or memory of the host, are left out."
+    ),
+    key=("start_ns",),
+    columns=(
+        identifier("process_id", "process of the calling thread", source="RUNTIME.globalTid"),
+        ns("start_ns", "host start of the call", source="RUNTIME.start"),
+        ns("end_ns", "host end of the call", source="RUNTIME.end"),
+        flag("is_alloc", "allocates memory", source="RUNTIME.nameId"),
+        flag("is_free", "frees memory", source="RUNTIME.nameId"),
+        flag(
+            "is_failed",
+            "returned an error; null where that is not known",
+            source="RUNTIME.returnValue",
+            nullable=True,
+        ),
+        n_bytes(
+            "bytes",
+            "bytes that it allocated or freed",
+            source="CUDA_GPU_MEMORY_USAGE_EVENTS.bytes",
+            nullable=True,
+        ),
     ),
 )
 

@@ -135,6 +135,23 @@ class Term(Struct, frozen=True):
     definition: str
 
 
+class Counter(Struct, frozen=True):
+    """A hardware counter of a GPU: per cent of what the hardware can do."""
+
+    # Its columns in tables begin with this.
+    name: str
+    label: str
+
+
+class CounterLane(Struct, frozen=True):
+    """A lane of a timeline that shows one or two counters."""
+
+    label: str
+    counters: tuple[Counter, ...]
+    # Counters of one resource add up. Of the two directions of a link, the larger one counts.
+    is_sum: bool = False
+
+
 class GlossaryRow(Struct, frozen=True):
     """A row of the glossary: a metric or a term."""
 
@@ -610,6 +627,66 @@ _OTHER_FIGURES = (
         ),
     ),
     Figure(
+        column="n_allocs",
+        name="allocations",
+        unit="count",
+        better="lower",
+        label="Allocations per step",
+        short="allocations",
+        definition=(
+            "CUDA calls of a step that allocate GPU memory, without those that take memory from a "
+            "pool."
+        ),
+    ),
+    Figure(
+        column="n_frees",
+        name="frees",
+        unit="count",
+        better="lower",
+        label="Frees per step",
+        short="frees",
+        definition="CUDA calls of a step that free GPU memory, without those of a pool.",
+    ),
+    Figure(
+        column="peak_allocated_bytes",
+        name="peak_allocated",
+        unit="bytes",
+        label="Peak allocated memory",
+        short="peak allocated",
+        definition="The most GPU memory that the tensors of PyTorch had at one time.",
+    ),
+    Figure(
+        column="peak_reserved_bytes",
+        name="peak_reserved",
+        unit="bytes",
+        label="Peak reserved memory",
+        short="peak reserved",
+        definition=(
+            "The most GPU memory that PyTorch had at one time, for tensors and in its cache."
+        ),
+    ),
+    Figure(
+        column="headroom_bytes",
+        name="headroom",
+        unit="bytes",
+        label="Headroom",
+        short="headroom",
+        definition=(
+            "Memory of the GPU minus peak reserved memory. CUDA and NCCL use a part of it."
+        ),
+    ),
+    Figure(
+        column="n_alloc_retries",
+        name="alloc_retries",
+        unit="count",
+        better="lower",
+        label="Allocator retries",
+        short="retries",
+        definition=(
+            "How often PyTorch freed its cache and tried again, because an allocation failed."
+        ),
+    ),
+    Figure(
         column="grad_copy_ns",
         name="grad_copy",
         unit="ns",
@@ -677,6 +754,16 @@ TERMS = (
     ),
     Term("Rank", "One process of the training job on one GPU."),
     Term(
+        "Hardware counter",
+        "A number that the hardware of a GPU counts, such as the traffic of its NVLinks. nsys "
+        "samples counters in regular periods.",
+    ),
+    Term(
+        "Counted bus bandwidth",
+        "The bytes that hardware counters saw on the link that carried communication, divided by "
+        "transfer time. Bus bandwidth is derived from message sizes, and needs no counters.",
+    ),
+    Term(
         "Mean step time",
         "The time of the slowest rank in each step, as the mean over the steps used. The first "
         "lines of `nsyspipe analyze` show the mean step time and its parts.",
@@ -743,6 +830,25 @@ TERMS = (
     ),
     Term("Run store", "A directory of saved runs, as `--out` writes it."),
 )
+
+# The lanes of counters in a timeline, from top to bottom.
+COUNTER_LANES = (
+    CounterLane("SMs active", (Counter("sm_active", "SMs active"),)),
+    CounterLane("tensor cores", (Counter("tensor_active", "tensor cores active"),)),
+    CounterLane(
+        "GPU memory",
+        (Counter("dram_read", "memory read"), Counter("dram_write", "memory written")),
+        is_sum=True,
+    ),
+    CounterLane(
+        "NVLink", (Counter("nvlink_rx", "NVLink received"), Counter("nvlink_tx", "NVLink sent"))
+    ),
+    CounterLane("PCIe", (Counter("pcie_rx", "PCIe received"), Counter("pcie_tx", "PCIe sent"))),
+)
+# The counter that is no share, in words.
+CLOCK_LABEL = "clock"
+# Counters by name.
+COUNTERS = {counter.name: counter for lane in COUNTER_LANES for counter in lane.counters}
 
 # Where metrics are shown, and in which order: their columns.
 PLACES = {
@@ -852,6 +958,10 @@ _FIGURES_OF_PHASES = {
 _FIGURES_OF_KERNELS = {"slowdown_ratio": OTHER_FIGURES["slowdown"]}
 _BANDWIDTHS = {column: FIGURES[column] for column in RATES}
 _FIGURES_OF_TRAFFIC = _BANDWIDTHS | {"bubble_ns_per_step": OTHER_FIGURES["bubble"]}
+_FIGURES_OF_RANKS = {
+    OTHER_FIGURES[name].column: OTHER_FIGURES[name]
+    for name in ("peak_allocated", "peak_reserved", "headroom", "alloc_retries")
+}
 # Table -> column -> the metric that the column is.
 _FIGURES_OF_TABLES = {
     "steps": (
@@ -860,8 +970,11 @@ _FIGURES_OF_TABLES = {
         | {
             "host_launch_ns": OTHER_FIGURES["launch_time"],
             "grad_copy_ns": OTHER_FIGURES["grad_copy"],
+            "n_allocs": OTHER_FIGURES["allocations"],
+            "n_frees": OTHER_FIGURES["frees"],
         }
     ),
+    "ranks": _FIGURES_OF_RANKS,
     "summary": FIGURES,
     "rank_summary": {
         column: figure for column, figure in FIGURES.items() if column != "step_time_ns"

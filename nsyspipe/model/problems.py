@@ -1046,6 +1046,16 @@ _KINDS = (
         ),
         fix="save the run again with nsyspipe analyze --out STORE",
     ),
+    # Memory of GPUs.
+    ProblemKind(
+        code="alloc-sizes-unrecorded",
+        severity="info",
+        message=(
+            "CUDA calls allocate or free GPU memory in {n:step|steps} of ranks, but nsys did not "
+            "record how many bytes"
+        ),
+        fix="capture with nsys profile --cuda-memory-usage=true",
+    ),
     # NVTX payloads.
     ProblemKind(
         code="undecoded-payload",

@@ -4,7 +4,7 @@ A source names tables and columns of a report. Sets of time in formulas: ``|X|``
 of a union of intervals, ``\`` the difference, ``n`` the intersection, and ``u`` the union.
 """
 
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import pyarrow as pa
 
@@ -43,6 +43,16 @@ _STEP_COLUMN = identifier(
 )
 _NULL_WITHOUT_CALLS = "Null without API calls, or without their names and ends."
 _IN_OLDER_RUN = "in a run saved before this column existed"
+_NULL_WITHOUT_MEMORY_CALLS = (
+    f"Null without API calls, or without their names and ends, and {_IN_OLDER_RUN}."
+)
+_NULL_WITHOUT_MEMORY_SIZES = (
+    "Null if a size is unknown (nsys profile --cuda-memory-usage=true). "
+    f"{_NULL_WITHOUT_MEMORY_CALLS}"
+)
+_NULL_WITHOUT_PEAKS = (
+    f"Null without a sidecar that has it, if the process uses several GPUs, and {_IN_OLDER_RUN}."
+)
 _NULL_WITHOUT_WORK = f"Null if unknown, if the step is not complete, and {_IN_OLDER_RUN}."
 
 STEPS = DescribedTable(
@@ -274,6 +284,71 @@ STEPS = DescribedTable(
             source="MEMCPY, KERNEL",
             nullable=True,
         ),
+        # Calls that allocate and free memory of the GPU.
+        count(
+            "n_allocs",
+            "Calls that allocate GPU memory: cudaMalloc and its variants, cuMemAlloc and "
+            "cuMemCreate, also calls that fail. cudaMallocAsync takes memory from a pool and does "
+            "not count. A call belongs to the step in which it starts. A call between two step "
+            "ranges belongs to the earlier step. If the process uses several GPUs, each of its "
+            f"ranks has all calls. {_NULL_WITHOUT_MEMORY_CALLS}",
+            source="RUNTIME.nameId, start",
+            nullable=True,
+        ),
+        count(
+            "n_frees",
+            "Calls that free GPU memory: cudaFree and its variants, cuMemFree and cuMemRelease. "
+            f"cudaFreeAsync does not count. {_NULL_WITHOUT_MEMORY_CALLS}",
+            source="RUNTIME.nameId, start",
+            nullable=True,
+        ),
+        count(
+            "n_failed_allocs",
+            "The calls of n_allocs that failed. After such a call, PyTorch frees its cache and "
+            f"tries again. Null if a result was not recorded. {_NULL_WITHOUT_MEMORY_CALLS}",
+            source="RUNTIME.returnValue",
+            nullable=True,
+        ),
+        n_bytes(
+            "alloc_bytes",
+            f"Bytes that the calls of n_allocs allocated. {_NULL_WITHOUT_MEMORY_SIZES}",
+            source="CUDA_GPU_MEMORY_USAGE_EVENTS.bytes",
+            nullable=True,
+        ),
+        n_bytes(
+            "freed_bytes",
+            f"Bytes that the calls of n_frees freed. {_NULL_WITHOUT_MEMORY_SIZES}",
+            source="CUDA_GPU_MEMORY_USAGE_EVENTS.bytes",
+            nullable=True,
+        ),
+        ns(
+            "alloc_host_ns",
+            "Union of these calls, and of calls that map GPU memory (cuMemMap, cuMemSetAccess, "
+            "cuMemUnmap), from the start of the step range to the start of the next. "
+            f"{_NULL_WITHOUT_MEMORY_CALLS}",
+            source="RUNTIME.start, end",
+            nullable=True,
+        ),
+        ns(
+            "exposed_alloc_ns",
+            "The part of the window in which the CPU is in such a call and the GPU runs nothing. "
+            f"Null if idle_dependency is null. {_NULL_WITHOUT_MEMORY_CALLS}",
+            source="RUNTIME.start, end",
+            nullable=True,
+        ),
+        ns(
+            "idle_blocked_by_allocs_ns",
+            f"Part of idle_blocked that such calls explain. Null {_IN_OLDER_RUN}.",
+            source="RUNTIME",
+            nullable=True,
+        ),
+        ns(
+            "idle_made_by_allocs_ns",
+            "The same as idle_made_by_calls, for the calls of alloc_host alone. "
+            f"Null {_IN_OLDER_RUN}.",
+            source="RUNTIME",
+            nullable=True,
+        ),
         # How fast the CPU launches, and how far it runs ahead of the GPU.
         ns(
             "host_launch_ns",
@@ -443,6 +518,8 @@ IDLE_DETAILS = (
     "idle_made_by_input_ns",
     "idle_made_by_calls_ns",
     "idle_made_by_copies_ns",
+    "idle_blocked_by_allocs_ns",
+    "idle_made_by_allocs_ns",
 )
 
 _NULL_WITHOUT_DEVICE_TIME = "Null on a rank without kernel launches if the step has no window."
@@ -1454,6 +1531,21 @@ def _counted_bytes(name: str, meaning: str, rate: str) -> tuple[Column, Column]:
     return total, mean
 
 
+# What per cent of a counter mean.
+_COUNTED = {
+    "sm_active": "Time in which an SM had a warp, over all SMs",
+    "tensor_active": "Time in which tensor cores were active",
+    "dram_read": "Reads of GPU memory, of its bandwidth",
+    "dram_write": "Writes to GPU memory, of its bandwidth",
+    "nvlink_rx": "User data received on NVLink, of its raw rate",
+    "nvlink_tx": "User data sent on NVLink, of its raw rate",
+    "pcie_rx": f"Traffic received on PCIe, of its rate. {_WITH_HEADERS} Shown",
+    "pcie_tx": f"Traffic sent on PCIe, of its rate. {_WITH_HEADERS} Shown",
+}
+_CLOCK = (
+    f"Clock of the GPU's compute clusters, as a mean over the sampled time. {_NULL_IF_UNCOUNTED}"
+)
+
 COUNTERS = DescribedTable(
     name="counters",
     summary="One row per rank, step and phase with hardware counters.",
@@ -1491,29 +1583,81 @@ COUNTERS = DescribedTable(
             "Added to the times of samples, so that they fit the kernels of their report best",
             source="GPU_METRICS, KERNEL",
         ),
-        _counted_percent("sm_active", "Time in which an SM had a warp, over all SMs"),
-        _counted_percent("tensor_active", "Time in which tensor cores were active"),
-        _counted_percent("dram_read", "Reads of GPU memory, of its bandwidth"),
+        _counted_percent("sm_active", _COUNTED["sm_active"]),
+        _counted_percent("tensor_active", _COUNTED["tensor_active"]),
+        _counted_percent("dram_read", _COUNTED["dram_read"]),
         *_counted_bytes("dram_read", "Bytes read from GPU memory", "memoryBandwidth"),
-        _counted_percent("dram_write", "Writes to GPU memory, of its bandwidth"),
+        _counted_percent("dram_write", _COUNTED["dram_write"]),
         *_counted_bytes("dram_write", "Bytes written to GPU memory", "memoryBandwidth"),
-        _counted_percent("nvlink_rx", "User data received on NVLink, of its raw rate"),
+        _counted_percent("nvlink_rx", _COUNTED["nvlink_rx"]),
         *_counted_bytes("nvlink_rx", "User data received on NVLink", "raw rate"),
-        _counted_percent("nvlink_tx", "User data sent on NVLink, of its raw rate"),
+        _counted_percent("nvlink_tx", _COUNTED["nvlink_tx"]),
         *_counted_bytes("nvlink_tx", "User data sent on NVLink", "raw rate"),
-        _counted_percent(
-            "pcie_rx", f"Traffic received on PCIe, of its rate. {_WITH_HEADERS} Shown"
-        ),
+        _counted_percent("pcie_rx", _COUNTED["pcie_rx"]),
         *_counted_bytes("pcie_rx", f"Traffic received on PCIe. {_WITH_HEADERS} Counted", "rate"),
-        _counted_percent("pcie_tx", f"Traffic sent on PCIe, of its rate. {_WITH_HEADERS} Shown"),
+        _counted_percent("pcie_tx", _COUNTED["pcie_tx"]),
         *_counted_bytes("pcie_tx", f"Traffic sent on PCIe. {_WITH_HEADERS} Counted", "rate"),
-        per_s(
-            "gpc_clock_hz",
-            "Clock of the GPU's compute clusters, as a mean over the sampled time. "
-            f"{_NULL_IF_UNCOUNTED}",
-            source="GPU_METRICS",
-            nullable=True,
+        per_s("gpc_clock_hz", _CLOCK, source="GPU_METRICS", nullable=True),
+    ),
+)
+
+_SHOWN_STEP = identifier(
+    "step", "The step of the timeline, the same on every row", source="derived"
+)
+COUNTER_BARS = DescribedTable(
+    name="counter_bars",
+    summary="One row per bar of hardware counters in the timeline.",
+    doc=(
+        "One row per rank and bar of its hardware counters, in the step and on the ranks of "
+        "timeline. A bar is one sample, or an equal part of the step if there are more than 280 "
+        "samples. All values are means over the sampled time of the bar. Bars without samples are "
+        "left out."
+    ),
+    key=("rank", "start_ns"),
+    columns=(
+        _SHOWN_STEP,
+        _RANK_COLUMN,
+        ns(
+            "start_ns", "Start in aligned time, clipped to the window of the rank", source="derived"
         ),
+        ns("end_ns", "End in aligned time, clipped to the window of the rank", source="derived"),
+        ns(
+            "sampled_ns",
+            "Part of the bar that a counter was sampled in, of the counter with most samples",
+            source="GPU_METRICS",
+        ),
+        *(_counted_percent(name, meaning) for name, meaning in _COUNTED.items()),
+        per_s("gpc_clock_hz", _CLOCK, source="GPU_METRICS", nullable=True),
+    ),
+)
+
+LINE_BARS = DescribedTable(
+    name="line_bars",
+    summary="One row per bar of lines of Python in the timeline.",
+    doc=(
+        "One row per rank and bar: at which line of Python its main thread was, in the step and "
+        "on the ranks of timeline. A sample holds until the next one. If the next one is more "
+        "than two sampling periods later, it holds for one period. If there are more than 280 "
+        "bars, each bar is an equal part of the step, and has the line with the most time."
+    ),
+    key=("rank", "start_ns"),
+    columns=(
+        _SHOWN_STEP,
+        _RANK_COLUMN,
+        ns(
+            "start_ns", "Start in aligned time, clipped to the window of the rank", source="derived"
+        ),
+        ns("end_ns", "End in aligned time, clipped to the window of the rank", source="derived"),
+        text(
+            "frame",
+            "program for the innermost line of the user's program. Samples without such a line "
+            "have the innermost line of all, and innermost here.",
+            source="derived",
+        ),
+        text("file", "File of the line, as in host_lines", source=_SAMPLES),
+        count("line", "Number of the line", source=_SAMPLES),
+        text("function", "Function of the line", source=_SAMPLES),
+        count("n_samples", "Samples at this line in the bar", source=_SAMPLES),
     ),
 )
 
@@ -1547,6 +1691,40 @@ RANKS = DescribedTable(
         ),
         text("gpu_name", "Model of the GPU", source="TARGET_INFO_GPU", nullable=True),
         text("host", "Host name", source="TARGET_INFO_SYSTEM_ENV", nullable=True),
+        n_bytes(
+            "gpu_memory_bytes",
+            f"Memory of the GPU. Null {_IN_OLDER_RUN}.",
+            source="TARGET_INFO_GPU.totalMemory",
+            nullable=True,
+        ),
+        n_bytes(
+            "peak_allocated_bytes",
+            "Most memory that tensors of torch had at one time, from the start of the program to "
+            f"the end of the captured steps. {_NULL_WITHOUT_PEAKS}",
+            source="sidecar",
+            nullable=True,
+        ),
+        n_bytes(
+            "peak_reserved_bytes",
+            "Most memory that the allocator of torch had at one time, its cache included. "
+            f"{_NULL_WITHOUT_PEAKS}",
+            source="sidecar",
+            nullable=True,
+        ),
+        n_bytes(
+            "headroom_bytes",
+            "gpu_memory - peak_reserved. CUDA, NCCL and other programs use a part of it. Null if "
+            "a part is unknown, or if peak_reserved exceeds gpu_memory.",
+            source="derived",
+            nullable=True,
+        ),
+        count(
+            "n_alloc_retries",
+            "How often the allocator of torch freed its cache and tried again, from the start of "
+            f"the program to the end of the captured steps. {_NULL_WITHOUT_PEAKS}",
+            source="sidecar",
+            nullable=True,
+        ),
         text(
             "rank_source",
             "Source of the rank: rank_map, env:RANK (or another variable), sidecar, nccl_payload, "
@@ -2160,6 +2338,8 @@ _SUMMARIES = (
     IDLE_CALLS,
     HOST_LINES,
     TIMELINE,
+    COUNTER_BARS,
+    LINE_BARS,
     HOST_STEPS,
     FINDINGS,
     PROBLEMS,
@@ -2170,6 +2350,14 @@ EVENT_TABLES = _as_saved(EVENTS, PHASE_RANGES)
 DATASET = {RUNS.name: RUNS} | _as_saved(*_RESULTS, *_SUMMARIES, METRICS) | EVENT_TABLES
 # The number of a rank, and its rows of `EVENTS` and of `PHASE_RANGES`.
 OfRank: TypeAlias = tuple[int, pa.Table, pa.Table]
+
+
+class DrawnStep(NamedTuple):
+    """A step that a timeline shows, and the numbers of its ranks."""
+
+    step: int
+    ranks: list[int]
+
 
 # Tables of a run by name.
 RUN_TABLES = {table.name: table for table in (*_RESULTS, SUMMARY, *_SUMMARIES)}

@@ -101,11 +101,20 @@ if TYPE_CHECKING:
         "n_pageable_copies",
         "blocking_copy_bytes",
         "exposed_blocking_copy_ns",
+        "n_allocs",
+        "n_frees",
+        "n_failed_allocs",
+    ]
+    Steps1Column: TypeAlias = Literal[
+        "alloc_bytes",
+        "freed_bytes",
+        "alloc_host_ns",
+        "exposed_alloc_ns",
+        "idle_blocked_by_allocs_ns",
+        "idle_made_by_allocs_ns",
         "host_launch_ns",
         "host_input_ns",
         "host_lead_ns",
-    ]
-    Steps1Column: TypeAlias = Literal[
         "idle_late_start_ns",
         "exposed_late_comm_ns",
         "grad_copy_ns",
@@ -173,6 +182,15 @@ if TYPE_CHECKING:
         n_pageable_copies: Any
         blocking_copy_bytes: Any
         exposed_blocking_copy_ns: Any
+        n_allocs: Any
+        n_frees: Any
+        n_failed_allocs: Any
+        alloc_bytes: Any
+        freed_bytes: Any
+        alloc_host_ns: Any
+        exposed_alloc_ns: Any
+        idle_blocked_by_allocs_ns: Any
+        idle_made_by_allocs_ns: Any
         host_launch_ns: Any
         host_input_ns: Any
         host_lead_ns: Any
@@ -680,6 +698,66 @@ if TYPE_CHECKING:
 
     CountersTable: TypeAlias = TypedTable[CountersColumn, CountersRow]
 
+    CounterBarsColumn: TypeAlias = Literal[
+        "step",
+        "rank",
+        "start_ns",
+        "end_ns",
+        "sampled_ns",
+        "sm_active_percent",
+        "tensor_active_percent",
+        "dram_read_percent",
+        "dram_write_percent",
+        "nvlink_rx_percent",
+        "nvlink_tx_percent",
+        "pcie_rx_percent",
+        "pcie_tx_percent",
+        "gpc_clock_hz",
+    ]
+
+    class CounterBarsRow(TypedDict):
+        step: int
+        rank: int
+        start_ns: int
+        end_ns: int
+        sampled_ns: int
+        sm_active_percent: Any
+        tensor_active_percent: Any
+        dram_read_percent: Any
+        dram_write_percent: Any
+        nvlink_rx_percent: Any
+        nvlink_tx_percent: Any
+        pcie_rx_percent: Any
+        pcie_tx_percent: Any
+        gpc_clock_hz: Any
+
+    CounterBarsTable: TypeAlias = TypedTable[CounterBarsColumn, CounterBarsRow]
+
+    LineBarsColumn: TypeAlias = Literal[
+        "step",
+        "rank",
+        "start_ns",
+        "end_ns",
+        "frame",
+        "file",
+        "line",
+        "function",
+        "n_samples",
+    ]
+
+    class LineBarsRow(TypedDict):
+        step: int
+        rank: int
+        start_ns: int
+        end_ns: int
+        frame: str
+        file: str
+        line: int
+        function: str
+        n_samples: int
+
+    LineBarsTable: TypeAlias = TypedTable[LineBarsColumn, LineBarsRow]
+
     RanksColumn: TypeAlias = Literal[
         "rank",
         "process_rank",
@@ -690,6 +768,11 @@ if TYPE_CHECKING:
         "device_ids",
         "gpu_name",
         "host",
+        "gpu_memory_bytes",
+        "peak_allocated_bytes",
+        "peak_reserved_bytes",
+        "headroom_bytes",
+        "n_alloc_retries",
         "rank_source",
         "n_kernels",
         "compute_stream_id",
@@ -710,6 +793,11 @@ if TYPE_CHECKING:
         device_ids: str
         gpu_name: Any
         host: Any
+        gpu_memory_bytes: Any
+        peak_allocated_bytes: Any
+        peak_reserved_bytes: Any
+        headroom_bytes: Any
+        n_alloc_retries: Any
         rank_source: str
         n_kernels: Any
         compute_stream_id: Any
@@ -1226,6 +1314,7 @@ if TYPE_CHECKING:
         "end_ns",
         "call",
         "is_of_copy",
+        "is_of_memory",
     ]
 
     class BlockingCallsOfReportRow(TypedDict):
@@ -1234,9 +1323,33 @@ if TYPE_CHECKING:
         end_ns: int
         call: str
         is_of_copy: bool
+        is_of_memory: bool
 
     BlockingCallsOfReportTable: TypeAlias = TypedTable[
         BlockingCallsOfReportColumn, BlockingCallsOfReportRow
+    ]
+
+    MemoryCallsOfReportColumn: TypeAlias = Literal[
+        "process_id",
+        "start_ns",
+        "end_ns",
+        "is_alloc",
+        "is_free",
+        "is_failed",
+        "bytes",
+    ]
+
+    class MemoryCallsOfReportRow(TypedDict):
+        process_id: int
+        start_ns: int
+        end_ns: int
+        is_alloc: bool
+        is_free: bool
+        is_failed: Any
+        bytes: Any
+
+    MemoryCallsOfReportTable: TypeAlias = TypedTable[
+        MemoryCallsOfReportColumn, MemoryCallsOfReportRow
     ]
 
     BlockingCopiesOfReportColumn: TypeAlias = Literal[
@@ -1444,6 +1557,12 @@ else:
     CountersTable = pa.Table
     CountersRow = dict
     CountersColumn = str
+    CounterBarsTable = pa.Table
+    CounterBarsRow = dict
+    CounterBarsColumn = str
+    LineBarsTable = pa.Table
+    LineBarsRow = dict
+    LineBarsColumn = str
     RanksTable = pa.Table
     RanksRow = dict
     RanksColumn = str
@@ -1498,6 +1617,9 @@ else:
     BlockingCallsOfReportTable = pa.Table
     BlockingCallsOfReportRow = dict
     BlockingCallsOfReportColumn = str
+    MemoryCallsOfReportTable = pa.Table
+    MemoryCallsOfReportRow = dict
+    MemoryCallsOfReportColumn = str
     BlockingCopiesOfReportTable = pa.Table
     BlockingCopiesOfReportRow = dict
     BlockingCopiesOfReportColumn = str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +21,7 @@ from nsyspipe.model.typed_tables import (
     BlockingCopiesOfReportTable,
     HostCallsOfReportTable,
 )
+from nsyspipe.reader.call_names import MANAGING_MEMORY, are_named, without_version
 from nsyspipe.reader.facts import ReportFacts
 from nsyspipe.reader.host_copies import (
     DTOH_KIND,
@@ -82,8 +83,6 @@ _ASYNC = "Async"
 # that has a version.
 _OLDEST_WITH_OVERHEAD = (2, 9)
 _NO_STREAM = 0xFFFFFFFF
-# Calls of the runtime end with _ptsz_v7000, calls of the driver with _v2_ptsz.
-_API_VERSION = re.compile(r"(?:_v[0-9]+|_ptsz|_ptds)+$")
 
 
 def read_launches(
@@ -334,23 +333,18 @@ def _blocking_calls(
     calls = calls.append_column("is_of_copy", pa.array(is_of_copy))
     names = pa.array(texts_by_name.keys(), pa.int64())
     calls = _known(_timed(calls, "nameId", names.to_numpy()), "globalTid")
-    threads = calls["globalTid"].to_numpy()
     place_of_text = pc.index_in(calls["nameId"], value_set=names)
-    texts = _without_version(texts_by_name.values())
+    texts = pa.array(map(without_version, texts_by_name.values()), pa.string())
+    called = texts.take(place_of_text.combine_chunks())
     columns = {
-        "process_id": process_of(threads),
+        "process_id": process_of(calls["globalTid"].to_numpy()),
         "start_ns": calls["start"],
         "end_ns": calls["end"],
-        "call": texts.take(place_of_text.combine_chunks()),
+        "call": called,
         "is_of_copy": calls["is_of_copy"],
+        "is_of_memory": are_named(called, MANAGING_MEMORY),
     }
     return _in_order(canonical.BLOCKING_CALLS.table(columns))
-
-
-def _without_version(names: Iterable[str]) -> pa.StringArray:
-    """Return the names of API calls without the versions at their ends."""
-    short_names = [_API_VERSION.sub("", name) for name in names]
-    return pa.array(short_names, pa.string())
 
 
 def _in_order(calls: HostCallsOfReportTable) -> pa.Table:

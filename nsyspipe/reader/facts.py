@@ -75,6 +75,8 @@ _NAME_AND_VALUE = {"name": "text", "value": "text"}
 # How the name of the row begins in which nsys records that it collected Python backtraces, for
 # example PYTHON_BACKTRACE_SAMPLING_OPTIONS:COLLECT_SAMPLES, and its value.
 PYTHON_BACKTRACES = ("PYTHON_BACKTRACE", "true")
+# More bytes than the memory of any GPU. A larger size is damaged.
+_MAX_GPU_MEMORY = 2**44
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 _QUOTED = re.compile(r'"(?P<content>.*)"', re.DOTALL)
@@ -118,6 +120,8 @@ class ReportFacts(Struct, frozen=True):
     has_cuda_backtraces: bool | None = None
     # Models by GPU id.
     gpu_names: dict[int, str] = field(default_factory=dict)
+    # Bytes of memory by GPU id.
+    gpu_memories: dict[int, int] = field(default_factory=dict)
     # By GPU id.
     gpu_identities: dict[int, GpuIdentity] = field(default_factory=dict)
     # GPU ids by pid and CUDA ordinal.
@@ -157,6 +161,18 @@ class ReportFacts(Struct, frozen=True):
         gpu = self.gpu_id(pid, device)
         return self.gpu_names.get(gpu) if gpu is not None else None
 
+    def gpu_memory(self, pid: int, device: int | None) -> int | None:
+        """Return the bytes of memory of a CUDA device of a process; None if not known.
+
+        See `gpu_name`. GPUs of one model can have different memory.
+        """
+        sizes = set(self.gpu_memories.values())
+        is_known_of_all = self.gpu_memories.keys() >= self.gpu_names.keys()
+        if len(sizes) == 1 and is_known_of_all:
+            return sizes.pop()
+        gpu = self.gpu_id(pid, device)
+        return self.gpu_memories.get(gpu) if gpu is not None else None
+
     def gpu_id(self, pid: int, device: int | None) -> int | None:
         """Return the GPU id of a CUDA device of a process, None if it is not known."""
         if device is None:
@@ -183,6 +199,7 @@ def read_facts(report: Report) -> ReportFacts:
         session_start_utc_ns=session_start_utc_ns,
         nsys_start_utc_ns=nsys_start_utc_ns,
         gpu_names=gpus.names,
+        gpu_memories=gpus.memories,
         gpu_identities=gpus.identities,
         gpu_of_device=gpus.id_of_device,
         driver_versions=drivers,
@@ -247,6 +264,8 @@ class _Gpus(NamedTuple):
     names: dict[int, str]
     # GPU ids by CUDA ordinal.
     id_of_device: dict[int, int]
+    # Bytes by GPU id.
+    memories: dict[int, int]
     # By GPU id.
     identities: dict[int, GpuIdentity]
 
@@ -257,7 +276,10 @@ def _read_gpus(report: Report) -> _Gpus:
     device_column = "cuDevice" if report.has(GPU, "cuDevice") else id_column
     columns = {id_column: "int", device_column: "int", "name": "text"}
     columns |= {name: "text" for name in ("uuid", "busLocation") if report.has(GPU, name)}
+    if report.has(GPU, "totalMemory"):
+        columns["totalMemory"] = "int"
     names: dict[int, str] = {}
+    memories: dict[int, int] = {}
     identities: dict[int, GpuIdentity] = {}
     id_of_device: dict[int, int] = {}
     for row in report.few(GPU, columns):
@@ -267,8 +289,11 @@ def _read_gpus(report: Report) -> _Gpus:
             names[gpu_id] = row["name"]
         if device is not None:
             id_of_device[device] = gpu_id
+        memory = row.get("totalMemory") or 0
+        if 0 < memory <= _MAX_GPU_MEMORY:
+            memories[gpu_id] = memory
         identities[gpu_id] = GpuIdentity(row.get("uuid", ""), row.get("busLocation", ""))
-    return _Gpus(names, id_of_device, identities)
+    return _Gpus(names, id_of_device, memories, identities)
 
 
 def _gpu_of_ordinal(report: Report) -> dict[tuple[int, int], int]:

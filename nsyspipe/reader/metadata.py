@@ -22,6 +22,7 @@ from nsyspipe.reader.facts import (
     traces_nvtx,
 )
 from nsyspipe.reader.gpu_metrics import Counters, read_counters
+from nsyspipe.reader.memory_calls import MemoryCalls, read_memory_calls
 from nsyspipe.reader.operations import (
     SHAPE_COLUMNS,
     Operations,
@@ -80,6 +81,8 @@ class Capture(Struct, frozen=True):
     # The operations that are communication because of the calls that launched them.
     called: Called
     calls: Calls
+    # Those that allocate and free memory of GPUs.
+    memory: MemoryCalls
     # The work of the profiler itself; None if it was not recorded.
     overhead: Overhead | None
     ranges: Ranges
@@ -110,6 +113,7 @@ def read_capture(
         facts = read_facts(report)
         strings = read_strings(report)
         calls = read_calls(report, strings)
+        memory = read_memory_calls(report, strings)
         operations = read_operations(report, strings, comm_kernel)
         ranges = read_ranges(report, strings, _operation_ends(operations))
         payloads = read_payloads(report, strings, ranges.python_domains)
@@ -118,20 +122,21 @@ def read_capture(
         recorded = _recorded(report, facts, strings, operations)
         without_kernels = _launches_without_kernels(report, strings, calls, ranges, operations)
         problems = _problems_of_recording(report, facts, ranges)
-        n_memset_calls = _n_memset_calls(report, facts, strings)
         called = _called(facts, operations, calls, ranges, payloads)
         operations, called = with_communication(report, operations, called)
         counters = read_counters(report, facts)
+        problems += _problems_of_memsets(report, facts, strings)
     problems += _problems_of_absence(recorded)
     problems += counters.problems
     problems += _problems_of_counts(_dropped(operations, ranges))
-    problems += _problems_of_counts(_unassigned(payloads, called, n_memset_calls))
+    problems += _problems_of_counts(_unassigned(payloads, called))
     problems += python.problems
     return Capture(
         facts=facts,
         operations=operations,
         called=called,
         calls=calls,
+        memory=memory,
         overhead=overhead,
         ranges=ranges,
         payloads=payloads,
@@ -159,10 +164,9 @@ def _dropped(operations: Operations, ranges: Ranges) -> dict[str, int]:
     return {"dropped-operations": operations.n_dropped, "dropped-ranges": ranges.n_dropped}
 
 
-def _unassigned(payloads: Payloads, called: Called, n_memset_calls: int) -> dict[str, int]:
+def _unassigned(payloads: Payloads, called: Called) -> dict[str, int]:
     """Return how much could not be assigned, by the code of the problem."""
     return {
-        "memset-calls-only": n_memset_calls,
         "undecoded-payload": payloads.n_undecoded,
         "copies-of-unknown-communicators": called.n_assumed,
         "copies-in-nccl-calls": called.n_left,
@@ -196,6 +200,12 @@ def _problems_of_absence(recorded: Recorded) -> list[Problem]:
         if not is_recorded:
             problems.append(problem(code))
     return problems
+
+
+def _problems_of_memsets(report: Report, facts: ReportFacts, strings: Strings) -> list[Problem]:
+    """Return the problem that calls set memory without a memset, if there are such calls."""
+    n_calls = _n_memset_calls(report, facts, strings)
+    return _problems_of_counts({"memset-calls-only": n_calls})
 
 
 def _problems_of_counts(counts: Mapping[str, int]) -> list[Problem]:

@@ -56,6 +56,7 @@ CPU_SAMPLES = "COMPOSITE_EVENTS"
 GPU_METRICS = "GPU_METRICS"
 GPU_METRIC_NAMES = "TARGET_INFO_GPU_METRICS"
 CUDA_CALL_CHAINS = "CUDA_CALLCHAINS"
+MEMORY_USAGE = "CUDA_GPU_MEMORY_USAGE_EVENTS"
 PAYLOAD_ENUMS = "NVTX_PAYLOAD_ENUMS"
 # What ``nsys export --dynamic-tables=all`` adds: payloads as tables, the events that have one, and
 # the names that fields had before they became names of columns.
@@ -91,6 +92,7 @@ _TABLES_READ = (
     GPU_METRICS,
     GPU_METRIC_NAMES,
     CUDA_CALL_CHAINS,
+    MEMORY_USAGE,
 )
 _READ = {table.lower() for table in _TABLES_READ}
 # A file without any of these is not an nsys export.

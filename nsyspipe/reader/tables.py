@@ -191,17 +191,19 @@ def connected(uri: str) -> Iterator[sa.Connection]:
     try:
         with engine.connect() as connection:
             for pragma in _DISTRUST:
-                connection.exec_driver_sql(pragma).close()
+                fetch_arrow(connection, pragma)
             yield connection
     finally:
         engine.dispose()
 
 
 def fetch_arrow(connection: sa.Connection, statement: str) -> pa.Table:
-    """Execute a statement and return its result as an Arrow table; Ctrl-C waits for it."""
-    result = connection.exec_driver_sql(statement)
-    cursor: Any = result.cursor
-    result.close()
+    """Execute a statement and return its result as an Arrow table; Ctrl-C waits for it.
+
+    The driver's own cursor executes it: a result of SQLAlchemy takes longer than a small query.
+    """
+    cursor: Any = connection.connection.cursor()
+    cursor.execute(statement)
     return cursor.table
 
 

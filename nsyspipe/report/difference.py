@@ -558,7 +558,9 @@ def facts_text(difference: RunDifference) -> str:
     """Return which facts are the same on both sides, and which are not compared and why."""
     sentences = []
     if not shown_changes(difference):
-        verbs = "recorded and do not hide" if hidden_facts(difference) else "recorded"
+        # A sidecar may hold only the hash of an argument, to protect secrets.
+        has_hashes = bool(hidden_facts(difference))
+        verbs = "recorded and do not hide" if has_hashes else "recorded"
         sentences.append(f"No difference was found in the facts that both sides {verbs}.")
     same = same_facts(difference)
     if same:

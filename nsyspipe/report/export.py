@@ -307,6 +307,7 @@ def document(run: Run | RunDifference | Scoreboard | WhatIf) -> dict[str, Any]:
 
     The order is fixed, the units are base units, and null means "not recorded".
     """
+    from nsyspipe.analysis.counted_steps import counted_figures
     from nsyspipe.analysis.traffic import parallelism
     from nsyspipe.model.schema import DOCUMENTED, FIGURES_OF_RANKS
     from nsyspipe.model.table import SCHEMA_VERSION
@@ -326,6 +327,7 @@ def document(run: Run | RunDifference | Scoreboard | WhatIf) -> dict[str, Any]:
     header["parallelism"] = parallelism(run.traffic())
     evenness = run.evenness()
     findings = [_documented_finding(row) for row in run.finding_rows]
+    counters = counted_figures(run.counters(), run.steps(), run.collectives())
     return {
         "schema_version": SCHEMA_VERSION,
         "tool_version": __version__,
@@ -333,6 +335,7 @@ def document(run: Run | RunDifference | Scoreboard | WhatIf) -> dict[str, Any]:
         "summary": counts_and_figures | {"by_rank": extremes},
         "evenness": evenness and asdict(evenness),
         **tables,
+        "counters": counters,
         "nccl": run.nccl and asdict(run.nccl),
         "findings": findings,
         "problems": run.problem_rows,

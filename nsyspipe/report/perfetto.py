@@ -18,9 +18,11 @@ from msgspec.structs import replace
 
 from nsyspipe.analysis.breakdown import exposed_comm
 from nsyspipe.analysis.collectives import waited_until
+from nsyspipe.analysis.counters import Series
 from nsyspipe.analysis.intervals import IntervalSet, run_starts, union
 from nsyspipe.analysis.kernels import GRAPH
 from nsyspipe.errors import OutputError
+from nsyspipe.model.figures import CLOCK_LABEL, COUNTERS
 from nsyspipe.model.names import ranges
 from nsyspipe.model.options import OnProgress
 from nsyspipe.model.table import Int64
@@ -121,6 +123,7 @@ def perfetto(
 
     After this group, each stream has a thread with all of its operations. CUDA graphs that were
     captured as a whole have a thread of their own, because what ran in them is not known.
+    Hardware counters of the GPU of a rank are a group of their own, with all of their samples.
     Operations that overlap on a stream are on further threads. Arrows link the ranks of each
     matched collective, in order of arrival.
 
@@ -141,7 +144,13 @@ def perfetto(
     for n_done, (rank, events, phases) in enumerate(run.operations(steps, chosen_ranks)):
         rank_steps = _rows_of_rank(shown_steps, rank)
         step_names = "whole capture" if run.is_capture else _step_names(rank_steps)
-        tracks = _RankTracks(writer, process_tracks[rank], rank_steps, edges)
+        tracks = _RankTracks(
+            writer,
+            process_tracks[rank],
+            rank_steps,
+            edges,
+            counters=_samples_between(run.counter_samples(rank), rank_steps, steps),
+        )
         for n_operations in tracks.write(
             events, phases, _rows_of_rank(collectives, rank), step_names
         ):
@@ -178,6 +187,25 @@ def _steps_between(rows: pa.Table, steps: Steps) -> pa.Table:
     step = pc.field("step")
     is_shown = (step >= first) & (step <= last)
     return rows.filter(is_shown)
+
+
+def _samples_between(
+    counters: Mapping[str, Series], rank_steps: StepsTable, steps: Steps
+) -> dict[str, Series]:
+    """Return the samples of the steps that are shown, and the one before; all without a choice."""
+    if steps is None:
+        return dict(counters)
+    if not rank_steps.num_rows:
+        return {}
+    start_ns = pc.min(rank_steps["start_ns"]).as_py()
+    end_ns = pc.max(rank_steps["end_ns"]).as_py()
+    shown_counters = {}
+    for name, series in counters.items():
+        first = np.searchsorted(series.times, start_ns, side="right") - 1
+        last = np.searchsorted(series.times, end_ns)
+        chosen = slice(max(first, 0), last)
+        shown_counters[name] = Series(series.times[chosen], series.values[chosen])
+    return shown_counters
 
 
 def _shift_ns(run: Run) -> int:
@@ -296,8 +324,10 @@ class _RankTracks(Struct, frozen=True):
     track: Track
     # The rows of `schema.STEPS` of this rank that are shown, in order of start.
     steps: StepsTable
-    # Of the bins of the counters, ns.
+    # Of the bins in which the rank is busy to some extent, ns.
     edges: Int64
+    # The samples of the hardware counters of its GPU, by name.
+    counters: dict[str, Series]
 
     def write(
         self,
@@ -324,7 +354,20 @@ class _RankTracks(Struct, frozen=True):
         self._write_device_phases(group, ranges)
         self._write_launches(group, events)
         self._write_derived(group, events, collectives)
+        self._write_counters(parent)
         yield from self._write_streams(parent, events, collectives)
+
+    def _write_counters(self, parent: int) -> None:
+        """Write a track for each hardware counter: all of its samples, as they are."""
+        if not self.counters:
+            return
+        about = "samples of nsys, with the lag of their report: a value holds until the next one"
+        group = self.writer.write_track(Track("hardware counters", parent, about=about))
+        for place, (name, series) in enumerate(self.counters.items()):
+            label, unit = _named_counter(name)
+            gaps = _gaps_text(series)
+            track = Track(f"{label} ({unit})", group, place, gaps, unit=unit)
+            self.writer.write_counter(track, series.times, series.values)
 
     def _write_streams(
         self, parent: int, events: EventsTable, collectives: CollectivesTable
@@ -442,6 +485,30 @@ class _RankTracks(Struct, frozen=True):
         notes = numbers.take(pa.array(next_steps - 1))
         time_slices = slices(times.starts, times.ends, track.name, "derived", notes)
         self.writer.write_slices(track, time_slices)
+
+
+class _NamedCounter(NamedTuple):
+    """What a hardware counter counts, and its unit."""
+
+    label: str
+    unit: str
+
+
+def _named_counter(name: str) -> _NamedCounter:
+    if name in COUNTERS:
+        return _NamedCounter(COUNTERS[name].label, "%")
+    return _NamedCounter(CLOCK_LABEL, "MHz")
+
+
+def _gaps_text(series: Series) -> str | None:
+    """Return how long nothing was sampled between samples. Perfetto draws the last value there."""
+    if not series.times.size:
+        return None
+    between_ns = np.diff(series.times)
+    unsampled_ns = int((between_ns - series.held_ns[:-1]).sum())
+    if not unsampled_ns:
+        return None
+    return f"nothing was sampled for {unsampled_ns} ns: the last value before a gap is drawn there"
 
 
 def _range_names(ranges: PhaseRangesTable) -> pa.ChunkedArray:

@@ -397,8 +397,8 @@ class _Begins:
         self._notes = notes
         optional = [*notes] if self._flows is None else [*notes, self._flows]
         n_optional = len(optional)
-        # The category and one bit for each optional value that is known. Slices for which these
-        # are equal share a message.
+        # The category, and one bit for each optional value that is known. Slices for which these
+        # are equal have the same fields, so one writer makes all their packets.
         shapes = columns[CATEGORY].numbers << n_optional
         for place, values in enumerate(optional):
             is_known = values.is_known.astype(np.int64)

@@ -26,6 +26,7 @@ from nsyspipe.report.costs import cost_tables, is_more_than_data, traffic_text
 from nsyspipe.report.findings import capture_notes, finding_lines, findings_of
 from nsyspipe.report.host_lines import line_table
 from nsyspipe.report.ladder import ladder_blocks
+from nsyspipe.report.memory import memory_texts
 from nsyspipe.report.overview import (
     Checks,
     Recommendations,
@@ -345,7 +346,8 @@ def _figure_blocks(run: Run, extent: Extent) -> Iterator[blocks.Block]:
     yield from ladder_blocks(run)
     steps = run.breakdown()
     idle = words.idle_text(steps, run.idle_calls(), words.unseen_idle(run))
-    texts = (idle, words.stream_text(run), words.phases_text(run), *words.counter_texts(run))
+    texts = [idle, words.stream_text(run), words.phases_text(run), *words.counter_texts(run)]
+    texts += memory_texts(run)
     for text in texts:
         if text:
             yield blocks.Sentence(upper_first(text))
@@ -497,6 +499,8 @@ def _remarks(run: Run, name: str, summary: Mapping[str, Any]) -> list[str]:
             return [f"that is {mean}{whose}"]
         case "backward_overlap_ratio":
             return words.backward_source(run)
+        case "busbw_bytes_per_s":
+            return [words.counted_text(run)]
         case "exposed_memory_share":
             copies_ns = summary["dtod_ns_per_step"]
             if copies_ns is None:

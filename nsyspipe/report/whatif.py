@@ -452,7 +452,10 @@ def _refusals_by_reason(answer: WhatIf) -> list[Refusal]:
 
 
 def menu_rows(answer: WhatIf, scenarios: Sequence[Scenario], *, is_verbose: bool) -> list[MenuRow]:
-    """Return the rows of the menu: the captured run, then each group below its name."""
+    """Return the rows of the menu: the captured run, then each group below its name.
+
+    The last group, the limits, also has the run without any communication.
+    """
     captured = MenuRow(_AS_CAPTURED, answer.step_time_ns)
     if len(scenarios) == 1:
         return [captured, _row(answer, scenarios[0])]
@@ -460,7 +463,8 @@ def menu_rows(answer: WhatIf, scenarios: Sequence[Scenario], *, is_verbose: bool
     rows = [captured]
     for group in GROUPS:
         group_rows = [_row(answer, scenario) for scenario in shown if scenario.group == group]
-        if group == LIMIT:
+        is_group_of_limits = group == LIMIT
+        if is_group_of_limits:
             group_rows += _zero_communication_rows(answer)
         if group_rows:
             rows.append(MenuRow(GROUP_NAMES[group]))

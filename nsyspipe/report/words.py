@@ -26,7 +26,7 @@ from nsyspipe.analysis.summary import (
 from nsyspipe.errors import shortened
 from nsyspipe.findings.judge import CAUSES
 from nsyspipe.model.captured import RunCapture
-from nsyspipe.model.figures import FIGURES
+from nsyspipe.model.figures import CLOCK_LABEL, COUNTERS, FIGURES
 from nsyspipe.model.names import LONGEST_CALL, few, grouped, listed, printable, ranges
 from nsyspipe.model.problems import BACKWARD_SOURCES, EXPORT_AGAIN, OF_FILES_BESIDE
 from nsyspipe.model.schema import IDLE_CAUSES, PHASE_TIMES
@@ -266,6 +266,8 @@ def link_text(run: Run) -> str | None:
         rest += f", bus bandwidth {about}{busbw}"
         rest += f" of {peak} peak" if peak else ""
         rest += ", estimated from gradient copy sizes" if verdict.is_estimate else ""
+        counted = counted_text(run)
+        rest += f", {counted}" if counted else ""
     elif peak:
         rest += f", peak {peak}"
     text = printable(f"Interconnect: {link.text}")
@@ -274,6 +276,19 @@ def link_text(run: Run) -> str | None:
 
 
 _LINK_WORDS = {"nvlink": "NVLink", "pcie": "PCIe"}
+
+
+def counted_text(run: Run) -> str:
+    """Return the counted bus bandwidth and its ratio to the derived one; empty without counters."""
+    counters = run.counters()
+    if not counters.num_rows:
+        return ""
+    bus = counted_bus(counters, run.steps(), run.collectives())
+    if bus is None:
+        return ""
+    bandwidth = bandwidth_text(bus.bytes_per_s)
+    ratio = f" ({bus.ratio:.2f}x)" if bus.ratio is not None else ""
+    return f"counted {bandwidth} on {_LINK_WORDS[bus.link]}{ratio}"
 
 
 def counter_texts(run: Run) -> list[str]:
@@ -300,32 +315,35 @@ def _counted_means_text(counted: CountedMeans) -> str:
     parts = []
     for name, column in _COUNTED_SHARES.items():
         percent = means[column]
+        label = COUNTERS[name].label
         if percent is not None:
-            parts.append(f"{name} {percent:.1f}%")
+            parts.append(f"{label} {percent:.1f}%")
     for name, rate_column in _COUNTED_RATES.items():
         bytes_per_s = means[rate_column]
+        label = COUNTERS[name].label
         if bytes_per_s:
-            parts.append(f"{name} {bandwidth_text(bytes_per_s)}")
+            parts.append(f"{label} {bandwidth_text(bytes_per_s)}")
     clock_hz = means["gpc_clock_hz"]
     if clock_hz is not None:
-        parts.append(f"clock {clock_hz / 1e6:.0f} MHz")
+        parts.append(f"{CLOCK_LABEL} {clock_hz / 1e6:.0f} MHz")
     figures = ", ".join(parts)
     sampled = percent_text(counted.sampled_ratio)
     return f"Hardware counters, over the {sampled} of the steps with samples: {figures}"
 
 
+# Counters that are shown as shares of time.
 _COUNTED_SHARES: dict[str, CountersColumn] = {
-    "SMs active": "sm_active_percent",
-    "tensor cores active": "tensor_active_percent",
+    "sm_active": "sm_active_percent",
+    "tensor_active": "tensor_active_percent",
 }
 # Means over the steps, not over the time of communication. Those that are 0 are left out.
 _COUNTED_RATES: dict[str, CountersColumn] = {
-    "memory read": "dram_read_bytes_per_s",
-    "memory written": "dram_write_bytes_per_s",
-    "NVLink received": "nvlink_rx_bytes_per_s",
-    "NVLink sent": "nvlink_tx_bytes_per_s",
-    "PCIe received": "pcie_rx_bytes_per_s",
-    "PCIe sent": "pcie_tx_bytes_per_s",
+    "dram_read": "dram_read_bytes_per_s",
+    "dram_write": "dram_write_bytes_per_s",
+    "nvlink_rx": "nvlink_rx_bytes_per_s",
+    "nvlink_tx": "nvlink_tx_bytes_per_s",
+    "pcie_rx": "pcie_rx_bytes_per_s",
+    "pcie_tx": "pcie_tx_bytes_per_s",
 }
 
 

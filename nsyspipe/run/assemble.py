@@ -47,6 +47,7 @@ from nsyspipe.run.process import HostDigest, ProcessDigest
 from nsyspipe.run.ranks import ranks_table
 from nsyspipe.run.run_problems import SelectedSteps, lacks_communication, problems_of_run
 from nsyspipe.run.step_work import RunWork, with_problems_of_steps, work_of_run
+from nsyspipe.run.timeline_lanes import SampledRanks, sampled_ranks
 
 # Columns of steps that the windows of one process do not have.
 _NOT_IN_WINDOWS = {
@@ -141,8 +142,9 @@ class RunTables(Struct, frozen=True):
     cross_rank: comm.CrossRank
     # The digests without what is in these tables. So are the digests in `cross_rank`.
     gathered: Gathered
-    # the hardware counters of the ranks
+    # the hardware counters of the ranks, and the samples of their main threads
     counted: CountedRanks
+    sampled: SampledRanks
     # whether the ranks have no steps: the one row of each rank is its capture
     is_capture: bool
 
@@ -191,6 +193,7 @@ def merge(
         cross_rank=remaining_cross_rank,
         gathered=remaining_gathered,
         counted=counted,
+        sampled=sampled_ranks(ranks),
         is_capture=run.is_capture,
     )
 

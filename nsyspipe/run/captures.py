@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from msgspec.structs import replace
 
 from nsyspipe.analysis.collectives import NO_MEMBER, CommOperations
-from nsyspipe.analysis.host_lines import HostLines, join_host_lines
+from nsyspipe.analysis.host_lines import HostLines, HostLinesPart, join_host_lines
 from nsyspipe.analysis.intervals import NarrowIntervals, union
 from nsyspipe.analysis.kernels import WindowSums
 from nsyspipe.analysis.phases import PhaseRanges, Stretches
@@ -444,7 +444,8 @@ def _joined_process(processes: Sequence[ProcessDigest], later_ns: Sequence[int])
     kernels = _joined_kernels(processes, windows_before)
     blocked_ns_by_call = _joined_calls(processes, "blocked_ns_by_call")
     of_copies_ns_by_call = _joined_calls(processes, "of_copies_ns_by_call")
-    first = replace(_with_joined_counts(processes), **_joined_python(processes, windows_before))
+    of_python = _joined_python(processes, windows_before, later_ns)
+    first = replace(_with_joined_counts(processes), **of_python)
     return replace(
         first,
         candidates=candidates_of(processes),
@@ -463,32 +464,35 @@ def _joined_process(processes: Sequence[ProcessDigest], later_ns: Sequence[int])
 
 
 def _joined_python(
-    processes: Sequence[ProcessDigest], windows_before: Sequence[int]
+    processes: Sequence[ProcessDigest], windows_before: Sequence[int], later_ns: Sequence[int]
 ) -> dict[str, Any]:
     """Return the fields of a digest that are of Python."""
     host_lines = [process.host_lines for process in processes]
     holder_lines = [process.holder_lines for process in processes]
     lock_waits = [process.lock_waits for process in processes]
     return {
-        "host_lines": _joined_host_lines(host_lines, windows_before),
-        "holder_lines": _joined_host_lines(holder_lines, windows_before),
+        "host_lines": _joined_host_lines(host_lines, windows_before, later_ns),
+        "holder_lines": _joined_host_lines(holder_lines, windows_before, later_ns),
         "lock_waits": join_lock_waits(lock_waits),
     }
 
 
 def _joined_host_lines(
-    lines_of_captures: Sequence[HostLines | None], windows_before: Sequence[int]
+    samples_of_captures: Sequence[HostLines | None],
+    windows_before: Sequence[int],
+    later_ns: Sequence[int],
 ) -> HostLines | None:
     """Return the samples of all captures, None if no capture has any."""
-    with_samples = []
-    windows_before_samples = []
-    for host_lines, n_windows in zip(lines_of_captures, windows_before, strict=True):
-        if host_lines is not None:
-            with_samples.append(host_lines)
-            windows_before_samples.append(n_windows)
-    if not with_samples:
+    parts = []
+    for place, samples in enumerate(samples_of_captures):
+        if samples is None:
+            continue
+        n_windows = windows_before[place]
+        part = HostLinesPart(samples, n_windows, later_ns[place])
+        parts.append(part)
+    if not parts:
         return None
-    return join_host_lines(with_samples, windows_before_samples)
+    return join_host_lines(parts)
 
 
 def _with_joined_counts(processes: Sequence[ProcessDigest]) -> ProcessDigest:

@@ -39,11 +39,11 @@ from nsyspipe.run.process import ProcessDigest, ProcessEvents
 
 _LINKS = ("nvlink_rx", "nvlink_tx", "pcie_rx", "pcie_tx")
 _MEMORY = ("dram_read", "dram_write")
-_PERCENTS = ("sm_active", "tensor_active", *_MEMORY, *_LINKS)
+PERCENTS = ("sm_active", "tensor_active", *_MEMORY, *_LINKS)
 _NVLINK = ("nvlink_rx", "nvlink_tx")
 # The integral of 1 % over 1 s, in per cent x ns, times 100.
 _PERCENT_NS_PER_S = 100 * 1_000_000_000
-_HZ_PER_MHZ = 1_000_000
+HZ_PER_MHZ = 1_000_000
 
 
 class RankCounters(Struct, frozen=True):
@@ -376,7 +376,7 @@ def _measure(counters: RankCounters, windows: _Windows, n_rows: int) -> dict[str
     columns["window_ns"] = window_ns
     least_sampled_ns = window_ns.copy()
     nothing = pa.nulls(n_rows)
-    for name in _PERCENTS:
+    for name in PERCENTS:
         series = counters.series.get(name)
         integral_ns = sampled_ns = None
         if series is not None:
@@ -392,7 +392,7 @@ def _measure(counters: RankCounters, windows: _Windows, n_rows: int) -> dict[str
     columns["gpc_clock_hz"] = nothing
     if clock is not None:
         integral_ns, sampled_ns = _sums(clock, windows, n_rows)
-        columns["gpc_clock_hz"] = _means(integral_ns * 1.0 * _HZ_PER_MHZ, sampled_ns)
+        columns["gpc_clock_hz"] = _means(integral_ns * 1.0 * HZ_PER_MHZ, sampled_ns)
         least_sampled_ns = np.minimum(least_sampled_ns, sampled_ns)
     columns["sampled_ns"] = least_sampled_ns
     columns["sampled_ratio"] = _means(least_sampled_ns, window_ns)

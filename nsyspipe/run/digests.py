@@ -66,6 +66,8 @@ class ReportDigest(Struct, frozen=True):
     problems: tuple[Problem, ...]
     # hardware counters of GPUs of this host
     counters: Counters = NO_COUNTERS
+    # whether nsys recorded the memory of GPUs
+    has_memory_sizes: bool = False
     # processes without kernels, in a report that has kernels of other processes
     unrecorded: tuple[UnrecordedProcess, ...] = ()
 

@@ -274,6 +274,7 @@ def _describe_reading(capture: Capture) -> dict[str, Any]:
         "called": capture.called,
         "zones": zones,
         "n_graphs": operations.n_graphs,
+        "has_memory_sizes": capture.memory.has_sizes,
     }
 
 

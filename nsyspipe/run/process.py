@@ -39,6 +39,12 @@ from nsyspipe.analysis.host_lines import HostLines, PythonThread, find_host_line
 from nsyspipe.analysis.intervals import IntervalSet, NarrowIntervals, union, union_of
 from nsyspipe.analysis.kernels import WindowSums, comm_delays, kernels_table
 from nsyspipe.analysis.launching import device_waits, host_times
+from nsyspipe.analysis.memory_calls import (
+    MEMORY_CALL_COLUMNS,
+    count_memory_calls,
+    exposed_memory_calls,
+    host_periods,
+)
 from nsyspipe.analysis.phases import (
     NO_OTHER_THREADS,
     LaunchingThreads,
@@ -60,6 +66,7 @@ from nsyspipe.model.typed_tables import (
     BlockingCallsOfReportTable,
     BlockingCopiesOfReportTable,
     LockRangesOfReportTable,
+    MemoryCallsOfReportTable,
     PayloadsOfReportTable,
     PythonSamplesOfReportTable,
     RangesOfReportTable,
@@ -118,6 +125,8 @@ class ProcessEvents(Struct, frozen=True):
     # as `launching.device_waits` returns them, or None if calls were not recorded
     device_waits: IntervalSet | None = None
     python: PythonEvents = PythonEvents()
+    # `canonical.MEMORY_CALLS` of the process, or None if not recorded
+    memory_calls: MemoryCallsOfReportTable | None = None
 
 
 class _ProcessTables(Struct, frozen=True):
@@ -132,6 +141,7 @@ class _ProcessTables(Struct, frozen=True):
     python_samples: PythonSamplesOfReportTable | None
     samples_of_other: PythonSamplesOfReportTable | None
     lock_ranges: LockRangesOfReportTable | None
+    memory_calls: MemoryCallsOfReportTable | None
 
 
 def process_events(capture: Capture, shares: Mapping[int, ProcessShare]) -> Iterator[ProcessEvents]:
@@ -165,6 +175,7 @@ def _tables_of_processes(capture: Capture, process_ids: Sequence[int]) -> Iterat
         _recorded_samples(capture.python.samples),
         _recorded_samples(capture.python.samples_of_others),
         capture.python.lock_ranges,
+        capture.memory.table,
     )
     tables_by_process = [by_process(table, process_ids) for table in tables]
     return itertools.starmap(_ProcessTables, zip(*tables_by_process, strict=True))
@@ -194,19 +205,27 @@ def _events_of_rank(
     return ProcessEvents(
         process_id=process_id,
         operations=operations,
-        ranges=process.ranges,
         has_launches=has_launches,
-        blocking_calls=process.blocking_calls,
         blocking_copies=blocking_copies,
-        payloads=process.payloads,
         clock=clock,
         device=device,
         process_devices=share.whole.devices,
         messages=messages,
         strays=share.strays,
         device_waits=waits,
-        python=_python_of_process(process),
+        **_fields_of_process(process),
     )
+
+
+def _fields_of_process(process: _ProcessTables) -> dict[str, Any]:
+    """Return the fields of `ProcessEvents` that are tables of a process, whatever its device."""
+    return {
+        "ranges": process.ranges,
+        "blocking_calls": process.blocking_calls,
+        "payloads": process.payloads,
+        "python": _python_of_process(process),
+        "memory_calls": process.memory_calls,
+    }
 
 
 def _python_of_process(process: _ProcessTables) -> PythonEvents:
@@ -739,7 +758,12 @@ def _windows_table(columns: _Columns, n_windows: int) -> pa.Table:
     unknown = pa.nulls(n_windows, pa.int64())
     arrays = {}
     for name, values in columns.items():
-        arrays[name] = unknown if values is None else pa.array(values)
+        if values is None:
+            arrays[name] = unknown
+        elif name in MEMORY_CALL_COLUMNS:
+            arrays[name] = pa.array(values, mask=values < 0)
+        else:
+            arrays[name] = pa.array(values)
     return pa.table(arrays)
 
 
@@ -767,6 +791,8 @@ def _measure_windows(work: _RankWork, between: Inputs) -> _MeasuredWindows:
     measures |= grad_copies(device, copies_in_backward, recorded)
     measures |= blocking_copies(device, work.events.blocking_copies, recorded)
     measures |= _host_times(work, inputs)
+    periods = host_periods(work.steps.members, windows)
+    measures |= count_memory_calls(work.events.memory_calls, periods)
     columns: _Columns = {
         "member": windows.member,
         "start_ns": windows.starts,
@@ -872,17 +898,18 @@ def _measure_idle(work: _RankWork, idle_ns: Int64 | None, inputs: Inputs) -> _Me
     gaps = idle_gaps(events.operations, offset_ns)
     idle_ns_by_phase = _idle_by_phase(work, gaps)
     known_idle_ns = idle_ns if _are_clocks_comparable(events.clock, windows) else None
-    data = inputs.data.shifted(offset_ns)
-    quiet = inputs.quiet.shifted(offset_ns)
+    device_inputs = _shift_inputs(inputs, offset_ns)
     blocking_calls = _shift_calls(events.blocking_calls, offset_ns)
-    causes = idle_causes(gaps, windows, known_idle_ns, Inputs(data, quiet), blocking_calls)
-    late_start_ns = exposed_late_comm_ns = None
+    causes = idle_causes(gaps, windows, known_idle_ns, device_inputs, blocking_calls)
+    late_start_ns = exposed_late_comm_ns = exposed_alloc_ns = None
     if known_idle_ns is not None:
+        exposed_alloc_ns = exposed_memory_calls(events.memory_calls, work.device, offset_ns)
         late_start_ns = late_starts(gaps, windows)
         exposed_late_comm_ns = exposed_by_late_launches(work.device, gaps.latency_ns, offset_ns)
     columns = causes.columns | {
         "idle_late_start_ns": late_start_ns,
         "exposed_late_comm_ns": exposed_late_comm_ns,
+        "exposed_alloc_ns": exposed_alloc_ns,
     }
     lock_waits = _lock_waits(work, gaps, causes)
     return _MeasuredIdle(replace(causes, columns=columns), idle_ns_by_phase, lock_waits)
@@ -901,6 +928,13 @@ def _lock_waits(work: _RankWork, gaps: Gaps, causes: IdleCauses) -> LockWaits | 
     if lock is None:
         return None
     return find_lock_waits(gaps, work.windows, causes.times, lock, work.offset_ns)
+
+
+def _shift_inputs(inputs: Inputs, offset_ns: int) -> Inputs:
+    """Return when the host was getting input, in the time of the device."""
+    data = inputs.data.shifted(offset_ns)
+    quiet = inputs.quiet.shifted(offset_ns)
+    return Inputs(data, quiet)
 
 
 def _shift_calls(calls: pa.Table | None, offset_ns: int) -> pa.Table | None:

@@ -767,8 +767,13 @@ def _link(reports: Sequence[Examined], beside: Beside) -> list[Answer]:
     return [answer] * len(reports)
 
 
-def _links_of_ranks(reports: Sequence[Examined], beside: Beside, sizes: set[int | None]) -> Answer:
-    """Return what connects several ranks, by the NCCL log and the topology."""
+def _links_of_ranks(
+    reports: Sequence[Examined], beside: Beside, world_sizes: set[int | None]
+) -> Answer:
+    """Return what connects several ranks, by the NCCL log and the topology.
+
+    `world_sizes` are those that the reports name, with None for reports that name none.
+    """
     log = beside.log
     topology = beside.topology
     pids = _pids(reports)
@@ -776,8 +781,9 @@ def _links_of_ranks(reports: Sequence[Examined], beside: Beside, sizes: set[int 
         text = "no NCCL log and no topology file was passed or lies next to the reports"
         fix = f"{_log_fix(reports)}. Also {_TOPOLOGY}"
         return Answer(NO, text=text, fix=fix)
-    possible_sizes = {len(pids), *sizes}
-    if log is not None and log.of_run(pids, possible_sizes) is None:
+    # Without ranks that were not captured, the world is as large as the number of reports.
+    possible_world_sizes = {len(pids), *world_sizes}
+    if log is not None and log.of_run(pids, possible_world_sizes) is None:
         return _lack("log-of-another-run", "the NCCL log is of another run")
     local_ranks = _local_ranks(reports, beside)
     rows, _ = links(log, topology, pids=pids, local_ranks=local_ranks)

@@ -28,6 +28,7 @@ from nsyspipe.run.captures import capture_numbers, joined_ranks, share_one_proce
 from nsyspipe.run.cross_rank import CrossRank
 from nsyspipe.run.digests import Rank, ReportDigest, one_of_each_process, place
 from nsyspipe.run.gather import Gathered
+from nsyspipe.run.memory import memory_of_rank
 from nsyspipe.run.process import HostDigest, ProcessDigest
 from nsyspipe.run.sidecars import RunSidecars
 
@@ -548,6 +549,7 @@ def ranks_table(
     for rank in cross_rank.placed:
         row = _identity_of_rank(rank, source, names, sidecars)
         row |= _device_and_counts(rank, is_comm_in_graphs=is_comm_in_graphs)
+        row |= memory_of_rank(rank, sidecars)
         row["clock_shift_ns"] = rank.shift_ns
         row["clock_offset_ns"] = None
         row["clock_error_ns"] = None

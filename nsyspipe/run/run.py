@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from numbers import Integral
@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from nsyspipe.analysis.counters import Series
 from nsyspipe.analysis.kernels import costliest, costs
 from nsyspipe.analysis.links import LinkVerdict
 from nsyspipe.analysis.steps import REPETITION as BY_REPETITION, check_steps
@@ -37,12 +39,14 @@ from nsyspipe.model.side_files import NcclFacts
 from nsyspipe.model.typed_tables import (
     CollectivesTable,
     CostsTable,
+    CounterBarsTable,
     CountersTable,
     FindingsTable,
     HostLinesTable,
     HostStepsTable,
     IdleCallsTable,
     KernelsTable,
+    LineBarsTable,
     LinksTable,
     PhasesTable,
     PhaseSummaryTable,
@@ -78,6 +82,7 @@ CAPTURE = "capture"
 _PLUMBING = {
     "chosen",
     "chosen_ranks",
+    "counter_samples",
     "executor",
     "files",
     "finding_rows",
@@ -470,20 +475,83 @@ class Run(NamedTables, ABC):
     def _timeline(self, step: int | None = None, ranks: AskedRanks = None) -> TimelineTable:
         from nsyspipe.analysis import timeline as drawing  # noqa: PLC0415 - few ask for it
 
-        if step is None:
-            step = drawing.representative_step(self.steps())
-        if step is None:
+        drawn = self._drawn_step(step, ranks)
+        if drawn is None:
             return schema.TIMELINE.empty()
-        if ranks is None:
-            few_ranks = self.telling_ranks(drawing.MAX_RANKS // 8)
-            many_ranks = self.telling_ranks(drawing.MAX_RANKS)
-            ranks = drawing.drawn_ranks(self.steps(), step, [*few_ranks, *many_ranks])
-        operations = self.operations((step, step), ranks)
+        operations = self.operations((drawn.step, drawn.step), drawn.ranks)
         # Once the first operations are asked for, workers read the others while this process makes
         # the table of collectives.
         first_operations = list(itertools.islice(operations, 1))
         all_operations = itertools.chain(first_operations, operations)
-        return drawing.timeline(self.steps(), self.collectives(), all_operations, step)
+        return drawing.timeline(self.steps(), self.collectives(), all_operations, drawn.step)
+
+    def _drawn_step(
+        self, step: int | None = None, ranks: AskedRanks = None
+    ) -> schema.DrawnStep | None:
+        """Return which step and ranks a timeline shows, None if the run has no step."""
+        from nsyspipe.analysis import timeline as drawing  # noqa: PLC0415 - few ask for it
+
+        if step is None:
+            step = drawing.representative_step(self.steps())
+        if step is None:
+            return None
+        if ranks is None:
+            few_ranks = self.telling_ranks(drawing.MAX_RANKS // 8)
+            many_ranks = self.telling_ranks(drawing.MAX_RANKS)
+            drawn_ranks = drawing.drawn_ranks(self.steps(), step, [*few_ranks, *many_ranks])
+            return schema.DrawnStep(step, drawn_ranks)
+        return schema.DrawnStep(step, self.chosen_ranks(ranks))
+
+    def counter_bars(self, step: int | None = None, ranks: AskedRanks = None) -> CounterBarsTable:
+        """`schema.COUNTER_BARS`: hardware counters in the timeline of one step.
+
+        Parameters
+        ----------
+        step
+            As in `timeline`. A saved run has the counters of the representative step only.
+        ranks
+            As in `timeline`.
+        """
+        return self._lanes("counter_bars", step, ranks)
+
+    def line_bars(self, step: int | None = None, ranks: AskedRanks = None) -> LineBarsTable:
+        """`schema.LINE_BARS`: lines of Python of main threads in the timeline of one step.
+
+        Parameters
+        ----------
+        step
+            As in `timeline`. A saved run has the lines of the representative step only.
+        ranks
+            As in `timeline`.
+        """
+        return self._lanes("line_bars", step, ranks)
+
+    def _lanes(self, name: str, step: int | None, ranks: AskedRanks) -> pa.Table:
+        if step is None and ranks is None:
+            return self._table(name)
+        if step is not None:
+            check_kind("step", step, Integral, "the number of one step", "step=14")
+            step, _ = check_steps(self.steps(), step)
+        drawn = self._drawn_step(step, ranks)
+        if drawn is None:
+            return schema.RUN_TABLES[name].empty()
+        return self._lanes_of(name, drawn)
+
+    def _lanes_of(self, name: str, drawn: schema.DrawnStep) -> pa.Table:
+        """Return what a table has of a step on some ranks: here, if it is the saved step."""
+        table = self._table(name)
+        is_of_step = pc.equal(table["step"], drawn.step)
+        ranks = pa.array(drawn.ranks, pa.int64())
+        is_of_ranks = pc.is_in(table["rank"], ranks)
+        is_drawn = pc.and_(is_of_step, is_of_ranks)
+        return table.filter(is_drawn)
+
+    def counter_samples(self, rank: int) -> Mapping[str, Series]:  # noqa: ARG002 - see `ReportRun`
+        """Return the samples of the hardware counters of a rank, in aligned time, by name.
+
+        They have the lag of their report. A saved run has no samples.
+        """
+        return {}
 
     def host_steps(self) -> HostStepsTable:
         """`schema.HOST_STEPS`: CPU times of steps. Runs with GPU activity have no rows."""

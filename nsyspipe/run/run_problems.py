@@ -69,6 +69,7 @@ def problems_of_run(
     problems += gathered.sidecars.problems
     problems += _problems_of_message_sizes(cross_rank, gathered.digests)
     problems += _problems_of_steps(ranks, steps, gathered.why_no_steps)
+    problems += _problems_of_allocs(ranks, steps.table)
     return tuple(problems)
 
 
@@ -305,6 +306,18 @@ def _problems_of_selection(steps: SelectedSteps, n_ranks: int) -> Iterator[Probl
         yield problem("capture-start-in-figures")
     elif n_steps < FEW_STEPS:
         yield problem("few-steps", n=n_steps)
+
+
+def _problems_of_allocs(ranks: Ranks, steps: StepsTable) -> Iterator[Problem]:
+    """Yield that sizes are missing of allocations in summary steps, if no event was recorded."""
+    if all(part.report.has_memory_sizes for rank in ranks for part in rank.parts):
+        return
+    summary_steps = steps.filter(steps["in_summary"])
+    n_calls = pc.add(summary_steps["n_allocs"], summary_steps["n_frees"])
+    has_calls = pc.greater(n_calls, 0)
+    n_steps = pc.sum(has_calls).as_py()
+    if n_steps:
+        yield problem("alloc-sizes-unrecorded", n=n_steps)
 
 
 def _problems_of_slowest_rank(steps: StepsTable) -> Iterator[Problem]:

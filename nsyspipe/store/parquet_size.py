@@ -346,11 +346,18 @@ class _Thrift:
         return self.content[position]
 
     def _varint(self, n_bits: int) -> int:
+        # Most of a footer are such numbers, so that no other function is called for their bytes.
+        content = self.content
+        position = self.position
         value = 0
         for shift in range(0, n_bits + 1, 7):
-            byte = self._byte()
+            if position >= len(content):
+                raise self._fault("ends too early")
+            byte = content[position]
+            position += 1
             value |= (byte & 127) << shift
             if byte < 128 and not value >> n_bits:  # noqa: PLR2004 - seven bits a byte
+                self.position = position
                 return value
         raise self._fault("has a number that is too large")
 

@@ -59,6 +59,8 @@ from nsyspipe.store.read import (
 
 # The code of the note about skipped checks.
 _SKIPPED_CHECKS_CODE = "not-judged"
+# Tables that the first stores did not have.
+_LATER_TABLES = ("host_lines", "counter_bars", "line_bars")
 # These tables may also have steps without a window on the GPU, because a capture may end while data
 # for the next step is fetched.
 _TABLES_WITH_OTHER_STEPS = ("collectives", "phases", "steps")
@@ -87,9 +89,9 @@ class SavedRun(Run):
             return schema.HOST_STEPS.empty()
         if name == "counters" and self._details.n_counters is None:
             return schema.COUNTERS.empty()
-        if name == "host_lines" and not self.files.has(name):
+        if name in _LATER_TABLES and not self.files.has(name):
             # An older nsyspipe saved the run, without this table.
-            return schema.HOST_LINES.empty()
+            return schema.RUN_TABLES[name].empty()
         table = self.files.table(name)
         path = self._path(name)
         if name not in _TABLES_WITH_OTHER_RANKS:

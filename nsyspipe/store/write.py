@@ -3,7 +3,7 @@
 import contextlib
 import json
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from datetime import datetime
 from itertools import pairwise
@@ -132,27 +132,38 @@ def _metrics_table(run: Run) -> pa.Table:
     summary = run.summary()
     rank_summary = run.rank_summary()
     steps = run.steps()
-    tables = [*_metrics_of(summary, schema.SUMMARY)]
-    tables += _metrics_of(rank_summary, schema.RANK_SUMMARY)
-    tables += _metrics_of(steps, schema.STEPS)
+    tables = [
+        _metrics_of(summary, schema.SUMMARY),
+        _metrics_of(rank_summary, schema.RANK_SUMMARY),
+        _metrics_of(steps, schema.STEPS),
+    ]
     metrics = pa.concat_tables(tables).combine_chunks()
     return nulls_first(metrics, METRICS.key)
 
 
-def _metrics_of(table: pa.Table, table_schema: TableSchema) -> Iterator[pa.Table]:
-    """Yield the rows of `metrics` for each number of a table with a column for each metric."""
+def _metrics_of(table: pa.Table, table_schema: TableSchema) -> pa.Table:
+    """Return the rows of `metrics` for all numbers of a table with a column for each metric."""
+    metrics = [
+        column
+        for column in table_schema.columns
+        if column.type in (INT, FLOAT) and column.name not in _PLACE_COLUMNS
+    ]
     n_rows = table.num_rows
-    columns = dict.fromkeys(("rank", "step", "in_summary"), pa.nulls(n_rows))
-    for name in columns.keys() & set(table.column_names):
-        columns[name] = table[name]
-    for column in table_schema.columns:
-        is_number = column.type in (INT, FLOAT)
-        if not is_number or column.name in _PLACE_COLUMNS:
-            continue
-        columns["metric"] = pa.repeat(column.name, n_rows)
-        columns["unit"] = pa.repeat(column.unit, n_rows)
-        columns["value"] = pc.cast(table[column.name], FLOAT, safe=False)
-        yield METRICS.table(columns)
+    row_of_value = np.tile(np.arange(n_rows), len(metrics))
+    metric_of_value = np.repeat(np.arange(len(metrics)), n_rows)
+    columns: dict[str, Any] = {}
+    for name in ("rank", "step", "in_summary"):
+        is_there = name in table.column_names
+        values = table[name] if is_there else pa.nulls(n_rows)
+        columns[name] = values.take(row_of_value)
+    names = pa.array([metric.name for metric in metrics])
+    units = pa.array([metric.unit for metric in metrics])
+    columns["metric"] = names.take(metric_of_value)
+    columns["unit"] = units.take(metric_of_value)
+    numbers = [pc.cast(table[metric.name], FLOAT, safe=False) for metric in metrics]
+    chunks = [chunk for column in numbers for chunk in column.chunks]
+    columns["value"] = pa.chunked_array(chunks, FLOAT)
+    return METRICS.table(columns)
 
 
 def save(

@@ -429,7 +429,7 @@ def test_input_behind_a_call_is_input_and_spends_the_drained_queue():
     assert parts(*SHORT, blocking=[(-8, 12, SYNC)], data=[(30, 40)], spans=[(0, 70)]) == row
 
 
-MADE = [f"idle_made_by_{source}_ns" for source in ("input", "calls", "copies")]
+MADE = [f"idle_made_by_{source}_ns" for source in ("input", "calls", "copies", "allocs")]
 
 
 @pytest.mark.parametrize(
@@ -437,18 +437,20 @@ MADE = [f"idle_made_by_{source}_ns" for source in ("input", "calls", "copies")]
     [
         # Of [10, 85) late, whose gap ends at 100: at most as long as the host was held up, and
         # behind that as long again.
-        ({"data": [(20, 40)]}, [20, 0, 0]),
-        ({"data": [(0, 40)]}, [40, 0, 0]),  # [10, 50)
-        ({"data": [(-30, 8)]}, [36, 0, 0]),  # [10, 46): 8 + 38
-        ({"data": [(-90, 8)]}, [90, 0, 0]),
-        ({"data": [(90, 95)]}, [5, 0, 0]),
+        ({"data": [(20, 40)]}, [20, 0, 0, 0]),
+        ({"data": [(0, 40)]}, [40, 0, 0, 0]),  # [10, 50)
+        ({"data": [(-30, 8)]}, [36, 0, 0, 0]),  # [10, 46): 8 + 38
+        ({"data": [(-90, 8)]}, [90, 0, 0, 0]),
+        ({"data": [(90, 95)]}, [5, 0, 0, 0]),
         (
             {"blocking": [(20, 40, SYNC)], "data": [(20, 40)]},
-            [20, 20, 0],
+            [20, 20, 0, 0],
         ),  # both could bring it back
-        ({"blocking": [(5, 12, SYNC), (30, 50, ALLOC)], "of_copies": [1]}, [0, 7, 20]),
-        ({"blocking": [(5, 12, SYNC)], "of_copies": [0]}, [0, 0, 7]),
-        ({"blocking": None, "data": [(20, 40)]}, [20, None, None]),
+        ({"blocking": [(5, 12, SYNC), (30, 50, ALLOC)], "of_copies": [1]}, [0, 7, 20, 20]),
+        # [5, 12) of a synchronisation, and [30, 55) of two calls that allocate.
+        ({"blocking": [(5, 12, SYNC), (30, 50, ALLOC), (50, 55, ALLOC)]}, [0, 32, 0, 25]),
+        ({"blocking": [(5, 12, SYNC)], "of_copies": [0]}, [0, 0, 7, 0]),
+        ({"blocking": None, "data": [(20, 40)]}, [20, None, None, None]),
     ],
 )
 def test_what_input_calls_and_copies_make_of_idle_time_at_most(host, made):
@@ -460,7 +462,7 @@ def test_a_gap_that_ends_with_an_early_launch_is_made_by_nothing():
     columns = explained(
         FIRST, compute(100, 110, 3), data=[(0, 90)], blocking=[(0, 90, SYNC)]
     ).columns
-    assert [columns[name].tolist() for name in MADE] == [[0], [0], [0]]
+    assert [columns[name].tolist() for name in MADE] == [[0], [0], [0], [0]]
 
 
 def test_the_part_of_blocking_copies_is_told_by_call():

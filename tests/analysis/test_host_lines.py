@@ -7,6 +7,7 @@ from nsyspipe.analysis.host_lines import (
     HOST_CAUSES,
     HostIdleTime,
     HostLines,
+    HostLinesPart,
     PythonThread,
     count_calls,
     count_functions,
@@ -109,13 +110,32 @@ def test_without_calls_no_cause_is_known(idle):
 
 def test_captures_of_one_rank_are_joined():
     first = HostLines(
-        lines(2), ints(0), ints(1), ints(1), ints(-1), ints(0), ints(1), ints(-1), ints(1, 0)
+        lines(2),
+        ints(50),
+        ints(0),
+        ints(1),
+        ints(1),
+        ints(-1),
+        ints(0),
+        ints(1),
+        ints(-1),
+        ints(1, 0),
     )
     second = HostLines(
-        lines(3), ints(1), ints(-1), ints(2), ints(0), ints(1), ints(2), ints(1), ints(0, 2, 1)
+        lines(3),
+        ints(70),
+        ints(1),
+        ints(-1),
+        ints(2),
+        ints(0),
+        ints(1),
+        ints(2),
+        ints(1),
+        ints(0, 2, 1),
     )
-    joined = join_host_lines([first, second], [0, 4])
+    joined = join_host_lines([HostLinesPart(first, 0, 0), HostLinesPart(second, 4, 1000)])
     assert joined.lines.num_rows == 5
+    assert joined.times.tolist() == [50, 1070]
     assert joined.window.tolist() == [0, 5]
     assert joined.innermost.tolist() == [1, 4]
     assert joined.in_program.tolist() == [-1, 2]
@@ -126,8 +146,10 @@ def test_captures_of_one_rank_are_joined():
 
 
 def test_equal_lines_of_several_captures_are_one_line():
-    part = HostLines(lines(1), ints(0), ints(1), ints(0), ints(0), ints(0), ints(0), ints(-1))
-    joined = join_host_lines([part, part], [0, 1])
+    part = HostLines(
+        lines(1), ints(5), ints(0), ints(1), ints(0), ints(0), ints(0), ints(0), ints(-1)
+    )
+    joined = join_host_lines([HostLinesPart(part, 0, 0), HostLinesPart(part, 1, 9)])
     counts = count_lines(joined, joined.innermost)
     assert (counts.n_samples.tolist(), counts.n_idle_windows.tolist()) == ([2], [2])
 
@@ -160,10 +182,12 @@ def host_lines_of(causes, windows_of_samples, stacks):
     none = np.full(len(causes), -1)
     return HostLines(
         lines=lines_of_functions(),
+        times=np.arange(len(causes)),
         window=np.array(windows_of_samples, np.int64),
         cause=np.array(causes, np.int64),
         innermost=none,
         in_program=none,
+        let_go=none,
         first_frame=np.cumsum(n_frames) - n_frames,
         n_frames=n_frames,
         frames=np.array([line for stack in stacks for line in stack], np.int64),

@@ -236,7 +236,10 @@ def test_a_few_launches_more_or_less_are_noise_but_an_evaluation_is_not(n: int, 
     assert np.median(np.abs(off)) == 0
 
 
-@pytest.mark.parametrize("seed", range(4))
+SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 4))]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_micro_batches_are_no_steps_if_noise_hides_every_fourth(
     seed: int,
 ) -> None:

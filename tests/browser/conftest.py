@@ -91,6 +91,7 @@ def screenshot():  # under NSYSPIPE_SCREENSHOTS, if that is set: it is for peopl
 
     def keep(page, name, **options):
         if folder:
+            page.wait_for_timeout(1000)  # until all is drawn
             page.screenshot(path=Path(folder) / f"{name}.png", **options)
 
     return keep

@@ -15,6 +15,7 @@ from nsyspipe.store.index import INDEX, StoredRuns, stored_runs
 from tests.build.ddp_run import Ddp
 from tests.build.hostile import HOSTILE, HOSTILE_KERNELS, hostile_log, write_hostile_run
 from tests.build.plain_steps import host_run, plain_run, scoreboard_runs, steps
+from tests.build.sampled import sampled_run
 from tests.build.trace import steady_rank
 from tests.cli.tools import nsyspipe_here
 from tests.dashboard_store import add_run, add_series, days, finding_row, run_row, series_day
@@ -36,6 +37,10 @@ def steady(folder, _):
     return load(
         [steady_rank(rank, n_steps=20).write(folder / f"steady_{rank}.sqlite") for rank in range(2)]
     )
+
+
+def sampled(folder, _):  # hardware counters and samples of Python
+    return sampled_run(folder)
 
 
 def uneven(folder, _):

@@ -18,6 +18,8 @@ OF_A_RUN = ("chart-step-bars", "chart-timeline", "chart-step-columns", "chart-co
 # Which charts each page has.
 PAGES = {
     **dict.fromkeys(("ddp-4gpu-shm", "ddp-2gpu-straggler", "steady", "hostile"), OF_A_RUN),
+    # Without message sizes.
+    "sampled": OF_A_RUN,
     "one-rank": OF_A_RUN[:-1],
     **dict.fromkeys(
         ("faster", "straggler", "other-world", "same", "hostile-diff"), (WATERFALL, TIMELINES)
@@ -31,6 +33,7 @@ PAGES = {
 ACCESSIBLE = {
     "ddp-2gpu-straggler",
     "one-rank",
+    "sampled",
     "hostile",
     "straggler",
     "hostile-diff",
@@ -80,8 +83,8 @@ def test_a_page_loads_alone_draws_every_chart_fits_and_is_accessible(
     page = opened.page
     for size in (PHONE, DESKTOP):
         if size is DESKTOP:
-            page.set_viewport_size({"width": size[0], "height": size[1]})
             page.emulate_media(color_scheme="dark")
+            opened.resize(*size)
             page.locator("details").evaluate_all(OPEN, arg=False)
         opened.draw()
         figures = page.locator("figure[data-chart]").evaluate_all("all => all.map(one => one.id)")
@@ -368,11 +371,8 @@ def test_a_bar_with_a_hostile_name_is_pointed_at(hostile):
 def test_the_picture_of_the_readme(open_page, screenshot, scheme):
     """``NSYSPIPE_SCREENSHOTS=docs/images pytest -m browser -k picture_of -n 0`` takes it anew."""
     dark = scheme == "dark"
-    opened = open_page(
-        SAMPLES / "ddp-4gpu-before.html", size=(1280, 780), is_dark=dark, reduced_motion="reduce"
-    )
+    opened = open_page(SAMPLES / "ddp-4gpu-before.html", size=(1280, 780), is_dark=dark)
     opened.draw()
-    opened.page.wait_for_timeout(1000)  # until what moves stands still
     screenshot(opened.page, f"page-{scheme}")
     assert (
         opened.page.screenshot()[16:24]
@@ -472,6 +472,7 @@ def test_a_scoreboard_shows_parts_and_intervals_in_the_theme(written, open_page)
     dark = opened.chart(colour, BOARD)
     opened.page.click("button.theme")
     assert opened.chart(colour, BOARD) != dark
-    narrow = open_page(written("board"), size=PHONE).chart(tops, BOARD)
+    opened.resize(*PHONE)
+    narrow = opened.chart(tops, BOARD)
     assert wide[0] == wide[1]
     assert narrow[0] < narrow[1]

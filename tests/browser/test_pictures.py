@@ -25,13 +25,13 @@ def test_a_picture_of_the_docs_can_be_taken(open_page, screenshot, tmp_path, nam
     page = tmp_path / f"{name}.html"
     done = nsyspipe_here(*COMMANDS[name], "--html", str(page), "-q")
     assert (done.returncode, done.stderr) == (0, "")
-    opened = open_page(page, size=SIZE, reduced_motion="reduce")
+    opened = open_page(page, size=SIZE)
     take(opened, screenshot, name, "timeline" if name == "timeline" else None)
 
 
 @pytest.mark.parametrize("name", GALLERY)
 def test_a_picture_of_the_gallery_can_be_taken(open_page, screenshot, tmp_path, name):
-    opened = open_page(write_gallery_page(name, tmp_path), size=SIZE, reduced_motion="reduce")
+    opened = open_page(write_gallery_page(name, tmp_path), size=SIZE)
     take(opened, screenshot, f"gallery-{name}", "timeline")
 
 
@@ -42,6 +42,5 @@ def take(opened, screenshot, name, section):
         opened.page.evaluate(
             f"document.getElementById('{section}').scrollIntoView({{behavior: 'instant'}})"
         )
-    opened.page.wait_for_timeout(1000)  # until what moves stands still
     screenshot(opened.page, name)
     assert (IMAGES / f"{name}.png").read_bytes().startswith(PNG_SIGNATURE)

@@ -1,5 +1,6 @@
 """Using the page of a run: pointing, zooming, keys, the theme, paper; and that of a large run opens fast."""
 
+import json
 import re
 
 import numpy as np
@@ -156,7 +157,7 @@ def test_waiting_that_is_not_known_is_not_in_the_tooltip(real, tmp_path, open_pa
 
 
 # Of each rank how many ns one line of its lane's pixels shows of each colour; what is least busy is
-# a quarter opaque.
+# a quarter opaque. As text, since Playwright takes a second for objects of so many numbers.
 SHOWN = """([lane, line, ...colours]) => {
   const data = nsyspipe.data("timeline"), { layout, TOP } = nsyspipe.timeline, canvas = document.querySelector("#chart-timeline canvas");
   const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext("2d", { willReadFrequently: true });
@@ -165,8 +166,8 @@ SHOWN = """([lane, line, ...colours]) => {
   copy.drawImage(canvas, 0, 0);
   const [from, to] = [0, data.end].map(ns => nsyspipe.charts.get("chart-timeline").convertToPixel({ xAxisIndex: 0 }, ns));
   const of = name => nsyspipe.palette()[name].match(/[0-9]+/g).map(Number);
-  return layout(data, true).rows.filter(row => row.lane === lane).map(({ top }) =>
-    [of("surface"), colours.map(of), [...copy.getImageData(from, TOP + top + line, to - from, 1).data], data.end / (to - from)]);
+  return JSON.stringify(layout(data, true).rows.filter(row => row.lane === lane).map(({ top }) =>
+    [of("surface"), colours.map(of), [...copy.getImageData(from, TOP + top + line, to - from, 1).data], data.end / (to - from)]));
 }"""
 
 
@@ -187,15 +188,15 @@ def test_pixels_of_the_timeline_show_each_colour_for_as_long_as_it_takes(
     path = tmp_path / "page.html"
     path.write_text(run_page(load(str(real / f"{name}_[0-9].sqlite"))), encoding="utf-8")
     opened = open_page(path)
-    opened.draw()
     # Without names and the box of the longest stretch.
-    data = opened.page.evaluate("""() => {
+    text = opened.page.evaluate("""() => {
       const data = nsyspipe.data("timeline");
       data.ranks.forEach(({ lanes }) => Object.values(lanes).forEach(bars => { delete bars.n; }));
       Object.assign(data, { stretch: null, names: [] });
-      nsyspipe.lifecycle.redrawAll();
-      return data;
+      nsyspipe.lifecycle.draw(document.getElementById("chart-timeline"));
+      return JSON.stringify(data);
     }""")
+    data = json.loads(text)
 
     def sums(lane, column):
         found = [one["lanes"][lane] for one in data["ranks"]]
@@ -209,14 +210,67 @@ def test_pixels_of_the_timeline_show_each_colour_for_as_long_as_it_takes(
         ("comm", 20, {"waiting": wait, "transfer": comm - wait}),
     )
     for width in (1280, 400):
-        opened.page.set_viewport_size({"width": width, "height": 900})
+        opened.resize(width, 900)
         opened.wait(f"document.querySelector('#{TIMELINE} canvas').clientWidth <= {width}")
         for lane, line, colours in lanes:
-            found = [shown(*one) for one in opened.page.evaluate(SHOWN, [lane, line, *colours])]
+            lines = json.loads(opened.page.evaluate(SHOWN, [lane, line, *colours]))
+            found = [shown(*one) for one in lines]
             two_pixels = 2 * data["end"] / (width - 160)
             assert np.array(found) == pytest.approx(
                 np.array([*colours.values()]).T, rel=0.02, abs=two_pixels
             ), lane
+
+
+# Of each lane of counters of the first rank: how much of it is filled.
+FILLED = """() => {
+  const chart = nsyspipe.charts.get("chart-timeline");
+  const { rows } = nsyspipe.timeline.layout(nsyspipe.data("timeline"), true);
+  const areas = chart.getModel().getSeriesByName("areas")[0];
+  const drawn = chart.getViewOfSeriesModel(areas).group.children();
+  const width = chart.getWidth() - nsyspipe.timeline.leftOf(chart.getWidth()) - 14;
+  return areas.getData().mapArray("row", (row, at) => {
+    const filled = drawn[at].children().reduce((sum, { shape }) => sum + shape.width * shape.height, 0);
+    return [rows[row].counter.label, filled / (width * rows[row].height)];
+  }).slice(0, 3);
+}"""
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+def test_areas_of_counters_are_as_high_as_their_means(written, open_page, width):
+    opened = open_page(written("sampled"), size=(width, 900))
+    opened.draw()
+    found = dict(opened.page.evaluate(FILLED))
+    # 80 % in 6 of 10 periods and 20 % in 2, reads of 25 % and writes of 10 % in 5, 50 % in 2. A
+    # pixel of the base line is 6 % of a lane, and heights are whole pixels.
+    for lane, share in (("SMs active", 0.52), ("GPU memory", 0.30), ("NVLink", 0.10)):
+        assert found[lane] == pytest.approx(share, abs=0.07), lane
+
+
+def pointed(opened, lane, ns):
+    """Point at a time of the first rank in a lane that has a label; return the tooltip."""
+    place = opened.page.evaluate(
+        """([words, ns]) => {
+      const { rows, labels } = nsyspipe.timeline.layout(nsyspipe.data("timeline"), false);
+      const { top, height } = labels.find(label => label.words === words);
+      return [nsyspipe.charts.get("chart-timeline").convertToPixel({ xAxisIndex: 0 }, ns), top + height / 2 + 2];
+    }""",
+        [lane, ns],
+    )
+    opened.page.mouse.move(*opened.point(TIMELINE, 1, 1))
+    opened.page.mouse.move(*opened.point(TIMELINE, *place))
+    return opened.tooltip()
+
+
+def test_pointing_at_a_counter_or_a_line_tells_its_values(written, open_page):
+    opened = open_page(written("sampled"))
+    opened.draw()
+    opened.show(TIMELINE)
+    memory = pointed(opened, "GPU memory", 250_000)
+    for words in ("rank 0: GPU memory", "memory read", "25.0%", "memory written", "10.0%"):
+        assert words in memory
+    line = pointed(opened, "Python", 750_000)
+    for words in ("rank 0: Python", "data.py:7", "load", "10"):
+        assert words in line
 
 
 # How many rectangles each lane of communication has, zoomed to the time before any of it begins,
@@ -377,9 +431,15 @@ def test_no_definition_reaches_beyond_the_window(width, written, open_page):
         assert page.evaluate("document.documentElement.scrollWidth") <= width, word
 
 
+@pytest.fixture(scope="module")
+def four_ranks(written, keep_page):
+    return keep_page(written("ddp-4gpu-shm"))
+
+
 @pytest.mark.parametrize("width", [400, 640, 800, 1080, 1280, 1600])
-def test_the_page_is_never_wider_than_the_window(width, written, open_page):
-    page = open_page(written("ddp-4gpu-shm"), size=(width, 800)).page
+def test_the_page_is_never_wider_than_the_window(width, four_ranks):
+    page = four_ranks.page
+    four_ranks.resize(width, 800)
     for is_open in (False, True):
         page.locator("details").evaluate_all(
             "(all, open) => all.forEach(one => { one.open = open; })", is_open

@@ -110,10 +110,14 @@ def phase(*rows: tuple[int, int, int]) -> PhaseRanges:
     return PhaseRanges(*(ints(*(row[at] for row in rows)) for at in range(3)))
 
 
+MEMORY_CALLS = ("cudaMalloc", "cudaFree")
+
+
 def calls(*rows: tuple[int, int, str], of_copies: Sequence[int] = ()) -> pa.Table:
     """Build `canonical.BLOCKING_CALLS` from (start, end, call), and the places of those of copies from the host."""
     flags = [place in of_copies for place in range(len(rows))]
     columns = _columns(rows, "start_ns", "end_ns", "call") | {"is_of_copy": flags}
+    columns["is_of_memory"] = [call in MEMORY_CALLS for _, _, call in rows]
     return canonical.BLOCKING_CALLS.table(columns)
 
 

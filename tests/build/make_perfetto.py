@@ -64,9 +64,21 @@ def host_range(start, end, phase=None, step=0, rank=0, device=(None, None)):
 
 
 def trace_bytes(
-    ops, *, ranks=None, steps=(), collectives=(), ranges=(), family="Batch #", run=None
+    ops,
+    *,
+    ranks=None,
+    steps=(),
+    collectives=(),
+    ranges=(),
+    family="Batch #",
+    run=None,
+    counters=None,
+    asked=None,
 ):
-    """Write a trace of rows; operations and ranges of a rank are those that name it."""
+    """Write a trace of rows; operations and ranges of a rank are those that name it.
+
+    `counters` are the series of each rank by name, and `asked` are the steps that are asked for.
+    """
     ranks = ranks or [rank_row(number) for number in sorted({one["rank"] for one in ops} or {0})]
     kinds = ((schema.EVENTS, ops), (schema.PHASE_RANGES, ranges))
     operations = [
@@ -78,10 +90,9 @@ def trace_bytes(
     ]
     tables = (schema.STEPS.from_rows(list(steps)), schema.COLLECTIVES.from_rows(list(collectives)))
     file = io.BytesIO()
-    perfetto(
-        a_run(run or header(), schema.RANKS.from_rows(ranks), iter(operations), family, *tables),
-        file,
-    )
+    made = a_run(run or header(), schema.RANKS.from_rows(ranks), iter(operations), family, *tables)
+    made.counter_samples = lambda rank: (counters or {}).get(rank, {})
+    perfetto(made, file, asked)
     return file.getvalue()
 
 
@@ -95,6 +106,7 @@ def a_run(header, ranks, operations, family=None, steps=None, collectives=None):
         steps=lambda: steps,
         collectives=lambda: collectives,
         operations=lambda *_: operations,
+        counter_samples=lambda _: {},
         telling_ranks=lambda _: ranks["rank"].to_pylist(),
         rank_names=RankNames.of(ranks),
     )

@@ -151,6 +151,33 @@ class TraceBuilder:
             MEMSET, (start, end), self.launch(launch, api="cudaMemsetAsync_v3020"), bytes=n_bytes
         )
 
+    def memory_call(
+        self,
+        start: int,
+        end: int,
+        api: str = "cudaMalloc_v3020",
+        *,
+        n_bytes: int | None = None,
+        result: int | None = 0,
+        thread: str = "main",
+        pid: int | None = None,
+    ) -> TraceBuilder:
+        """Add a call that allocates or frees memory of a GPU; with `n_bytes` its event too."""
+        self.launch(start, thread=thread, pid=pid, api=api)
+        self.rows[RUNTIME][-1] |= {"end": end, "returnValue": result}
+        if n_bytes is None:
+            return self
+        event = {"correlationId": self.correlation, "globalPid": self.global_pid(pid)}
+        operation = 1 if "Free" in api else 0
+        return self.add(
+            "CUDA_GPU_MEMORY_USAGE_EVENTS",
+            start=end,
+            bytes=n_bytes,
+            memKind=2,
+            memoryOperationType=operation,
+            **event,
+        )
+
     def graph(self, start: int, end: int, *, launch: int | None = None) -> TraceBuilder:
         call = self.launch(launch, api="cudaGraphLaunch_v10000")
         return self._operation(GRAPH, (start, end), call, graphId=1, graphExecId=2)

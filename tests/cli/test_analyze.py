@@ -11,13 +11,13 @@ from nsyspipe.store.write import save
 from tests.build.ddp_run import MS, Ddp
 from tests.build.tools import STEADY
 from tests.build.trace import NVTX, RUNTIME, TraceBuilder, steady_rank
-from tests.cli.tools import assert_refused, nsyspipe_here, nsyspipe_run
+from tests.cli.tools import assert_refused, environment, nsyspipe_here
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_json_on_stdout_is_one_document_and_nothing_else(steady, jobs):
-    done = nsyspipe_run("analyze", steady, "--json", "-", "-j", jobs)
+def test_json_on_stdout_is_one_document_and_nothing_else(forks, steady, jobs):
+    done = forks.run("analyze", steady, "--json", "-", "-j", jobs, env=environment())
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout) == document(nsyspipe.load(steady))
 

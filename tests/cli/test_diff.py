@@ -58,6 +58,7 @@ def test_a_directory_of_two_runs_and_a_store_are_told_the_two_arguments(
     worded(refused(diff("store")), "a store")
 
 
+@pytest.mark.slow
 def test_a_label_of_a_store_is_a_baseline_of_all_its_captures(diff, beside, worded):
     labels = (
         ("main", "m1", "slow"),

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from tests.cli.sick_run import LINK, LOG, PIDS, TOPOLOGY
-from tests.cli.tools import nsyspipe_run
+from tests.cli.tools import environment
 from tests.conftest import SAMPLES
 
 LOGS = LOG.parent
@@ -79,8 +79,9 @@ def test_no_word_of_it_is_lost_on_any_terminal(sick, section, columns, n):
 
 
 @pytest.mark.slow
-def test_several_processes_replay_as_one_does(real):
-    done = nsyspipe_run("analyze", real / "ddp-4gpu-shm_*.sqlite", "-j", 2, "--json", "-")
+def test_several_processes_replay_as_one_does(forks, real):
+    words = ("analyze", real / "ddp-4gpu-shm_*.sqlite", "-j", 2, "--json", "-")
+    done = forks.run(*words, env=environment())
     assert (done.returncode, done.stderr) == (0, "")
     (row,) = [row for row in json.loads(done.stdout)["findings"] if row["id"] == "single-bucket"]
     savings = (row["saving_ns_per_step"], row["expected_ns_per_step"])

@@ -8,11 +8,13 @@ import re
 import pytest
 
 import nsyspipe
+from nsyspipe import api
 from tests.build.tools import file_names
 from tests.build.trace import steady_rank
 from tests.cli.conftest import refused
 from tests.cli.sick_run import LOG
-from tests.cli.tools import assert_refused, nsyspipe_run
+from tests.cli.tools import assert_refused, environment
+from tests.read_once import load_once
 
 # Command, its runs, other ones, and the formats that it writes.
 COMMANDS = {
@@ -40,7 +42,10 @@ def results(tmp_path):
     return tmp_path / "results"
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(
+    "command",
+    ["diff", *(pytest.param(one, marks=pytest.mark.slow) for one in COMMANDS if one != "diff")],
+)
 def test_files_of_the_same_runs_are_replaced_and_of_others_by_force_only(
     call, beside, results, command, worded
 ):
@@ -62,7 +67,10 @@ def test_files_of_the_same_runs_are_replaced_and_of_others_by_force_only(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["json", "markdown", "html"])
-def test_documents_of_other_commands_neither_replace_nor_are_replaced(call, beside, tmp_path, name):
+def test_documents_of_other_commands_neither_replace_nor_are_replaced(
+    call, beside, tmp_path, monkeypatch, name
+):
+    monkeypatch.setattr(api, "load", load_once())
     path = tmp_path / "out"
     # The text of whatif has no mark of its own.
     commands = [one for one in COMMANDS if name != "markdown" or one != "whatif"]
@@ -243,14 +251,13 @@ def test_a_file_that_cannot_be_written_is_refused(made, tmp_path, call, start, w
 
 
 @pytest.mark.slow
-def test_a_pipe_is_neither_read_nor_replaced(made, tmp_path):
+def test_a_pipe_is_neither_read_nor_replaced(forks, made, tmp_path):
     target = tmp_path / "pipe"
     os.mkfifo(target)
     for options in ([], ["--force"]):
         # Else it would wait for somebody to write into its own output.
-        assert_refused(
-            nsyspipe_run("analyze", made / "slow", "--json", target, *options, timeout=20)
-        )
+        words = ("analyze", made / "slow", "--json", target, *options)
+        assert_refused(forks.run(*words, env=environment(), timeout=20))
         assert target.is_fifo(), options
 
 

@@ -206,7 +206,26 @@ def named(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize(("command", "way"), [(one, way) for one in TAKEN for way in PATHS])
+def ways_to_name_a_run():
+    """Return each command with each way, as tests: at a desk one command that takes it, and all that refuse it."""
+    commands_of_desk = {}
+    for command, ways in TAKEN.items():
+        for way in ways:
+            commands_of_desk.setdefault(way, command)
+    return [
+        pytest.param(
+            command,
+            way,
+            marks=pytest.mark.slow
+            if way in TAKEN[command] and commands_of_desk[way] != command
+            else (),
+        )
+        for command in TAKEN
+        for way in PATHS
+    ]
+
+
+@pytest.mark.parametrize(("command", "way"), ways_to_name_a_run())
 def test_every_command_takes_each_way_to_name_a_run_or_says_what_to_paste(
     named, command, way, worded
 ):

@@ -45,8 +45,7 @@ MADE = """            case "step_times":
                     [("wall_ns", "max")]
                 )
                 table = schema.STEP_TIMES.table(longest.rename_columns(["step", "step_time_ns"]))
-            case "timeline":
-"""
+            case "timeline" | """
 ROWS = """def rows(run):
     lines = [f"{row['rank']} {row['step']} {row['wall_ns']}" for row in run.steps().to_pylist()]
     return "\\n".join([run.header.run_id, *lines])
@@ -91,7 +90,7 @@ ADDITIONS = {
                     "    LINKS.name: LINKS,\n    STEP_TIMES.name: STEP_TIMES,\n"
                 ),
             },
-            "report_run.py": {'            case "timeline":\n': MADE},
+            "report_run.py": {'            case "timeline" | ': MADE},
         },
     ),
     "an output format of a run": (

@@ -81,6 +81,7 @@ def test_rooms_do_not_hide_the_names_of_the_api():
 # Tables of what this run does not have.
 MAY_BE_EMPTY = {
     *("problems", "links", "host_steps", "findings", "idle_calls", "counters", "host_lines"),
+    *("counter_bars", "line_bars"),
 }
 
 
@@ -387,6 +388,7 @@ def test_all_runs_of_a_label_are_a_side(store, steady_run, worded):
     worded(str(caught.value))
 
 
+@pytest.mark.slow
 def test_whatever_the_command_line_writes_python_writes_too(store, tmp_path, worded):
     change, board = nsyspipe.diff(store, against="a"), nsyspipe.compare(store)
     usual = ["json", "md", "html"]

@@ -23,10 +23,12 @@ import typer.testing
 import yaml
 
 import nsyspipe
+from nsyspipe import api
 from nsyspipe.cli.app import app
 from nsyspipe.comparison.gate import read_settings
 from nsyspipe.reader.fabric import read_nccl_logs
 from tests.conftest import SAMPLES
+from tests.read_once import load_once
 
 ROOT = SAMPLES.parent
 README = ROOT / "README.md"
@@ -47,7 +49,7 @@ RUNS = ("ddp-4gpu-before", "ddp-4gpu-after")  # in order of capture
 OPTIONS = (
     "--bind --container-image --container-mounts --container-workdir --network --nv "
     "--stop-on-range-end "
-    "--body-file --capture-range-end --gpu-metrics-devices --python-sampling --cudabacktrace --delay --duration --dynamic-tables --email "
+    "--body-file --cap-add --capture-range-end --gpu-metrics-device --gpu-metrics-devices --gpu-metrics-frequency --python-sampling --cudabacktrace --delay --duration --dynamic-tables --email "
     "--firstname "
     "--force-overwrite "
     "--gpus --group --include-blobs --index-url --ipc --job --lastname --nccl-trace --no-deps "
@@ -102,14 +104,21 @@ def having(*languages):
     return [pytest.param(path, id=path.stem) for path in DOCUMENTS if blocks(path, *languages)]
 
 
+@pytest.fixture(scope="module")
+def load():
+    """Return `load`, by which the samples are read once for all pages."""
+    return load_once()
+
+
 @pytest.fixture
-def world(tmp_path, monkeypatch):
+def world(tmp_path, monkeypatch, load):
     """Go to the directory that commands of documents run in, as wide as documents are; return how to run one."""
     (tmp_path / "sample_reports").symlink_to(SAMPLES)
     (tmp_path / "captures").mkdir()
     for report in SAMPLES.glob("ddp-4gpu-before_*.sqlite"):
         (tmp_path / "captures" / report.name).symlink_to(report)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(api, "load", load)
     monkeypatch.setenv("COLUMNS", str(TERMINAL_WIDTH))
     monkeypatch.setenv("NO_COLOR", "1")
 

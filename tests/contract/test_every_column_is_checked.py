@@ -42,7 +42,15 @@ ROWS = {
     **{table: (TABLES, test) for table, test in TABLES_ROWS.items()},
     **{table: (HOST_STEPS, test) for table, test in HOST_ROWS.items()},
     "counters": ("run/test_counters.py", "test_every_column_of_the_counters_of_a_step"),
+    "counter_bars": (
+        "run/test_counters.py",
+        "test_every_column_of_the_counters_in_the_timeline",
+    ),
     "host_lines": ("run/test_host_lines.py", "test_every_column_of_a_line"),
+    "line_bars": (
+        "run/test_host_lines.py",
+        "test_every_column_of_the_lines_in_the_timeline",
+    ),
 }
 
 # Columns that are 0 or null in those rows: where values other than these are worked out.

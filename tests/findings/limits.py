@@ -33,6 +33,7 @@ def on_both_sides(module: str, case: str) -> Use:
 
 
 COMM, DEVICE, ROLES = "comm_rules", "device_rules", "role_rules"
+MEMORY = "memory_rules"
 LATE, SETTINGS, LINK = "straggler_rules", "settings_rules", "test_slow_link"
 LINES = "test_host_lines"
 OF_COMM, OF_HOST = "test_limits_communication", "test_limits_host"
@@ -229,6 +230,7 @@ LIMITS = {
             on_both_sides(DEVICE, "input_bound, 2 % of step time"),
             on_both_sides(DEVICE, "launch_bound, 2 % of step time"),
             on_both_sides(DEVICE, "sync_bound, 2 % of step time"),
+            on_both_sides(MEMORY, "alloc_in_step, 2 % of step time"),
             held(
                 DEVICE,
                 "launch_bound, 2 % of unknown cause",
@@ -236,6 +238,15 @@ LIMITS = {
             ),
         ),
     ),
+    "findings.memory.MIN_SHARE_OF_STEPS": Limit(
+        0.39,
+        0.51,
+        (
+            on_both_sides(MEMORY, "alloc_in_step, half of the steps"),
+            on_both_sides(MEMORY, "alloc_in_step, half of the later half"),
+        ),
+    ),
+    "findings.memory.MIN_STEPS": Limit(1, 3, (on_both_sides(MEMORY, "alloc_in_step, two steps"),)),
     "findings.idle._MIN_SHARE_OF_RANK_IN_TURN": Limit(
         0.249,
         0.251,

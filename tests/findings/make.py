@@ -51,6 +51,7 @@ IDS = (
         "no-sync",
     ),
     *("flat-all-reduce", "serialized-streams", "blocking-launches", "pageable-copy"),
+    "alloc-in-step",
 )
 LONGEST_ACTION = 66
 # What a case expects of a rule of which nothing else is of interest.
@@ -63,6 +64,7 @@ _TIMES = [column.name for column in schema.STEPS.columns if column.unit == "ns"]
 _COUNTS = [
     *("dtod_bytes", "n_dtod", "n_collectives", "grad_copy_bytes", "n_grad_copies"),
     *("n_blocking_copies", "n_pageable_copies", "blocking_copy_bytes"),
+    *("n_allocs", "n_frees", "n_failed_allocs", "alloc_bytes", "freed_bytes"),
 ]
 
 

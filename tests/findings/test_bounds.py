@@ -5,13 +5,11 @@ is read once.
 """
 
 import json
-import lzma
 import re
 
 import numpy as np
 import pytest
 
-import nsyspipe
 from nsyspipe import whatif
 from nsyspipe.analysis.launching import fastest_launch_times
 from tests.conftest import REAL
@@ -29,6 +27,7 @@ OTHER_THAN_TRANSFERS = {
     "launch-bound",
     "input-bound",
     "sync-bound",
+    "alloc-in-step",
     "grad-copy",
     "ddp-single-gpu",
     "no-sync",
@@ -85,10 +84,8 @@ FOLDERS = sorted(
 
 
 @pytest.mark.parametrize(("folder", "name"), FOLDERS, ids=lambda part: part)
-def test_bounds_hold_on_captures_of_other_programs(tmp_path, folder, name):
-    for packed in (REAL / folder).glob(f"{name}_?.sqlite.xz"):
-        (tmp_path / packed.stem).write_bytes(lzma.decompress(packed.read_bytes()))
-    run = nsyspipe.load(tmp_path / f"{name}_?.sqlite", jobs=1)
+def test_bounds_hold_on_captures_of_other_programs(runs, folder, name):
+    run = runs(f"{folder}/{name}")
     assert of_capture(f"{folder}/{name}", *of(run)) == []
     assert beyond_floors(run) == []
 
@@ -97,6 +94,7 @@ IDLE_OF = {
     "launch-bound": "idle_launch_ns",
     "input-bound": "idle_input_ns",
     "sync-bound": "idle_blocked_ns",
+    "alloc-in-step": "idle_blocked_by_allocs_ns",
 }
 
 

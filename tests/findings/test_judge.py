@@ -20,6 +20,7 @@ from tests.findings import (
     comm_rules,
     device_rules,
     make,
+    memory_rules,
     role_rules,
     settings_rules,
     straggler_rules,
@@ -42,6 +43,7 @@ from tests.findings.make import (
 CASES = (
     comm_rules.CASES
     + device_rules.CASES
+    + memory_rules.CASES
     + straggler_rules.CASES
     + test_slow_link.CASES
     + role_rules.CASES
@@ -250,6 +252,7 @@ def test_nothing_recorded_is_nothing_found_and_no_error(lacking, worded):
     )
     assert table.num_rows == 0
     expected = [
+        ["alloc-in-step"],
         OF_COMM,
         *([rule] for rule in ("grad-copy", "launch-bound", "pageable-copy", "profiler-overhead")),
     ]

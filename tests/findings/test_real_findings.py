@@ -1,11 +1,9 @@
 """Findings of real captures: what was wrong with them is found, and what was right is not blamed."""
 
 import json
-import lzma
 
 import pytest
 
-import nsyspipe
 from tests.conftest import REAL, SAMPLES
 from tests.findings.make import findings
 
@@ -277,10 +275,8 @@ def test_advice_is_of_what_a_run_has(runs, name):
         ("moe", set()),
     ],
 )
-def test_advice_on_four_gpus_is_of_what_a_run_has(tmp_path, name, expected):
-    for packed in (REAL / "4gpu").glob(f"{name}_?.sqlite.xz"):
-        (tmp_path / packed.stem).write_bytes(lzma.decompress(packed.read_bytes()))
-    found = findings(nsyspipe.load(tmp_path / f"{name}_?.sqlite", jobs=1))
+def test_advice_on_four_gpus_is_of_what_a_run_has(runs, name, expected):
+    found = findings(runs(f"4gpu/{name}"))
     assert set(found) & (OF_ROLES | ONLY_DDP) - {"grad-copy"} == expected
     if name == "pp":
         # Rank 3 idles 35 of 76 ms because its host launches late, and never pauses: no schedule

@@ -8,6 +8,7 @@ import pytest
 
 from nsyspipe.analysis.links import LinkVerdict, SlowestLink
 from nsyspipe.findings.slow_link import LACKING, judge_link, slow_link
+from nsyspipe.model import schema
 from nsyspipe.report import words
 from tests.findings.make import (
     FIRES,
@@ -306,7 +307,11 @@ def verdict(*, nominal=63e9, text="a link", n_edges=4, **reached):
 
 def link_text(link, codes=()):
     return words.link_text(
-        SimpleNamespace(link=link, problem_rows=[{"code": code} for code in codes])
+        SimpleNamespace(
+            link=link,
+            problem_rows=[{"code": code} for code in codes],
+            counters=schema.COUNTERS.empty,
+        )
     )
 
 

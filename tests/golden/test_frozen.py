@@ -5,7 +5,6 @@ changed. Documents, pages, traces and single operations are digests in `frozen/d
 each part.
 """
 
-import dataclasses
 import hashlib
 import io
 import json
@@ -22,8 +21,8 @@ from typer.testing import CliRunner
 
 from nsyspipe import api
 from nsyspipe.cli.app import app
-from nsyspipe.report.public.report_run import ReportRun
 from tests.conftest import REAL, SAMPLES
+from tests.read_once import load_once
 
 
 class Totals(NamedTuple):
@@ -104,9 +103,6 @@ CHANGES = {
     "ddp-4gpu-shm": ["--gradient-dtype", "bf16"],
     "2gpu-graph": ["--no-wait"],
 }
-# Of a run: by whom it is read, which changes nothing of it.
-HOW_TO_READ = ("jobs", "executor", "on_progress")
-api_load = api.load
 # The quickest of each kind: the others take a second each, and run with the slow tests.
 QUICK = ("baseline", "2gpu-graph", "ddp-2gpu-straggler")
 
@@ -126,26 +122,14 @@ def reports(real, tmp_path_factory):  # and nothing else, so that no log is foun
 
 
 @pytest.fixture(scope="module")
-def load_once():
-    """Return `load`, which gives the same run for the same reports and options: a run never changes.
-
-    So each run is read once for all that is said of it here.
-    """
-    runs = {}
-
-    def load(*arguments, **options):
-        run = api_load(*arguments, **options)
-        if not isinstance(run, ReportRun):
-            return run
-        asked = [field.name for field in dataclasses.fields(run) if field.name not in HOW_TO_READ]
-        return runs.setdefault(str([getattr(run, name) for name in asked]), run)
-
-    return load
+def load():
+    """Return `load`, by which each run is read once for all that is said of it here."""
+    return load_once()
 
 
 @pytest.fixture
-def called(reports, load_once, monkeypatch, tmp_path):
-    monkeypatch.setattr(api, "load", load_once)
+def called(reports, load, monkeypatch, tmp_path):
+    monkeypatch.setattr(api, "load", load)
     monkeypatch.chdir(reports)
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("NO_COLOR", "1")
@@ -240,8 +224,8 @@ def test_what_a_run_says_is_what_it_was(run, called, pinned):
 
 
 @pytest.mark.parametrize("run", some(RUNS))
-def test_every_table_of_a_run_is_what_it_was(run, called, load_once, pinned):
-    whole = load_once(*inputs(run), jobs=1)
+def test_every_table_of_a_run_is_what_it_was(run, called, load, pinned):
+    whole = load(*inputs(run), jobs=1)
     digests = {}
     for name in TABLES:
         value = getattr(whole, name)

@@ -6,7 +6,9 @@ import shutil
 import pyarrow.parquet as pq
 import pytest
 
+from nsyspipe import api
 from tests.conftest import SAMPLES
+from tests.read_once import load_once
 
 RUNS = ("ddp-4gpu-before", "ddp-4gpu-after")
 
@@ -16,8 +18,15 @@ def with_all(run):
     return ["--nccl-log", log, "--topology", topology, "--run-id", run]
 
 
+@pytest.fixture(scope="module")
+def load():
+    """Return `load`, by which each sample is read once for each set of options."""
+    return load_once()
+
+
 @pytest.fixture
-def analyze(printed):
+def analyze(printed, load, monkeypatch):
+    monkeypatch.setattr(api, "load", load)
     return lambda run, *options: printed(
         "analyze", f"sample_reports/{run}_*.sqlite", "-j", "1", *options
     )

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.build.trace import steady_rank
+from tests.launchers.answers import answering
 from tests.launchers.fakes import Machine
 from tests.launchers.jobs import put_launchers
 
@@ -27,3 +28,10 @@ def machine(tmp_path, reports):
 @pytest.fixture
 def lab(machine):
     return put_launchers(machine)
+
+
+@pytest.fixture
+def answering_lab(lab):
+    """A lab where analyses run in this process; captures, and all else, are programs of their own."""
+    with answering(lab.root / "launchers"):
+        yield lab

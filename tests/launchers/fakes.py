@@ -112,11 +112,11 @@ class Machine:
         """Put a Python; without site packages it starts faster, and sees no torch and no nvtx but the fake ones."""
         program(self.root / "bin", "python3", f'{before}exec "{sys.executable}" {options} "$@"')
 
-    def put_plan(self):
+    def put_plan(self, options="-S"):
         """Put a Python that answers itself what launchers ask before a capture on CPUs: nsys, and what it traces."""
         answer = f"printf '%s\\n' '{self.root}/bin/nsys' nvtx,osrt '' '' ''; exit"
-        asked = '*"sys.version_info"*) exit ;; *" nsyspipe.capture.plan "*)'
-        self.put_python(before=f'case "$*" in {asked} {answer} ;; esac\n')
+        asked = '*"sys.version_info"*) exit ;; *" nsyspipe.capture.plan --nproc"*)'
+        self.put_python(options, f'case "$*" in {asked} {answer} ;; esac\n')
 
     def put_patience(self, module, **seconds):  # needs a Python with site packages
         self.put_python("")

@@ -5,18 +5,14 @@ import json
 import re
 import shlex
 import shutil
-import socket
 import sys
-import threading
 
 import pytest
 
 from nsyspipe.findings import judge
 from tests.build.programs import program
 from tests.build.trace import TraceBuilder
-from tests.cli.tools import nsyspipe_here
 from tests.launchers.fakes import LAUNCHERS
-from tests.launchers.jobs import put_launchers
 
 SAMPLES = LAUNCHERS.parent / "sample_reports"
 # A capture is that of its side.
@@ -49,54 +45,10 @@ while [ $rank -lt "$n" ]; do
 done"""
 
 
-# Stands before run_module.py, which analyze and diff are started with: sends what they are asked to
-# the process of the tests, which has imported all that they need.
-ASKING = """
-import json, os, socket, sys
-if sys.argv[1:3] in (["nsyspipe", "analyze"], ["nsyspipe", "diff"]):
-    question = {"words": sys.argv[2:], "folder": os.getcwd(), "variables": dict(os.environ)}
-    with socket.create_connection(("127.0.0.1", PORT)) as connection:
-        connection.sendall(json.dumps(question).encode() + b"\\n")
-        answer = json.load(connection.makefile())
-    print(answer["stdout"], end="")
-    print(answer["stderr"], end="", file=sys.stderr)
-    sys.exit(answer["status"])
-"""
-
-
-def answer_questions(server):
-    """Run what is asked until the server is closed."""
-    while True:
-        try:
-            connection, _ = server.accept()
-        except OSError:
-            return
-        with connection, connection.makefile("rw") as stream:
-            question = json.loads(stream.readline())
-            variables = {
-                name: value
-                for name, value in question["variables"].items()
-                if name.startswith(("NCCL_", "XDG_"))
-            }
-            done = nsyspipe_here(*question["words"], cwd=question["folder"], **variables)
-            answer = {"status": done.returncode, "stdout": done.stdout, "stderr": done.stderr}
-            json.dump(answer, stream)
-
-
 @pytest.fixture
-def lab(machine):
-    """A machine where a trial's analyses run in this process; captures are programs of their own."""
-    there = put_launchers(machine)
-    (there.root / "launchers" / "train_vit.py").write_text(TRAIN)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        threading.Thread(target=answer_questions, args=(server,), daemon=True).start()
-        real = there.root / "launchers" / "run_module.py"
-        future = "from __future__ import annotations\n"
-        start, rest = real.read_text().split(future)
-        port = f"PORT = {server.getsockname()[1]}"
-        real.write_text(f"{start}{future}{port}\n{ASKING}{rest}")
-        yield there
-        server.shutdown(socket.SHUT_RDWR)
+def lab(answering_lab):
+    (answering_lab.root / "launchers" / "train_vit.py").write_text(TRAIN)
+    return answering_lab
 
 
 @pytest.fixture

@@ -240,6 +240,39 @@ def _pauses(process: oracle.Process, data: list[tuple[int, int]], blocked: set[i
     return [tick for one in stretches if len(one) >= PAUSE for tick in one]
 
 
+def allocating(process: oracle.Process) -> list[oracle.Call]:
+    return [call for call in process.calls if call.name.startswith("cudaMalloc")]
+
+
+def memory_calls(process: oracle.Process, family: str | None) -> list[dict[str, int | None]]:
+    """Return the calls that allocate memory, by the step range that each of them follows."""
+    calls = allocating(process)
+    in_calls = oracle.ticks((call.start, call.end) for call in calls)
+    found = oracle.windows(process, family)
+    members = oracle.members_on(process, family) if family else []
+    rows = []
+    for place, (member, start, end, _) in enumerate(found):
+        first, last = -1000, 1000
+        if members:
+            is_last = place + 1 == len(found)
+            first = members[member].start
+            last = members[member].end if is_last else members[found[place + 1][0]].start
+        n_allocs = sum(first <= call.start < last for call in calls)
+        row: dict[str, int | None] = {
+            "n_allocs": n_allocs,
+            "n_frees": 0,
+            "n_failed_allocs": 0,
+            "alloc_bytes": None if n_allocs else 0,
+            "freed_bytes": 0,
+            "alloc_host_ns": sum(first <= tick < last for tick in in_calls),
+            "exposed_alloc_ns": len(in_calls & idle_ticks(process, start, end)),
+        }
+        if not _can_block(process):
+            row = dict.fromkeys(row)
+        rows.append(row)
+    return rows
+
+
 def idle_ticks(process: oracle.Process, start: int, end: int) -> set[int]:
     return set(range(start, end)) - oracle.ticks((op.start, op.end) for op in process.ops)
 
@@ -255,11 +288,15 @@ def idle_causes(process: oracle.Process, family: str | None) -> list[dict[str, i
         for at, call in enumerate(process.calls)
         if call.end > call.start
     ]
+    is_alloc = [call in allocating(process) for call in process.calls if call.end > call.start]
     calls = [(start, end) for start, end, _ in timed]
     late = late_ticks(process)
     blocked = made_by(calls, late)
     by_copies = {
         tick for tick in blocked if (at := owner(tick, calls, late)) is not None and timed[at][2]
+    }
+    by_allocs = {
+        tick for tick in blocked if (at := owner(tick, calls, late)) is not None and is_alloc[at]
     }
     pauses = _pauses(process, data, blocked)
     late_gaps = {
@@ -270,6 +307,7 @@ def idle_causes(process: oracle.Process, family: str | None) -> list[dict[str, i
         "input": _merged(data),
         "calls": [(start, end) for start, end, is_of_copy in timed if not is_of_copy],
         "copies": [(start, end) for start, end, is_of_copy in timed if is_of_copy],
+        "allocs": [span[:2] for span, allocates in zip(timed, is_alloc, strict=True) if allocates],
     }
     made = {source: made_by(times, in_late_gaps) for source, times in held_up.items()}
     rows = []
@@ -283,6 +321,7 @@ def idle_causes(process: oracle.Process, family: str | None) -> list[dict[str, i
         row["idle_pause_ns"] = sum(pauses.count(tick) for tick in idle)
         in_blocked = [tick for tick in idle if cause(process, tick, data, blocked) == "blocked"]
         row["idle_blocked_by_copies_ns"] = sum(tick in by_copies for tick in in_blocked)
+        row["idle_blocked_by_allocs_ns"] = sum(tick in by_allocs for tick in in_blocked)
         row |= {f"idle_made_by_{source}_ns": len(ticks & idle) for source, ticks in made.items()}
         if not can_block:  # no call of the API was recorded
             of_calls = (
@@ -292,6 +331,8 @@ def idle_causes(process: oracle.Process, family: str | None) -> list[dict[str, i
                 "blocked_by_copies",
                 "made_by_calls",
                 "made_by_copies",
+                "blocked_by_allocs",
+                "made_by_allocs",
             )
             row |= {f"idle_{name}_ns": None for name in of_calls}
         rows.append(row)

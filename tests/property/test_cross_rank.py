@@ -295,6 +295,7 @@ def check_all(found):
             oracle_costs.idle_causes,
             oracle_costs.grad_copies,
             oracle_costs.copies_from_host,
+            oracle_costs.memory_calls,
         )
         for parts in zip(*(measure(process, family) for measure in measures), strict=True):
             row = {name: value for part in parts for name, value in part.items()} | unseen | unknown

@@ -21,7 +21,7 @@ from nsyspipe.report.formats import dumps
 from tests.build.fake_nsys import take_nsys_away
 from tests.build.tools import STEADY, edit, figures, refuse
 from tests.build.trace import steady_rank
-from tests.cli.tools import assert_refused, nsyspipe_here, nsyspipe_run
+from tests.cli.tools import assert_refused, environment, nsyspipe_here
 
 
 @pytest.fixture
@@ -120,17 +120,17 @@ def test_a_glob_that_matches_nothing_and_what_can_be_no_file_name_are_refused(re
 
 
 @pytest.mark.slow
-def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
+def test_a_pipe_is_refused_and_not_waited_for(forks, tmp_path):
     os.mkfifo(tmp_path / "a.sqlite")
     try:
-        done = nsyspipe_run("analyze", tmp_path / "a.sqlite", timeout=30)
+        done = forks.run("analyze", tmp_path / "a.sqlite", env=environment(), timeout=30)
     except subprocess.TimeoutExpired:
         pytest.fail("the program waits for somebody to write into the pipe")
     assert_refused(done)
 
 
 @pytest.mark.slow
-def test_the_program_says_it_in_one_line_and_exits_with_2(report, tmp_path):
+def test_the_program_says_it_in_one_line_and_exits_with_2(forks, report, tmp_path):
     (tmp_path / "empty.sqlite").touch()
     (tmp_path / "noise.sqlite").write_bytes(
         report.read_bytes()[:4096] + random.Random(0).randbytes(40_000)
@@ -144,7 +144,7 @@ def test_the_program_says_it_in_one_line_and_exits_with_2(report, tmp_path):
     ):
         assert_refused(nsyspipe_here("analyze", *words, cwd=tmp_path))
     os.truncate(steady_rank(1).write(tmp_path / "a_1.sqlite"), 5000)  # in a worker
-    assert_refused(nsyspipe_run("analyze", "a_*", "-j", "2", cwd=tmp_path))
+    assert_refused(forks.run("analyze", "a_*", "-j", 2, cwd=tmp_path, env=environment()))
 
 
 def test_each_kind_of_bad_pattern_is_refused(report, worded):
@@ -219,6 +219,7 @@ def test_flipped_bits_in_any_page_give_an_answer_or_an_error(report):
     assert {report.write_bytes(one) and is_answered(report) for one in damaged} == {True, False}
 
 
+@pytest.mark.slow
 def test_flipped_bits_in_the_schema_page_give_an_answer_or_an_error(report):
     """Where the page says what is in it, and where the names and first pages of tables are: it is full of them."""
     content, rnd = report.read_bytes(), random.Random(2)

@@ -16,7 +16,7 @@ import nsyspipe
 from nsyspipe.errors import DamagedReportError
 from tests.build.tools import STEADY, figures, refuse
 from tests.build.trace import NVTX, RUNTIME, STRINGS, steady_rank
-from tests.cli.tools import assert_refused, environment, nsyspipe_run
+from tests.cli.tools import assert_refused, environment
 
 WAL_FORMAT = b"\x02\x02"
 
@@ -56,11 +56,12 @@ def read_only(reports):
 
 
 @pytest.mark.slow
-def test_the_program_leaves_all_files_as_they_were(reports, tmp_path):
+def test_the_program_leaves_all_files_as_they_were(forks, reports, tmp_path):
     here = tmp_path / "here"
     here.mkdir()
     before = snapshot(reports)
-    done = nsyspipe_run("analyze", reports, "--json", tmp_path / "out.json", "-j", 2, cwd=here)
+    words = ("analyze", reports, "--json", tmp_path / "out.json", "-j", 2)
+    done = forks.run(*words, cwd=here, env=environment())
     assert (done.returncode, done.stderr, list(here.iterdir())) == (
         0,
         f"written: {tmp_path / 'out.json'}\n",

@@ -15,7 +15,7 @@ from nsyspipe.reader.report import CPU_SAMPLES, GPU_METRICS, OS_RUNTIME, open_re
 from nsyspipe.redact.redact import redact
 from nsyspipe.report.export import document
 from nsyspipe.report.formats import dumps
-from nsyspipe.run.gather import digest_report
+from nsyspipe.run import gather
 from tests.build import nccl_layouts as nccl
 from tests.build.nccl_layouts import BYTES, COMM, RANK, RANKS, Entry, PayloadLayout
 from tests.build.planted import plant
@@ -48,8 +48,11 @@ LEFT_OUT = (
 )
 
 
-def answers(reports):
-    run = nsyspipe.load([str(one) for one in reports], jobs=1)
+def read(reports):
+    return nsyspipe.load([str(one) for one in reports], jobs=1)
+
+
+def answers(run):
     tables = [run.kernels(), run.collectives(), run.phases(), run.idle_calls(), run.links()]
     tables += [table for _, *pair in run.operations() for table in pair]
     said = json.loads(dumps(document(run)))
@@ -58,16 +61,19 @@ def answers(reports):
     return said, tables
 
 
-def assert_same(folder, copies, hosts=("node0",), names="*.sqlite"):
-    """Redact a folder's reports, and compare what both say; hosts are those of the reports in order."""
+def assert_same(folder, copies, hosts=("node0",), names="*.sqlite", run=None):
+    """Redact a folder's reports, and compare what both say; hosts are those of the reports in order.
+
+    `run` is that of the reports, if they are read already.
+    """
     reports = sorted(folder.glob(names))
     redact(str(folder / names), copies if "?" in names or "*" in names else copies / names)
-    original, tables = answers(reports)
+    original, tables = answers(run or read(reports))
     text = json.dumps(original)
     for index, host in enumerate(hosts):
         assert json.dumps(host) in text, index
         text = text.replace(json.dumps(host), f'"host-{index}"')
-    redacted, tables_of_copy = answers([copies / report.name for report in reports])
+    redacted, tables_of_copy = answers(read([copies / report.name for report in reports]))
     renamed = json.loads(text)
     renamed["run"]["hosts"].sort()
     for answer in (redacted, renamed):
@@ -90,7 +96,7 @@ def assert_same(folder, copies, hosts=("node0",), names="*.sqlite"):
 
 
 def _comparable(path):  # but what a copy says in other words
-    digest = digest_report(ReportFile.of(path), Reading())
+    digest = gather.digest_report(ReportFile.of(path), Reading(), is_decided=False)
     facts = digest.facts
     # A copy leaves out what identifies the job.
     numbers = {name: facts.number(name) for name in facts.variables if name not in JOB_VARIABLES}
@@ -117,9 +123,10 @@ def write(folder, *builders):
 @pytest.mark.parametrize(
     "name", [one if one in QUICK else pytest.param(one, marks=pytest.mark.slow) for one in GROUPS]
 )
-def test_real_runs_say_the_same(real, tmp_path, name):
+def test_real_runs_say_the_same(real, runs, tmp_path, name):
     names = f"{name}.sqlite" if (real / f"{name}.sqlite").exists() else f"{name}_?.sqlite"
-    assert assert_same(real, tmp_path / "copies", names=names)["summary"]["step_time_ns"] > 0
+    said = assert_same(real, tmp_path / "copies", names=names, run=runs(name))
+    assert said["summary"]["step_time_ns"] > 0
 
 
 @pytest.mark.slow
@@ -239,7 +246,7 @@ def test_hosts_are_numbered_over_all_reports_as_they_appear(tmp_path):
         write(tmp_path / "reports", *ranks), tmp_path / "copies", hosts=("zeta", "alpha", "mid")
     )
     assert original["run"]["hosts"] == ["alpha", "mid", "zeta"]
-    redacted, _ = answers(sorted((tmp_path / "copies").iterdir()))
+    redacted, _ = answers(read(sorted((tmp_path / "copies").iterdir())))
     assert [one["host"] for one in redacted["ranks"]] == ["host-0", "host-1", "host-0", "host-2"]
 
 
@@ -289,7 +296,7 @@ def test_a_report_full_of_secrets_says_the_same(tmp_path):
     secrets = plant(write(tmp_path / "reports") / "run_0.sqlite")
     redact(str(tmp_path / "reports"), tmp_path / "copies")
     original, redacted = (
-        answers([tmp_path / one / "run_0.sqlite"])[0] for one in ("reports", "copies")
+        answers(read([tmp_path / one / "run_0.sqlite"]))[0] for one in ("reports", "copies")
     )
     text = json.dumps(original).replace(secrets["host"], "host-0")
     # The one model there is has a name that no pattern knows.

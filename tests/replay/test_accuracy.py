@@ -1,5 +1,7 @@
 """The tables of docs/accuracy.md are what the program predicts; ``--update-golden`` writes them anew."""
 
+from itertools import chain
+
 import pytest
 
 from tests.conftest import SAMPLES
@@ -28,11 +30,12 @@ def predicted_without(model, pairs, real):
 @pytest.mark.slow
 def test_the_accuracy_page_has_what_is_predicted(captures, real, request):
     page = PAGE.read_text(encoding="utf-8")
-    for name, pairs in (("one change", ONE_CHANGE), ("more changes", MORE_CHANGES)):
-        chosen = [pair for pair in pairs if pair.knobs is not None]
-        without_model = {}
-        for model in WITHOUT:
-            without_model |= predicted_without(model, chosen, real)
+    parts = {"one change": ONE_CHANGE, "more changes": MORE_CHANGES}
+    parts = {name: [pair for pair in parts[name] if pair.knobs is not None] for name in parts}
+    without_model = {}
+    for model in WITHOUT:
+        without_model |= predicted_without(model, chain(*parts.values()), real)
+    for name, chosen in parts.items():
         rows = [measured(pair, captures) for pair in chosen]
         page = with_part(page, name, accuracy_table(rows, without_model))
     if request.config.getoption("--update-golden"):

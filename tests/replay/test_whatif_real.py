@@ -83,6 +83,7 @@ def test_a_link_that_the_run_or_its_machine_has_is_not_of_another_one(runs, name
             assert (link, one.link_place) == (link, place), more
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "refused"), REFUSED.items(), ids=REFUSED)
 def test_what_is_answered_and_what_is_not(runs, name, refused, worded):
     found = whatif(runs(name))
@@ -124,6 +125,7 @@ def test_the_own_bucket_size_changes_nothing(runs, name, mib):
     assert found.scenarios[0].step_time_ns == pytest.approx(found.step_time_ns, rel=1e-12)
 
 
+@pytest.mark.slow
 def test_the_number_of_a_rank_changes_no_prediction(runs, real):
     name, exchanged = "2gpu-gpt-b25-shm", "2gpu-gpt-b25-shm_0.sqlite=1,2gpu-gpt-b25-shm_1.sqlite=0"
     other = whatif(nsyspipe.load(real / f"{name}_*.sqlite", jobs=1, rank_map=exchanged))

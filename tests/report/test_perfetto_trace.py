@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackDescriptor
 
+from nsyspipe.analysis.counters import Series
 from nsyspipe.analysis.intervals import union
 from nsyspipe.model import schema
 from nsyspipe.report.perfetto import (
@@ -238,6 +239,46 @@ def test_a_built_trace_holds_what_it_did(case, pinned):
     pinned(f"perfetto/{case.replace(' ', '-').replace(',', '')}", tracks="\n".join(lines))
     assert found.root.process_ordering == TrackDescriptor.PROCESS_ORDERING_EXPLICIT
     assert found.root.thread_ordering == TrackDescriptor.THREAD_ORDERING_EXPLICIT
+
+
+def counters(**values):
+    times = np.array([10, 110, 210])
+    return {0: {name: Series(times, np.array(each)) for name, each in values.items()}}
+
+
+def test_each_hardware_counter_has_a_track_with_its_samples_and_its_unit():
+    samples = counters(sm_active=[3, 100, 0], nvlink_tx=[0, 7, 7], gpc_clock=[1980, 1980, 1200])
+    (rank,) = trace([op(0, 300)], steps=[step_row(0, 300)], counters=samples).ranks
+    group = rank.child("hardware counters")
+    assert {track.name: track.values for track in group.children} == {
+        "SMs active (%)": [(10, 3), (110, 100), (210, 0)],
+        "NVLink sent (%)": [(10, 0), (110, 7), (210, 7)],
+        "clock (MHz)": [(10, 1980), (110, 1980), (210, 1200)],
+    }
+    units = [track.descriptor.counter.unit_name for track in group.children]
+    assert units == ["%", "%", "MHz"]
+
+
+def test_without_counters_a_trace_has_no_group_for_them():
+    (rank,) = trace([op(0, 300)], steps=[step_row(0, 300)]).ranks
+    assert "hardware counters" not in rank.names
+
+
+def test_counters_of_asked_steps_begin_with_the_sample_that_holds_then():
+    steps = [step_row(0, 150, 0), step_row(150, 205, 1), step_row(205, 300, 2)]
+    samples = counters(sm_active=[3, 100, 0])
+    (rank,) = trace([op(0, 300)], steps=steps, counters=samples, asked=(1, 1)).ranks
+    (track,) = rank.child("hardware counters").children
+    assert track.values == [(110, 100)]
+
+
+def test_a_gap_between_samples_is_told():
+    times = np.array([0, 100, 200, 900])
+    samples = {0: {"sm_active": Series(times, np.array([1, 2, 3, 4]))}}
+    (rank,) = trace([op(0, 900)], steps=[step_row(0, 900)], counters=samples).ranks
+    (track,) = rank.child("hardware counters").children
+    # 700 ns to the last sample, of which the one before holds for 100.
+    assert "600 ns" in track.descriptor.description
 
 
 @pytest.mark.slow

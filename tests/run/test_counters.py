@@ -6,7 +6,9 @@ import pytest
 
 import nsyspipe
 from nsyspipe.analysis.counted_steps import clocks_by_rank, counted_bus, counted_means
+from nsyspipe.report.export import document
 from nsyspipe.store.write import save
+from tests.build.sampled import sampled_run
 from tests.build.tools import codes
 from tests.build.trace import TraceBuilder
 
@@ -131,6 +133,53 @@ def test_every_column_of_the_counters_of_a_step(tmp_path, counted):
         **{f"pcie_tx_{name}": value for name, value in pcie.items()},
         "gpc_clock_hz": 1.98e9,
     }
+
+
+def test_every_column_of_the_counters_in_the_timeline(tmp_path, counted):
+    run = load(tmp_path, counted)
+    rows = run.counter_bars().to_pylist()
+    step = rows[0]["step"]
+    # A sample per period: forward, backward without tensor cores, the all-reduce, nothing.
+    shown = {0: (80, 0, 10, 0), 3: (80, 60, 10, 0), 6: (20, 0, 0, 50), 9: (0, 0, 0, 0)}
+    assert len(rows) == 10
+    for place, (sm_active, tensor_active, written, sent_percent) in shown.items():
+        start_ns = 1000 + STEP * step + PERIOD * place
+        assert rows[place] == {
+            "step": step,
+            "rank": 0,
+            "start_ns": start_ns,
+            "end_ns": start_ns + PERIOD,
+            "sampled_ns": PERIOD,
+            "sm_active_percent": sm_active,
+            "tensor_active_percent": tensor_active,
+            "dram_read_percent": 25,
+            "dram_write_percent": written,
+            "nvlink_rx_percent": sent_percent,
+            "nvlink_tx_percent": sent_percent,
+            # Nothing counted what came over PCIe.
+            "pcie_rx_percent": None,
+            "pcie_tx_percent": 1,
+            "gpc_clock_hz": 1.98e9,
+        }
+
+
+def test_counters_of_the_timeline_have_the_lag_of_their_report(tmp_path):
+    builder = rank()
+    late = every([0] * 6 + [50] * 2 + [0] * 2, first=1000 - PERIOD)
+    builder.counter(NVLINK.format("TX", "Requests"), late)
+    rows = load(tmp_path, builder).counter_bars().to_pylist()
+    start_ns = min(row["start_ns"] for row in rows)
+    sent_from = [row["start_ns"] - start_ns for row in rows if row["nvlink_tx_percent"]]
+    assert sent_from == [6 * PERIOD, 7 * PERIOD]
+
+
+def test_a_saved_run_has_the_counters_of_its_timeline(tmp_path, counted):
+    run = load(tmp_path, counted)
+    save(run, tmp_path / "runs")
+    saved = nsyspipe.load(tmp_path / "runs")
+    assert saved.counter_bars().equals(run.counter_bars())
+    assert saved.counter_bars(2).num_rows == 0
+    assert run.counter_bars(2).num_rows == 10
 
 
 def test_phases_have_the_samples_of_their_kernels(tmp_path, counted):
@@ -322,3 +371,25 @@ def test_means_of_steps_count_zeros(tmp_path):
 def test_clocks_are_of_each_rank(tmp_path):
     run = load(tmp_path, *two_ranks(clocks=(1_980_000_000, 1_200_000_000)))
     assert clocks_by_rank(run.counters(), run.steps()) == {0: 1_980_000_000, 1: 1_200_000_000}
+
+
+def test_the_document_has_means_and_the_counted_bandwidth_with_its_ratio(tmp_path):
+    found = document(sampled_run(tmp_path / "run", jobs=1))["counters"]
+    # 50 % of 478.125 GB/s in 2 of 10 periods, where the message has 38 250 000 bytes, and a ring
+    # of two ranks sends as many.
+    assert found["counted_bytes_per_step"] == 47_812_500
+    assert found["counted_ratio"] == 47_812_500 / 38_250_000
+    assert found["counted_bytes_per_s"] == pytest.approx(47_812_500 / 200e-6)
+    assert (found["counted_link"], found["sampled_ratio"]) == ("nvlink", 1)
+    assert (found["sm_active_percent"], found["nvlink_tx_percent"]) == (52, 10)
+    assert (found["tensor_active_percent"], found["pcie_rx_bytes_per_s"]) == (None, None)
+
+
+def test_the_document_of_a_run_without_counters_says_so(tmp_path):
+    assert document(load(tmp_path, rank()))["counters"] is None
+
+
+def test_the_document_of_a_run_whose_links_carried_nothing_has_no_counted_bandwidth(tmp_path):
+    found = document(load(tmp_path, rank().counter(SM, every([40] * 10))))["counters"]
+    assert found["sm_active_percent"] == 40
+    assert (found["counted_link"], found["counted_bytes_per_s"]) == (None, None)

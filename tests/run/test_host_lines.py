@@ -132,6 +132,54 @@ def test_without_a_main_line_the_function_and_its_call_are_named(tmp_path):
     assert figures[HOST_CALL] == call | counts
 
 
+def test_every_column_of_the_lines_in_the_timeline(tmp_path):
+    # The period of most samples is 10, so each later sample is alone, and holds for one period.
+    run = run_of(tmp_path, planted(), jobs=1)
+    table = run.line_bars()
+    (step,) = table["step"].unique().to_pylist()
+    (at,) = [row["start_ns"] - 100 for row in run.steps().to_pylist() if row["step"] == step]
+    slow = {"frame": "program", "file": "data/slow.py", "line": 64, "function": "parse"}
+    train = {"frame": "program", "file": "train.py", "line": 60, "function": "<module>"}
+    assert table.to_pylist() == [
+        {
+            "step": step,
+            "rank": 0,
+            "start_ns": at + start,
+            "end_ns": at + end,
+            **line,
+            "n_samples": n_samples,
+        }
+        for start, end, line, n_samples in (
+            (110, 170, train, 6),
+            (400, 410, slow, 1),
+            (500, 510, slow, 1),
+            (600, 610, slow, 1),
+            (700, 710, slow, 1),
+        )
+    ]
+
+
+def test_a_line_outside_of_the_program_is_the_innermost_of_all(tmp_path):
+    builder = with_domain(steady_rank(0, 6, version=VERSION))
+    for at in range(1000, 6000, 50):
+        sample(builder, at, LINEAR)
+    found = run_of(tmp_path, builder, jobs=1).line_bars().to_pylist()
+    assert {(row["frame"], row["file"]) for row in found} == {
+        ("innermost", "torch/nn/modules/linear.py")
+    }
+
+
+def test_a_saved_run_has_the_lines_of_its_timeline(tmp_path):
+    run = run_of(tmp_path, planted(), jobs=1)
+    save(run, tmp_path / "store")
+    saved = nsyspipe.load(tmp_path / "store")
+    assert saved.line_bars() == run.line_bars()
+    step = run.line_bars()["step"][0].as_py()
+    assert saved.line_bars(step) == run.line_bars(step)
+    assert run.line_bars(step - 1).num_rows == 5
+    assert saved.line_bars(step - 1).num_rows == 0
+
+
 def test_a_finding_names_the_line(tmp_path):
     run = run_of(tmp_path, planted(), jobs=1)
     lines = {}

@@ -21,6 +21,7 @@ def inline(builder, when):
 
 
 # The driver types a column by its first batch: 1024 rows by default, 262 144 here.
+@pytest.mark.slow
 @pytest.mark.parametrize("is_text", [True, False])
 def test_a_text_or_its_id_that_first_appears_after_rows_without_any_is_read(tmp_path, is_text):
     builder = steady_rank(0)

@@ -52,10 +52,9 @@ def unpacked(pattern, folder):
 
 
 @pytest.fixture(scope="module", params=PROGRAMS)
-def captured(request, tmp_path_factory):
+def captured(request, captures):
     """Return a run and what its programs said."""
-    folder = unpacked(f"4gpu/{request.param}", tmp_path_factory.mktemp(request.param))
-    return nsyspipe.load(folder, jobs=1), PROGRAMS[request.param]
+    return captures.run(f"4gpu/{request.param}"), PROGRAMS[request.param]
 
 
 def test_steps_are_those_that_the_program_counted(captured):
@@ -108,12 +107,10 @@ def test_only_the_program_that_sends_in_every_micro_batch_is_told_so(captured):
 
 
 @pytest.fixture(scope="module", params=UNTOUCHED)
-def untouched(request, tmp_path_factory):
+def untouched(request, captures):
     """Return the name of a capture, its run as it comes and by repetition, and what its program does."""
-    folder = unpacked(f"2gpu/{request.param}", tmp_path_factory.mktemp(request.param))
-    return request.param, *(
-        nsyspipe.load(folder, step=step, jobs=1) for step in (None, "repetition")
-    )
+    name = f"2gpu/{request.param}"
+    return request.param, captures.run(name), captures.run(name, step="repetition")
 
 
 def test_attached_ranges_and_repetition_give_the_steps_that_the_program_timed(untouched):
@@ -214,8 +211,8 @@ def test_waits_of_stages_by_the_log_are_those_by_payloads(tmp_path):
 
 
 @pytest.mark.parametrize(("name", "is_hybrid"), [("hsdp", True), ("fsdp2", False)])
-def test_all_reduces_of_shards_are_not_said_to_be_absent(tmp_path, name, is_hybrid, worded):
-    run = nsyspipe.load(unpacked(f"4gpu/{name}", tmp_path))
+def test_all_reduces_of_shards_are_not_said_to_be_absent(runs, name, is_hybrid, worded):
+    run = runs(f"4gpu/{name}")
     assert opened_replay(run).is_hybrid_sharded is is_hybrid
     changes = {"bucket_mb": 25, "no_grad_copy": True, "no_sync": True, "gradient_dtype": "bf16"}
     for change, value in changes.items():

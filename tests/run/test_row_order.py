@@ -46,7 +46,14 @@ def printed(*words):
     return result.exit_code, result.stdout
 
 
-@pytest.fixture(scope="module", params=["built", "with tables of payloads", "synthetic"])
+FOLDERS = [
+    "built",
+    "with tables of payloads",
+    pytest.param("synthetic", marks=pytest.mark.slow),
+]
+
+
+@pytest.fixture(scope="module", params=FOLDERS)
 def folders(request, tmp_path_factory):
     """Return directories with the same reports in several orders of their rows."""
     first = tmp_path_factory.mktemp("first")

@@ -303,14 +303,14 @@ HIDDEN = {
 @pytest.mark.parametrize(
     "name", [*sorted(N_RANKS.keys() - UNMARKED), "ddp-4gpu-before", "ddp-4gpu-after"]
 )
-def test_real_reports_without_their_ranges_have_the_same_steps(real, tmp_path, name, worded):
+def test_real_reports_without_their_ranges_have_the_same_steps(real, runs, tmp_path, name, worded):
     paths = reports(name, real)
     bare = nsyspipe.load([without_ranges(path, tmp_path / path.name) for path in paths])
     assert bare.is_capture == (name in HIDDEN)
     if name in HIDDEN:
         worded(problem_of(bare, "no-steps")["message"])
         return
-    marked = nsyspipe.load(paths)
+    marked = runs(name)
     assert (marked.header.steps_from, bare.header.steps_from) == ("ranges", "repetition")
     (expected,), (found,) = marked.summary().to_pylist(), bare.summary().to_pylist()
     assert found["n_steps"] == expected["n_steps"]

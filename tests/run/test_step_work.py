@@ -197,6 +197,7 @@ def test_ideal_compute_is_the_nearest_ns(flops, peak):
     assert abs(Fraction(flops * 10**9, peak) - ideal_ns) <= Fraction(1, 2)
 
 
+@pytest.mark.slow
 @examples(30)
 @given(st.lists(PROCESSES, min_size=1, max_size=3), st.integers(1, 20_000_000))
 def test_the_ladder_sums_exactly_on_every_capture(found, flops):

@@ -278,6 +278,7 @@ def run(tmp_path_factory):
     return run_of(tmp_path_factory.mktemp("nodes"), *ranks)
 
 
+@pytest.mark.slow
 def test_clocks_of_nodes_are_recovered_from_few_common_collectives(run):
     found = [
         (row["host"], row["clock_offset_ns"], row["clock_error_ns"])

@@ -18,8 +18,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 import nsyspipe
 from nsyspipe.errors import OutputError
+from nsyspipe.store import write
 from nsyspipe.store.write import save
 
 # What changes a directory or a file, by the names of Python's audit events.
@@ -57,6 +60,35 @@ class Stop:
             raise KeyboardInterrupt
         if self.how == "full" and len(self.events) >= self.at and event in GROWS:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+class Encoding:
+    """Encodes equal tables of a run once for all children, which are stopped where files change, not there."""
+
+    def __init__(self) -> None:
+        self._encode, self._write = write._encoded, write._write
+        # By the run, the name of the table and its rank.
+        self._files: dict[tuple[Any, ...], list[tuple[pa.Table, pa.Buffer]]] = {}
+        self._place: tuple[Any, ...] | None = None
+
+    def write(
+        self, staged: Any, name: str, table: pa.Table, rank: int | None = None
+    ) -> dict[str, str]:
+        self._place = (staged.run_id, name, rank)
+        try:
+            return self._write(staged, name, table, rank)
+        finally:
+            self._place = None
+
+    def encoded(self, table: pa.Table) -> pa.Buffer:
+        if self._place is None:  # the index
+            return self._encode(table)
+        files = self._files.setdefault(self._place, [])
+        for known, content in files:
+            if known.equals(table, check_metadata=True):
+                return content
+        files.append((table, self._encode(table)))
+        return files[-1][1]
 
 
 def _save(run: Any, request: dict[str, Any]) -> int:
@@ -98,6 +130,8 @@ def main() -> None:
         name: nsyspipe.load(store)
         for name, _, store in (one.partition("=") for one in sys.argv[1:])
     }
+    encoding = Encoding()
+    write._write, write._encoded = encoding.write, encoding.encoded
     for run in runs.values():
         with tempfile.TemporaryDirectory() as folder:
             save(run, Path(folder))  # its tables are read once, not by each child

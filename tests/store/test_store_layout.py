@@ -236,7 +236,10 @@ def _plain(value):
 @pytest.mark.parametrize("table", DATASET)
 def test_every_reader_reads_what_was_saved_to_the_nanosecond(store, table):
     expected = sorted(map(repr, plain(saved(store, table))))
-    assert expected or table in ("counters", "host_lines", "host_steps", "idle_calls", "links")
+    lanes = ("counter_bars", "line_bars")
+    assert expected or table in (
+        *("counters", "host_lines", "host_steps", "idle_calls", "links", *lanes),
+    )
     levels = "*/*/*" if table in EVENT_TABLES else "*/*"
     for pattern in (f"{store}/{table}/{levels}.parquet", f"{store}/{table}/**/*.parquet"):
         for options in (
@@ -323,9 +326,9 @@ def test_the_long_form_has_every_figure_of_the_other_tables(store):
             4,
             [(rank, rank) for rank in range(6) for _ in range(2)],
         ),  # a rank is more than a group
-        ("metrics", 700, None),
-        ("phases", 40, None),
-        ("timeline", 20, None),
+        pytest.param("metrics", 700, None, marks=pytest.mark.slow),
+        pytest.param("phases", 40, None, marks=pytest.mark.slow),
+        pytest.param("timeline", 20, None, marks=pytest.mark.slow),
     ],
 )
 def test_row_groups_hold_whole_ranks_so_that_duckdb_skips_others(

@@ -143,7 +143,14 @@ BUILT = {
 }
 
 
-@pytest.mark.parametrize("build", BUILT.values(), ids=BUILT)
+OF_A_DESK = {"alone", "without steps", "hostile names", "sick"}
+BUILT_CASES = [
+    pytest.param(build, id=name, marks=() if name in OF_A_DESK else pytest.mark.slow)
+    for name, build in BUILT.items()
+]
+
+
+@pytest.mark.parametrize("build", BUILT_CASES)
 def test_built_runs_come_back_as_they_are(tmp_path, build):
     (tmp_path / "reports").mkdir()
     saved = check_saves(

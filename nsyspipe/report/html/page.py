@@ -82,6 +82,11 @@ _MEANINGS_OF_DRAWINGS = {
     "copies": "Memory copies and memsets.",
     "wait time": FIGURES["wait_ns"].definition,
     "transfer time": FIGURES["transfer_ns"].definition,
+    "hardware counters, 0 to 100%": (
+        "Each lane shows what nsys counted on the GPU, in per cent of what the hardware can do. "
+        "A lane of a link has the larger of received and sent."
+    ),
+    "main thread at other lines": "Lines of Python with less time than those with a color.",
 }
 
 

@@ -113,7 +113,11 @@ THIN = (
 _CALL_KEY = ["step", "collective", "seq"]
 _COLLECTIVE_KEY = ["nth", "collective"]
 _LENGTH = "length_ns"
-_MEASURED_COLUMNS = ("transfer_ns", "message_bytes", "busbw_bytes_per_s")
+_COUNTED_HINT = (
+    "Bandwidth that hardware counters saw during transfer, and how it compares with bus bandwidth."
+)
+_COUNTED_COLUMNS = ("counted_bytes_per_s", "counted_ratio")
+_MEASURED_COLUMNS = ("transfer_ns", "message_bytes", "busbw_bytes_per_s", *_COUNTED_COLUMNS)
 _COLUMNS_OF_MEDIANS = (*_CALL_KEY, "rank", "start_ns", "end_ns", "wait_ns", *_MEASURED_COLUMNS)
 # Keys of a row of `Medians` that the chart of the collectives needs, and that of their sizes.
 _COLLECTIVE_KEYS_IN_DATA = (
@@ -126,6 +130,8 @@ _COLLECTIVE_KEYS_IN_DATA = (
     "n_waits",
 )
 _SIZE_KEYS_IN_DATA = ("seq", "collective", "bytes", "busbw", "transfer")
+# Of collectives that hardware counters saw.
+_COUNTED_KEYS_IN_DATA = ("counted", "counted_ratio")
 
 
 class After(Struct, frozen=True):
@@ -516,16 +522,24 @@ def collective_charts(
     sizes = {row["bytes"] for row in rows_with_size}
     if len(sizes) < MIN_MESSAGE_SIZES:
         return [in_order]
+    keys = [*_SIZE_KEYS_IN_DATA]
+    if _has_counted(rows_with_size):
+        keys += _COUNTED_KEYS_IN_DATA
     over_size = Chart(
         name="sizes",
         section="Communication",
         label="Message size and bus bandwidth of each collective",
         height=260,
-        data=_columns_of(rows_with_size, _SIZE_KEYS_IN_DATA),
+        data=_columns_of(rows_with_size, keys),
         table=None,
         caption="The table of the chart above has the same values.",
     )
     return [in_order, over_size]
+
+
+def _has_counted(rows: Iterable[Mapping[str, Any]]) -> bool:
+    """Tell whether hardware counters saw any of the collectives."""
+    return any(row["counted"] is not None for row in rows)
 
 
 def _longest_wait_ns(row: Mapping[str, Any]) -> float | None:
@@ -574,7 +588,19 @@ def _collective_fields(medians: Medians, names: RankNames) -> list[Field]:
         fields += [_wait_field(rank, names.name(rank)) for rank in medians.ranks]
     if any(row["bytes"] for row in medians.rows):
         fields += _message_fields()
+    if _has_counted(medians.rows):
+        fields.append(_COUNTED_FIELD)
     return fields
+
+
+def _counted_text(row: Mapping[str, Any]) -> str:
+    """Return the counted bandwidth of a collective, and its ratio to bus bandwidth if known."""
+    bandwidth = bandwidth_text(row["counted"])
+    ratio = row["counted_ratio"]
+    return bandwidth if ratio is None else f"{bandwidth} ({ratio:.2f}x)"
+
+
+_COUNTED_FIELD = Field("counted", _counted_text, hint=_COUNTED_HINT)
 
 
 def _message_fields() -> list[Field]:
@@ -603,15 +629,19 @@ def _wait_field(rank: int, name: str) -> Field:
 def collective_facts(collectives: pa.Table, step: int) -> dict[str, list[float | None]]:
     """Return what is known of each collective of a step, by its place in the step.
 
-    That is message bytes, bus bandwidth and the rank that came last; null where it is not known.
+    That is message bytes, bus bandwidth and the rank that came last; null where it is not known. A
+    collective that was counted has the counted bandwidth and its ratio too.
     """
     facts: dict[str, list[float | None]] = {}
     columns = ["seq", "rank", "late_by_ns", "message_bytes", "busbw_bytes_per_s"]
+    columns += _COUNTED_COLUMNS
     in_step = pc.equal(collectives["step"], step)
     rows = collectives.select(columns).filter(in_step).to_pylist()
     for row in rows:
         seq = str(row["seq"])
         measured = [row["message_bytes"], row["busbw_bytes_per_s"], None]
+        if row["counted_bytes_per_s"] is not None:
+            measured += [row[name] for name in _COUNTED_COLUMNS]
         facts_of_collective = facts.setdefault(seq, measured)
         if row["late_by_ns"]:
             facts_of_collective[2] = row["rank"]
@@ -624,7 +654,8 @@ class Medians(NamedTuple):
     # ``seq``, ``collective``, ``n_steps`` (that have it), ``duration`` (ns, median over steps of
     # the rank where it is longest), ``transfer`` (median over ranks and steps; None unless
     # matched), ``wait`` (by rank, median over steps), ``longest`` (rank and wait of some of these,
-    # the longest first), ``n_waits`` (how many are known), ``bytes``, ``busbw``
+    # the longest first), ``n_waits`` (how many are known), ``bytes``, ``busbw``, ``counted``
+    # (bytes/s that counters saw), ``counted_ratio``
     rows: list[dict[str, Any]]
     ranks: list[int]
     # What the values are medians over, what is left out, and what could not be matched.
@@ -797,7 +828,7 @@ def _median_rows(
     times = _times_of_ranks(calls)
     rows = []
     measured = _medians(calls, ["place"], _MEASURED_COLUMNS)
-    for place, transfer_ns, n_bytes, busbw in measured:
+    for place, transfer_ns, n_bytes, busbw, *counted in measured:
         wait_of_ranks = times.waits[place]
         known_waits = [(rank, ns) for rank, ns in wait_of_ranks.items() if ns is not None]
         longest_waits = heapq.nsmallest(MAX_SHOWN_WAITS, known_waits, key=_longest_wait_first)
@@ -813,6 +844,7 @@ def _median_rows(
             "bytes": n_bytes,
             "busbw": busbw,
         }
+        row |= zip(_COUNTED_KEYS_IN_DATA, counted, strict=True)
         rows.append(row)
     return rows
 

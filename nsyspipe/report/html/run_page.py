@@ -24,7 +24,7 @@ from nsyspipe.model.typed_tables import (
     StepsTable,
     StragglersTable,
 )
-from nsyspipe.report import run as run_report, words
+from nsyspipe.report import memory, run as run_report, words
 from nsyspipe.report.blocks import (
     Block,
     Field,
@@ -51,6 +51,14 @@ from nsyspipe.report.html.timeline import (
     timeline_data,
     timeline_table,
 )
+from nsyspipe.report.html.timeline_lanes import (
+    LaneTables,
+    add_lanes,
+    lane_fields,
+    lanes_hints,
+    lanes_legend,
+    line_colors,
+)
 from nsyspipe.report.ladder import ladder_blocks
 from nsyspipe.report.run import LOOP, SHARES, WORK, host_blocks, key_figures
 from nsyspipe.report.schema import meaning_of
@@ -64,6 +72,7 @@ _SCRIPTS = (
     "step_bars",
     "timeline_layout",
     "timeline_draw",
+    "timeline_lanes",
     "timeline",
     "step_columns",
     "collectives",
@@ -111,13 +120,14 @@ _DEFINITION_FIELDS = [
 ]
 
 
-class _MoreTimeline(NamedTuple):
-    """A step that a timeline shows on demand."""
+class _DrawnTimeline(NamedTuple):
+    """A step that a timeline shows."""
 
     # Which step it is, in words.
     words: str
     data: dict[str, Any]
     bars: pa.Table
+    lanes: LaneTables
 
 
 class Details(NamedTuple):
@@ -193,6 +203,11 @@ def _steps_section(run: Run) -> Iterator[Block | Chart]:
     if counter_texts:
         yield Heading("Hardware counters", SUBSECTION)
         yield from map(Sentence, counter_texts)
+    memory_texts = memory.memory_texts(run)
+    if memory_texts:
+        yield Heading("GPU memory", SUBSECTION)
+        yield from map(Sentence, memory_texts)
+        yield from memory.rank_tables(run, MAX_LISTED)
     yield Heading("Idle time by cause", SUBSECTION)
     yield from _idle_blocks(run, summary)
 
@@ -442,19 +457,22 @@ def _timeline(run: Run, first: list[int], listed: Sequence[int]) -> Iterator[Blo
             "every rank."
         )
         return
+    which = _ONLY_STEP if n_steps(run) == 1 else "closest to the median"
+    median = _DrawnTimeline(which, data, bars, _lanes(run))
     more = _more_timelines(run, data, first)
     data["others"] = [timeline.data for timeline in more]
-    which = _ONLY_STEP if n_steps(run) == 1 else "closest to the median"
-    choices = [_choice(run, which, data, bars, listed)]
-    for timeline in more:
-        choice = _choice(run, timeline.words, timeline.data, timeline.bars, first)
-        choices.append(choice)
+    colors = _add_lanes(run, [median, *more])
+    choices = [_choice(run, median, listed)]
+    choices += [_choice(run, timeline, first) for timeline in more]
     n_drawn = len(data["ranks"])
     left_out = ""
     if n_drawn < len(ranks):
         left_out = f"{n_drawn} of {len(ranks)} ranks are in this file. --perfetto writes all."
     whole = "capture" if run.is_capture else "step"
     drawn_steps = [data, *data["others"]]
+    legend = _timeline_legend(drawn_steps)
+    legend += lanes_legend(drawn_steps, colors)
+    hints = lanes_hints(drawn_steps, colors)
     yield Chart(
         name="timeline",
         section="Timeline",
@@ -463,20 +481,35 @@ def _timeline(run: Run, first: list[int], listed: Sequence[int]) -> Iterator[Blo
         data=data,
         table=None,
         caption=left_out,
-        legend=_timeline_legend(drawn_steps),
+        legend=legend,
         has_zoom=True,
         choices=choices,
         n_more=n_drawn - data["n_shown"],
-        hint=_timeline_hint(run),
+        hint=_timeline_hint(run, hints),
     )
 
 
-def _timeline_hint(run: Run) -> str:
+def _lanes(run: Run, step: int | None = None, ranks: list[int] | None = None) -> LaneTables:
+    counters = run.counter_bars(step, ranks)
+    lines = run.line_bars(step, ranks)
+    return LaneTables(counters, lines)
+
+
+def _add_lanes(run: Run, timelines: Sequence[_DrawnTimeline]) -> dict[str, str]:
+    """Add lanes of what was sampled to timelines, and return the colors of lines of Python."""
+    colors = line_colors([timeline.lanes for timeline in timelines])
+    steps = run.steps()
+    for timeline in timelines:
+        add_lanes(timeline.data, timeline.lanes, steps, colors)
+    return colors
+
+
+def _timeline_hint(run: Run, hints_of_lanes: Sequence[str]) -> str:
     """Return how to read a timeline."""
     start = "the first rank's start"
     if run.ranks.num_rows <= 1:
         start = "the start"
-    hints = [f"Times count from {start}.", _clock_text(run), IS_PAINTED]
+    hints = [f"Times count from {start}.", _clock_text(run), IS_PAINTED, *hints_of_lanes]
     known_hints = filter(None, hints)
     return " ".join(known_hints)
 
@@ -488,13 +521,12 @@ def _timeline_legend(steps: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]
     return [*dict.fromkeys(entries)]
 
 
-def _choice(
-    run: Run, which: str, data: dict[str, Any], bars: pa.Table, listed: Sequence[int]
-) -> Choice:
+def _choice(run: Run, timeline: _DrawnTimeline, listed: Sequence[int]) -> Choice:
     """Return what stands above the timeline of a step. The data get what is known of collectives.
 
-    `which` is what the step is among those used, in words.
+    The step is what it is among those used, in words.
     """
+    which, data, bars, lanes = timeline
     step = data["step"]
     data["collectives"] = charts.collective_facts(run.collectives(), step)
     data |= charts.names_in_data(run.rank_names)
@@ -504,7 +536,12 @@ def _choice(
         texts.insert(0, f"Step {step}: {which}{steps_used}.")
     text = " ".join(filter(None, texts))
     table = timeline_table(
-        bars, run.steps(), listed, is_capture=run.is_capture, names=run.rank_names
+        bars,
+        run.steps(),
+        listed,
+        is_capture=run.is_capture,
+        names=run.rank_names,
+        other_fields=lane_fields(lanes),
     )
     return Choice(step, which, [text], table)
 
@@ -544,7 +581,7 @@ def _hidden_phases_text(run: Run, step: int, bars: pa.Table) -> str:
     )
 
 
-def _more_timelines(run: Run, data: Mapping[str, Any], first: list[int]) -> list[_MoreTimeline]:
+def _more_timelines(run: Run, data: Mapping[str, Any], first: list[int]) -> list[_DrawnTimeline]:
     """Return the slowest and the fastest step used, if they were saved and `MOST_BARS` has room.
 
     `data` are those of the step that is drawn first.
@@ -572,7 +609,8 @@ def _more_timelines(run: Run, data: Mapping[str, Any], first: list[int]) -> list
             continue
         n_free -= n_bars(step_data)
         if n_free >= 0:
-            timelines.append(_MoreTimeline(which, step_data, bars))
+            timeline = _DrawnTimeline(which, step_data, bars, _lanes(run, step, first))
+            timelines.append(timeline)
     return timelines
 
 

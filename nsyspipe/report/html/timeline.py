@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -298,8 +298,11 @@ def timeline_table(
     *,
     is_capture: bool = False,
     names: RankNames | None = None,
+    other_fields: Iterable[Field] = (),
 ) -> Table:
     """Return a row per rank: step window, how long its lanes are busy, and when its phases run.
+
+    Other columns come last.
 
     Of many ranks, those `listed` have a row. Times count from the first rank's start. What was not
     recorded, or is not known, is a dash. A phase that runs several times is shown from its first
@@ -323,7 +326,7 @@ def timeline_table(
     window = Field(f"{whole}, from and to", window_text)
     busy = _busy_fields(timeline, has_comm=has_comm)
     phases = _phase_fields(timeline, start_ns)
-    fields = [rank, window, *busy, *phases]
+    fields = [rank, window, *busy, *phases, *other_fields]
     note = table_note(len(rows), steps.num_rows)
     return table_of(f"Timeline of the {whole}, per rank", rows, fields, note)
 

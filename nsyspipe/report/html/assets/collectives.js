@@ -65,6 +65,7 @@ nsyspipe.builders.sizes = (data, palette) => {
         rows: [
           { label: "message size", value: nsyspipe.bytes(bytes), exact: nsyspipe.exact(bytes, "B") },
           { label: "bus bandwidth", value: nsyspipe.bandwidth(speed) },
+          ...nsyspipe.countedRow(data.counted?.[at], data.counted_ratio?.[at]),
           nsyspipe.timeRow("transfer", data.transfer[at], palette.transfer),
         ],
       }),

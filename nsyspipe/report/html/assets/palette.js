@@ -7,7 +7,8 @@ nsyspipe.palette = (() => {
     ink: "--ink", ink2: "--ink-2", ink3: "--ink-3", accent: "--accent", accentSoft: "--accent-soft", bad: "--bad",
     compute: "--c-compute", exposed: "--c-exposed", hidden: "--c-hidden", waiting: "--c-waiting",
     copies: "--c-copies", idle: "--c-idle", transfer: "--c-transfer", launch: "--c-launch",
-    untold: "--c-untold",
+    untold: "--c-untold", counted: "--c-counted",
+    "line-1": "--l-1", "line-2": "--l-2", "line-3": "--l-3", "line-4": "--l-4", "line-5": "--l-5", "line-other": "--l-other",
     data: "--p-data", forward: "--p-forward", backward: "--p-backward", optimizer: "--p-optimizer",
   };
   /** light-dark() is only resolved where a real property uses it. */

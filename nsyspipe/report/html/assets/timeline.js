@@ -2,7 +2,7 @@
  * The timeline of one step: all ranks on one clock, from the first rank's start.
  */
 nsyspipe.builders.timeline = (() => {
-  const WORDS = { phase: "phase", launch: "launch queue", compute: "compute", untold: "compute or communication", comm: "communication", memory: "copies" };
+  const WORDS = { phase: "phase", launch: "launch queue", line: "Python, main thread", compute: "compute", untold: "compute or communication", comm: "communication", memory: "copies" };
   const linked = new WeakSet();
   const drawn = new WeakMap(); // of each figure the items of communication, and the collective of each
 
@@ -13,6 +13,7 @@ nsyspipe.builders.timeline = (() => {
   const tip = (data, rows, palette, { seriesName, value }) => {
     const [start, end, , , at, index] = value;
     const { rank } = rows[at];
+    if (seriesName === "counted") return nsyspipe.timeline.sampled.tip(data, rows[at], { value });
     const bars = rank.lanes[seriesName];
     if (!bars) return ""; // a lane's ground, which has nothing to say
     // Columns that would say nothing were left out: every bar is one operation, busy all the time.
@@ -25,6 +26,7 @@ nsyspipe.builders.timeline = (() => {
     ];
     if (busy !== end - start) found.push(nsyspipe.timeRow("busy", busy));
     if (seriesName === "phase") found.push({ label: "operations", value: String(n) });
+    if (seriesName === "line") found.unshift({ label: "function", value: bars.function[index] }, { label: "samples", value: String(bars.samples[index]) });
     if (seriesName === "comm") found.push(...communication(data, bars, index, seq, palette));
     return nsyspipe.tooltip({ title: `${nsyspipe.rankName(data, rank.rank)}: ${WORDS[seriesName]}`, name, rows: found });
   };
@@ -32,10 +34,11 @@ nsyspipe.builders.timeline = (() => {
   /** Of a communication bar: which collective, how long its operations wait and run beside no compute; nothing unknown. */
   const communication = (data, bars, index, seq, palette) => {
     const rows = [];
-    const [bytes, speed, last] = data.collectives?.[seq] ?? [null, null, null];
+    const [bytes, speed, last, counted, ratio] = data.collectives?.[seq] ?? [null, null, null];
     if (seq >= 0) rows.push({ label: "place in the step", value: String(seq) });
     if (bytes !== null) rows.push({ label: "message", value: nsyspipe.bytes(bytes) });
     if (speed !== null) rows.push({ label: "bus bandwidth", value: nsyspipe.bandwidth(speed) });
+    rows.push(...nsyspipe.countedRow(counted, ratio));
     if (last !== null) rows.push({ label: "last to arrive", value: nsyspipe.rankName(data, last) });
     if (bars.wait) rows.push(nsyspipe.timeRow("wait time", bars.wait[index], palette.waiting));
     if (bars.exposed) rows.push(nsyspipe.timeRow("exposed", bars.exposed[index], palette.exposed));

@@ -220,12 +220,14 @@ nsyspipe.timeline.series = (() => {
       { ...phases(data, rows, palette), z: 2 },
       painting(rows, palette),
       plain("launch", null),
+      bars(data, rows, "line", (own, at) => [palette[own.color[at]], false], { fill: palette.ink, opacity: 0.18 }),
       plain("compute", palette.compute),
       plain("untold", palette.untold),
       plain("memory", null),
       // Above all that is drawn of it: what is pointed at, and outlined on every rank.
       bars(data, rows, "comm", hides, { fill: "transparent", stroke: palette.ink, lineWidth: 2 }),
       stretch(data, rows, palette),
+      ...(nsyspipe.timeline.sampled?.series(rows, palette, { custom, filled, strips }) ?? []),
     ];
   };
 })();

@@ -5,6 +5,7 @@ nsyspipe.timeline = (() => {
   const LANES = [
     ["phase", "phases", 15],
     ["launch", "launches", 8],
+    ["line", "Python", 14],
     ["compute", "compute", 22],
     ["untold", "kernels", 22],
     ["comm", "comm", 22],
@@ -20,14 +21,14 @@ nsyspipe.timeline = (() => {
   /** @returns lanes with their top and height, the labels of ranks, and the height of all */
   const layout = (data, isAll) => {
     const ranks = data.ranks.filter((one) => isAll || one.isFirst);
-    const used = LANES.filter(([lane]) => data.ranks.some((one) => one.lanes[lane]));
+    const used = LANES.filter(([lane]) => data.ranks.some((one) => one.lanes[lane])).concat(nsyspipe.timeline.sampled?.lanes(data) ?? []);
     const rows = [];
     const labels = [];
     let top = MARGIN;
     for (const one of ranks) {
       const begin = top;
-      used.forEach(([lane, words, height], at) => {
-        rows.push({ rank: one, lane, top, height });
+      used.forEach(([lane, words, height, counter], at) => {
+        rows.push({ rank: one, lane, top, height, counter });
         labels.push({ rank: at ? "" : `rank ${one.rank}`, words, top, height });
         top += height + LANE_GAP;
       });

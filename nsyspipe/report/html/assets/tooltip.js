@@ -36,3 +36,10 @@ nsyspipe.tooltip = ({ title, name, rows }) => {
 nsyspipe.timeRow = (label, ns, color) => ({
   label, color, value: nsyspipe.ms(ns), exact: ns === null || ns === undefined ? undefined : nsyspipe.exact(ns),
 });
+
+/** The row for a bandwidth that hardware counters saw, with its ratio to bus bandwidth; none where nothing was counted. */
+nsyspipe.countedRow = (perSecond, ratio) => {
+  if (perSecond === null || perSecond === undefined) return [];
+  const beside = ratio === null || ratio === undefined ? "" : ` (${ratio.toFixed(2)}x)`;
+  return [{ label: "counted", value: `${nsyspipe.bandwidth(perSecond)}${beside}` }];
+};

@@ -1,0 +1,171 @@
+"""What a timeline shows below the operations of a rank: hardware counters, and lines of Python.
+
+A lane has a limited number of bars. A bar of a counter is a mean over its time, never one sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from msgspec import Struct
+
+from nsyspipe.analysis.counters import EMPTY_SERIES, Series, mean_values
+from nsyspipe.analysis.intervals import run_starts
+from nsyspipe.analysis.timeline import longest_names
+from nsyspipe.model.table import Int64
+from nsyspipe.model.typed_tables import PythonLinesOfReportTable
+
+# Bars of a lane. A lane is about 1000 pixels wide.
+MAX_BARS = 280
+
+
+class Window(NamedTuple):
+    """A stretch of time, ns."""
+
+    start_ns: int
+    end_ns: int
+
+    def width_ns(self, n_parts: int) -> int:
+        """Return the length of parts that cover the window, rounded up."""
+        length_ns = self.end_ns - self.start_ns
+        return max(-(-length_ns // n_parts), 1)
+
+
+class Bins(NamedTuple):
+    """Neighboring stretches of time that cover a window."""
+
+    starts: Int64
+    ends: Int64
+
+
+def counter_bins(series: Series, window: Window, max_bars: int = MAX_BARS) -> Bins:
+    """Divide a window where samples begin and end, or evenly if that makes more bins than bars.
+
+    A window without length has no bins.
+    """
+    start_ns, end_ns = window
+    ends_of_samples = series.times + series.held_ns
+    edges = np.union1d(series.times, ends_of_samples)
+    is_after_start = edges > start_ns
+    is_inside = is_after_start & (edges < end_ns)
+    starts = np.append(start_ns, edges[is_inside])
+    if starts.size > max_bars:
+        width_ns = window.width_ns(max_bars)
+        starts = np.arange(start_ns, end_ns, width_ns)
+    if end_ns <= start_ns:
+        starts = starts[:0]
+    ends = np.append(starts, end_ns)[1:]
+    return Bins(starts, ends)
+
+
+class CountedBars(NamedTuple):
+    """The bars of the counters of one rank, in order of time."""
+
+    starts: Int64
+    ends: Int64
+    # Of the counter with most samples, how much of each bar was sampled.
+    sampled_ns: Int64
+    # Of each counter the mean over the sampled time of each bar, null without any.
+    means: dict[str, pa.Array]
+
+
+def counted_bars(
+    series: Mapping[str, Series], window: Window, max_bars: int = MAX_BARS
+) -> CountedBars:
+    """Return the bars of the counters of a rank. Bars in which nothing was sampled are left out."""
+    first = next(iter(series.values()), EMPTY_SERIES)
+    starts, ends = counter_bins(first, window, max_bars)
+    sampled_ns = np.zeros(starts.size, np.int64)
+    for counter in series.values():
+        sampled_of_counter_ns = counter.sampled_ns(starts, ends)
+        sampled_ns = np.maximum(sampled_ns, sampled_of_counter_ns)
+    is_sampled = sampled_ns > 0
+    starts = starts[is_sampled]
+    ends = ends[is_sampled]
+    sampled_ns = sampled_ns[is_sampled]
+    means = {}
+    for name, counter in series.items():
+        means[name] = mean_values(counter, starts, ends)
+    return CountedBars(starts, ends, sampled_ns, means)
+
+
+class LineSamples(Struct, frozen=True):
+    """At which line of Python the main thread of one rank was, in order of time."""
+
+    times: Int64
+    # Rows of `lines`: the innermost line of the program, otherwise the innermost line of all.
+    line: Int64
+    # `canonical.PYTHON_LINES`
+    lines: PythonLinesOfReportTable
+
+
+class LineBars(NamedTuple):
+    """Stretches of time that a thread spent at one line."""
+
+    starts: Int64
+    ends: Int64
+    # Row of `LineSamples.lines`.
+    line: Int64
+    # Samples at this line that begin in this time, or hold at the start of the window.
+    n_samples: Int64
+
+
+class _Pieces(NamedTuple):
+    """The parts of samples in a window, in order of time."""
+
+    starts: Int64
+    ends: Int64
+    line: Int64
+
+
+def line_bars(samples: LineSamples, window: Window, max_bars: int = MAX_BARS) -> LineBars:
+    """Return at which lines a thread was in a window.
+
+    A sample holds until the next one, as a sample of a counter does. With more bars than allowed,
+    the window is divided evenly. Each part has the samples that begin in it, and the line with
+    most time.
+    """
+    pieces = _pieces_of_samples(samples, window)
+    bar = _runs_of_lines(pieces)
+    n_bars = np.unique(bar).size
+    if n_bars > max_bars:
+        since_start_ns = pieces.starts - window.start_ns
+        bar = since_start_ns // window.width_ns(max_bars)
+    return _joined(pieces, bar)
+
+
+def _pieces_of_samples(samples: LineSamples, window: Window) -> _Pieces:
+    start_ns, end_ns = window
+    series = Series(samples.times, samples.line)
+    held_until = samples.times + series.held_ns
+    starts = np.maximum(samples.times, start_ns)
+    ends = np.minimum(held_until, end_ns)
+    is_inside = ends > starts
+    starts = starts[is_inside]
+    ends = ends[is_inside]
+    return _Pieces(starts, ends, samples.line[is_inside])
+
+
+def _runs_of_lines(pieces: _Pieces) -> Int64:
+    """Return the run of each piece, from 0: neighbors at one line that touch are one run."""
+    starts, ends, line = pieces
+    is_apart = starts[1:] > ends[:-1]
+    is_other_line = line[1:] != line[:-1]
+    is_new = is_apart | is_other_line
+    n_new: Int64 = np.cumsum(is_new)
+    return np.append(0, n_new)[: line.size]
+
+
+def _joined(pieces: _Pieces, bar: Int64) -> LineBars:
+    """Return one bar for the pieces of each number, with the line that has most time in it."""
+    starts, ends, line = pieces
+    first = run_starts(bar)
+    _, owner = np.unique(bar, return_inverse=True)
+    longest = longest_names(owner, line, ends - starts)
+    is_longest = line == longest[owner]
+    n_samples = np.bincount(owner[is_longest], minlength=first.size)
+    last_ends = np.maximum.reduceat(ends, first)
+    return LineBars(starts[first], last_ends, longest, n_samples)

@@ -1,0 +1,196 @@
+"""Rule ``alloc-in-step``: calls that allocate or free GPU memory recur in the steps."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+
+from nsyspipe.findings.idle import Idle, Removed, measure_idle, measure_large_idle
+from nsyspipe.findings.model import (
+    Answer,
+    Evidence,
+    Finding,
+    NotJudged,
+    Rules,
+    Wording,
+    fill_zero,
+)
+from nsyspipe.model.table import Flags
+
+# Calls recur on a rank if it has them in so many steps, behind the first step of the capture. So
+# many of the later half of these steps must have them, too: what ends is a warm-up.
+MIN_SHARE_OF_STEPS = 0.5
+MIN_STEPS = 2
+# How the names of such calls begin.
+_MEMORY_CALLS = (
+    "cudaMalloc",
+    "cudaFree",
+    "cuMemAlloc",
+    "cuMemCreate",
+    "cuMemFree",
+    "cuMemMap",
+    "cuMemRelease",
+    "cuMemSetAccess",
+    "cuMemUnmap",
+)
+IDLE_COLUMN = "idle_blocked_by_allocs_ns"
+_REMOVED = Removed(("idle_made_by_allocs_ns",))
+_MEANS = (
+    "n_allocs",
+    "n_frees",
+    "n_failed_allocs",
+    "alloc_bytes",
+    "freed_bytes",
+    "alloc_host_ns",
+    "exposed_alloc_ns",
+    "idle_blocked_by_allocs_ns",
+    "idle_made_by_allocs_ns",
+)
+# Older versions of PyTorch know only the first.
+_SETTINGS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+_EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+_THRESHOLD = "garbage_collection_threshold"
+_TITLE_OF_FAILING = "The GPU idles because allocations of GPU memory fail in the steps"
+_TITLE_OF_FREEING = "The GPU idles because the steps free GPU memory"
+_TITLE_OF_GROWING = "The GPU idles because the steps allocate more GPU memory"
+
+
+def alloc_in_step(evidence: Evidence) -> Answer:
+    """Fire if calls that allocate or free GPU memory recur, and GPUs idle for 2 % of step time.
+
+    `recurring_ranks` says where they recur. The idle time is that of the rank that the others wait
+    for, and it must be such a rank. Saving: that of `idle.measure_idle` without all idle time that
+    these calls can have made.
+    """
+    ranks = recurring_ranks(evidence, "n_allocs", "n_frees")
+    if not ranks:
+        return None
+    if measure_idle(evidence, IDLE_COLUMN) is None:
+        reason = "the cause of idle time next to allocations is unknown"
+        return NotJudged(reason, "see the notes about clocks and calls")
+    idle = measure_large_idle(evidence, IDLE_COLUMN, removed=_REMOVED)
+    if idle is None or idle.rank not in {None, *ranks}:
+        return None
+    words = _word(evidence)
+    figures = _figures(evidence, idle, ranks)
+    title = words.title + idle.rank_clause
+    return Finding(title, words.action, words.advice, idle.saving_ns, figures)
+
+
+def is_memory_call(name: str) -> bool:
+    """Tell whether a call that blocks the host, by its name, manages memory of a GPU."""
+    return name.startswith(_MEMORY_CALLS) and "Host" not in name
+
+
+def recurring_ranks(evidence: Evidence, *columns: str) -> dict[int, int]:
+    """Return the ranks on which some calls recur, with the number of steps that have them.
+
+    `columns` are counts of the steps. Also a last step that the capture cuts off shows that calls
+    recur. An allocation of the first captured step is a warm-up.
+    """
+    n_steps_of_rank: dict[int, int] = {}
+    rank = evidence.all_steps["rank"].to_numpy()
+    step = evidence.all_steps["step"].to_numpy()
+    has_call = _have_calls(evidence, columns)
+    for number in np.unique(rank).tolist():
+        rows = np.flatnonzero(rank == number)
+        later_rows = rows[step[rows] != step[rows[0]]]
+        has_call_later = has_call[later_rows]
+        if _recur(has_call_later):
+            n_steps_of_rank[number] = int(has_call_later.sum())
+    return n_steps_of_rank
+
+
+def _have_calls(evidence: Evidence, columns: Collection[str]) -> Flags:
+    """Tell which of all steps have calls that some columns count."""
+    has_call = np.zeros(evidence.all_steps.num_rows, np.bool_)
+    for name in columns:
+        n_calls = fill_zero(evidence.all_steps.column(name))
+        has_call |= n_calls.to_numpy() > 0
+    return has_call
+
+
+def _recur(has_call: Flags) -> bool:
+    """Tell whether calls recur in steps, in order of time."""
+    if has_call.sum() < MIN_STEPS:
+        return False
+    later_half = has_call[has_call.size // 2 :]
+    least_share = min(has_call.mean(), later_half.mean())
+    return bool(least_share >= MIN_SHARE_OF_STEPS)
+
+
+def _figures(evidence: Evidence, idle: Idle, ranks: Mapping[int, int]) -> dict[str, Any]:
+    figures: dict[str, Any] = {**evidence.means(*_MEANS)}
+    by_rank = {str(rank): n_steps for rank, n_steps in ranks.items()}
+    figures["n_steps_with_allocs_by_rank"] = by_rank
+    if evidence.n_ranks > 1:
+        figures["rank"] = idle.rank
+    if idle.bound is not None and idle.bound.parts:
+        figures["saving_ns_per_step_by_part"] = {**idle.bound.parts}
+    blocked_ns = evidence.blocked_ns_by_call
+    figures["idle_ns_per_step_by_call"] = {
+        name: blocked_ns[name] for name in blocked_ns if is_memory_call(name)
+    }
+    if evidence.alloc_retries:
+        retries = {str(rank): number for rank, number in evidence.alloc_retries.items()}
+        figures["n_alloc_retries_by_rank"] = retries
+    settings = _settings(evidence)
+    if settings:
+        figures["settings"] = settings
+    return figures
+
+
+def _settings(evidence: Evidence) -> dict[str, str]:
+    """Return the settings of PyTorch's allocator among the recorded variables."""
+    variables = evidence.environment or {}
+    return {name: variables[name] for name in _SETTINGS if name in variables}
+
+
+def _is_set(evidence: Evidence, option: str) -> bool | None:
+    """Tell whether the allocator has an option; None if no variables were recorded."""
+    if evidence.environment is None:
+        return None
+    settings = " ".join(_settings(evidence).values())
+    return option in settings.lower()
+
+
+def _word(evidence: Evidence) -> Wording:
+    """Say what to change, by what the calls do."""
+    may_expand = not _is_set(evidence, "expandable_segments:true")
+    if evidence.mean("n_failed_allocs"):
+        return _word_failing(may_expand=may_expand)
+    if recurring_ranks(evidence, "n_frees"):
+        return _word_freeing(evidence)
+    advice = "Capture later steps to see whether this ends"
+    if may_expand:
+        advice += f". If sizes of tensors vary, set {_EXPANDABLE}"
+    advice += ". If memory grows without end, the program keeps tensors, such as losses"
+    return Wording(_TITLE_OF_GROWING, "Find out why the steps need more GPU memory", advice)
+
+
+def _word_failing(*, may_expand: bool) -> Wording:
+    advice = (
+        "After an allocation that fails, PyTorch frees its cache, which waits for the GPU. Use "
+        "less memory: a smaller batch, or activation checkpointing"
+    )
+    if may_expand:
+        advice += f". {_EXPANDABLE} helps if memory is fragmented"
+    return Wording(_TITLE_OF_FAILING, "Use less GPU memory", advice)
+
+
+def _word_freeing(evidence: Evidence) -> Wording:
+    causes = ["torch.cuda.empty_cache()"]
+    if _is_set(evidence, _THRESHOLD) is not False:
+        causes.append(_THRESHOLD)
+    advice = (
+        f"Keep memory in the cache of PyTorch: remove {' and '.join(causes)}. If the program has "
+        "no such thing, a library allocates memory by itself"
+    )
+    if evidence.mean("n_failed_allocs") is None:
+        advice += ", or allocations fail"
+    return Wording(_TITLE_OF_FREEING, "Keep GPU memory from step to step", advice)
+
+
+RULES: Rules = {alloc_in_step: ("n_allocs",)}
