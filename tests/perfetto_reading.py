@@ -17,6 +17,8 @@ from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import (
     TrackEvent,
 )
 
+END = TrackEvent(type=TrackEvent.TYPE_SLICE_END)
+
 
 @dataclass
 class Slice:
@@ -36,6 +38,7 @@ class Track:
     name: str
     parent: Track | None
     descriptor: Any
+    is_counter: bool = False
     slices: list = field(default_factory=list)
     values: list = field(default_factory=list)
     children: list = field(default_factory=list)
@@ -138,7 +141,8 @@ class ReadTrace:
         assert descriptor.uuid not in self.tracks, "a track is described once"
         parent = self.tracks[descriptor.parent_uuid] if descriptor.HasField("parent_uuid") else None
         name = descriptor.name or descriptor.process.process_name or descriptor.thread.thread_name
-        track = Track(descriptor.uuid, name, parent, descriptor)
+        is_counter = descriptor.HasField("counter")
+        track = Track(descriptor.uuid, name, parent, descriptor, is_counter)
         self.tracks[descriptor.uuid] = track
         if parent is None:
             return
@@ -150,17 +154,17 @@ class ReadTrace:
 
     def _event(self, time, event, sequence) -> None:
         number = event.track_uuid if event.HasField("track_uuid") else self._defaults[sequence]
-        track, stack = self.tracks[number], self._open.setdefault(number, [])
+        track, stack, kind = self.tracks[number], self._open.setdefault(number, []), event.type
         assert time >= self._last.get(number, 0), "events of a track stand in order of time"
         self._last[number] = time
-        assert track.descriptor.HasField("counter") == (event.type == TrackEvent.TYPE_COUNTER)
-        if event.type == TrackEvent.TYPE_COUNTER:
+        assert track.is_counter == (kind == TrackEvent.TYPE_COUNTER)
+        if kind == TrackEvent.TYPE_COUNTER:
             track.values.append((time, event.counter_value))
-        elif event.type == TrackEvent.TYPE_SLICE_END:
+        elif kind == TrackEvent.TYPE_SLICE_END:
             stack.pop().end = time
-            assert event.ListFields() == [(event.DESCRIPTOR.fields_by_name["type"], event.type)]
+            assert event == END, "an end says nothing else"
         else:
-            assert event.type == TrackEvent.TYPE_SLICE_BEGIN
+            assert kind == TrackEvent.TYPE_SLICE_BEGIN
             names = self._names[sequence]
             (category,) = event.category_iids
             found = Slice(
