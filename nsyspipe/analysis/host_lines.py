@@ -11,13 +11,16 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from nsyspipe.analysis.intervals import EMPTY, IntervalSet
 from nsyspipe.analysis.steps import Windows
 from nsyspipe.model.canonical import PYTHON_LINES
-from nsyspipe.model.table import Flags, Int64
+from nsyspipe.model.table import Flags, Float64, Int64
 from nsyspipe.model.typed_tables import (
+    PythonFramesOfReportTable,
     PythonLinesOfReportTable,
     PythonSamplesOfReportTable,
 )
@@ -27,6 +30,14 @@ HOST_CAUSES = ("input", "launch", "blocked")
 # With fewer samples in the time in question, the line is not known.
 MIN_SAMPLES = 5
 _NO_CAUSE = -1
+_NO_NUMBER = np.iinfo(np.int64).max
+_LINE_COLUMNS = ("path", "line", "function")
+_FUNCTION_COLUMNS = ("path", "function")
+_MODULE = "<module>"
+# Columns of `canonical.PYTHON_SAMPLES` that `HostLines` has too, and all of its columns.
+_STACK_COLUMNS = ("innermost", "in_program", "first_frame", "n_frames", "let_go")
+_SAMPLE_COLUMNS = ("times", "window", "cause", *_STACK_COLUMNS)
+_COLUMNS = (*_SAMPLE_COLUMNS, "frames")
 _NO_INTS = np.empty(0, np.int64)
 
 
@@ -67,25 +78,24 @@ class HostLines(Struct, frozen=True):
     cause: Int64 = _NO_INTS
     innermost: Int64 = _NO_INTS
     in_program: Int64 = _NO_INTS
+    # Of each sample: its frames of the user's program, innermost first, as rows of `frames`.
+    first_frame: Int64 = _NO_INTS
+    n_frames: Int64 = _NO_INTS
+    # Of each sample: the line at which the thread let go of Python's lock, -1 if it was taken in
+    # time.
+    let_go: Int64 = _NO_INTS
+    # The line of each frame, as a row of `lines`.
+    frames: Int64 = _NO_INTS
     # Whether causes are known. If not, no sample has one.
     is_cause_known: bool = True
 
     def chosen(self, is_chosen: Flags) -> HostLines:
         """Return some of the samples."""
-        times = self.times[is_chosen]
-        window = self.window[is_chosen]
-        cause = self.cause[is_chosen]
-        innermost = self.innermost[is_chosen]
-        in_program = self.in_program[is_chosen]
-        return HostLines(
-            lines=self.lines,
-            times=times,
-            window=window,
-            cause=cause,
-            innermost=innermost,
-            in_program=in_program,
-            is_cause_known=self.is_cause_known,
-        )
+        chosen = {}
+        for name in _SAMPLE_COLUMNS:
+            column = getattr(self, name)
+            chosen[name] = column[is_chosen]
+        return replace(self, **chosen)
 
 
 class LineCounts(Struct, frozen=True):
@@ -102,40 +112,59 @@ class LineCounts(Struct, frozen=True):
     n_windows_by_cause: tuple[Int64, ...]
 
 
+class FrameCounts(Struct, frozen=True):
+    """How many samples have a function, or a call, in their stack."""
+
+    counts: LineCounts
+    # The first and the last line of each, over its samples in idle time, or else over all.
+    first_line: Int64
+    last_line: Int64
+    # How many frames of the program are further inside, mean over the samples.
+    mean_depth: Float64
+
+
+class PythonThread(Struct, frozen=True):
+    """The samples of one thread, with the tables that they refer to."""
+
+    samples: PythonSamplesOfReportTable
+    # `canonical.PYTHON_LINES` and `canonical.PYTHON_FRAMES` of the report.
+    lines: PythonLinesOfReportTable
+    frames: PythonFramesOfReportTable
+
+
 def find_host_lines(
-    samples: PythonSamplesOfReportTable,
-    lines: PythonLinesOfReportTable,
-    windows: Windows,
-    idle: HostIdleTime | None,
-    offset_ns: int,
+    thread: PythonThread, windows: Windows, idle: HostIdleTime | None, offset_ns: int
 ) -> HostLines:
     """Return the samples in the windows of a rank, with what its device idles for at that time.
 
     `offset_ns` is added to times of the host to get times of the device. Without `idle`, causes
     are not known.
     """
+    samples = thread.samples
     if not samples.num_rows or not len(windows):
         return HostLines()
     times = samples["time_ns"].to_numpy() + offset_ns
     window = np.searchsorted(windows.starts, times, side="right") - 1
     is_inside = window >= 0
     is_inside &= times < windows.ends[window]
-    times = times[is_inside]
     is_cause_known = idle is not None and idle.launch is not None
     causes = np.full(times.size, _NO_CAUSE)
     if idle is not None and is_cause_known:
         causes = idle.causes_at(times)
-    innermost = samples["innermost"].to_numpy()
-    in_program = samples["in_program"].to_numpy()
-    return HostLines(
-        lines=lines,
+    stacks = {}
+    for name in _STACK_COLUMNS:
+        stacks[name] = samples.column(name).to_numpy()
+    frames = thread.frames["line"].to_numpy()
+    all_samples = HostLines(
+        lines=thread.lines,
         times=times,
-        window=window[is_inside],
+        window=window,
         cause=causes,
-        innermost=innermost[is_inside],
-        in_program=in_program[is_inside],
+        frames=frames,
         is_cause_known=is_cause_known,
+        **stacks,
     )
+    return all_samples.chosen(is_inside)
 
 
 class HostLinesPart(NamedTuple):
@@ -151,31 +180,44 @@ class HostLinesPart(NamedTuple):
 def join_host_lines(parts: Sequence[HostLinesPart]) -> HostLines:
     """Return the samples of several captures of a rank, on the clock of the first."""
     lines_before = 0
-    times = []
-    windows = []
-    innermost = []
-    in_program = []
-    for part, windows_before, later_ns in parts:
-        times.append(part.times + later_ns)
-        windows.append(part.window + windows_before)
-        innermost.append(part.innermost + lines_before)
-        has_line = part.in_program >= 0
-        in_program.append(np.where(has_line, part.in_program + lines_before, -1))
-        lines_before += part.lines.num_rows
-    samples = [part.samples for part in parts]
-    lines = pa.concat_tables([part.lines for part in samples])
-    cause = np.concatenate([part.cause for part in samples])
-    window = np.concatenate(windows)
-    is_cause_known = all(part.is_cause_known for part in samples)
-    return HostLines(
-        lines=lines,
-        times=np.concatenate(times),
-        window=window,
-        cause=cause,
-        innermost=np.concatenate(innermost),
-        in_program=np.concatenate(in_program),
-        is_cause_known=is_cause_known,
+    frames_before = 0
+    moved = []
+    for part in parts:
+        moved_part = _moved(part.samples, lines_before, frames_before)
+        times = moved_part.times + part.later_ns
+        window = moved_part.window + part.windows_before
+        moved.append(replace(moved_part, times=times, window=window))
+        lines_before += moved_part.lines.num_rows
+        frames_before += moved_part.frames.size
+    columns = {}
+    for name in _COLUMNS:
+        arrays = [getattr(part, name) for part in moved]
+        columns[name] = np.concatenate(arrays)
+    lines = pa.concat_tables([part.lines for part in moved])
+    is_cause_known = all(part.is_cause_known for part in moved)
+    return HostLines(lines=lines, is_cause_known=is_cause_known, **columns)
+
+
+def _moved(samples: HostLines, lines_before: int, frames_before: int) -> HostLines:
+    """Return samples that refer to tables with more rows in front."""
+    in_program = _later_lines(samples.in_program, lines_before)
+    let_go = _later_lines(samples.let_go, lines_before)
+    innermost = samples.innermost + lines_before
+    first_frame = samples.first_frame + frames_before
+    frames = samples.frames + lines_before
+    return replace(
+        samples,
+        innermost=innermost,
+        in_program=in_program,
+        let_go=let_go,
+        first_frame=first_frame,
+        frames=frames,
     )
+
+
+def _later_lines(lines: Int64, n_before: int) -> Int64:
+    """Return lines behind some others; -1 stays."""
+    return np.where(lines >= 0, lines + n_before, -1)
 
 
 def count_lines(samples: HostLines, line: Int64) -> LineCounts:
@@ -183,10 +225,31 @@ def count_lines(samples: HostLines, line: Int64) -> LineCounts:
 
     Samples without a line (-1) are not counted. The line with most samples in idle time is first.
     """
-    has_line = line >= 0
-    lines, place = np.unique(line[has_line], return_inverse=True)
-    cause = samples.cause[has_line]
-    window = samples.window[has_line]
+    sample = np.flatnonzero(line >= 0)
+    first_of_equals = _first_of_equals(samples.lines, _LINE_COLUMNS)
+    lines = line[sample]
+    return _counts_of(samples, sample, first_of_equals[lines])
+
+
+def _first_of_equals(lines: pa.Table, columns: Sequence[str]) -> Int64:
+    """Return for each line the first line with the same values in some columns."""
+    codes = np.zeros(lines.num_rows, np.int64)
+    for name in columns:
+        encoded = lines[name].combine_chunks().dictionary_encode()
+        indices = encoded.indices.to_numpy()
+        n_values = max(len(encoded.dictionary), 1)
+        codes *= n_values
+        codes += indices
+        # Small codes, so that the next product is small enough.
+        _, first, codes = np.unique(codes, return_index=True, return_inverse=True)
+    return first[codes]
+
+
+def _counts_of(samples: HostLines, sample: Int64, line: Int64) -> LineCounts:
+    """Count pairs of a sample and a line, each of which occurs once."""
+    lines, place = np.unique(line, return_inverse=True)
+    cause = samples.cause[sample]
+    window = samples.window[sample]
     n_samples = np.bincount(place, minlength=lines.size)
     is_idle = cause != _NO_CAUSE
     n_idle_samples = np.bincount(place[is_idle], minlength=lines.size)
@@ -214,3 +277,90 @@ def _count_windows(place: Int64, window: Int64, n_places: int) -> Int64:
     n_windows = int(window.max(initial=0)) + 1
     pairs = np.unique(place * n_windows + window)
     return np.bincount(pairs // n_windows, minlength=n_places)
+
+
+class _Frames(Struct, frozen=True):
+    """Frames of samples, sample by sample, innermost first."""
+
+    sample: Int64
+    # What is counted: a row of `HostLines.lines`.
+    key: Int64
+    # The line of the frame, and how many frames of the program are further inside.
+    line: Int64
+    depth: Int64
+
+
+def count_functions(samples: HostLines) -> FrameCounts:
+    """Count the samples that have each function of the program in their stack.
+
+    Parts of functions, for example ``<listcomp>``, are no functions of their own. The code of a
+    module is one.
+    """
+    frames = _once_in_each_sample(_frames_of(samples, _FUNCTION_COLUMNS))
+    names = samples.lines["function"]
+    is_special = pc.starts_with(names, "<").to_numpy()
+    is_module = pc.equal(names, _MODULE).to_numpy()
+    is_function_by_line = is_module | ~is_special
+    is_function = is_function_by_line[frames.key]
+    return _count_frames(samples, _chosen(frames, is_function))
+
+
+def count_calls(samples: HostLines) -> FrameCounts:
+    """Count the samples that have each line of the program in their stack as that of a call."""
+    frames = _frames_of(samples, _LINE_COLUMNS)
+    calls = _once_in_each_sample(_chosen(frames, frames.depth > 0))
+    return _count_frames(samples, calls)
+
+
+def _frames_of(samples: HostLines, columns: Sequence[str]) -> _Frames:
+    """Return the frames of all samples, with the first line of equal columns as what is counted."""
+    n_frames = samples.n_frames
+    sample = np.repeat(np.arange(n_frames.size), n_frames)
+    first_place = np.cumsum(n_frames) - n_frames
+    place = np.arange(sample.size)
+    depth = place - first_place[sample]
+    frame = samples.first_frame[sample]
+    line = samples.frames[frame + depth]
+    key = _first_of_equals(samples.lines, columns)[line]
+    return _Frames(sample, key, line, depth)
+
+
+def _once_in_each_sample(frames: _Frames) -> _Frames:
+    """Return the innermost frame of each pair of a sample and a key."""
+    n_keys = int(frames.key.max(initial=0)) + 1
+    # Frames are innermost first, and of equal pairs the first is returned.
+    pairs = frames.sample * n_keys
+    pairs += frames.key
+    _, first = np.unique(pairs, return_index=True)
+    return _chosen(frames, first)
+
+
+def _chosen(frames: _Frames, rows: Flags | Int64) -> _Frames:
+    sample = frames.sample[rows]
+    key = frames.key[rows]
+    line = frames.line[rows]
+    depth = frames.depth[rows]
+    return _Frames(sample, key, line, depth)
+
+
+def _count_frames(samples: HostLines, frames: _Frames) -> FrameCounts:
+    counts = _counts_of(samples, frames.sample, frames.key)
+    n_keys = counts.line.size
+    place_of_key = np.full(samples.lines.num_rows, -1)
+    place_of_key[counts.line] = np.arange(n_keys)
+    place = place_of_key[frames.key]
+    is_idle = samples.cause[frames.sample] != _NO_CAUSE
+    # Over samples in idle time, if there are any.
+    has_no_idle = counts.n_idle_samples == 0
+    is_in_range = is_idle | has_no_idle[place]
+    numbers_of_lines = samples.lines["line"].to_numpy()
+    line_in_range = frames.line[is_in_range]
+    numbers = numbers_of_lines[line_in_range]
+    place_in_range = place[is_in_range]
+    first_line = np.full(n_keys, _NO_NUMBER)
+    last_line = np.zeros(n_keys, np.int64)
+    np.minimum.at(first_line, place_in_range, numbers)
+    np.maximum.at(last_line, place_in_range, numbers)
+    total_depth = np.bincount(place, frames.depth, n_keys)
+    mean_depth = total_depth / counts.n_samples
+    return FrameCounts(counts, first_line, last_line, mean_depth)

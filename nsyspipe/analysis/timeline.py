@@ -360,10 +360,10 @@ def timeline(
     r"""Reduce one step to bars: `schema.TIMELINE`, sorted by rank, lane, start, end and name.
 
     The schema says what a lane holds. Communication and waiting are painted, other operations are
-    merged. A lane has at most `max_bars`, at least 1. Bars do not lose time: for each rank and lane,
-    the sum of ``busy_ns`` is the time of the step in which an operation of the lane runs (for
-    compute, ``compute_ns`` of the step). The sums of ``exposed_ns`` and ``wait_ns`` are those of
-    the step too. A rank without the step has no rows.
+    merged. A lane has at most `max_bars`, at least 1. Bars do not lose time. For each rank and
+    lane, the sum of ``busy_ns`` is the time of the step in which an operation of it runs. For
+    compute, this is ``compute_ns`` of the step. The sums of ``exposed_ns`` and ``wait_ns`` are
+    those of the step too. A rank without the step has no rows.
 
     `operations` has for each rank its number, `schema.EVENTS` and `schema.PHASE_RANGES`, with at
     least what overlaps the window.

@@ -383,7 +383,8 @@ class NamedRunOptions(OneRunOptions):
         "Print everything: all metrics, ranks, findings, checks, warnings and notes.", "-v"
     )
     top: int | None = option(
-        "Print the N most expensive kernels, collectives and communicators, also in Markdown.",
+        "Print the N most expensive kernels, collectives and communicators, also in Markdown, and "
+        "the lines of Python in most idle time.",
         "N",
         least=1,
     )

@@ -38,6 +38,7 @@ from nsyspipe.comparison.facts import (
     longest_delay,
     matters_of,
 )
+from nsyspipe.comparison.lines import TOPIC as LINES, line_changes
 from nsyspipe.comparison.metrics import per_step
 from nsyspipe.model.columns import text
 from nsyspipe.model.table import FLOAT, Column, TableSchema
@@ -52,7 +53,10 @@ CHANGES = TableSchema(
     ),
     key=("topic", "what"),
     columns=(
-        text("topic", "steps, collectives, copies, memory, stragglers, link, versions, capture"),
+        text(
+            "topic",
+            "steps, collectives, copies, memory, stragglers, lines, link, versions, capture",
+        ),
         text("what", "the fact"),
         text("unit", "unit of the numbers, null for words", nullable=True),
         text("baseline", "value of the baseline in words, null if not set", nullable=True),
@@ -140,6 +144,7 @@ _TOPICS = (
     "copies",
     "memory",
     "stragglers",
+    LINES,
     "link",
     "versions",
     "capture",
@@ -183,7 +188,9 @@ def surroundings(*sides: Sequence[StepTable]) -> Surroundings:
     # Both sorts are stable: within a topic the order of the comparison stays.
     compared = [*numbers.compared, *words.compared]
     compared.sort(key=lambda matter: _TOPICS.index(matter.topic))
-    rows = [*_n_steps_rows(sides), *numbers.changes, *words.changes]
+    rows = [*_n_steps_rows(sides), *numbers.changes]
+    rows += line_changes(*sides)
+    rows += words.changes
     rows.sort(key=lambda row: _TOPICS.index(row["topic"]))
     return Surroundings(CHANGES.from_rows(rows), facts_table(compared))
 

@@ -19,6 +19,7 @@ _CAUSE_OF_FINDING = {
     "sync-bound": "blocked",
     "straggler": "idle",
 }
+_ANY_CAUSE = "idle"
 # Findings that a line of Python can explain.
 NAMING_LINES = frozenset(_CAUSE_OF_FINDING)
 # A line with a smaller share of the samples, or of the steps, is not the reason by itself.
@@ -30,14 +31,37 @@ _IDLE_COLUMNS = ("idle_input_ns", "idle_launch_ns", "idle_blocked_ns")
 # Values of `schema.HOST_LINES`, column ``frame``.
 _PROGRAM = "program"
 _INNERMOST = "innermost"
+_LOCK_HOLDER = "lock_holder"
+_LET_GO = "let_go"
+_CALL = "call"
+_FUNCTION = "function"
 # Figures of a finding: the line of the program, and the innermost line if that is another one.
 HOST_LINE = "host_line"
 INNERMOST_LINE = "innermost_line"
-# Why the line is not known, although there are samples.
+# If no line of the program has most of the samples: the function and the call that are in the
+# stack of most of them.
+HOST_FUNCTION = "host_function"
+HOST_CALL = "host_call"
+# What is in this part of the samples of other times is the loop, and explains no idle time.
+MAX_SHARE_OF_OTHER_TIMES = 0.95
+# Of calls and functions in about as many samples, the innermost says most.
+MIN_PART_OF_MOST = 0.9
+# How long the launching thread waits for Python's lock (GIL) in this idle time, null if that was
+# not recorded, and its share of this idle time. Then where another thread let go of the lock.
+LOCK_WAIT = "lock_wait_ns_per_step"
+LOCK_WAIT_SHARE = "lock_wait_share"
+LOCK_HOLDER_LINE = "lock_holder_line"
+# Shorter waits for the lock do not explain idle time.
+MIN_SHARE_OF_LOCK = 0.1
+# If most samples could not be taken in time: the line at which the thread let go of the lock. What
+# held the lock ran at this line or earlier.
+LET_GO_LINE = "let_go_line"
+# Why the line is not known, although it may have been recorded.
 LINE_UNKNOWN = "host_line_unknown"
+LEFT_OUT = "lines were left out on request (--no-lines)"
 TOO_FEW = "too few samples"
 NO_MAIN_LINE = "no line has most of the samples"
-NOT_SEEN_IN_TIME = "a call in C held Python's lock (GIL), so no sample could be taken"
+NOT_SEEN_IN_TIME = "the thread held Python's lock (GIL), so most samples could not be taken in time"
 NOT_WHY_LATE = "the rank is not late because its GPU is idle"
 
 
@@ -51,26 +75,127 @@ class _Line(NamedTuple):
     n_steps: int
 
 
+class _Place(NamedTuple):
+    """A function or a call in the stacks of the samples of a cause."""
+
+    file: str
+    line: int
+    # Of a function, else None.
+    last_line: int | None
+    function: str
+    n_samples: int
+    n_steps: int
+
+
+class _FrameSums(NamedTuple):
+    """A function or a call with what it is chosen by."""
+
+    place: _Place
+    # Samples of other times.
+    n_other_samples: int
+    mean_depth: float
+
+
+class _Question(NamedTuple):
+    """Which idle time is in question: its rows of the tables, and its cause."""
+
+    # `schema.HOST_LINES` and `schema.STEPS` of the ranks in question.
+    lines: pa.Table
+    steps: pa.Table
+    cause: str
+
+
 def line_figures(evidence: Evidence, name: str, finding: Finding) -> Mapping[str, Any]:
     """Return the line of Python that a finding names, or why it is not known.
 
     The result is empty for a finding that no line explains, and without samples. The line is the
     innermost line of the user's program with most samples in the idle time in question. It needs
     half of these samples, and half of the steps. If the program has no such line, it is the
-    innermost line of all.
+    innermost line of all. In this case the function and the call that are in the stack of most
+    samples are added.
+
+    If waits for Python's lock (GIL) were recorded, their time in this idle time is added, and the
+    line at which another thread let go of the lock.
     """
     cause = _CAUSE_OF_FINDING.get(name)
-    rows = evidence.host_lines
-    if cause is None or not rows.num_rows:
+    if cause is None:
         return {}
+    left_out = {LINE_UNKNOWN: LEFT_OUT} if evidence.are_lines_left_out else {}
     rank = _rank_of(evidence, finding)
+    question = _Question(evidence.host_lines, evidence.steps, cause)
     if rank is not None:
-        rows = select_rows(rows, "rank", rank)
-    if not rows.num_rows or rows["n_idle_samples"].null_count:
-        return {}
+        lines = select_rows(evidence.host_lines, "rank", rank)
+        steps = select_rows(evidence.steps, "rank", rank)
+        question = _Question(lines, steps, cause)
+    has_lines = _has_known_causes(question.lines)
+    waits = _waits_of_ranks(evidence, question)
+    if not has_lines and waits is None:
+        return left_out
     if name == "straggler" and not _is_late_by_idling(evidence, rank, finding):
         return {LINE_UNKNOWN: NOT_WHY_LATE}
-    return _figures_of_rows(evidence, rows, cause, rank)
+    figures = _lock_figures(question, waits)
+    if has_lines:
+        figures |= _figures_of_lines(question)
+    return figures | left_out
+
+
+def _has_known_causes(lines: pa.Table) -> bool:
+    """Tell whether there are samples, and it is known which of them are in idle time."""
+    n_idle_samples = lines["n_idle_samples"]
+    return lines.num_rows > 0 and not n_idle_samples.null_count
+
+
+def _waits_of_ranks(evidence: Evidence, question: _Question) -> float | None:
+    """Return how long the ranks in question wait for Python's lock, mean per step, ns.
+
+    None if that was not recorded on each of them.
+    """
+    waits_ns = []
+    for rank in question.steps["rank"].unique().to_pylist():
+        by_cause = evidence.lock_waits.get(rank)
+        if by_cause is None:
+            return None
+        causes = [question.cause]
+        if question.cause == _ANY_CAUSE:
+            causes = [*by_cause]
+        wait_ns = sum(by_cause[cause] for cause in causes)
+        waits_ns.append(wait_ns)
+    return sum(waits_ns) / len(waits_ns) if waits_ns else None
+
+
+def _lock_figures(question: _Question, wait_ns: float | None) -> dict[str, Any]:
+    """Return how long the launching thread waits for Python's lock, and who holds it meanwhile."""
+    figures: dict[str, Any] = {LOCK_WAIT: wait_ns}
+    idle_ns = _mean_idle_ns(question)
+    if wait_ns is None or not idle_ns:
+        return figures
+    figures[LOCK_WAIT_SHARE] = wait_ns / idle_ns
+    if figures[LOCK_WAIT_SHARE] < MIN_SHARE_OF_LOCK:
+        return figures
+    line = _main_line(question, _LOCK_HOLDER)
+    totals = _totals(question, _LOCK_HOLDER)
+    if line is None or totals.n_of_samples < MIN_SAMPLES:
+        return figures
+    if _is_main(line, totals):
+        figures[LOCK_HOLDER_LINE] = _figure_of(line, totals)
+    return figures
+
+
+def _figure_of(place: _Line | _Place, totals: _Totals) -> dict[str, Any]:
+    """Return a place as a figure of a finding."""
+    figure = place._asdict()
+    return figure | totals._asdict()
+
+
+def _mean_idle_ns(question: _Question) -> float | None:
+    """Return the mean of the idle time in question, ns per step."""
+    is_any = question.cause == _ANY_CAUSE
+    columns = _IDLE_COLUMNS if is_any else (f"idle_{question.cause}_ns",)
+    means_ns = []
+    for column in columns:
+        mean_ns = pc.mean(question.steps[column])
+        means_ns.append(mean_ns.as_py())
+    return None if None in means_ns else sum(means_ns)
 
 
 def _rank_of(evidence: Evidence, finding: Finding) -> int | None:
@@ -99,45 +224,163 @@ def _is_late_by_idling(evidence: Evidence, rank: int | None, finding: Finding) -
     return bool(longer_ns >= MIN_PART_OF_LATENESS * lateness_ns)
 
 
-def _figures_of_rows(
-    evidence: Evidence, rows: pa.Table, cause: str, rank: int | None
-) -> dict[str, Any]:
+class _Totals(NamedTuple):
+    """How many samples and steps there are in all."""
+
+    n_of_samples: int
+    n_of_steps: int
+
+
+def _totals(question: _Question, frame: str) -> _Totals:
+    rows = select_rows(question.lines, "frame", frame)
+    n_samples = _sum_of(rows, f"n_{question.cause}_samples")
+    return _Totals(n_samples, question.steps.num_rows)
+
+
+def _figures_of_lines(question: _Question) -> dict[str, Any]:
     """Return the line that most samples of a cause are at, or why it is not known."""
-    steps = evidence.steps if rank is None else select_rows(evidence.steps, "rank", rank)
-    n_steps = steps.num_rows
     # Each sample has one innermost line.
-    of_all = select_rows(rows, "frame", _INNERMOST)
-    n_samples = pc.sum(of_all[f"n_{cause}_samples"]).as_py() or 0
-    if n_samples < MIN_SAMPLES:
+    totals = _totals(question, _INNERMOST)
+    if totals.n_of_samples < MIN_SAMPLES:
         return {LINE_UNKNOWN: TOO_FEW}
-    innermost = _main_line(rows, _INNERMOST, cause)
-    line = _main_line(rows, _PROGRAM, cause)
-    has_line_of_program = line is not None and _is_main(line, n_samples, n_steps)
-    if not has_line_of_program:
+    innermost = _main_line(question, _INNERMOST)
+    line = _main_line(question, _PROGRAM)
+    figures: dict[str, Any] = {}
+    if line is None or not _is_main(line, totals):
         line = innermost
-    if line is None or not _is_main(line, n_samples, n_steps):
-        return {LINE_UNKNOWN: NO_MAIN_LINE}
-    if line.file == NOT_SEEN:
-        return {LINE_UNKNOWN: NOT_SEEN_IN_TIME}
-    totals = {"n_of_samples": n_samples, "n_of_steps": n_steps}
-    figures: dict[str, Any] = {HOST_LINE: line._asdict() | totals}
+        figures |= _figures_of_stacks(question, totals)
+    if line is not None and _is_unseen(line, totals):
+        return {LINE_UNKNOWN: NOT_SEEN_IN_TIME} | _let_go_figures(question)
+    if line is None or line.file == NOT_SEEN or not _is_main(line, totals):
+        return figures or {LINE_UNKNOWN: NO_MAIN_LINE}
+    figures[HOST_LINE] = _figure_of(line, totals)
     if innermost is not None and innermost[:3] != line[:3]:
-        figures[INNERMOST_LINE] = innermost._asdict() | totals
+        figures[INNERMOST_LINE] = _figure_of(innermost, totals)
     return figures
 
 
-def _is_main(line: _Line, n_samples: int, n_steps: int) -> bool:
+def _let_go_figures(question: _Question) -> dict[str, Any]:
+    """Return the line at which the thread let go of the lock in most of the samples due before."""
+    line = _main_line(question, _LET_GO)
+    totals = _totals(question, _LET_GO)
+    if line is None or line.n_samples < MIN_SHARE_OF_SAMPLES * totals.n_of_samples:
+        return {}
+    return {LET_GO_LINE: _figure_of(line, totals)}
+
+
+def _is_unseen(line: _Line, totals: _Totals) -> bool:
+    """Tell whether most samples were not taken in time, in whatever steps."""
+    least = MIN_SHARE_OF_SAMPLES * totals.n_of_samples
+    return line.file == NOT_SEEN and line.n_samples >= least
+
+
+def _figures_of_stacks(question: _Question, totals: _Totals) -> dict[str, Any]:
+    """Return the function and the call that are in the stack of most samples, if there are any."""
+    figures = {}
+    function = _main_frame(question, _FUNCTION, totals)
+    if function is not None:
+        figures[HOST_FUNCTION] = _figure_of(function, totals)
+    call = _main_frame(question, _CALL, totals)
+    if call is not None:
+        figures[HOST_CALL] = _figure_of(call, totals)
+        del figures[HOST_CALL]["last_line"]
+    return figures
+
+
+def _main_frame(question: _Question, frame: str, totals: _Totals) -> _Place | None:
+    """Return the innermost call or function that is in the stack of most samples of a cause.
+
+    Each has half of the samples, and samples in half of the steps. A call or function that is in
+    nearly all samples of other times too is the loop, which explains nothing.
+    """
+    rows = select_rows(question.lines, "frame", frame)
+    keys = ["file", "function"]
+    if frame == _CALL:
+        keys.append("line")
+    of_program = select_rows(question.lines, "frame", _PROGRAM)
+    n_other_samples = _count_other_samples(of_program, question)
+    candidates = []
+    for row in _sums_of_frames(rows, question.cause, keys):
+        is_main = _is_main(row.place, totals)
+        if is_main and not _is_of_loop(row.n_other_samples, n_other_samples):
+            candidates.append(row)
+    most = max((row.place.n_samples for row in candidates), default=0)
+    least = MIN_PART_OF_MOST * most
+    candidates = [row for row in candidates if row.place.n_samples >= least]
+    innermost = min(candidates, key=_order_of_frame, default=None)
+    return None if innermost is None else innermost.place
+
+
+def _is_of_loop(n_other_samples: int, n_of_other_samples: int) -> bool:
+    """Tell whether a call or function is in nearly all samples of other times."""
+    if n_of_other_samples < MIN_SAMPLES:
+        return False
+    return n_other_samples >= MAX_SHARE_OF_OTHER_TIMES * n_of_other_samples
+
+
+def _count_other_samples(rows: pa.Table, question: _Question) -> int:
+    """Return how many samples are not in the idle time in question."""
+    n_samples = _sum_of(rows, "n_samples")
+    n_in_question = _sum_of(rows, f"n_{question.cause}_samples")
+    return n_samples - n_in_question
+
+
+def _sum_of(rows: pa.Table, name: str) -> int:
+    """Return the sum of a column of counts."""
+    total = pc.sum(rows[name])
+    return total.as_py() or 0
+
+
+def _sums_of_frames(rows: pa.Table, cause: str, keys: list[str]) -> list[_FrameSums]:
+    """Return calls or functions, pooled over ranks."""
+    n_samples = rows["n_samples"].cast(pa.float64())
+    depth_sum = pc.multiply(rows["mean_depth"], n_samples)
+    with_depth = rows.append_column("depth_sum", depth_sum)
+    sums = [("n_samples", "sum"), ("depth_sum", "sum")]
+    sums += [(f"n_{cause}_samples", "sum"), (f"n_{cause}_steps", "sum")]
+    sums += [("line", "min"), ("last_line", "max")]
+    by_frame = with_depth.group_by(keys, use_threads=False)
+    pooled = by_frame.aggregate(sums)
+    return [_frame_sums(row, cause) for row in pooled.to_pylist()]
+
+
+def _frame_sums(row: Mapping[str, Any], cause: str) -> _FrameSums:
+    n_samples = row[f"n_{cause}_samples_sum"]
+    n_steps = row[f"n_{cause}_steps_sum"]
+    n_all_samples = row["n_samples_sum"]
+    first_line = row["line_min"]
+    last_line = row["last_line_max"]
+    place = _Place(
+        file=row["file"],
+        line=first_line,
+        last_line=last_line,
+        function=row["function"],
+        n_samples=n_samples,
+        n_steps=n_steps,
+    )
+    n_other_samples = n_all_samples - n_samples
+    mean_depth = row["depth_sum_sum"] / n_all_samples
+    return _FrameSums(place, n_other_samples, mean_depth)
+
+
+def _order_of_frame(row: _FrameSums) -> tuple[Any, ...]:
+    """Return what frames are sorted by: the innermost first, then that with most samples."""
+    place = row.place
+    return row.mean_depth, -place.n_samples, place.file, place.line, place.function
+
+
+def _is_main(line: _Line | _Place, totals: _Totals) -> bool:
     """Tell whether a line has half of the samples, and samples in half of the steps."""
-    has_samples = line.n_samples >= MIN_SHARE_OF_SAMPLES * n_samples
-    return has_samples and line.n_steps >= MIN_SHARE_OF_STEPS * n_steps
+    has_samples = line.n_samples >= MIN_SHARE_OF_SAMPLES * totals.n_of_samples
+    return has_samples and line.n_steps >= MIN_SHARE_OF_STEPS * totals.n_of_steps
 
 
-def _main_line(rows: pa.Table, frame: str, cause: str) -> _Line | None:
+def _main_line(question: _Question, frame: str) -> _Line | None:
     """Return the line with most samples of a cause, the first in the alphabet of equal ones."""
     keys = ["file", "line", "function"]
-    samples = f"n_{cause}_samples"
-    steps = f"n_{cause}_steps"
-    of_frame = select_rows(rows, "frame", frame)
+    samples = f"n_{question.cause}_samples"
+    steps = f"n_{question.cause}_steps"
+    of_frame = select_rows(question.lines, "frame", frame)
     by_line = of_frame.group_by(keys, use_threads=False)
     sums = by_line.aggregate([(samples, "sum"), (steps, "sum")])
     if not sums.num_rows:

@@ -225,6 +225,11 @@ class Evidence(Struct, frozen=True, dict=True):
     kernels: KernelsTable
     traffic: TrafficTable = field(default_factory=schema.TRAFFIC.empty)
     host_lines: HostLinesTable = field(default_factory=schema.HOST_LINES.empty)
+    # How long each rank waits for Python's lock (GIL) in its idle time, by cause, ns per step.
+    # Ranks of which it was not recorded are left out.
+    lock_waits: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    # Whether the user asked for no lines of Python.
+    are_lines_left_out: bool = False
     # Mean idle time per step by the API call that the host was blocked in, largest first.
     blocked_ns_by_call: Mapping[str, float] = field(default_factory=dict)
     # How often the allocator of torch freed its cache and tried again, by rank of which it is

@@ -389,6 +389,31 @@ COMM_SIZES = TableSchema(
     ),
 )
 
+LOCK_RANGES = TableSchema(
+    name="lock_ranges_of_report",
+    doc=(
+        "One row per time in which a thread waits for Python's lock (GIL), or holds it, in order "
+        "of start."
+    ),
+    key=("process_id", "start_ns"),
+    columns=(
+        identifier("process_id", "process of the thread", source="NVTX_EVENTS.globalTid"),
+        identifier("thread_id", "thread of the range", source="NVTX_EVENTS.globalTid"),
+        ns("start_ns", "host start", source="NVTX_EVENTS.start"),
+        ns(
+            "end_ns",
+            "host end; an unclosed range ends 1 ns after the last event",
+            source="NVTX_EVENTS.end",
+        ),
+        flag("is_wait", "the thread waits; else it holds the lock", source="NVTX_EVENTS.text"),
+        flag(
+            "is_of_sampler",
+            "the thread is that with which nsys takes samples of Python",
+            source="NVTX_EVENTS.globalTid of samples",
+        ),
+    ),
+)
+
 PYTHON_LINES = TableSchema(
     name="python_lines_of_report",
     doc="One row per line of Python that a sample of a main thread was at.",
@@ -399,6 +424,13 @@ PYTHON_LINES = TableSchema(
         text("function", "function of the line", source="NVTX_EVENTS.binaryData"),
         flag("is_of_program", "the file is of the user's program", source="derived"),
     ),
+)
+
+PYTHON_FRAMES = TableSchema(
+    name="python_frames_of_report",
+    doc="One row per frame of the user's program in a sample, innermost first, sample by sample.",
+    key=(),
+    columns=(identifier("line", "row of `PYTHON_LINES`", source="NVTX_EVENTS.binaryData"),),
 )
 
 PYTHON_SAMPLES = TableSchema(
@@ -414,6 +446,18 @@ PYTHON_SAMPLES = TableSchema(
         identifier(
             "in_program",
             "row of `PYTHON_LINES` of the innermost frame of the user's program; -1 for none",
+            source="binaryData",
+        ),
+        identifier(
+            "first_frame",
+            "row of `PYTHON_FRAMES` of the innermost frame of the user's program",
+            source="binaryData",
+        ),
+        count("n_frames", "frames of the user's program", source="binaryData"),
+        identifier(
+            "let_go",
+            "row of `PYTHON_LINES` at which the thread let go of Python's lock, of the user's "
+            "program if its code ran; -1 if the sample was taken in time",
             source="binaryData",
         ),
     ),

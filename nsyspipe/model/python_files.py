@@ -8,8 +8,9 @@ from collections.abc import Iterable
 
 # Code that is not in a file, for example ``<frozen runpy>``.
 _NO_FILE = "<"
-# The file of samples that were due while a call in C held Python's lock (GIL). The sampler needs
-# the lock, so it takes them later, and the frames are those of a later line.
+# The file of samples that were due while the thread itself held Python's lock (GIL), for example in
+# a call in C. The sampler needs the lock, so it takes them later, and the frames are those of a
+# later line.
 NOT_SEEN = "<not seen>"
 # What Python and its installers put below a folder ``lib/python3.12``: the standard library, and
 # packages of a virtual environment. Debian's ``dist-packages`` may lie in ``lib/python3``.

@@ -624,6 +624,7 @@ IDLE_CALLS = DescribedTable(
 )
 
 _SAMPLES = "NVTX_EVENTS.binaryData of the domain Python Backtrace"
+_NOT_IN_STACK = f"Null for other frames, and {_IN_OLDER_RUN}."
 HOST_LINES = DescribedTable(
     name="host_lines",
     summary="One row per rank and line of its main thread.",
@@ -642,17 +643,41 @@ HOST_LINES = DescribedTable(
             "frame",
             "program for the innermost line of the user's program, or innermost for the innermost "
             "line of all. The program is all code in files, except installed packages "
-            "(site-packages, dist-packages), the standard library (lib/python3.12) and PyTorch.",
+            "(site-packages, dist-packages), the standard library (lib/python3.12) and PyTorch. "
+            "The value let_go is for the line at which the main thread let go of Python's lock "
+            "(GIL), if it held the lock when the sample was due. The value lock_holder is for the "
+            "same line of the only other Python thread, while the launching thread waited for the "
+            "lock. The value call is for "
+            "a line that made a call. The value function is for a function. Such rows count "
+            "the samples with the call or the function in the stack.",
             source="derived",
         ),
         text(
             "file",
             "File of the line. Files of the program are relative to the longest folder that they "
             "have in common. Other files begin with their package. <not seen> means samples "
-            "that could not be taken in time, because a call in C held Python's lock (GIL).",
+            "that could not be taken in time, because the thread held Python's lock (GIL).",
             source=_SAMPLES,
         ),
-        count("line", "Number of the line", source=_SAMPLES),
+        count(
+            "line",
+            "Number of the line. For a function, its first line seen in idle time, or at all.",
+            source=_SAMPLES,
+        ),
+        count(
+            "last_line",
+            f"The last line of a function seen in idle time, or at all. {_NOT_IN_STACK}",
+            source=_SAMPLES,
+            nullable=True,
+        ),
+        count(
+            "mean_depth",
+            "Frames of the program further inside than the call or the function, mean over the "
+            f"samples. {_NOT_IN_STACK}",
+            source=_SAMPLES,
+            nullable=True,
+            arrow_type=FLOAT,
+        ),
         text("function", "Function of the line", source=_SAMPLES),
         text(
             "path",

@@ -270,6 +270,8 @@ if TYPE_CHECKING:
         "frame",
         "file",
         "line",
+        "last_line",
+        "mean_depth",
         "function",
         "path",
         "n_samples",
@@ -288,6 +290,8 @@ if TYPE_CHECKING:
         frame: str
         file: str
         line: int
+        last_line: Any
+        mean_depth: Any
         function: str
         path: Any
         n_samples: int
@@ -1442,6 +1446,25 @@ if TYPE_CHECKING:
 
     CommSizesOfReportTable: TypeAlias = TypedTable[CommSizesOfReportColumn, CommSizesOfReportRow]
 
+    LockRangesOfReportColumn: TypeAlias = Literal[
+        "process_id",
+        "thread_id",
+        "start_ns",
+        "end_ns",
+        "is_wait",
+        "is_of_sampler",
+    ]
+
+    class LockRangesOfReportRow(TypedDict):
+        process_id: int
+        thread_id: int
+        start_ns: int
+        end_ns: int
+        is_wait: bool
+        is_of_sampler: bool
+
+    LockRangesOfReportTable: TypeAlias = TypedTable[LockRangesOfReportColumn, LockRangesOfReportRow]
+
     PythonLinesOfReportColumn: TypeAlias = Literal[
         "path",
         "line",
@@ -1459,11 +1482,23 @@ if TYPE_CHECKING:
         PythonLinesOfReportColumn, PythonLinesOfReportRow
     ]
 
+    PythonFramesOfReportColumn: TypeAlias = Literal["line",]
+
+    class PythonFramesOfReportRow(TypedDict):
+        line: int
+
+    PythonFramesOfReportTable: TypeAlias = TypedTable[
+        PythonFramesOfReportColumn, PythonFramesOfReportRow
+    ]
+
     PythonSamplesOfReportColumn: TypeAlias = Literal[
         "process_id",
         "time_ns",
         "innermost",
         "in_program",
+        "first_frame",
+        "n_frames",
+        "let_go",
     ]
 
     class PythonSamplesOfReportRow(TypedDict):
@@ -1471,6 +1506,9 @@ if TYPE_CHECKING:
         time_ns: int
         innermost: int
         in_program: int
+        first_frame: int
+        n_frames: int
+        let_go: int
 
     PythonSamplesOfReportTable: TypeAlias = TypedTable[
         PythonSamplesOfReportColumn, PythonSamplesOfReportRow
@@ -1594,9 +1632,15 @@ else:
     CommSizesOfReportTable = pa.Table
     CommSizesOfReportRow = dict
     CommSizesOfReportColumn = str
+    LockRangesOfReportTable = pa.Table
+    LockRangesOfReportRow = dict
+    LockRangesOfReportColumn = str
     PythonLinesOfReportTable = pa.Table
     PythonLinesOfReportRow = dict
     PythonLinesOfReportColumn = str
+    PythonFramesOfReportTable = pa.Table
+    PythonFramesOfReportRow = dict
+    PythonFramesOfReportColumn = str
     PythonSamplesOfReportTable = pa.Table
     PythonSamplesOfReportRow = dict
     PythonSamplesOfReportColumn = str

@@ -6,6 +6,7 @@ nothing, and a program may make one for each tensor. Memory of the host is left 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from typing import Any
 
@@ -16,6 +17,7 @@ from msgspec import Struct
 
 from nsyspipe.analysis.attribution import filled
 from nsyspipe.analysis.intervals import sums_of
+from nsyspipe.errors import DamagedReportError
 from nsyspipe.model import canonical
 from nsyspipe.model.table import Int64
 from nsyspipe.model.typed_tables import MemoryCallsOfReportTable
@@ -67,7 +69,9 @@ def read_memory_calls(report: Report, strings: Strings) -> MemoryCalls:
     calls = _select_calls(report, name_of_id)
     n_bytes = pa.nulls(calls.num_rows, pa.int64())
     if has_sizes and calls.num_rows:
-        n_bytes = _bytes_of_calls(report, calls)
+        # Without sizes, all else of the report can be used.
+        with contextlib.suppress(DamagedReportError):
+            n_bytes = _bytes_of_calls(report, calls)
     name_ids = calls["nameId"].to_pylist()
     names = pa.array(map(name_of_id.get, name_ids), pa.string())
     threads = calls["globalTid"].to_numpy()

@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
+from msgspec.structs import replace
 
 from nsyspipe.analysis.comm_calls import Called, find_called
 from nsyspipe.model import canonical
@@ -29,6 +30,7 @@ from nsyspipe.reader.operations import (
     with_communication,
 )
 from nsyspipe.reader.payload import Payloads, communicator_sizes, read_payloads
+from nsyspipe.reader.python_lock import read_lock_ranges
 from nsyspipe.reader.python_samples import PythonSamples, read_python_samples
 from nsyspipe.reader.ranges import Ranges, read_ranges
 from nsyspipe.reader.report import (
@@ -86,7 +88,7 @@ class Capture(Struct, frozen=True):
     ranges: Ranges
     # What NVTX payloads of NCCL's calls contain.
     payloads: Payloads
-    # At which lines of Python the main threads were.
+    # At which lines of Python the threads were, and when they waited for Python's lock.
     python: PythonSamples
     # Which facts were recorded; a fact counts as recorded if there was nothing to record.
     recorded: Recorded
@@ -114,11 +116,9 @@ def read_capture(
         memory = read_memory_calls(report, strings)
         operations = read_operations(report, strings, comm_kernel)
         ranges = read_ranges(report, strings, _operation_ends(operations))
-        payloads = read_payloads(report, strings)
+        payloads = read_payloads(report, strings, ranges.python_domains)
         overhead = read_overhead(report, facts)
-        python = PythonSamples()
-        if with_lines:
-            python = read_python_samples(report, strings, ranges.python_domains)
+        python = _read_python(report, strings, ranges, with_lines=with_lines)
         recorded = _recorded(report, facts, strings, operations)
         without_kernels = _launches_without_kernels(report, strings, calls, ranges, operations)
         problems = _problems_of_recording(report, facts, ranges)
@@ -146,6 +146,17 @@ def read_capture(
         launches_without_kernels=without_kernels,
         problems=tuple(problems),
     )
+
+
+def _read_python(
+    report: Report, strings: Strings, ranges: Ranges, *, with_lines: bool
+) -> PythonSamples:
+    """Read waits for Python's lock, and the samples of Python unless lines are to be left out."""
+    lock_ranges = read_lock_ranges(report, strings, ranges)
+    python = PythonSamples()
+    if with_lines:
+        python = read_python_samples(report, strings, ranges.python_domains)
+    return replace(python, lock_ranges=lock_ranges)
 
 
 def _dropped(operations: Operations, ranges: Ranges) -> dict[str, int]:

@@ -7,7 +7,7 @@ come from there, never from constants, and have the meaning that is documented i
 3.20.3 on. `payload_tables` reads the payloads that newer versions export as tables.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,6 +32,7 @@ from nsyspipe.reader.payload_tables import (
     is_linked,
     read_payload_tables,
 )
+from nsyspipe.reader.python_samples import condition_of_samples
 from nsyspipe.reader.ranges import DOMAIN_ROW, names_of_rows, of_domains
 from nsyspipe.reader.report import (
     NVTX,
@@ -466,19 +467,23 @@ class Payloads(Struct, frozen=True):
     size_gap: str | None
 
 
-def read_payloads(report: Report, strings: Strings) -> Payloads:
+def read_payloads(
+    report: Report, strings: Strings, python_domains: Sequence[tuple[int, int]] = ()
+) -> Payloads:
     """Read and decode the payloads of NCCL's ranges, in one pass over the NVTX rows of a report.
 
     A range without a name and domain counts as NCCL's if its payload has what NCCL reports of a
-    call.
+    call. The payloads of samples of Python are left out, which are in domains of their own: they
+    may be many times as large, and have a limit of their own.
     """
+    samples = condition_of_samples(report, python_domains)
     layouts = read_layouts(report)
     tables = find_payload_tables(report, strings, FIELD_SPELLINGS)
     described_fields = [names_in(layout).keys() for layout in layouts.values()]
     described_fields += [table.columns.keys() for table in tables]
     if not any(described_fields) or not _has_payloads(report, tables):
-        return _no_payloads(report)
-    rows = _read_rows(report, strings, has_tables=bool(tables))
+        return _no_payloads(report, samples)
+    rows = _read_rows(report, strings, samples, has_tables=bool(tables))
     events = _rows_with_payload(rows)
     domain_ids = filled(events["domainId"], 0)
     fields = decode_fields(events["binaryData"], domain_ids, layouts)
@@ -550,18 +555,28 @@ def _rows_with_payload(rows: pa.Table) -> pa.Table:
     return rows.filter(pc.and_(has_payload, has_thread))
 
 
-def _no_payloads(report: Report) -> Payloads:
+def _no_payloads(report: Report, samples: str | None) -> Payloads:
     """Return the result for a report whose payloads cannot be decoded."""
     has_payloads = False
     if report.has(NVTX, "binaryData"):
-        has_payloads = report.count(NVTX, 'length("binaryData") > 0') > 0
+        condition = _unless_sample('length("binaryData") > 0', samples)
+        has_payloads = report.count(NVTX, condition) > 0
     size_gap = "not-described" if has_payloads else "no-payloads"
     no_payloads = PAYLOADS.empty()
     no_sizes = COMM_SIZES.empty()
     return Payloads(no_payloads, no_sizes, comm_ranks={}, n_undecoded=0, size_gap=size_gap)
 
 
-def _read_rows(report: Report, strings: Strings, *, has_tables: bool) -> pa.Table:
+def _unless_sample(condition: str, samples: str | None) -> str:
+    """Return an SQL condition that no sample of Python meets."""
+    if samples is None:
+        return condition
+    return f"({condition} AND NOT coalesce({samples}, 0))"
+
+
+def _read_rows(
+    report: Report, strings: Strings, samples: str | None, *, has_tables: bool
+) -> pa.Table:
     """Read the NVTX rows with a payload, and those of domains; ``text`` has the whole name.
 
     If payloads are in tables, ``is_linked`` tells which rows refer to one.
@@ -571,7 +586,7 @@ def _read_rows(report: Report, strings: Strings, *, has_tables: bool) -> pa.Tabl
     kinds |= {"text": "text", "binaryData": "blob"}
     conditions = [f"eventType = {DOMAIN_ROW}"]
     if report.has(NVTX, "binaryData"):
-        conditions.append("binaryData IS NOT NULL")
+        conditions.append(_unless_sample("binaryData IS NOT NULL", samples))
     derived: dict[str, str] = {}
     if has_tables:
         kinds[EVENT_ID] = "int"

@@ -8,7 +8,7 @@ innermost first. Paths and functions are strings of the report, with characters 
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,24 +18,28 @@ from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from nsyspipe.analysis.attribution import filled
-from nsyspipe.model.canonical import PYTHON_LINES, PYTHON_SAMPLES
+from nsyspipe.model.canonical import PYTHON_FRAMES, PYTHON_LINES, PYTHON_SAMPLES
 from nsyspipe.model.names import printable
 from nsyspipe.model.problems import Problem, problem
 from nsyspipe.model.python_files import NOT_SEEN, is_of_program
 from nsyspipe.model.table import Flags, Int64
 from nsyspipe.model.typed_tables import (
+    LockRangesOfReportTable,
+    PythonFramesOfReportTable,
     PythonLinesOfReportTable,
     PythonSamplesOfReportTable,
 )
 from nsyspipe.reader.calls import Strings
+from nsyspipe.reader.ranges import condition_of_domains
 from nsyspipe.reader.report import NVTX, TIME_LIMIT, Report, process_of
 
 # NVTX_EVENTS.eventType
 _MARK_ROW = 34
 _HEADER_BYTES = 48
-# The state of the thread in the header. NVIDIA does not document it. In all captures with a call
-# in C that holds Python's lock (GIL), samples of that time have this state, times that are exactly
-# one period apart, and often the frames of a later line.
+# The state of the thread in the header. NVIDIA does not document it. In all captures, a thread that
+# holds Python's lock (GIL) for longer than a period has this state. The sampler needs the lock. It
+# waits until the thread lets go, and writes the frames of then with the times at which samples were
+# due. After a call in C, these are often the frames of a later line.
 _STATE_AT = 32
 _LATE_STATE = 3
 # The number of frames in the header.
@@ -49,17 +53,27 @@ _MAX_CHARACTERS = 1000
 _BOOTSTRAP_FILE = "/threading.py"
 _BOOTSTRAP = "_bootstrap"
 _NO_CATEGORY = -1
+_MAIN_AND_ANOTHER = 2
 _NO_LINE = -1
 _COLUMNS = {"start": "int", "globalTid": "int", "domainId": "int", "category": "int"}
 
 
 class PythonSamples(Struct, frozen=True):
-    """The samples of the main threads in one report."""
+    """The samples of the main threads in one report, and of the only other Python thread of each.
 
-    # `canonical.PYTHON_SAMPLES`
+    Both have the form of `canonical.PYTHON_SAMPLES`.
+    """
+
     samples: PythonSamplesOfReportTable = field(default_factory=PYTHON_SAMPLES.empty)
+    # Samples of a thread that holds Python's lock (GIL), with the line at which it lets go.
+    # Processes with several other threads have none.
+    samples_of_others: PythonSamplesOfReportTable = field(default_factory=PYTHON_SAMPLES.empty)
     # `canonical.PYTHON_LINES`
     lines: PythonLinesOfReportTable = field(default_factory=PYTHON_LINES.empty)
+    # `canonical.PYTHON_FRAMES`
+    frames: PythonFramesOfReportTable = field(default_factory=PYTHON_FRAMES.empty)
+    # `canonical.LOCK_RANGES`, None if they were not recorded.
+    lock_ranges: LockRangesOfReportTable | None = None
     problems: tuple[Problem, ...] = ()
 
 
@@ -81,9 +95,9 @@ def read_python_samples(
 
     Without such a domain nothing is read.
     """
-    if not domains or not report.has(NVTX, "start", "globalTid", "domainId", "eventType"):
+    where = condition_of_samples(report, domains)
+    if where is None:
         return PythonSamples()
-    where = _condition(domains)
     n_rows = report.count(NVTX, where)
     if not n_rows:
         return PythonSamples()
@@ -99,14 +113,11 @@ def read_python_samples(
     return _decode(rows, strings)
 
 
-def _condition(domains: Iterable[tuple[int, int]]) -> str:
-    """Return the SQL condition for samples in some domains."""
-    thread_bits = ~process_of(-1)
-    of_domains = []
-    for process, number in domains:
-        of_process = f"globalTid BETWEEN {process} AND {process | thread_bits}"
-        of_domains.append(f"(domainId = {number} AND {of_process})")
-    return f"eventType = {_MARK_ROW} AND ({' OR '.join(of_domains)})"
+def condition_of_samples(report: Report, domains: Sequence[tuple[int, int]]) -> str | None:
+    """Return the SQL condition for samples in some domains; None if there can be none."""
+    if not domains or not report.has(NVTX, "start", "globalTid", "domainId", "eventType"):
+        return None
+    return f"(eventType = {_MARK_ROW} AND {condition_of_domains(domains)})"
 
 
 def _has_frames(report: Report, where: str) -> bool:
@@ -124,22 +135,39 @@ class _Decoded(Struct, frozen=True):
 
 
 def _decode(rows: pa.Table, strings: Strings) -> PythonSamples:
-    problems = []
     decoded = _decode_frames(rows, strings)
     known = decoded.rows
     frames = decoded.frames
-    n_ignored = rows.num_rows - known.num_rows
-    if n_ignored:
-        undecoded = problem("python-samples-undecoded", n=n_ignored, total=rows.num_rows)
-        problems.append(undecoded)
     processes = process_of(known["globalTid"].to_numpy())
-    is_main = _are_of_main_thread(processes, filled(known["category"], _NO_CATEGORY), frames)
-    without_main = np.setdiff1d(processes, processes[is_main]).tolist()
-    problems += [problem("python-thread-unknown", process_id=process) for process in without_main]
+    categories = filled(known["category"], _NO_CATEGORY)
+    threads = _threads_of(processes, categories, frames)
     is_seen = _are_seen(known["binaryData"].combine_chunks())
-    samples = _samples_table(processes, known["start"].to_numpy(), frames, is_main, is_seen)
+    samples = _Samples(processes, known["start"].to_numpy(), frames, is_seen)
+    is_of_holder = threads.is_only_other & ~is_seen
+    all_seen = np.ones_like(is_seen)
     lines = pa.concat_tables([frames.lines, _unseen_line()])
-    return PythonSamples(samples, lines, tuple(problems))
+    without_main = np.setdiff1d(processes, processes[threads.is_main])
+    problems = _problems(rows.num_rows, known.num_rows, without_main)
+    of_main = samples.table(threads.is_main, is_seen)
+    of_holder = samples.table(is_of_holder, all_seen)
+    return PythonSamples(
+        samples=of_main,
+        samples_of_others=of_holder,
+        lines=lines,
+        frames=samples.program.table,
+        problems=problems,
+    )
+
+
+def _problems(n_samples: int, n_decoded: int, without_main: Int64) -> tuple[Problem, ...]:
+    """Return problems with samples that are left out, and processes without a main thread."""
+    problems = []
+    n_ignored = n_samples - n_decoded
+    if n_ignored:
+        undecoded = problem("python-samples-undecoded", n=n_ignored, total=n_samples)
+        problems.append(undecoded)
+    unknown = [problem("python-thread-unknown", process_id=id_) for id_ in without_main.tolist()]
+    return (*problems, *unknown)
 
 
 def _are_seen(blobs: pa.BinaryArray) -> Flags:
@@ -261,25 +289,49 @@ def _clean_texts(strings: Strings, ids: Int64) -> list[str]:
     return [printable(text) for text in cut]
 
 
-def _are_of_main_thread(processes: Int64, categories: Int64, frames: _Frames) -> Flags:
-    """Tell which samples are of the main thread of their process.
+class _Threads(Struct, frozen=True):
+    """Which samples, or which threads, are of the main thread of their process.
+
+    And which are of the only other thread of a process with two threads.
+    """
+
+    is_main: Flags
+    is_only_other: Flags
+
+
+def _threads_of(processes: Int64, categories: Int64, frames: _Frames) -> _Threads:
+    """Tell which samples are of which thread.
 
     Threads differ in the category. The main thread is the only one without a sample that ends in
-    the start of a thread. Without such a thread, or with several, no sample is.
+    the start of a thread. Without such a thread, or with several, no sample is of a known thread.
     """
     if not processes.size:
-        return np.empty(0, np.bool_)
-    starts_thread = _start_threads(frames)
+        no_flags = np.empty(0, np.bool_)
+        return _Threads(no_flags, no_flags)
     _, process = np.unique(processes, return_inverse=True)
     _, category = np.unique(categories, return_inverse=True)
-    threads, thread = np.unique(process * (category.max() + 1) + category, return_inverse=True)
-    n_bootstraps = np.bincount(thread, starts_thread, threads.size)
-    may_be_main = n_bootstraps == 0
-    process_of_thread = threads // (category.max() + 1)
-    n_candidates = np.bincount(process_of_thread, may_be_main, process.max() + 1)
-    is_main = may_be_main & (n_candidates[process_of_thread] == 1)
-    is_of_main: Flags = is_main[thread] & (categories != _NO_CATEGORY)
-    return is_of_main
+    n_categories = category.max() + 1
+    pairs = process * n_categories
+    pairs += category
+    threads, thread = np.unique(pairs, return_inverse=True)
+    n_bootstraps = np.bincount(thread, _start_threads(frames), threads.size)
+    process_of_thread = threads // n_categories
+    of_threads = _main_and_other(process_of_thread, n_bootstraps == 0)
+    has_category = categories != _NO_CATEGORY
+    is_main = of_threads.is_main[thread] & has_category
+    is_only_other = of_threads.is_only_other[thread] & has_category
+    return _Threads(is_main, is_only_other)
+
+
+def _main_and_other(process_of_thread: Int64, may_be_main: Flags) -> _Threads:
+    """Tell which threads are the main thread of their process, and its only other thread."""
+    n_candidates = np.bincount(process_of_thread, may_be_main)
+    n_threads = np.bincount(process_of_thread)
+    has_main = n_candidates[process_of_thread] == 1
+    has_one_other = n_threads[process_of_thread] == _MAIN_AND_ANOTHER
+    is_only_other = has_main & has_one_other
+    is_only_other &= ~may_be_main
+    return _Threads(may_be_main & has_main, is_only_other)
 
 
 def _start_threads(frames: _Frames) -> Flags:
@@ -293,34 +345,68 @@ def _start_threads(frames: _Frames) -> Flags:
     return starts_thread
 
 
-def _samples_table(
-    processes: Int64, times: Int64, frames: _Frames, is_main: Flags, is_seen: Flags
-) -> pa.Table:
-    """Return `canonical.PYTHON_SAMPLES` of the samples of main threads.
+class _ProgramFrames(Struct, frozen=True):
+    """The frames of the user's program, and which of them are of which sample."""
 
-    Samples that were not taken in time have the line behind all others.
-    """
-    unseen_line = frames.lines.num_rows
-    innermost = np.where(is_seen, frames.line[frames.first], unseen_line)
-    in_program = np.where(is_seen, _innermost_in_program(frames), _NO_LINE)
-    rows = np.flatnonzero(is_main)
-    order = np.lexsort((innermost[rows], times[rows], processes[rows]))
-    rows = rows[order]
-    columns = {
-        "process_id": processes[rows],
-        "time_ns": times[rows],
-        "innermost": innermost[rows],
-        "in_program": in_program[rows],
-    }
-    return PYTHON_SAMPLES.table(columns)
+    # `canonical.PYTHON_FRAMES`
+    table: PythonFramesOfReportTable
+    # The first frame of each sample, and how many it has.
+    first: Int64
+    number: Int64
 
 
-def _innermost_in_program(frames: _Frames) -> Int64:
-    """Return the innermost line of the user's program of each sample; -1 for none."""
+def _program_frames(frames: _Frames) -> _ProgramFrames:
+    """Return the frames of the user's program."""
     is_of_program_by_line = frames.lines["is_of_program"].to_numpy()
     places = np.flatnonzero(is_of_program_by_line[frames.line])
-    next_place = np.searchsorted(places, frames.first)
-    place = np.append(places, -1)[next_place]
-    has_place = (place >= 0) & (place < frames.end)
-    line_at_place = np.append(frames.line, _NO_LINE)[place]
-    return np.where(has_place, line_at_place, _NO_LINE)
+    first = np.searchsorted(places, frames.first)
+    end = np.searchsorted(places, frames.end)
+    table = PYTHON_FRAMES.table({"line": frames.line[places]})
+    return _ProgramFrames(table, first, end - first)
+
+
+class _Samples:
+    """All samples of a report that could be decoded."""
+
+    def __init__(self, processes: Int64, times: Int64, frames: _Frames, is_in_time: Flags) -> None:
+        self._processes = processes
+        self._times = times
+        self._frames = frames
+        self._is_in_time = is_in_time
+        self.program = _program_frames(frames)
+
+    def table(self, is_chosen: Flags, is_seen: Flags) -> pa.Table:
+        """Return `canonical.PYTHON_SAMPLES` of some samples.
+
+        Samples that were not taken in time have the line behind all others, and no frames.
+        """
+        unseen_line = self._frames.lines.num_rows
+        first_line = self._frames.line[self._frames.first]
+        line_of_program = self._lines_of_program()
+        innermost = np.where(is_seen, first_line, unseen_line)
+        n_frames = np.where(is_seen, self.program.number, 0)
+        in_program = np.where(n_frames > 0, line_of_program, _NO_LINE)
+        let_go = np.where(line_of_program >= 0, line_of_program, first_line)
+        let_go[self._is_in_time] = _NO_LINE
+        columns = {
+            "process_id": self._processes,
+            "time_ns": self._times,
+            "innermost": innermost,
+            "in_program": in_program,
+            "first_frame": self.program.first,
+            "n_frames": n_frames,
+            "let_go": let_go,
+        }
+        rows = np.flatnonzero(is_chosen)
+        times = self._times[rows]
+        processes = self._processes[rows]
+        order = np.lexsort((innermost[rows], times, processes))
+        in_order = pa.array(rows[order])
+        table = PYTHON_SAMPLES.table(columns)
+        return table.take(in_order)
+
+    def _lines_of_program(self) -> Int64:
+        """Return the innermost line of the program of each sample; -1 for none."""
+        lines = self.program.table["line"].to_numpy()
+        line_at_place = np.append(lines, _NO_LINE)[self.program.first]
+        return np.where(self.program.number > 0, line_at_place, _NO_LINE)

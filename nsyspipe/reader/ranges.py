@@ -31,6 +31,8 @@ _START_END = 60
 DOMAIN_ROW = 75
 # The domain in which nsys has samples of Python.
 PYTHON_DOMAIN = "Python Backtrace"
+# The domain in which nsys has when threads wait for Python's lock (GIL), and when they hold it.
+LOCK_DOMAIN = "GIL Trace"
 _WANTED = f"eventType IN ({THREAD_NAME_ROW}, {_PUSH_POP}, {_START_END}, {DOMAIN_ROW})"
 
 _NEEDED = ("start", "end", "eventType", "globalTid")
@@ -47,7 +49,7 @@ _ABSENT = -1
 class Ranges(Struct, frozen=True):
     """What NVTX recorded."""
 
-    # `canonical.RANGES`: ranges of all domains except NCCL's and MPI's.
+    # `canonical.RANGES`: ranges of all domains except those of NCCL, MPI and Python's lock.
     table: pa.Table
     # Rank by process, from thread names ``MPI Rank N``.
     mpi_ranks: dict[int, int]
@@ -63,8 +65,10 @@ class Ranges(Struct, frozen=True):
     n_nccl: int = 0
     # `canonical.COMM_CALLS`: calls that communicate, in any domain.
     comm_calls: CommCallsOfReportTable = field(default_factory=canonical.COMM_CALLS.empty)
-    # The process and number of each domain in which nsys has samples of Python.
+    # The process and number of each domain in which nsys has samples of Python, and of each in
+    # which it has waits for Python's lock.
     python_domains: tuple[tuple[int, int], ...] = ()
+    lock_domains: tuple[tuple[int, int], ...] = ()
 
 
 def read_ranges(
@@ -101,14 +105,16 @@ def read_ranges(
         has_communication=has_communication,
         n_nccl=int(n_nccl),
         comm_calls=comm_calls,
-        python_domains=_python_domains(domains),
+        python_domains=_domains_of_name(domains, PYTHON_DOMAIN),
+        lock_domains=_domains_of_name(domains, LOCK_DOMAIN),
     )
 
 
-def _python_domains(domains: pa.Table) -> tuple[tuple[int, int], ...]:
-    """Return the process and number of each domain that has samples of Python."""
-    is_of_samples = pc.fill_null(pc.equal(domains["text"], PYTHON_DOMAIN), fill_value=False)
-    rows = domains.filter(is_of_samples)
+def _domains_of_name(domains: pa.Table, name: str) -> tuple[tuple[int, int], ...]:
+    """Return the process and number of each domain with a name."""
+    has_name = pc.equal(domains["text"], name)
+    has_name = pc.fill_null(has_name, fill_value=False)
+    rows = domains.filter(has_name)
     threads = rows["globalTid"].to_pylist()
     numbers = rows["domainId"].to_pylist()
     named = set()
@@ -116,6 +122,16 @@ def _python_domains(domains: pa.Table) -> tuple[tuple[int, int], ...]:
         if thread is not None and number is not None:
             named.add((process_of(thread), number))
     return tuple(sorted(named))
+
+
+def condition_of_domains(domains: Iterable[tuple[int, int]]) -> str:
+    """Return the SQL condition for rows in some domains, each with its process and number."""
+    thread_bits = ~process_of(-1)
+    of_domains = []
+    for process, number in domains:
+        of_process = f"globalTid BETWEEN {process} AND {process | thread_bits}"
+        of_domains.append(f"(domainId = {number} AND {of_process})")
+    return f"({' OR '.join(of_domains)})"
 
 
 def read_ranges_again(
@@ -202,8 +218,12 @@ def _is_nccl_domain(name: str) -> bool:
 
 
 def _is_never_domain(name: str) -> bool:
-    """Tell whether the ranges of a domain are never steps."""
-    return is_library_domain(name) and name.startswith(_NEVER_DOMAINS)
+    """Tell whether the ranges of a domain are left out of `canonical.RANGES`.
+
+    A thread holds Python's lock nearly all the time, so these ranges do not show that it is busy.
+    """
+    is_of_communication = is_library_domain(name) and name.startswith(_NEVER_DOMAINS)
+    return is_of_communication or name == LOCK_DOMAIN
 
 
 def _comm_calls(ranges: pa.Table, is_in_nccl: Flags, open_end_ns: int | None) -> pa.Table:

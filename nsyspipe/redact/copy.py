@@ -98,6 +98,17 @@ _COLUMNS = {
         numbers=_names("start end globalTid correlationId overheadType"),
         left_behind=_names("nameId returnValue"),
     ),
+    "CUDA_GPU_MEMORY_USAGE_EVENTS": _Columns(
+        numbers=_names(
+            "start globalPid deviceId contextId bytes memKind memoryOperationType correlationId "
+            "streamId"
+        ),
+        left_behind=_names(
+            "address pc name localMemoryPoolAddress localMemoryPoolReleaseThreshold "
+            "localMemoryPoolSize localMemoryPoolUtilizedSize importedMemoryPoolAddress "
+            "importedMemoryPoolProcessId"
+        ),
+    ),
     "TARGET_INFO_SESSION_START_TIME": _Columns(
         numbers=_names("utcEpochNs"),
         left_behind=_names("utcTime localTime systemClockNs sessionStartCntVctNs"),
@@ -202,7 +213,7 @@ _LEFT_BEHIND = {
         "OPENMP_EVENT_KIND_* UCP_EVENTS UCP_PROGRESS_EVENTS UCP_SUBMIT_EVENTS"
     ),
     "memory and graph events of CUDA": _names(
-        "CUDA_GPU_MEMORY_* CUDA_GRAPH_EVENTS CUDA_GRAPH_NODE_EVENTS CUDA_UM_* "
+        "CUDA_GPU_MEMORY_POOL_EVENTS CUDA_GRAPH_EVENTS CUDA_GRAPH_NODE_EVENTS CUDA_UM_* "
         "CUPTI_ACTIVITY_KIND_OVERHEAD CUPTI_ACTIVITY_KIND_JIT CUDA_HOST_CALLBACK "
         "CUPTI_ACTIVITY_KIND_MEM_DECOMPRESS CUPTI_ACTIVITY_KIND_GRAPH_HOST_NODE_AND_HOST_LAUNCH"
     ),

@@ -13,9 +13,16 @@ from msgspec.structs import replace
 
 from nsyspipe.analysis.summary import divided
 from nsyspipe.findings.host_lines import (
+    HOST_CALL,
+    HOST_FUNCTION,
     HOST_LINE,
     INNERMOST_LINE,
+    LET_GO_LINE,
     LINE_UNKNOWN,
+    LOCK_HOLDER_LINE,
+    LOCK_WAIT,
+    LOCK_WAIT_SHARE,
+    MIN_SHARE_OF_LOCK,
     NAMING_LINES,
 )
 from nsyspipe.findings.judge import is_conditional, is_nvlink_assumed, is_wait_included
@@ -121,11 +128,25 @@ LITTLE_SHARE_OF_STEP = 0.02
 _PARTS_OF_WHOLE_STEP = {"exposed_wait", "longer_window"}
 _MAX_LISTED_VALUES = 12
 # Figures that `line_text` has in words.
-_LINE_KEYS = {HOST_LINE, INNERMOST_LINE, LINE_UNKNOWN}
+_PLACES = {HOST_LINE, HOST_FUNCTION, HOST_CALL}
+_LINE_KEYS = {
+    *_PLACES,
+    LET_GO_LINE,
+    INNERMOST_LINE,
+    LINE_UNKNOWN,
+    LOCK_HOLDER_LINE,
+    LOCK_WAIT,
+    LOCK_WAIT_SHARE,
+}
 _RECORD_LINES = (
     "not recorded. To name it, capture with nsys profile --python-sampling=true, and export with "
     "--include-blobs=true."
 )
+_RECORD_LOCK = (
+    "waits were not recorded. To see them, capture with nsys profile "
+    "--trace=cuda,nvtx,osrt,python-gil."
+)
+_MODULE = "<module>"
 # Smaller parts of a bound change none of its four digits.
 _MIN_SHOWN_SHARE_OF_BOUND = 0.00005
 # Parts of a bound that a limit subtracts.
@@ -202,6 +223,10 @@ class Finding(Struct, frozen=True):
     # At which line of Python the CPU was, or why that is not known. Empty if no line explains it.
     line_of_python: str = ""
     is_line_known: bool = False
+    # How long the launching thread waited for Python's lock, or how to record it. Empty if no
+    # thread was sampled either.
+    lock_wait: str = ""
+    is_lock_wait_long: bool = False
 
     @property
     def gain(self) -> str:
@@ -261,8 +286,15 @@ def _finding(row: Mapping[str, Any], summary: Mapping[str, Any], names: RankName
         evidence=evidence_texts,
     )
     line_of_python = line_text(finding.id, evidence)
-    is_line_known = HOST_LINE in evidence
-    return replace(finding, line_of_python=line_of_python, is_line_known=is_line_known)
+    is_line_known = not _PLACES.isdisjoint(evidence)
+    lock_wait_share = evidence.get(LOCK_WAIT_SHARE, 0.0)
+    return replace(
+        finding,
+        line_of_python=line_of_python,
+        is_line_known=is_line_known,
+        lock_wait=lock_text(evidence),
+        is_lock_wait_long=lock_wait_share >= MIN_SHARE_OF_LOCK,
+    )
 
 
 def _bound(
@@ -342,6 +374,8 @@ def finding_lines(finding: Finding) -> Lines:
     lines = [why, how]
     if finding.line_of_python:
         lines.append(Line(finding.line_of_python, "Line of Python:"))
+    if finding.lock_wait:
+        lines.append(Line(finding.lock_wait, "Python's lock (GIL):"))
     if bound.share:
         saving = f"at most {bound.saving} per step ({bound.share_text}){bound.assumed}."
         lines.append(Line(saving, "Saves"))
@@ -374,21 +408,91 @@ def line_text(finding_id: str, evidence: Mapping[str, Any]) -> str:
     """
     if finding_id not in NAMING_LINES:
         return ""
+    if not _PLACES & evidence.keys():
+        return _unknown_line_text(evidence)
+    return " ".join(_place_sentences(evidence))
+
+
+def _unknown_line_text(evidence: Mapping[str, Any]) -> str:
+    """Return why the line is not known, and where the thread let go of Python's lock."""
+    reason = evidence.get(LINE_UNKNOWN)
+    if not reason:
+        return _RECORD_LINES
+    text = f"not known, because {reason}."
+    let_go = evidence.get(LET_GO_LINE)
+    if let_go is not None:
+        place = _place_text(let_go)
+        text += f" It let go at {place}. The code that held the lock ran at this line or earlier."
+    return text
+
+
+def _place_sentences(evidence: Mapping[str, Any]) -> Iterator[str]:
+    """Yield where the main thread was: the line, or the function and the call."""
+    when = "While the GPU waited, the"
     line = evidence.get(HOST_LINE)
-    if line is None:
-        reason = evidence.get(LINE_UNKNOWN)
-        return f"not known, because {reason}." if reason else _RECORD_LINES
-    text = f"While the GPU waited, the main thread was at {_place_text(line)}, {_steps_text(line)}."
+    if line is not None:
+        place = _place_text(line)
+        yield f"{when} main thread was at {place}, {_steps_text(line)}."
+        when = "The"
     innermost = evidence.get(INNERMOST_LINE)
     if innermost is not None:
-        text += f" The innermost line was mostly {_place_text(innermost)}."
+        yield f"The innermost line was mostly {_place_text(innermost)}."
+    function = evidence.get(HOST_FUNCTION)
+    if function is not None:
+        place = _function_text(function)
+        counts = f"{_samples_text(function)}, {_steps_text(function)}"
+        yield f"{when} main thread was in {place}, {counts}."
+        when = "The"
+    call = evidence.get(HOST_CALL)
+    if call is not None:
+        place = _place_text(call)
+        yield f"{when} main thread was in the call at {place}, {_steps_text(call)}."
+
+
+def _function_text(function: Mapping[str, Any]) -> str:
+    """Return a function with its lines. The samples may be in what it calls."""
+    first = function["line"]
+    last = function["last_line"]
+    lines = f"{first}"
+    if last != first:
+        lines += f"-{last}"
+    place = f"{function['file']}:{lines}"
+    if function["function"] == _MODULE:
+        return f"module-level code ({place}) or what it calls"
+    return f"the function {function['function']} ({place}) or what it calls"
+
+
+def lock_text(evidence: Mapping[str, Any]) -> str:
+    """Return how long the launching thread waited for Python's lock, and who held it meanwhile.
+
+    Empty for a finding without figures about it.
+    """
+    if LOCK_WAIT not in evidence:
+        return ""
+    wait_ns = evidence[LOCK_WAIT]
+    if wait_ns is None:
+        return _RECORD_LOCK
+    if not wait_ns:
+        return "the launching thread did not wait for it in this idle time."
+    share = percent_text(evidence.get(LOCK_WAIT_SHARE))
+    text = f"the launching thread waited for it for {ms_text(wait_ns)} per step"
+    text += f", {share} of this idle time."
+    holder = evidence.get(LOCK_HOLDER_LINE)
+    if holder is not None:
+        text += f" Another thread held it. It let go at {_place_text(holder)}"
+        text += f", {_steps_text(holder)}."
     return text
 
 
 def _place_text(line: Mapping[str, Any]) -> str:
-    n_samples = count_text(line["n_samples"])
-    n_of_samples = count_text(line["n_of_samples"])
-    return f"{line['file']}:{line['line']} in {n_samples} of {n_of_samples} samples"
+    place = f"{line['file']}:{line['line']}"
+    return f"{place} {_samples_text(line)}"
+
+
+def _samples_text(place: Mapping[str, Any]) -> str:
+    n_samples = count_text(place["n_samples"])
+    n_of_samples = count_text(place["n_of_samples"])
+    return f"in {n_samples} of {n_of_samples} samples"
 
 
 def _steps_text(line: Mapping[str, Any]) -> str:

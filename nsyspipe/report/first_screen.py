@@ -311,6 +311,8 @@ def change_blocks(recommendations: Recommendations, step_ns: float) -> Iterator[
     lines += [Line(effect), Line(reason, "Why:")]
     if finding.is_line_known:
         lines.append(Line(finding.line_of_python, "Where:"))
+    if finding.is_lock_wait_long:
+        lines.append(Line(finding.lock_wait, "Python's lock (GIL):"))
     if refused and first.known == BOUNDED:
         lines.append(Line(f"No estimate: {refused}."))
     lines += map(Line, assumptions_of(first))

@@ -24,6 +24,7 @@ from nsyspipe.report.as_text import as_text
 from nsyspipe.report.blocks import Field, barred, of, table_of
 from nsyspipe.report.costs import cost_tables, is_more_than_data, traffic_text
 from nsyspipe.report.findings import capture_notes, finding_lines, findings_of
+from nsyspipe.report.host_lines import line_table
 from nsyspipe.report.ladder import ladder_blocks
 from nsyspipe.report.memory import memory_texts
 from nsyspipe.report.overview import (
@@ -245,9 +246,15 @@ def _rank_blocks(run: Run, extent: Extent) -> Iterator[blocks.Block]:
 
 
 def _cost_blocks(run: Run, extent: Extent) -> Iterator[blocks.Block]:
-    """Yield the most expensive kernels and collectives; a comment has those of communicators."""
+    """Yield the most expensive kernels and collectives, and lines of Python in idle time.
+
+    A comment has those of communicators.
+    """
     if extent.n_top:
         yield from cost_tables(run, extent.n_top).values()
+        lines = line_table(run, extent.n_top)
+        if lines is not None:
+            yield lines
     elif extent.is_comment and is_more_than_data(run.traffic()):
         traffic = traffic_of(run)
         if traffic:

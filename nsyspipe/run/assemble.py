@@ -41,7 +41,7 @@ from nsyspipe.run.captures import capture_of_windows
 from nsyspipe.run.counters import CountedRanks, counted_ranks, counters_table
 from nsyspipe.run.digests import Rank, Ranks, ReportDigest, are_windows_in
 from nsyspipe.run.gather import Gathered
-from nsyspipe.run.host_lines import host_lines_table
+from nsyspipe.run.host_lines import host_lines_table, lock_waits_of_ranks
 from nsyspipe.run.numbered_run import NumberedRun, number_run
 from nsyspipe.run.process import HostDigest, ProcessDigest
 from nsyspipe.run.ranks import ranks_table
@@ -100,6 +100,8 @@ _EMPTY_PROCESS_FIELDS: dict[str, Any] = {
     "kernels": _EMPTY_TABLE,
     "comm": CommOperations((), _EMPTY_TABLE),
     "host_lines": None,
+    "lock_waits": None,
+    "holder_lines": None,
     "kernels_by_window": WindowSums(
         n_rows=0,
         edges=_NO_NUMBERS,
@@ -124,6 +126,8 @@ class RunTables(Struct, frozen=True):
     kernels: pa.Table
     idle_calls: IdleCallsTable
     host_lines: HostLinesTable
+    # as `host_lines.lock_waits_of_ranks` returns them
+    lock_waits: Mapping[int, Mapping[str, float]]
     host_steps: HostStepsTable
     counters: CountersTable
     problems: tuple[Problem, ...]
@@ -215,10 +219,12 @@ def _tables_of_steps(
     stragglers = comm.stragglers_table(
         collectives, steps.table, rank_numbers, is_capture=is_capture, is_whole=is_whole
     )
-    tables = {"steps": steps.table, "collectives": collectives, "stragglers": stragglers}
+    tables: dict[str, Any] = {"steps": steps.table, "collectives": collectives}
+    tables["stragglers"] = stragglers
     tables["kernels"] = _kernels(ranks, steps.selection)
     tables["idle_calls"] = _idle_calls(ranks, steps, is_capture=is_capture)
     tables["host_lines"] = host_lines_table(ranks, steps.selection.steps, is_capture=is_capture)
+    tables["lock_waits"] = lock_waits_of_ranks(ranks, steps.selection.steps)
     return tables
 
 

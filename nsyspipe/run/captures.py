@@ -23,6 +23,7 @@ from nsyspipe.analysis.host_lines import HostLines, HostLinesPart, join_host_lin
 from nsyspipe.analysis.intervals import NarrowIntervals, union
 from nsyspipe.analysis.kernels import WindowSums
 from nsyspipe.analysis.phases import PhaseRanges, Stretches
+from nsyspipe.analysis.python_lock import join_lock_waits
 from nsyspipe.analysis.steps import Candidate
 from nsyspipe.model.table import Int64
 from nsyspipe.model.typed_tables import (
@@ -443,8 +444,8 @@ def _joined_process(processes: Sequence[ProcessDigest], later_ns: Sequence[int])
     kernels = _joined_kernels(processes, windows_before)
     blocked_ns_by_call = _joined_calls(processes, "blocked_ns_by_call")
     of_copies_ns_by_call = _joined_calls(processes, "of_copies_ns_by_call")
-    host_lines = _joined_host_lines(processes, windows_before, later_ns)
-    first = replace(_with_joined_counts(processes), host_lines=host_lines)
+    of_python = _joined_python(processes, windows_before, later_ns)
+    first = replace(_with_joined_counts(processes), **of_python)
     return replace(
         first,
         candidates=candidates_of(processes),
@@ -462,13 +463,28 @@ def _joined_process(processes: Sequence[ProcessDigest], later_ns: Sequence[int])
     )
 
 
-def _joined_host_lines(
+def _joined_python(
     processes: Sequence[ProcessDigest], windows_before: Sequence[int], later_ns: Sequence[int]
+) -> dict[str, Any]:
+    """Return the fields of a digest that are of Python."""
+    host_lines = [process.host_lines for process in processes]
+    holder_lines = [process.holder_lines for process in processes]
+    lock_waits = [process.lock_waits for process in processes]
+    return {
+        "host_lines": _joined_host_lines(host_lines, windows_before, later_ns),
+        "holder_lines": _joined_host_lines(holder_lines, windows_before, later_ns),
+        "lock_waits": join_lock_waits(lock_waits),
+    }
+
+
+def _joined_host_lines(
+    samples_of_captures: Sequence[HostLines | None],
+    windows_before: Sequence[int],
+    later_ns: Sequence[int],
 ) -> HostLines | None:
     """Return the samples of all captures, None if no capture has any."""
     parts = []
-    for place, process in enumerate(processes):
-        samples = process.host_lines
+    for place, samples in enumerate(samples_of_captures):
         if samples is None:
             continue
         n_windows = windows_before[place]

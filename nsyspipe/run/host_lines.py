@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from nsyspipe.analysis.host_lines import HOST_CAUSES, HostLines, count_lines
+from nsyspipe.analysis.host_lines import (
+    HOST_CAUSES,
+    FrameCounts,
+    HostLines,
+    LineCounts,
+    count_calls,
+    count_functions,
+    count_lines,
+)
 from nsyspipe.model import schema
 from nsyspipe.model.python_files import short_names
 from nsyspipe.model.table import Int64
@@ -19,30 +27,70 @@ from nsyspipe.run.process import ProcessDigest
 # Values of the column `frame`.
 INNERMOST = "innermost"
 IN_PROGRAM = "program"
+LET_GO = "let_go"
+LOCK_HOLDER = "lock_holder"
+CALL = "call"
+FUNCTION = "function"
 
 
 def host_lines_table(
     ranks: Ranks, summary_steps: Sequence[int] | Int64, *, is_capture: bool
 ) -> pa.Table:
-    """Return `schema.HOST_LINES`: where main threads were in the summary steps."""
+    """Return `schema.HOST_LINES`: where threads of Python were in the summary steps."""
     if is_capture:
         return schema.HOST_LINES.empty()
-    samples_of_ranks: list[tuple[int, HostLines]] = []
-    for rank in ranks:
-        samples = _in_summary_steps(rank, summary_steps)
-        if samples is not None:
-            samples_of_ranks.append((rank.number, samples))
-    if not samples_of_ranks:
+    tables: list[pa.Table] = []
+    for rank in sorted(ranks, key=lambda rank: rank.number):
+        tables += _tables_of_rank(rank, summary_steps)
+    if not tables:
         return schema.HOST_LINES.empty()
-    tables = []
-    for number, samples in sorted(samples_of_ranks, key=lambda row: row[0]):
-        tables.append(_lines_of_frame(number, samples, INNERMOST, samples.innermost))
-        tables.append(_lines_of_frame(number, samples, IN_PROGRAM, samples.in_program))
     table = pa.concat_tables(tables)
     names = short_names(table["path"].unique().to_pylist())
     files = [names[path] for path in table["path"].to_pylist()]
     place = table.schema.get_field_index("file")
     return table.set_column(place, table.schema.field(place), pa.array(files, pa.string()))
+
+
+def _tables_of_rank(
+    rank: Rank[ProcessDigest], summary_steps: Sequence[int] | Int64
+) -> Iterator[pa.Table]:
+    """Yield the rows of a rank, in the alphabet of `frame`."""
+    samples = _in_summary_steps(rank, rank.process.host_lines, summary_steps)
+    of_holder = _in_summary_steps(rank, rank.process.holder_lines, summary_steps)
+    number = rank.number
+    if samples is not None:
+        yield _rows_of_stacks(number, samples, CALL, count_calls(samples))
+        yield _rows_of_stacks(number, samples, FUNCTION, count_functions(samples))
+        counts = count_lines(samples, samples.innermost)
+        yield _rows(number, samples, INNERMOST, counts)
+        yield _rows(number, samples, LET_GO, count_lines(samples, samples.let_go))
+    if of_holder is not None:
+        is_of_program = of_holder.in_program >= 0
+        line = np.where(is_of_program, of_holder.in_program, of_holder.innermost)
+        yield _rows(number, of_holder, LOCK_HOLDER, count_lines(of_holder, line))
+    if samples is not None:
+        counts = count_lines(samples, samples.in_program)
+        yield _rows(number, samples, IN_PROGRAM, counts)
+
+
+def lock_waits_of_ranks(
+    ranks: Ranks, summary_steps: Sequence[int] | Int64
+) -> dict[int, dict[str, float]]:
+    """Return for how long each rank waits for Python's lock in idle time, by cause, ns per step.
+
+    Ranks of which it is not known are left out.
+    """
+    waits_of_ranks = {}
+    for rank in ranks:
+        waits = rank.process.lock_waits
+        is_in_summary = are_windows_in(rank, summary_steps)
+        if waits is not None and is_in_summary.any():
+            means = {}
+            for cause, waits_ns in zip(HOST_CAUSES, waits.ns_by_cause, strict=True):
+                of_summary_ns = waits_ns[is_in_summary]
+                means[cause] = float(of_summary_ns.mean())
+            waits_of_ranks[rank.number] = means
+    return waits_of_ranks
 
 
 def without_paths(table: HostLinesTable) -> pa.Table:
@@ -53,10 +101,9 @@ def without_paths(table: HostLinesTable) -> pa.Table:
 
 
 def _in_summary_steps(
-    rank: Rank[ProcessDigest], summary_steps: Sequence[int] | Int64
+    rank: Rank[ProcessDigest], samples: HostLines | None, summary_steps: Sequence[int] | Int64
 ) -> HostLines | None:
-    """Return the samples of a rank in the summary steps; None without samples."""
-    samples = rank.process.host_lines
+    """Return some samples of a rank in the summary steps; None without samples."""
     if samples is None:
         return None
     is_in_summary = are_windows_in(rank, summary_steps)
@@ -64,15 +111,30 @@ def _in_summary_steps(
     return chosen if chosen.window.size else None
 
 
-def _lines_of_frame(number: int, samples: HostLines, frame: str, line: Int64) -> pa.Table:
+def _rows_of_stacks(number: int, samples: HostLines, frame: str, counts: FrameCounts) -> pa.Table:
+    """Return the rows of calls or functions of one rank, with whole paths as files."""
+    rows = _rows(number, samples, frame, counts.counts)
+    changed: dict[str, Any] = {"mean_depth": counts.mean_depth}
+    if frame == FUNCTION:
+        changed |= {"line": counts.first_line, "last_line": counts.last_line}
+    for name, values in changed.items():
+        place = rows.schema.get_field_index(name)
+        field = rows.schema.field(place)
+        column = pa.array(values, field.type)
+        rows = rows.set_column(place, field, column)
+    return rows
+
+
+def _rows(number: int, samples: HostLines, frame: str, counts: LineCounts) -> pa.Table:
     """Return the rows of one rank and one kind of line, with whole paths as files."""
-    counts = count_lines(samples, line)
     n_rows = counts.line.size
     lines = samples.lines.take(pa.array(counts.line))
     columns: dict[str, Any] = {name: lines[name] for name in ("path", "line", "function")}
     columns["rank"] = np.full(n_rows, number)
     columns["frame"] = pa.repeat(frame, n_rows)
     columns["file"] = lines["path"]
+    columns["last_line"] = pa.nulls(n_rows, pa.int64())
+    columns["mean_depth"] = pa.nulls(n_rows, pa.float64())
     columns["n_samples"] = counts.n_samples
     of_idle_time = {
         "n_idle_samples": counts.n_idle_samples,

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from nsyspipe.analysis.attribution import Inputs, ProcessOperations, by_process
 from nsyspipe.analysis.breakdown import (
     DeviceTime,
+    Gaps,
     IdleCauses,
     blocking_copies,
     breakdown,
@@ -34,7 +35,7 @@ from nsyspipe.analysis.breakdown import (
 from nsyspipe.analysis.clock import DeviceClock, clock_of_device
 from nsyspipe.analysis.collectives import CommOperations, comm_operations, messages_of
 from nsyspipe.analysis.devices import ProcessShare, RankDevice, RankOperations, StrayDevice
-from nsyspipe.analysis.host_lines import HostLines, find_host_lines
+from nsyspipe.analysis.host_lines import HostLines, PythonThread, find_host_lines
 from nsyspipe.analysis.intervals import IntervalSet, NarrowIntervals, union, union_of
 from nsyspipe.analysis.kernels import WindowSums, comm_delays, kernels_table
 from nsyspipe.analysis.launching import device_waits, host_times
@@ -55,6 +56,7 @@ from nsyspipe.analysis.phases import (
     phase_stretches,
     phases_of_launches,
 )
+from nsyspipe.analysis.python_lock import LockWaits, ProcessLock, find_lock_waits, waits_of_thread
 from nsyspipe.analysis.steps import Candidate, Members, Windows, capture_window, step_windows
 from nsyspipe.model.canonical import DTOD_KIND, GRAPH_NAME_ID
 from nsyspipe.model.names import PHASES, step_number
@@ -63,6 +65,7 @@ from nsyspipe.model.table import Flags, Int64
 from nsyspipe.model.typed_tables import (
     BlockingCallsOfReportTable,
     BlockingCopiesOfReportTable,
+    LockRangesOfReportTable,
     MemoryCallsOfReportTable,
     PayloadsOfReportTable,
     PythonSamplesOfReportTable,
@@ -82,6 +85,17 @@ _Phases: TypeAlias = Mapping[str, PhaseRanges]
 _Columns: TypeAlias = dict[str, Int64 | Flags | None]
 # Of members, by name of the column. None if not known.
 _PhaseCosts: TypeAlias = dict[str, Int64 | None]
+
+
+class PythonEvents(Struct, frozen=True):
+    """What is known of the Python threads of a process."""
+
+    # `canonical.PYTHON_SAMPLES` of the main thread, and of the only other thread while it holds
+    # Python's lock; None if there are none.
+    samples: PythonSamplesOfReportTable | None = None
+    samples_of_other: PythonSamplesOfReportTable | None = None
+    # who waits for Python's lock, or None if this or calls were not recorded
+    lock: ProcessLock | None = None
 
 
 class ProcessEvents(Struct, frozen=True):
@@ -110,8 +124,7 @@ class ProcessEvents(Struct, frozen=True):
     blocking_copies: BlockingCopiesOfReportTable | None = None
     # as `launching.device_waits` returns them, or None if calls were not recorded
     device_waits: IntervalSet | None = None
-    # `canonical.PYTHON_SAMPLES` of the process, or None if not recorded
-    python_samples: PythonSamplesOfReportTable | None = None
+    python: PythonEvents = PythonEvents()
     # `canonical.MEMORY_CALLS` of the process, or None if not recorded
     memory_calls: MemoryCallsOfReportTable | None = None
 
@@ -126,6 +139,8 @@ class _ProcessTables(Struct, frozen=True):
     waits: pa.Table
     calls: pa.Table | None
     python_samples: PythonSamplesOfReportTable | None
+    samples_of_other: PythonSamplesOfReportTable | None
+    lock_ranges: LockRangesOfReportTable | None
     memory_calls: MemoryCallsOfReportTable | None
 
 
@@ -157,15 +172,16 @@ def _tables_of_processes(capture: Capture, process_ids: Sequence[int]) -> Iterat
         blocking_copies,
         calls.waits,
         calls.all,
-        _recorded_samples(capture),
+        _recorded_samples(capture.python.samples),
+        _recorded_samples(capture.python.samples_of_others),
+        capture.python.lock_ranges,
         capture.memory.table,
     )
     tables_by_process = [by_process(table, process_ids) for table in tables]
     return itertools.starmap(_ProcessTables, zip(*tables_by_process, strict=True))
 
 
-def _recorded_samples(capture: Capture) -> PythonSamplesOfReportTable | None:
-    samples = capture.python.samples
+def _recorded_samples(samples: PythonSamplesOfReportTable) -> PythonSamplesOfReportTable | None:
     return samples if samples.num_rows else None
 
 
@@ -207,9 +223,18 @@ def _fields_of_process(process: _ProcessTables) -> dict[str, Any]:
         "ranges": process.ranges,
         "blocking_calls": process.blocking_calls,
         "payloads": process.payloads,
-        "python_samples": process.python_samples,
+        "python": _python_of_process(process),
         "memory_calls": process.memory_calls,
     }
+
+
+def _python_of_process(process: _ProcessTables) -> PythonEvents:
+    """Return what is known of Python. The lock is not if no thread of the process ever holds it."""
+    lock = None
+    ranges = process.lock_ranges
+    if ranges is not None and ranges.num_rows and process.calls is not None:
+        lock = ProcessLock(ranges, process.calls)
+    return PythonEvents(process.python_samples, process.samples_of_other, lock)
 
 
 def _waits_of_rank(
@@ -310,6 +335,11 @@ class ProcessDigest(_Process, frozen=True):
     other_threads: LaunchingThreads = NO_OTHER_THREADS
     # where the main thread was, or None if no sample is in a window
     host_lines: HostLines | None = None
+    # waits for Python's lock, or None if not recorded
+    lock_waits: LockWaits | None = None
+    # Where the only other Python thread was meanwhile. None if no sample shows it, or if other
+    # threads hold the lock too.
+    holder_lines: HostLines | None = None
 
 
 _NO_KERNEL_LAUNCHED = "no kernel was launched in these ranges"
@@ -630,6 +660,7 @@ class _MeasuredWindows(Struct, frozen=True):
     causes: IdleCauses
     # the idle time of each phase, by its index in `names.PHASES`
     idle_ns_by_phase: list[Int64]
+    lock_waits: LockWaits | None
 
 
 def _measure_rank(work: _RankWork, between: Inputs) -> dict[str, Any]:
@@ -662,18 +693,51 @@ def _measure_rank(work: _RankWork, between: Inputs) -> dict[str, Any]:
         "of_copies_ns_by_call": measured.causes.of_copies_by_call,
         "hidden": NarrowIntervals.of(work.device.hidden),
         "stretches": stretches,
+        **_measure_python(work, measured),
+    }
+
+
+def _measure_python(work: _RankWork, measured: _MeasuredWindows) -> dict[str, Any]:
+    """Return the fields of `ProcessDigest` that are of Python."""
+    return {
         "host_lines": _find_host_lines(work, measured.causes),
+        "lock_waits": measured.lock_waits,
+        "holder_lines": _find_holder_lines(work, measured),
     }
 
 
 def _find_host_lines(work: _RankWork, causes: IdleCauses) -> HostLines | None:
     """Return the samples of the main thread in the windows, None if there are none."""
-    samples = work.events.python_samples
+    samples = work.events.python.samples
     if samples is None:
         return None
-    lines = work.capture.python.lines
-    host_lines = find_host_lines(samples, lines, work.windows, causes.times, work.offset_ns)
+    thread = _thread_of(work, samples)
+    host_lines = find_host_lines(thread, work.windows, causes.times, work.offset_ns)
     return host_lines if host_lines.window.size else None
+
+
+def _find_holder_lines(work: _RankWork, measured: _MeasuredWindows) -> HostLines | None:
+    """Return where the only other Python thread was while the launching thread had to wait.
+
+    None if there are no such samples, or if other threads hold the lock too.
+    """
+    samples = work.events.python.samples_of_other
+    waits = measured.lock_waits
+    if samples is None or waits is None or not waits.has_one_holder:
+        return None
+    times = samples["time_ns"].to_numpy()
+    times = times + work.offset_ns
+    is_meanwhile = waits.times.contains(times)
+    meanwhile = samples.filter(pa.array(is_meanwhile))
+    thread = _thread_of(work, meanwhile)
+    idle = measured.causes.times
+    holder_lines = find_host_lines(thread, work.windows, idle, work.offset_ns)
+    return holder_lines if holder_lines.window.size else None
+
+
+def _thread_of(work: _RankWork, samples: PythonSamplesOfReportTable) -> PythonThread:
+    python = work.capture.python
+    return PythonThread(samples, python.lines, python.frames)
 
 
 def _list_comm_operations(work: _RankWork) -> CommOperations:
@@ -711,7 +775,13 @@ def _measure_windows(work: _RankWork, between: Inputs) -> _MeasuredWindows:
     has_launches = bool(work.operations.n_launched)
     kernels_in_backward = work.in_backward(work.kernel_phase) if has_launches else None
     measures = breakdown(device, kernels_in_backward, recorded)
-    inputs = Inputs(_inputs_of_data_phase(work, between), between.quiet)
+    quiet = between.quiet
+    lock = work.events.python.lock
+    if lock is not None:
+        # A thread that waits for the lock gets no input.
+        waits = waits_of_thread(lock, work.steps.members.thread_id)
+        quiet = quiet.without(waits)
+    inputs = Inputs(_inputs_of_data_phase(work, between), quiet)
     measured = _measure_idle(work, measures["idle_ns"], inputs)
     causes = measured.causes
     if measures["exposed_comm_ns"] is None or not has_launches:
@@ -730,7 +800,7 @@ def _measure_windows(work: _RankWork, between: Inputs) -> _MeasuredWindows:
         "is_complete": windows.is_complete,
         **measures,
     }
-    return _MeasuredWindows(columns, causes, measured.idle_ns_by_phase)
+    return _MeasuredWindows(columns, causes, measured.idle_ns_by_phase, measured.lock_waits)
 
 
 def _inputs_of_data_phase(work: _RankWork, between: Inputs) -> IntervalSet:
@@ -813,6 +883,7 @@ class _MeasuredIdle(Struct, frozen=True):
     causes: IdleCauses
     # by the index of the phase in `names.PHASES`
     idle_ns_by_phase: list[Int64]
+    lock_waits: LockWaits | None
 
 
 def _measure_idle(work: _RankWork, idle_ns: Int64 | None, inputs: Inputs) -> _MeasuredIdle:
@@ -825,9 +896,7 @@ def _measure_idle(work: _RankWork, idle_ns: Int64 | None, inputs: Inputs) -> _Me
     windows = work.windows
     offset_ns = work.offset_ns
     gaps = idle_gaps(events.operations, offset_ns)
-    phase_of_operation = np.append(work.kernel_phase, work.copy_phase)
-    phase_of_gap = phase_of_operation[gaps.operation]
-    idle_ns_by_phase = phase_idle(gaps, windows, phase_of_gap, len(PHASES))
+    idle_ns_by_phase = _idle_by_phase(work, gaps)
     known_idle_ns = idle_ns if _are_clocks_comparable(events.clock, windows) else None
     device_inputs = _shift_inputs(inputs, offset_ns)
     blocking_calls = _shift_calls(events.blocking_calls, offset_ns)
@@ -842,7 +911,23 @@ def _measure_idle(work: _RankWork, idle_ns: Int64 | None, inputs: Inputs) -> _Me
         "exposed_late_comm_ns": exposed_late_comm_ns,
         "exposed_alloc_ns": exposed_alloc_ns,
     }
-    return _MeasuredIdle(replace(causes, columns=columns), idle_ns_by_phase)
+    lock_waits = _lock_waits(work, gaps, causes)
+    return _MeasuredIdle(replace(causes, columns=columns), idle_ns_by_phase, lock_waits)
+
+
+def _idle_by_phase(work: _RankWork, gaps: Gaps) -> list[Int64]:
+    """Return the idle time of each window by phase, ns."""
+    phase_of_operation = np.append(work.kernel_phase, work.copy_phase)
+    phase_of_gap = phase_of_operation[gaps.operation]
+    return phase_idle(gaps, work.windows, phase_of_gap, len(PHASES))
+
+
+def _lock_waits(work: _RankWork, gaps: Gaps, causes: IdleCauses) -> LockWaits | None:
+    """Return when the device idles because of Python's lock; None if that is not known."""
+    lock = work.events.python.lock
+    if lock is None:
+        return None
+    return find_lock_waits(gaps, work.windows, causes.times, lock, work.offset_ns)
 
 
 def _shift_inputs(inputs: Inputs, offset_ns: int) -> Inputs:

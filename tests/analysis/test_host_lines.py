@@ -8,12 +8,15 @@ from nsyspipe.analysis.host_lines import (
     HostIdleTime,
     HostLines,
     HostLinesPart,
+    PythonThread,
+    count_calls,
+    count_functions,
     count_lines,
     find_host_lines,
     join_host_lines,
 )
 from nsyspipe.analysis.intervals import IntervalSet, union
-from nsyspipe.model.canonical import PYTHON_LINES, PYTHON_SAMPLES
+from nsyspipe.model.canonical import PYTHON_FRAMES, PYTHON_LINES, PYTHON_SAMPLES
 from tests.build.make import ints, windows
 
 OFFSET = 7
@@ -30,10 +33,16 @@ def lines(n):
     )
 
 
-def samples(times, innermost, in_program):
+def thread(times, innermost, in_program, n_lines, stacks=None):
+    """Build the samples of a thread. `stacks` has the lines of the program in each sample."""
+    stacks = stacks if stacks is not None else [[] for _ in times]
+    n_frames = np.array([len(stack) for stack in stacks], np.int64)
     columns = {"process_id": [1] * len(times), "time_ns": times}
     columns |= {"innermost": innermost, "in_program": in_program}
-    return PYTHON_SAMPLES.table(columns)
+    columns |= {"first_frame": np.cumsum(n_frames) - n_frames, "n_frames": n_frames}
+    columns["let_go"] = [-1] * len(times)
+    frames = PYTHON_FRAMES.table({"line": [line for stack in stacks for line in stack]})
+    return PythonThread(PYTHON_SAMPLES.table(columns), lines(n_lines), frames)
 
 
 def intervals(*spans):
@@ -62,9 +71,7 @@ def test_counts_are_those_of_a_loop_over_samples(seed):
     times = np.sort(random.integers(0, 1000, n))
     line = random.integers(0, 6, n)
     in_program = random.integers(-1, 6, n)
-    found = find_host_lines(
-        samples(times, line, in_program), lines(6), windows(*spans), idle, OFFSET
-    )
+    found = find_host_lines(thread(times, line, in_program, 6), windows(*spans), idle, OFFSET)
     rows = []
     for sample in zip((times + OFFSET).tolist(), line.tolist(), in_program.tolist(), strict=True):
         for number, (start, end) in enumerate(spans):
@@ -86,8 +93,8 @@ def test_counts_are_those_of_a_loop_over_samples(seed):
 
 def test_a_line_at_which_the_host_waits_for_a_busy_gpu_has_no_sample_in_idle_time():
     idle = HostIdleTime(intervals((50, 100)), intervals((50, 100)), intervals())
-    taken = samples([10, 20, 30, 60], [0, 0, 0, 1], [0, 0, 0, 1])
-    found = find_host_lines(taken, lines(2), windows((0, 100)), idle, 0)
+    taken = thread([10, 20, 30, 60], [0, 0, 0, 1], [0, 0, 0, 1], 2)
+    found = find_host_lines(taken, windows((0, 100)), idle, 0)
     counts = count_lines(found, found.innermost)
     assert counts.line.tolist() == [1, 0]
     assert counts.n_idle_samples.tolist() == [1, 0]
@@ -96,17 +103,168 @@ def test_a_line_at_which_the_host_waits_for_a_busy_gpu_has_no_sample_in_idle_tim
 
 @pytest.mark.parametrize("idle", [None, HostIdleTime(intervals((0, 100)))])
 def test_without_calls_no_cause_is_known(idle):
-    found = find_host_lines(samples([10], [0], [0]), lines(1), windows((0, 100)), idle, 0)
+    found = find_host_lines(thread([10], [0], [0], 1), windows((0, 100)), idle, 0)
     assert not found.is_cause_known
     assert found.cause.tolist() == [-1]
 
 
 def test_captures_of_one_rank_are_joined():
-    first = HostLines(lines(2), ints(50), ints(0), ints(1), ints(1), ints(-1))
-    second = HostLines(lines(3), ints(70), ints(1), ints(-1), ints(2), ints(0))
+    first = HostLines(
+        lines(2),
+        ints(50),
+        ints(0),
+        ints(1),
+        ints(1),
+        ints(-1),
+        ints(0),
+        ints(1),
+        ints(-1),
+        ints(1, 0),
+    )
+    second = HostLines(
+        lines(3),
+        ints(70),
+        ints(1),
+        ints(-1),
+        ints(2),
+        ints(0),
+        ints(1),
+        ints(2),
+        ints(1),
+        ints(0, 2, 1),
+    )
     joined = join_host_lines([HostLinesPart(first, 0, 0), HostLinesPart(second, 4, 1000)])
     assert joined.lines.num_rows == 5
     assert joined.times.tolist() == [50, 1070]
     assert joined.window.tolist() == [0, 5]
     assert joined.innermost.tolist() == [1, 4]
     assert joined.in_program.tolist() == [-1, 2]
+    assert joined.let_go.tolist() == [-1, 3]
+    assert joined.frames.tolist() == [1, 0, 2, 4, 3]
+    assert joined.first_frame.tolist() == [0, 3]
+    assert joined.n_frames.tolist() == [1, 2]
+
+
+def test_equal_lines_of_several_captures_are_one_line():
+    part = HostLines(
+        lines(1), ints(5), ints(0), ints(1), ints(0), ints(0), ints(0), ints(0), ints(-1)
+    )
+    joined = join_host_lines([HostLinesPart(part, 0, 0), HostLinesPart(part, 1, 9)])
+    counts = count_lines(joined, joined.innermost)
+    assert (counts.n_samples.tolist(), counts.n_idle_windows.tolist()) == ([2], [2])
+
+
+# Lines of functions: two of them have the same name, in different files.
+NAMES = [("a.py", "f"), ("a.py", "g"), ("b.py", "f"), ("a.py", "<module>"), ("a.py", "<listcomp>")]
+LINES_OF_A_FUNCTION = 3
+
+
+def lines_of_functions():
+    rows = [
+        {"path": path, "function": function, "line": 10 * place + number, "is_of_program": True}
+        for place, (path, function) in enumerate(NAMES)
+        for number in range(LINES_OF_A_FUNCTION)
+    ]
+    return PYTHON_LINES.from_rows(rows)
+
+
+def stacks_of(random, n_samples):
+    """Return samples with a cause, a window, and lines, innermost first; some stacks recur."""
+    causes = random.integers(-1, len(HOST_CAUSES), n_samples)
+    windows_of_samples = random.integers(0, 3, n_samples)
+    n_lines = len(NAMES) * LINES_OF_A_FUNCTION
+    stacks = [random.integers(0, n_lines, random.integers(0, 6)).tolist() for _ in causes]
+    return causes.tolist(), windows_of_samples.tolist(), stacks
+
+
+def host_lines_of(causes, windows_of_samples, stacks):
+    n_frames = np.array([len(stack) for stack in stacks], np.int64)
+    none = np.full(len(causes), -1)
+    return HostLines(
+        lines=lines_of_functions(),
+        times=np.arange(len(causes)),
+        window=np.array(windows_of_samples, np.int64),
+        cause=np.array(causes, np.int64),
+        innermost=none,
+        in_program=none,
+        let_go=none,
+        first_frame=np.cumsum(n_frames) - n_frames,
+        n_frames=n_frames,
+        frames=np.array([line for stack in stacks for line in stack], np.int64),
+    )
+
+
+def by_hand(samples, key_of_line, first_depth):
+    """Return the counts of each key, sample by sample and frame by frame."""
+    rows = lines_of_functions().to_pylist()
+    entries = {}
+    for cause, window, stack in zip(*samples, strict=True):
+        seen = set()
+        for depth, line in enumerate(stack):
+            key = key_of_line(rows[line])
+            if depth < first_depth or key is None or key in seen:
+                continue
+            seen.add(key)
+            entries.setdefault(key, []).append((cause, window, depth, rows[line]["line"]))
+    counts = {}
+    for key, hits in entries.items():
+        idle = [hit for hit in hits if hit[0] >= 0]
+        numbers = [hit[3] for hit in idle or hits]
+        by_cause = [[hit for hit in hits if hit[0] == code] for code in range(len(HOST_CAUSES))]
+        counts[key] = {
+            "n_samples": len(hits),
+            "n_idle_samples": len(idle),
+            "n_idle_windows": len({hit[1] for hit in idle}),
+            "n_samples_by_cause": [len(of_cause) for of_cause in by_cause],
+            "n_windows_by_cause": [len({hit[1] for hit in of_cause}) for of_cause in by_cause],
+            "lines": (min(numbers), max(numbers)),
+            "mean_depth": sum(hit[2] for hit in hits) / len(hits),
+        }
+    return counts
+
+
+def counted(found, key_of_line):
+    """Return the counts of each key of a result."""
+    rows = lines_of_functions().to_pylist()
+    counts = {}
+    for place, line in enumerate(found.counts.line.tolist()):
+        counts[key_of_line(rows[line])] = {
+            "n_samples": found.counts.n_samples[place],
+            "n_idle_samples": found.counts.n_idle_samples[place],
+            "n_idle_windows": found.counts.n_idle_windows[place],
+            "n_samples_by_cause": [of[place] for of in found.counts.n_samples_by_cause],
+            "n_windows_by_cause": [of[place] for of in found.counts.n_windows_by_cause],
+            "lines": (found.first_line[place], found.last_line[place]),
+            "mean_depth": pytest.approx(found.mean_depth[place]),
+        }
+    return counts
+
+
+def function_of(row):
+    return None if row["function"] == "<listcomp>" else (row["path"], row["function"])
+
+
+def line_of(row):
+    return row["path"], row["function"], row["line"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_functions_and_calls_are_those_of_a_loop_over_frames(seed):
+    samples = stacks_of(np.random.default_rng(seed), 200)
+    found = host_lines_of(*samples)
+    assert counted(count_functions(found), function_of) == by_hand(samples, function_of, 0)
+    assert counted(count_calls(found), line_of) == by_hand(samples, line_of, 1)
+
+
+def test_a_call_that_calls_itself_counts_once_and_at_its_innermost_frame():
+    found = host_lines_of([1], [0], [[0, 1, 1, 2]])
+    functions, calls = count_functions(found), count_calls(found)
+    assert functions.counts.n_samples.tolist() == [1]
+    assert (functions.first_line.tolist(), functions.mean_depth.tolist()) == ([0], [0.0])
+    assert sorted(calls.mean_depth.tolist()) == [1.0, 3.0]
+
+
+def test_samples_without_frames_are_in_no_function():
+    found = host_lines_of([1, 1], [0, 0], [[], []])
+    assert count_functions(found).counts.line.size == 0
+    assert count_calls(found).counts.line.size == 0

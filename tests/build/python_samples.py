@@ -6,7 +6,8 @@ from typing import NamedTuple
 from tests.build.trace import NVTX, TraceBuilder
 
 DOMAIN = 9
-# States of a thread: the second while a call in C holds Python's lock (GIL).
+LOCK_DOMAIN = 10
+# States of a thread: the second while it holds Python's lock (GIL) for longer than a period.
 SEEN, HELD = 1, 3
 HEADER = struct.pack("<QIIQQ", 1, 3, 1, 0, 32)
 SITE = "/opt/venv/lib/python3.12/site-packages"
@@ -28,6 +29,12 @@ def payload(frames, *, n_frames=None, state=SEEN) -> bytes:
 
 def with_domain(builder: TraceBuilder) -> TraceBuilder:
     return builder.domain("Python Backtrace", DOMAIN)
+
+
+def lock_range(builder: TraceBuilder, thread, start, end, *, waits) -> TraceBuilder:
+    """Add a time in which a thread waits for Python's lock, or holds it."""
+    text = "Waiting for GIL" if waits else "Holding GIL"
+    return builder.range(start, end, text, thread=thread, domain=LOCK_DOMAIN)
 
 
 def sample(builder: TraceBuilder, at, *frames, category=1, blob=None, state=SEEN) -> TraceBuilder:

@@ -49,7 +49,7 @@ RUNS = ("ddp-4gpu-before", "ddp-4gpu-after")  # in order of capture
 OPTIONS = (
     "--bind --container-image --container-mounts --container-workdir --network --nv "
     "--stop-on-range-end "
-    "--body-file --cap-add --capture-range-end --gpu-metrics-device --gpu-metrics-devices --gpu-metrics-frequency --python-sampling --cudabacktrace --delay --duration --dynamic-tables --email "
+    "--body-file --cap-add --capture-range-end --cuda-memory-usage --gpu-metrics-device --gpu-metrics-devices --gpu-metrics-frequency --python-sampling --cudabacktrace --delay --duration --dynamic-tables --email "
     "--firstname "
     "--force-overwrite "
     "--gpus --group --include-blobs --index-url --ipc --job --lastname --nccl-trace --no-deps "

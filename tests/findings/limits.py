@@ -49,6 +49,19 @@ LIMITS = {
     "findings.host_lines.MIN_SHARE_OF_STEPS": Limit(
         0.24, 0.51, (held(LINES, "test_a_line_needs_half_of_the_steps"),)
     ),
+    "findings.host_lines.MAX_SHARE_OF_OTHER_TIMES": Limit(
+        0.92, 0.97, (held(LINES, "test_a_function_that_all_other_samples_have_too_is_the_loop"),)
+    ),
+    "findings.host_lines.MIN_PART_OF_MOST": Limit(
+        0.84,
+        0.91,
+        (held(LINES, "test_the_innermost_of_functions_in_about_as_many_samples_is_named"),),
+    ),
+    "findings.host_lines.MIN_SHARE_OF_LOCK": Limit(
+        0.08,
+        0.11,
+        (held(LINES, "test_the_holder_of_the_lock_is_named_from_a_tenth_of_the_idle_time"),),
+    ),
     "findings.host_lines.MIN_PART_OF_LATENESS": Limit(
         0.49,
         0.51,

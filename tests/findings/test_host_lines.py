@@ -3,9 +3,15 @@
 import pytest
 
 from nsyspipe.findings.host_lines import (
+    HOST_CALL,
+    HOST_FUNCTION,
     HOST_LINE,
     INNERMOST_LINE,
+    LET_GO_LINE,
     LINE_UNKNOWN,
+    LOCK_HOLDER_LINE,
+    LOCK_WAIT,
+    LOCK_WAIT_SHARE,
     NO_MAIN_LINE,
     NOT_SEEN_IN_TIME,
     NOT_WHY_LATE,
@@ -44,7 +50,16 @@ def steps(n_ranks=1, idle=(100,)):
     return schema.STEPS.arrow.empty_table().from_pylist(rows)
 
 
-def figures(rows, name="launch-bound", n_ranks=1, idle=(100, 0), **evidence):
+def figures(
+    rows,
+    name="launch-bound",
+    n_ranks=1,
+    idle=(100, 0),
+    *,
+    waits=None,
+    with_lock=False,
+    **evidence,
+):
     table = steps(n_ranks, idle)
     seen = Evidence(
         n_ranks=n_ranks,
@@ -57,8 +72,16 @@ def figures(rows, name="launch-bound", n_ranks=1, idle=(100, 0), **evidence):
         stragglers=schema.STRAGGLERS.empty(),
         kernels=schema.KERNEL_COSTS.empty(),
         host_lines=rows,
+        lock_waits=waits or {},
     )
-    return line_figures(seen, name, Finding("", "", "", None, evidence))
+    found = line_figures(seen, name, Finding("", "", "", None, evidence))
+    return found if with_lock else without_lock(found)
+
+
+def without_lock(found):
+    """Return figures without those of Python's lock, which was not recorded."""
+    assert found.get(LOCK_WAIT) is None
+    return {name: value for name, value in found.items() if name != LOCK_WAIT}
 
 
 def named(found):
@@ -87,6 +110,21 @@ def test_samples_that_were_not_taken_in_time_name_no_line(n_unseen, reason):
     unseen = (0, "innermost", NOT_SEEN, n_unseen, 4)
     others = [*both("a.py", 9, 4), *both("b.py", 19 - 9 - n_unseen, 4)]
     assert figures(lines(unseen, *others)) == {LINE_UNKNOWN: reason}
+
+
+def test_samples_of_few_steps_that_were_not_taken_in_time_are_the_reason_too():
+    unseen = (0, "innermost", NOT_SEEN, 10, 1)
+    rows = lines(unseen, *both("a.py", 6, 4), *both("b.py", 4, 4))
+    assert figures(rows) == {LINE_UNKNOWN: NOT_SEEN_IN_TIME}
+
+
+@pytest.mark.parametrize(("counts", "is_named"), [((5, 3, 2), True), ((4, 3, 3), False)])
+def test_the_line_at_which_the_lock_was_let_go_of_needs_half_of_these_samples(counts, is_named):
+    unseen = (0, "innermost", NOT_SEEN, 10, 1)
+    let_go = [(0, "let_go", f"{count}{place}.py", count, 1) for place, count in enumerate(counts)]
+    found = figures(lines(unseen, *let_go))
+    assert found[LINE_UNKNOWN] == NOT_SEEN_IN_TIME
+    assert (LET_GO_LINE in found) == is_named
 
 
 def test_a_line_needs_half_of_the_steps():
@@ -147,3 +185,118 @@ def test_samples_without_known_causes_name_no_line():
 @pytest.mark.parametrize("name", ["comm-bound", "grad-copy"])
 def test_findings_that_no_line_explains_name_none(name):
     assert figures(lines(*both("a.py", 10, 4)), name) == {}
+
+
+NO_WAITS = {"input": 0.0, "launch": 0.0, "blocked": 0.0}
+
+
+def lock_figures(rows, waits, name="input-bound", **more):
+    return figures(rows, name, waits=waits, with_lock=True, **more)
+
+
+def test_without_waits_of_each_rank_the_wait_for_the_lock_is_null():
+    rows = lines(*both("a.py", 10, 4), *both("a.py", 10, 4, rank=1))
+    found = lock_figures(rows, {0: NO_WAITS}, n_ranks=2, idle=(100, 100))
+    assert found[LOCK_WAIT] is None
+    assert LOCK_WAIT_SHARE not in found
+
+
+def test_the_wait_for_the_lock_is_that_of_the_cause_and_a_mean_of_ranks():
+    waits = {0: NO_WAITS | {"input": 30.0, "launch": 7.0}, 1: NO_WAITS | {"input": 10.0}}
+    found = lock_figures(lines(*both("a.py", 10, 4)), waits, n_ranks=2, idle=(100, 60))
+    assert (found[LOCK_WAIT], found[LOCK_WAIT_SHARE]) == (20.0, 0.25)
+    found = lock_figures(lines(*both("a.py", 10, 4)), waits, n_ranks=2, idle=(100, 60), rank=0)
+    assert (found[LOCK_WAIT], found[LOCK_WAIT_SHARE]) == (30.0, 0.3)
+
+
+def is_holder_named(wait_ns, n_samples):
+    """Tell whether the holder of the lock is named, given waits in 100 ns of idle time."""
+    held = (0, "lock_holder", "spin.py", n_samples, 4)
+    waits = {0: NO_WAITS | {"input": wait_ns}}
+    found = lock_figures(lines(*both("a.py", 10, 4), held), waits)
+    assert named(found)["file"] == "a.py"
+    return LOCK_HOLDER_LINE in found
+
+
+def test_the_holder_of_the_lock_is_named_from_a_tenth_of_the_idle_time():
+    assert is_holder_named(wait_ns=10, n_samples=5)
+    assert not is_holder_named(wait_ns=9, n_samples=5)
+
+
+def test_four_samples_of_the_holder_of_the_lock_are_too_few():
+    assert not is_holder_named(wait_ns=10, n_samples=4)
+
+
+def test_waits_for_the_lock_are_known_without_samples():
+    found = lock_figures(lines(), {0: NO_WAITS | {"input": 50.0}})
+    assert found == {LOCK_WAIT: 50.0, LOCK_WAIT_SHARE: 0.5}
+
+
+def stack_rows(*rows):
+    """Build `schema.HOST_LINES` of samples at ten lines, and calls and functions in their stacks.
+
+    These are (frame, name, samples in the idle time, all samples, mean depth). In all there are 20
+    samples in the idle time, and 40 at other times.
+    """
+    at_lines = [row for place in range(10) for row in both(f"{place}.py", 2, 4)]
+    filled = lines(*at_lines).to_pylist()
+    for row in filled:
+        row["n_samples"] = 6
+    for frame, name, n_samples, n_all_samples, mean_depth in rows:
+        row = dict.fromkeys(schema.HOST_LINES.names)
+        row |= {"rank": 0, "frame": frame, "file": "a.py", "line": 3, "function": name}
+        row |= {"last_line": 7 if frame == "function" else None, "mean_depth": mean_depth}
+        counts = ("idle", "input", "launch", "blocked")
+        row |= {f"n_{cause}_samples": n_samples for cause in counts}
+        row |= {f"n_{cause}_steps": 4 for cause in counts}
+        filled.append(row | {"n_samples": n_all_samples})
+    return schema.HOST_LINES.from_rows(filled)
+
+
+def named_functions(*rows):
+    """Return which function is named, given (name, samples, all samples, mean depth) of each."""
+    found = figures(stack_rows(*(("function", *row) for row in rows)))
+    return found[HOST_FUNCTION]["function"] if HOST_FUNCTION in found else found[LINE_UNKNOWN]
+
+
+def test_a_function_needs_half_of_the_samples():
+    assert named_functions(("half", 10, 10, 0.0)) == "half"
+    assert named_functions(("less", 9, 9, 0.0)) == NO_MAIN_LINE
+
+
+def test_a_function_that_all_other_samples_have_too_is_the_loop():
+    assert named_functions(("loop", 20, 20 + 38, 0.0)) == NO_MAIN_LINE
+    assert named_functions(("step", 20, 20 + 37, 0.0)) == "step"
+
+
+def test_the_innermost_of_functions_in_about_as_many_samples_is_named():
+    assert named_functions(("outer", 20, 20, 1.0), ("inner", 18, 18, 0.0)) == "inner"
+    assert named_functions(("outer", 20, 20, 1.0), ("inner", 17, 17, 0.0)) == "outer"
+    assert named_functions(("outer", 20, 20, 1.0), ("inner", 20, 20, 0.5)) == "inner"
+
+
+def test_a_function_has_its_lines_and_a_call_its_line():
+    found = figures(stack_rows(("function", "f", 12, 12, 0.0), ("call", "g", 15, 15, 1.0)))
+    totals = {"n_of_samples": 20, "n_of_steps": 4, "n_steps": 4}
+    function = {"file": "a.py", "line": 3, "last_line": 7, "function": "f", "n_samples": 12}
+    assert found[HOST_FUNCTION] == function | totals
+    call = {"file": "a.py", "line": 3, "function": "g", "n_samples": 15}
+    assert found[HOST_CALL] == call | totals
+    assert not {HOST_LINE, LINE_UNKNOWN} & found.keys()
+
+
+def test_where_a_line_is_named_no_function_is():
+    stacks = stack_rows(("function", "f", 12, 12, 0.0)).to_pylist()
+    main_line = lines(*both("a.py", 60, 4)).to_pylist()
+    found = figures(schema.HOST_LINES.from_rows([*stacks, *main_line]))
+    assert (HOST_LINE in found, HOST_FUNCTION in found) == (True, False)
+
+
+def test_with_few_other_samples_no_function_is_taken_for_the_loop():
+    rows = stack_rows(("function", "f", 20, 24, 0.0)).to_pylist()
+    for row in rows:
+        if row["frame"] == "program":
+            row["n_samples"] = 2
+    rows[1]["n_samples"] = 6
+    found = figures(schema.HOST_LINES.from_rows(rows))
+    assert found[HOST_FUNCTION]["function"] == "f"

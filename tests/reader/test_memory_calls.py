@@ -102,7 +102,7 @@ def test_a_result_tells_whether_a_call_failed(tmp_path, result, is_failed):
 
 
 def test_without_the_column_of_results_it_is_not_known_whether_calls_failed(tmp_path):
-    builder = TraceBuilder().memory_call(10, 20)
+    builder = nullable(TraceBuilder().memory_call(10, 20))
     del builder.schema[RUNTIME]["returnValue"]
     assert [row[3] for row in rows(builder, tmp_path)] == [None]
 
@@ -170,7 +170,7 @@ def test_without_calls_nothing_is_known(tmp_path):
 
 @pytest.mark.parametrize("column", ["end", "nameId", "globalTid"])
 def test_without_names_ends_or_threads_nothing_is_known(tmp_path, column):
-    builder = TraceBuilder().memory_call(10, 20).kernel(10, 20)
+    builder = nullable(TraceBuilder().memory_call(10, 20).kernel(10, 20))
     del builder.schema[RUNTIME][column]
     assert read(builder, tmp_path).table is None
 
@@ -178,3 +178,10 @@ def test_without_names_ends_or_threads_nothing_is_known(tmp_path, column):
 def test_without_the_table_of_names_nothing_is_known(tmp_path):
     builder = TraceBuilder().memory_call(10, 20).kernel(10, 20)
     assert read(builder, tmp_path, without=(STRINGS,)).table is None
+
+
+def test_sizes_that_are_not_numbers_are_not_known(tmp_path):
+    builder = TraceBuilder().memory_call(10, 20, n_bytes=64)
+    builder.schema = builder.schema | {USAGE: builder.schema[USAGE] | {"bytes": "TEXT"}}
+    builder.rows[USAGE][-1]["bytes"] = "many"
+    assert [row[4] for row in rows(builder, tmp_path)] == [None]

@@ -8,11 +8,14 @@ import pytest
 
 import nsyspipe
 from nsyspipe.model.canonical import COMM_SIZES, PAYLOADS
+from nsyspipe.reader import payload
 from nsyspipe.reader.calls import read_strings
 from nsyspipe.reader.payload import read_payloads
+from nsyspipe.reader.ranges import read_ranges
 from nsyspipe.reader.report import open_report
 from tests.build import nccl_layouts as nccl
 from tests.build.nccl_layouts import BYTES, COMM, INT, SIZE, UINT64, Entry, PayloadLayout
+from tests.build.python_samples import sample, with_domain
 from tests.build.tools import edit
 from tests.build.trace import NVTX, TraceBuilder, schemas, steady_rank
 
@@ -64,6 +67,26 @@ def test_all_releases_side_by_side_become_one_table(tmp_path):
     assert rows(found, "end_ns") == [(11,), (21,), (31,), (48,), (51,)]
     assert set(rows(found, "thread_id")) == {(built.global_tid(),), (built.global_tid("autograd"),)}
     assert (set(rows(found, "process_id")), found.n_undecoded) == ({(built.global_pid(),)}, 0)
+
+
+def test_payloads_of_samples_of_python_are_not_read(tmp_path, monkeypatch):
+    built = with_domain(reduced(10, 7))
+    sample(built, 20, ("f", "/home/me/a.py", 3))
+    path = built.write(tmp_path / "r.sqlite")
+    numbers_of_blobs = []
+    decode = payload.decode_fields
+
+    def counted(blobs, *others):
+        numbers_of_blobs.append(len(blobs))
+        return decode(blobs, *others)
+
+    monkeypatch.setattr(payload, "decode_fields", counted)
+    with open_report(path) as report:
+        strings = read_strings(report)
+        domains = read_ranges(report, strings, []).python_domains
+        found = read_payloads(report, strings, domains)
+    assert rows(found, "message_bytes") == [(7,)]
+    assert numbers_of_blobs == [1]
 
 
 def test_texts_and_ends_may_be_missing_and_a_blob_may_be_stored_as_text(tmp_path):

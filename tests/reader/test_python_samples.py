@@ -50,6 +50,19 @@ def test_each_sample_has_its_innermost_line_and_that_of_the_program(tmp_path):
     assert codes(found) == []
 
 
+def test_a_thread_without_a_line_of_the_program_lets_go_at_its_innermost_line(tmp_path):
+    found = read(tmp_path, sample(a_rank(), 400, READ, state=HELD))
+    assert places(found, "let_go") == [READ[1:]]
+
+
+def test_a_thread_lets_go_of_the_lock_at_a_line_of_the_program(tmp_path):
+    builder = sample(a_rank(), 300, READ, MAIN)
+    sample(builder, 400, READ, MAIN, state=HELD)
+    found = read(tmp_path, builder)
+    assert places(found, "let_go") == [None, MAIN[1:]]
+    assert found.samples["n_frames"].to_pylist() == [1, 0]
+
+
 def test_a_sample_that_was_not_taken_in_time_shows_no_line(tmp_path):
     builder = sample(a_rank(), 300, READ, MAIN)
     sample(builder, 400, READ, MAIN, state=HELD)
@@ -62,6 +75,30 @@ def test_only_samples_of_the_main_thread_are_read(tmp_path):
     builder = sample(a_rank(), 400, MAIN, category=2)
     sample(builder, 400, ("spin", "/home/me/job/train.py", 52), BOOTSTRAP, category=1)
     assert places(read(tmp_path, builder), "innermost") == [MAIN[1:]]
+
+
+SPIN = ("spin", "/home/me/job/train.py", 52)
+
+
+def lines_of_holder(found):
+    lines = found.lines.to_pylist()
+    return [lines[row]["line"] for row in found.samples_of_others["in_program"].to_pylist()]
+
+
+def test_the_only_other_thread_is_read_where_it_holds_the_lock(tmp_path):
+    builder = sample(a_rank(), 400, MAIN, category=2)
+    sample(builder, 410, SPIN, BOOTSTRAP, category=1)
+    sample(builder, 420, SPIN, BOOTSTRAP, category=1, state=HELD)
+    found = read(tmp_path, builder)
+    assert found.samples_of_others["time_ns"].to_pylist() == [420]
+    assert lines_of_holder(found) == [52]
+
+
+def test_with_two_other_threads_none_is_read(tmp_path):
+    builder = sample(a_rank(), 400, MAIN, category=2)
+    for category in (1, 3):
+        sample(builder, 420, SPIN, BOOTSTRAP, category=category, state=HELD)
+    assert lines_of_holder(read(tmp_path, builder)) == []
 
 
 @pytest.mark.parametrize(

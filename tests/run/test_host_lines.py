@@ -5,16 +5,38 @@ import json
 import pyarrow.compute as pc
 
 import nsyspipe
+from nsyspipe.findings.host_lines import (
+    HOST_CALL,
+    HOST_FUNCTION,
+    HOST_LINE,
+    LEFT_OUT,
+    LINE_UNKNOWN,
+    LOCK_HOLDER_LINE,
+    LOCK_WAIT,
+    LOCK_WAIT_SHARE,
+)
 from nsyspipe.redact.redact import redact
 from nsyspipe.report.export import document
+from nsyspipe.report.html.run_page import run_page
+from nsyspipe.report.markdown import markdown
 from nsyspipe.store.write import save
-from tests.build.python_samples import SITE, sample, with_domain
+from tests.build.python_samples import (
+    BOOTSTRAP,
+    HELD,
+    LOCK_DOMAIN,
+    SITE,
+    lock_range,
+    sample,
+    with_domain,
+)
 from tests.build.tools import run_of
 from tests.build.trace import TraceBuilder, steady_rank
 
 VERSION = "3.20.3 2025.3.2"
 SLOW = ("parse", "/home/secret/job/data/slow.py", 64)
+MAIN = ("<module>", "/home/secret/job/main.py", 5)
 TRAIN = ("<module>", "/home/secret/job/train.py", 60)
+SPIN = ("spin", "/home/secret/job/spin.py", 52)
 LINEAR = ("forward", f"{SITE}/torch/nn/modules/linear.py", 134)
 
 
@@ -61,11 +83,53 @@ def test_every_column_of_a_line(tmp_path):
         "frame": "program",
         "file": "data/slow.py",
         "line": 64,
+        "last_line": None,
+        "mean_depth": None,
         "function": "parse",
         "path": "/home/secret/job/data/slow.py",
         **counts,
         **dict.fromkeys(none, 0),
     }
+
+
+def spread() -> TraceBuilder:
+    """Return `steady_rank` whose host is at three lines of one function while the GPU idles.
+
+    Each step has a sample at each of slow.py:64, 65 and 66, and one in a function that line 66
+    calls. train.py:60 called all of this, as main.py:5 called everything.
+    """
+    builder = with_domain(steady_rank(0, 6, world_size=1, version=VERSION))
+    for step in range(6):
+        at = 1000 * step
+        for number, later in enumerate((400, 500, 600)):
+            sample(builder, at + later, (*SLOW[:2], 64 + number), TRAIN, MAIN)
+        sample(builder, at + 700, ("code", SLOW[1], 30), (*SLOW[:2], 66), TRAIN, MAIN)
+        for later in (110, 120, 130, 140, 150, 160):
+            sample(builder, at + later, LINEAR, (*TRAIN[:2], 61), MAIN)
+    return builder
+
+
+def test_every_column_of_a_function_and_a_call(tmp_path):
+    run = run_of(tmp_path, spread(), jobs=1)
+    (parse,) = (row for row in rows(run, "function") if row["function"] == "parse")
+    assert (parse["line"], parse["last_line"]) == (64, 66)
+    # One of four samples has a function further inside.
+    assert parse["mean_depth"] == 0.25
+    assert (parse["n_samples"], parse["n_launch_samples"], parse["n_launch_steps"]) == (16, 16, 4)
+    (call,) = (row for row in rows(run, "call") if row["line"] == 60)
+    assert (call["file"], call["last_line"], call["mean_depth"]) == ("train.py", None, 1.25)
+    assert (call["n_samples"], call["n_launch_samples"], call["n_launch_steps"]) == (16, 16, 4)
+
+
+def test_without_a_main_line_the_function_and_its_call_are_named(tmp_path):
+    run = run_of(tmp_path, spread(), jobs=1)
+    figures = {row["id"]: json.loads(row["evidence"]) for row in run.finding_rows}["launch-bound"]
+    assert not {HOST_LINE, LINE_UNKNOWN} & figures.keys()
+    counts = {"n_samples": 16, "n_of_samples": 16, "n_steps": 4, "n_of_steps": 4}
+    parse = {"file": "data/slow.py", "line": 64, "last_line": 66, "function": "parse"}
+    assert figures[HOST_FUNCTION] == parse | counts
+    call = {"file": "train.py", "line": 60, "function": "<module>"}
+    assert figures[HOST_CALL] == call | counts
 
 
 def test_every_column_of_the_lines_in_the_timeline(tmp_path):
@@ -128,9 +192,72 @@ def test_a_finding_names_the_line(tmp_path):
     assert (line["n_steps"], line["n_of_steps"]) == (n_steps, n_steps)
 
 
+def planted_lock() -> TraceBuilder:
+    """Return `planted` whose main thread waits for the lock in [400, 600) of each step.
+
+    Another thread holds it, and is at spin.py:52 when it lets go.
+    """
+    builder = planted().domain("GIL Trace", LOCK_DOMAIN)
+    for step in range(6):
+        at = 1000 * step
+        lock_range(builder, "main", at + 400, at + 600, waits=True)
+        lock_range(builder, "worker", at + 380, at + 600, waits=False)
+        for later in (450, 550):
+            sample(builder, at + later, SPIN, BOOTSTRAP, category=2, state=HELD)
+        sample(builder, at + 650, SPIN, BOOTSTRAP, category=2, state=HELD)
+    return builder
+
+
+def test_a_finding_says_who_holds_the_lock_and_for_how_long(tmp_path):
+    run = run_of(tmp_path, planted_lock(), jobs=1)
+    (n_steps,) = run.summary()["n_summary_steps"].to_pylist()
+    (holder,) = rows(run, "lock_holder")
+    assert (holder["file"], holder["line"]) == ("spin.py", 52)
+    assert (holder["n_samples"], holder["n_launch_samples"]) == (2 * n_steps, 2 * n_steps)
+    figures = {row["id"]: json.loads(row["evidence"]) for row in run.finding_rows}["launch-bound"]
+    (idle_ns,) = set(run.breakdown()["idle_launch_ns"].to_pylist())
+    assert figures[LOCK_WAIT] == 200
+    assert figures[LOCK_WAIT_SHARE] == 200 / idle_ns
+    assert figures[LOCK_HOLDER_LINE]["file"] == "spin.py"
+
+
+def test_waits_for_the_lock_are_no_lines_and_are_not_left_out(tmp_path):
+    run = run_of(tmp_path, planted_lock(), jobs=1, lines=False)
+    figures = {row["id"]: json.loads(row["evidence"]) for row in run.finding_rows}["launch-bound"]
+    assert (figures[LINE_UNKNOWN], figures[LOCK_WAIT]) == (LEFT_OUT, 200)
+    assert LOCK_HOLDER_LINE not in figures
+
+
+def test_without_waits_for_the_lock_they_are_null(tmp_path):
+    run = run_of(tmp_path, planted(), jobs=1)
+    figures = {row["id"]: json.loads(row["evidence"]) for row in run.finding_rows}["launch-bound"]
+    assert figures[LOCK_WAIT] is None
+    assert LOCK_HOLDER_LINE not in figures
+
+
+def test_holding_the_lock_does_not_hide_that_the_host_gets_input(tmp_path):
+    # Between two ranges of steps the host is in no range, so it may get input.
+    builder = steady_rank(0, 6, world_size=1, version=VERSION)
+    before = run_of(tmp_path, builder, jobs=1).breakdown()["idle_input_ns"].to_pylist()
+    assert min(before) > 0
+    builder.domain("GIL Trace", LOCK_DOMAIN)
+    lock_range(builder, "main", -400, 7000, waits=False)
+    after = run_of(tmp_path, builder, jobs=1).breakdown()["idle_input_ns"].to_pylist()
+    assert after == before
+
+
+def test_a_host_that_waits_for_the_lock_gets_no_input(tmp_path):
+    builder = steady_rank(0, 6, world_size=1, version=VERSION).domain("GIL Trace", LOCK_DOMAIN)
+    for step in range(6):
+        lock_range(builder, "main", 1000 * step + 890, 1000 * step + 1001, waits=True)
+    steps = run_of(tmp_path, builder, jobs=1).breakdown()
+    assert set(steps["idle_input_ns"].to_pylist()) == {0}
+
+
 def test_only_the_json_of_reports_has_whole_paths(tmp_path):
     run = run_of(tmp_path, planted(), jobs=1)
-    assert document(run)["host_lines"][0]["path"] == SLOW[1]
+    paths = {row["file"]: row["path"] for row in document(run)["host_lines"]}
+    assert paths["data/slow.py"] == SLOW[1]
     save(run, tmp_path / "store")
     for path in (tmp_path / "store").rglob("*"):
         assert path.is_dir() or b"secret" not in path.read_bytes()
@@ -139,12 +266,34 @@ def test_only_the_json_of_reports_has_whole_paths(tmp_path):
     assert saved.host_lines()["path"].null_count == saved.host_lines().num_rows
 
 
+def test_the_page_and_the_lists_have_the_lines_with_their_texts_escaped(tmp_path):
+    builder = planted()
+    script = ("<script>", "/home/secret/job/<b>.py", 9)
+    for step in range(6):
+        sample(builder, 1000 * step + 800, script)
+    run = run_of(tmp_path, builder, jobs=1)
+    page = run_page(run).replace("<wbr>", "")
+    assert "data/slow.py:64" in page
+    assert "<b>.py" not in page
+    assert "secret" not in page
+    n_without_lists = markdown(run).count("data/slow.py:64")
+    assert markdown(run, top=3).count("data/slow.py:64") == n_without_lists + 1
+
+
 def test_lines_can_be_left_out(tmp_path):
     run = run_of(tmp_path, planted(), jobs=1, lines=False)
     assert run.host_lines().num_rows == 0
-    text = json.dumps(document(run))
-    assert "slow.py" not in text
-    assert "host_line_unknown" not in text
+    assert "slow.py" not in json.dumps(document(run))
+
+
+def test_a_finding_says_that_lines_were_left_out_on_request(tmp_path):
+    run = run_of(tmp_path, planted(), jobs=1, lines=False)
+    save(run, tmp_path / "store")
+    for known in (run, nsyspipe.load(tmp_path / "store")):
+        reasons = {}
+        for row in known.finding_rows:
+            reasons[row["id"]] = json.loads(row["evidence"]).get("host_line_unknown")
+        assert reasons["launch-bound"] == LEFT_OUT
 
 
 def test_a_redacted_copy_has_no_path_and_no_function(tmp_path):

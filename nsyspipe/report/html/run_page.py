@@ -39,6 +39,7 @@ from nsyspipe.report.blocks import (
     table_of,
 )
 from nsyspipe.report.costs import cost_tables
+from nsyspipe.report.host_lines import line_table
 from nsyspipe.report.html import run_charts as charts
 from nsyspipe.report.html.page import RUN_ID, SUBSECTION, Chart, Choice, Fold, blocks_page
 from nsyspipe.report.html.run_overview import overview_blocks
@@ -84,6 +85,8 @@ MAX_FIRST_TIMELINE_RANKS = 8
 MAX_COST_ROWS = 15
 # Rows of the table of calls in which the CPU was blocked.
 MAX_BLOCKING_CALLS = 8
+# Rows of the table of lines of Python at which the CPU was in idle time.
+MAX_HOST_LINES = 8
 # Ranks that a table lists, and hosts.
 MAX_LISTED = 64
 # Ranks that a row of the table of the interconnect names.
@@ -226,6 +229,9 @@ def _idle_blocks(run: Run, summary: Mapping[str, Any]) -> Iterator[Block]:
         idle = Field("idle per step", of("blocked_ns_per_step", ms_text))
         caption = "Calls in which the CPU was blocked"
         yield table_of(caption, longest_calls, [call, idle], is_close=True)
+    lines = line_table(run, MAX_HOST_LINES, is_close=True)
+    if lines is not None:
+        yield lines
 
 
 def _ranks_section(run: Run) -> Iterator[Block]:

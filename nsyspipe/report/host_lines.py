@@ -1,0 +1,99 @@
+"""The lines of Python at which main threads were while GPUs waited for their CPUs, as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from operator import itemgetter
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nsyspipe.model.python_files import NOT_SEEN
+from nsyspipe.model.typed_tables import HostLinesTable
+from nsyspipe.report.blocks import Field, Table, barred, of, table_of
+from nsyspipe.report.units import count_text
+from nsyspipe.run.run import Run
+
+# Terminal widths from which on columns are shown that are not needed most.
+_NARROW_WIDTH = 60
+_STANDARD_WIDTH = 79
+_CAPTION = "Lines of Python while the GPU waited"
+_KEYS = ("file", "line", "function")
+# Causes of idle time, as parts of names of columns, and in words.
+_CAUSES = {"input": "data loading", "launch": "late launch", "blocked": "blocked CPU"}
+_COUNTS = ("n_idle_samples", "n_idle_steps", *(f"n_{cause}_samples" for cause in _CAUSES))
+_IDLE_HINT = "samples of the main thread in idle time that the CPU causes, of all ranks"
+
+
+def line_table(
+    run: Run,
+    n_shown: int,
+    **layout: Any,  # noqa: ANN401 - of `Table`
+) -> Table | None:
+    """Return the lines of the program with most samples in idle time.
+
+    None if no sample is in idle time. A program without such a line has the innermost lines of all.
+    """
+    lines = run.host_lines()
+    rows = _pooled(lines, "program") or _pooled(lines, "innermost")
+    if not rows:
+        return None
+    shown = rows[:n_shown]
+    # Each sample has one innermost line.
+    is_innermost = pc.equal(lines["frame"], "innermost")
+    innermost = lines.filter(is_innermost)
+    n_samples = pc.sum(innermost["n_idle_samples"]).as_py()
+    note = f"{count_text(n_samples)} samples in idle time in all."
+    n_left_out = len(rows) - len(shown)
+    if n_left_out:
+        note += f" {count_text(n_left_out)} more lines are in the table host_lines."
+    return table_of(_CAPTION, shown, _fields(shown), note, **layout)
+
+
+def _pooled(lines: HostLinesTable, frame: str) -> list[dict[str, Any]]:
+    """Return the lines of one kind with samples in idle time, of all ranks, most samples first."""
+    is_of_frame = pc.equal(lines["frame"], frame)
+    is_seen = pc.not_equal(lines["file"], NOT_SEEN)
+    # What is not known is not chosen.
+    is_idle = pc.greater(lines["n_idle_samples"], 0)
+    is_chosen = pc.and_(is_of_frame, is_seen)
+    is_chosen = pc.and_(is_chosen, is_idle)
+    rows: pa.Table = lines.filter(is_chosen)
+    pooled = rows.group_by(list(_KEYS), use_threads=False)
+    aggregations = [(name, "sum") for name in _COUNTS]
+    sums = pooled.aggregate(aggregations)
+    names = [name.removesuffix("_sum") for name in sums.column_names]
+    sums = sums.rename_columns(names)
+    in_order = [("n_idle_samples", "descending")]
+    in_order += [(key, "ascending") for key in _KEYS]
+    sorted_sums = sums.sort_by(in_order)
+    sorted_rows: list[dict[str, Any]] = sorted_sums.to_pylist()
+    return sorted_rows
+
+
+def _fields(rows: Sequence[Mapping[str, Any]]) -> list[Field]:
+    samples = barred(
+        rows,
+        "samples",
+        itemgetter("n_idle_samples"),
+        category="idle",
+        hint=_IDLE_HINT,
+        write=count_text,
+    )
+    n_steps = of("n_idle_steps", count_text)
+    line = Field("line", _line_cell, "name")
+    function = Field("function", of("function"), "name", from_width=_NARROW_WIDTH)
+    steps = Field("steps", n_steps, hint="steps with such a sample, of all ranks")
+    cause = Field("idle time for", _cause_cell, "word", from_width=_STANDARD_WIDTH)
+    return [line, function, samples, steps, cause]
+
+
+def _line_cell(row: Mapping[str, Any]) -> str:
+    return f"{row['file']}:{row['line']}"
+
+
+def _cause_cell(row: Mapping[str, Any]) -> str:
+    """Return the cause of idle time that most samples of a line have."""
+    cause = max(_CAUSES, key=lambda name: row[f"n_{name}_samples"])
+    return _CAUSES[cause]
