@@ -325,8 +325,7 @@ def opened_runs(
     captures = [(run, place) for run in named for place in run.places if place not in saved]
     if not captures:
         reading.refuse_given("all runs are saved and already analyzed", "analyze the reports again")
-    files = _files_by_label(named, reading)
-    works = _works_by_label(named, reading, saved)
+    about_runs = _options_by_label(named, reading, saved)
     with progress(shown=running.is_shown) as stage, contextlib.ExitStack() as processes:
         reports = {}
         for run, place in captures:
@@ -339,7 +338,7 @@ def opened_runs(
             executor = processes.enter_context(running.executor(paths))
         options = reading.chosen() | {"executor": executor}
         opener = _RunOpener(
-            saved=saved, reports=reports, files=files, works=works, options=options, stage=stage
+            saved=saved, reports=reports, about_runs=about_runs, options=options, stage=stage
         )
         yield [opener.open_captures(run) for run in named]
 
@@ -354,19 +353,24 @@ def _find_saved_places(named: Sequence[NamedRuns]) -> dict[str, tuple[Path, str]
     return saved
 
 
-class _FilesByLabel(NamedTuple):
-    """Files about runs, by the label of the run. None for files about all runs."""
+class _OptionsByLabel(NamedTuple):
+    """What options say about runs, by the label of the run. None for what is about all runs."""
 
     logs: Mapping[str | None, Sequence[Path]]
     topologies: Mapping[str | None, Sequence[str]]
+    # Arguments of `load` about the work of a step.
+    works: Mapping[str | None, Mapping[str, str]]
 
 
-def _files_by_label(named: Sequence[NamedRuns], reading: SeveralRunsOptions) -> _FilesByLabel:
+def _options_by_label(
+    named: Sequence[NamedRuns], reading: SeveralRunsOptions, saved: Collection[str]
+) -> _OptionsByLabel:
     log_arguments = _by_label(reading.nccl_log or [], named)
     topologies = _by_label(reading.topology or [], named)
+    works = _works_by_label(named, reading, saved)
     arguments_of_labels = log_arguments.items()
     logs = {label: find_logs(arguments) for label, arguments in arguments_of_labels}
-    return _FilesByLabel(logs, topologies)
+    return _OptionsByLabel(logs, topologies, works)
 
 
 @dataclass(frozen=True)
@@ -377,9 +381,7 @@ class _RunOpener:
     saved: Mapping[str, tuple[Path, str]]
     # Exports and ranks of each capture that is read.
     reports: Mapping[tuple[NamedRuns, str], tuple[list[ReportFile], ChosenRanks | None]]
-    files: _FilesByLabel
-    # Arguments of `load` about the work of a step, by label. None for those of all runs.
-    works: Mapping[str | None, Mapping[str, str]]
+    about_runs: _OptionsByLabel
     # Arguments of `load` for all runs.
     options: Mapping[str, Any]
     stage: Stage
@@ -401,12 +403,12 @@ class _RunOpener:
 
         paths, ranks = self.reports[named, place]
         labels = dict.fromkeys((None, named.label))
-        logs = [self.files.logs.get(label, []) for label in labels]
-        topologies = [self.files.topologies.get(label, []) for label in reversed(labels)]
+        logs = [self.about_runs.logs.get(label, []) for label in labels]
+        topologies = [self.about_runs.topologies.get(label, []) for label in reversed(labels)]
         options = dict(self.options)
         # What has the label of the run wins over what holds for all runs.
         for label in labels:
-            options |= self.works.get(label, {})
+            options |= self.about_runs.works.get(label, {})
         options["ranks"] = ranks
         options["label"] = named.label
         options["nccl_log"] = [*chain.from_iterable(logs)]

@@ -57,7 +57,10 @@ _FLOPS = (
 _PEAK = "Datatype of the matrix multiplications, for the dense peak that MFU is a share of."
 _FROM_SIDECAR = "[default: from the sidecar]"
 _DATATYPES = "fp32|tf32|bf16|fp16|fp8"
-_OF_WHICH_RUNS = "Of all runs, or of the run with that label. Repeat the option for other labels."
+_OF_WHICH_RUNS = (
+    "The value holds for all runs, or for the run with that label. Repeat the option for other "
+    "labels."
+)
 # Letters of the label or the ID of a run.
 MAX_LETTERS_OF_NAME = 100
 # With less, native code may abort where it should say that no memory is left.
