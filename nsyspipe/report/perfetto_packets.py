@@ -396,19 +396,22 @@ class _Begins:
         self._flows = columns.get(FLOW)
         self._notes = notes
         optional = [*notes] if self._flows is None else [*notes, self._flows]
-        n_optional = len(optional)
-        # The category, and one bit for each optional value that is known. Slices for which these
-        # are equal have the same fields, so one writer makes all their packets.
-        shapes = columns[CATEGORY].numbers << n_optional
-        for place, values in enumerate(optional):
+        # Values that all slices have need no bit, so that the bits of wide tables fit a number.
+        varying = [values for values in optional if not values.is_known.all()]
+        # The category, and one bit for each other value that is known. Slices for which these are
+        # equal have the same fields, so one writer makes all their packets.
+        categories = columns[CATEGORY].numbers
+        shapes = categories << len(varying)
+        for place, values in enumerate(varying):
             is_known = values.is_known.astype(np.int64)
             shapes = shapes | (is_known << place)
-        distinct_shapes, self._writer_of_slice = np.unique(shapes, return_inverse=True)
+        _, first_slices, self._writer_of_slice = np.unique(
+            shapes, return_index=True, return_inverse=True
+        )
         self._writers = []
-        for shape in distinct_shapes.tolist():
-            category = shape >> n_optional
-            known = [place for place in range(n_optional) if shape >> place & 1]
-            writer = _begin_writer(sequence, category, notes, known)
+        for first in first_slices.tolist():
+            known = [place for place, values in enumerate(optional) if values.is_known[first]]
+            writer = _begin_writer(sequence, int(categories[first]), notes, known)
             self._writers.append(writer)
 
     def packets(self, rows: slice, times: Sequence[int]) -> list[bytes]:

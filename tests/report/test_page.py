@@ -26,6 +26,8 @@ from nsyspipe.report.html.page import (
 ASSETS = Path(page.__file__).parent / "assets"
 CATEGORIES = ("compute", "exposed", "hidden", "waiting", "copies", "idle", "transfer", "launch")
 PHASES = ("data", "forward", "backward", "optimizer")
+# Of lines of Python, which have a lane of their own.
+LINES = ("l-1", "l-2", "l-3", "l-4", "l-5", "l-other")
 # Machado, Oliveira, Fernandes 2009, severity 1, on linear RGB.
 DEFICIENCIES = {
     "none": np.eye(3),
@@ -83,6 +85,7 @@ def colours(theme: int) -> dict[str, np.ndarray]:
     for name in (
         *(f"c-{one}" for one in CATEGORIES),
         *(f"p-{one}" for one in PHASES),
+        *LINES,
         "page",
         "ink",
         "ink-2",
@@ -132,6 +135,15 @@ def test_categories_are_told_apart_with_any_colour_vision(theme, deficiency):
         assert np.linalg.norm(seen[one] - seen[other]) > 17, (one, other)
     for one, other in itertools.pairwise(PHASES):
         assert np.linalg.norm(seen[one] - seen[other]) > 10, (one, other)
+
+
+@pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
+@pytest.mark.parametrize("deficiency", DEFICIENCIES)
+def test_lines_of_python_are_told_apart_with_any_colour_vision(theme, deficiency):
+    found = colours(theme)
+    seen = {name: lab(np.array(DEFICIENCIES[deficiency]) @ found[name]) for name in LINES}
+    for one, other in itertools.combinations(LINES, 2):
+        assert np.linalg.norm(seen[one] - seen[other]) > 20, (one, other)
 
 
 @pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])

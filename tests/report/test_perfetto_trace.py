@@ -20,7 +20,16 @@ from nsyspipe.report.perfetto import (
     perfetto,
     run_id_of_trace,
 )
-from nsyspipe.report.perfetto_packets import coded, disjoint_lanes, nested_lanes, shown, values_of
+from nsyspipe.report.perfetto_packets import (
+    TraceWriter,
+    Track,
+    coded,
+    disjoint_lanes,
+    nested_lanes,
+    shown,
+    slices,
+    values_of,
+)
 from tests.build import make_perfetto as make
 from tests.build.make import ints
 from tests.build.make_perfetto import (
@@ -239,6 +248,19 @@ def test_a_built_trace_holds_what_it_did(case, pinned):
     pinned(f"perfetto/{case.replace(' ', '-').replace(',', '')}", tracks="\n".join(lines))
     assert found.root.process_ordering == TrackDescriptor.PROCESS_ORDERING_EXPLICIT
     assert found.root.thread_ordering == TrackDescriptor.THREAD_ORDERING_EXPLICIT
+
+
+def test_slices_with_more_notes_than_a_number_has_bits_keep_category_and_notes():
+    names = [f"note_{number}" for number in range(70)]
+    notes = {name: [number, number] for number, name in enumerate(names)}
+    notes["note_69"] = [69, None]
+    file = io.BytesIO()
+    written = slices(np.array([0, 5]), np.array([5, 9]), "step", "kind", pa.table(notes))
+    TraceWriter(file, 0).write_slices(Track("many"), written)
+    first, second = ReadTrace(file.getvalue()).run.slices
+    assert (first.category, second.category) == ("kind", "kind")
+    assert [first.notes[name] for name in names] == [*range(70)]
+    assert {*first.notes} - {*second.notes} == {"note_69"}
 
 
 def counters(**values):
