@@ -1,5 +1,6 @@
 """RUN arguments: labels, captures, and what is opened for them."""
 
+import json
 import re
 import shutil
 
@@ -327,6 +328,15 @@ def test_the_work_of_a_step_holds_for_all_runs_or_for_one_label(folder):
         "x": (100, 3, 49_470_000, pytest.approx(1 / 12)),
         "y": (200, None, 98_940_000, pytest.approx(1 / 12)),
     }
+
+
+def test_compare_has_the_tokens_of_each_label(folder):
+    options = ("--tokens-per-step", "120", "--tokens-per-step", "y=240", "--json", "-", "-j", "1")
+    done = nsyspipe_here("compare", "x=one", "y=two", *options, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    rates = {row["label"]: row["tokens_per_s"] for row in json.loads(done.stdout)["runs"]}
+    # A step takes 1200 ns.
+    assert rates == pytest.approx({"x": 1e8, "y": 2e8})
 
 
 def test_all_captures_of_a_label_have_its_work(folder):
