@@ -672,7 +672,7 @@ _OTHER_FIGURES = (
         label="Headroom",
         short="headroom",
         definition=(
-            "Memory of the GPU minus peak reserved memory. CUDA and NCCL use a part of it."
+            "Memory of the GPU minus peak reserved memory, of which CUDA and NCCL use a part."
         ),
     ),
     Figure(

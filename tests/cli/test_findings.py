@@ -40,7 +40,7 @@ def section(invoke, monkeypatch):
         assert (done.exit_code, done.stderr) == (0, ""), done
         assert max(map(len, done.stdout.splitlines())) <= columns
         _, heading, rest = done.stdout.partition("\nChange first\n")
-        changes, closing, _ = rest.partition("\n16 checks")
+        changes, closing, _ = rest.partition("\n17 checks")
         assert bool(heading) == bool(closing)
         return changes.splitlines()
 

@@ -76,6 +76,8 @@ def test_each_step_of_a_rank_is_the_hand_computed_one(
         "made_by_calls": 0,
         "made_by_copies": 0,
         "blocked_by_copies": 0,
+        "blocked_by_allocs": 0,
+        "made_by_allocs": 0,
         "late_start": 0,
     }
     expected = {f"idle_{cause}_ns": ns for cause, ns in idle.items()} | {

@@ -63,6 +63,12 @@ def test_every_column_of_a_rank(run, rank, shift_ns, offset_ns):
         "device_ids": "0",
         "gpu_name": "NVIDIA H200",
         "host": "node0",
+        # The report does not have the memory of the GPU, and there is no sidecar.
+        "gpu_memory_bytes": None,
+        "peak_allocated_bytes": None,
+        "peak_reserved_bytes": None,
+        "headroom_bytes": None,
+        "n_alloc_retries": None,
         "rank_source": "env:RANK",
         "n_kernels": 12,  # in each of four steps two kernels and an all-reduce
         "compute_stream_id": 7,
