@@ -22,6 +22,7 @@ _VALUED = (
     "confidence",
     "data",
     "fail-on",
+    "flops-per-step",
     "forward",
     "gradient-bytes",
     "gradient-dtype",
@@ -32,15 +33,18 @@ _VALUED = (
     "nccl-log",
     "optimizer",
     "pages",
+    "peak",
     "perfetto-ranks",
     "perfetto-steps",
     "rank-map",
     "ranks",
     "run-id",
+    "samples-per-step",
     "skip-first",
     "sort",
     "step",
     "steps",
+    "tokens-per-step",
     "top",
     "topology",
 )
@@ -75,7 +79,7 @@ _OPTION = re.compile(
     r"|[A-Z][A-Z_]*\b"
     r"|\d[\w.,:%/-]*(?<![.,:-])"
     r"|[\w/-]*[./=][\w./=,-]*\w"
-    r"|none|repetition|auto|regression|any-change"
+    r"|none|repetition|auto|regression|any-change|(?:fp|bf|tf)\d+"
     r"|(?:(?<=metric )|(?<=sort )|(?<=dtype ))[a-z]\w*(?:,\w+)*"
     r"|(?:(?<=run-id )|(?<=skip-first )|(?<=against )|(?<=label ))(?!(?:with|out)\b)[\w.+-]+))?"
 )

@@ -9,7 +9,7 @@ import contextlib
 import glob
 import os
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import typer
 
 from nsyspipe.cli.options import (
+    WORK_OPTIONS,
     OneRunOptions,
     ReadingOptions,
     RunningOptions,
@@ -25,9 +26,16 @@ from nsyspipe.cli.options import (
     check_name,
 )
 from nsyspipe.cli.outputs import Stage, progress
-from nsyspipe.errors import NsyspipeError, OptionError, ReportNotFoundError, nearest_name
+from nsyspipe.errors import (
+    NsyspipeError,
+    OptionError,
+    ReportNotFoundError,
+    nearest_name,
+    short_repr,
+)
 from nsyspipe.model.names import listed, place_as_given
 from nsyspipe.model.user_paths import ReportFile, UserPath
+from nsyspipe.model.work import AskedWork
 from nsyspipe.nsys.find_reports import (
     RAW_SUFFIXES,
     exported_reports,
@@ -122,7 +130,7 @@ def opened_run(
     reading.check_logs()
     labelled_places = map(split_label, arguments)
     labels, places = zip(*labelled_places, strict=True)
-    options = reading.chosen("label", "run_id", "topology")
+    options = reading.chosen("label", "run_id", "topology", *WORK_OPTIONS)
     options["label"] = _label_of_run(arguments, labels, options["label"])
     options["nccl_log"] = reading.nccl_log or []
     options["reports"] = places
@@ -317,7 +325,7 @@ def opened_runs(
     captures = [(run, place) for run in named for place in run.places if place not in saved]
     if not captures:
         reading.refuse_given("all runs are saved and already analyzed", "analyze the reports again")
-    files = _files_by_label(named, reading)
+    about_runs = _options_by_label(named, reading, saved)
     with progress(shown=running.is_shown) as stage, contextlib.ExitStack() as processes:
         reports = {}
         for run, place in captures:
@@ -329,7 +337,9 @@ def opened_runs(
             paths = [*chain.from_iterable(paths_of_reports)]
             executor = processes.enter_context(running.executor(paths))
         options = reading.chosen() | {"executor": executor}
-        opener = _RunOpener(saved=saved, reports=reports, files=files, options=options, stage=stage)
+        opener = _RunOpener(
+            saved=saved, reports=reports, about_runs=about_runs, options=options, stage=stage
+        )
         yield [opener.open_captures(run) for run in named]
 
 
@@ -343,19 +353,24 @@ def _find_saved_places(named: Sequence[NamedRuns]) -> dict[str, tuple[Path, str]
     return saved
 
 
-class _FilesByLabel(NamedTuple):
-    """Files about runs, by the label of the run. None for files about all runs."""
+class _OptionsByLabel(NamedTuple):
+    """What options say about runs, by the label of the run. None for what is about all runs."""
 
     logs: Mapping[str | None, Sequence[Path]]
     topologies: Mapping[str | None, Sequence[str]]
+    # Arguments of `load` about the work of a step.
+    works: Mapping[str | None, Mapping[str, str]]
 
 
-def _files_by_label(named: Sequence[NamedRuns], reading: SeveralRunsOptions) -> _FilesByLabel:
+def _options_by_label(
+    named: Sequence[NamedRuns], reading: SeveralRunsOptions, saved: Collection[str]
+) -> _OptionsByLabel:
     log_arguments = _by_label(reading.nccl_log or [], named)
     topologies = _by_label(reading.topology or [], named)
+    works = _works_by_label(named, reading, saved)
     arguments_of_labels = log_arguments.items()
     logs = {label: find_logs(arguments) for label, arguments in arguments_of_labels}
-    return _FilesByLabel(logs, topologies)
+    return _OptionsByLabel(logs, topologies, works)
 
 
 @dataclass(frozen=True)
@@ -366,7 +381,7 @@ class _RunOpener:
     saved: Mapping[str, tuple[Path, str]]
     # Exports and ranks of each capture that is read.
     reports: Mapping[tuple[NamedRuns, str], tuple[list[ReportFile], ChosenRanks | None]]
-    files: _FilesByLabel
+    about_runs: _OptionsByLabel
     # Arguments of `load` for all runs.
     options: Mapping[str, Any]
     stage: Stage
@@ -388,9 +403,12 @@ class _RunOpener:
 
         paths, ranks = self.reports[named, place]
         labels = dict.fromkeys((None, named.label))
-        logs = [self.files.logs.get(label, []) for label in labels]
-        topologies = [self.files.topologies.get(label, []) for label in reversed(labels)]
+        logs = [self.about_runs.logs.get(label, []) for label in labels]
+        topologies = [self.about_runs.topologies.get(label, []) for label in reversed(labels)]
         options = dict(self.options)
+        # What has the label of the run wins over what holds for all runs.
+        for label in labels:
+            options |= self.about_runs.works.get(label, {})
         options["ranks"] = ranks
         options["label"] = named.label
         options["nccl_log"] = [*chain.from_iterable(logs)]
@@ -405,16 +423,59 @@ class _RunOpener:
 
 def _by_label(files: Sequence[str], named: Sequence[NamedRuns]) -> dict[str | None, list[str]]:
     """Return ``LABEL=FILE`` arguments by the label of the run. None for files without a label."""
-    labels = [run.label for run in named if run.label is not None]
     files_by_label: dict[str | None, list[str]] = {}
     for file in files:
         label, place = split_label(file)
-        if label is not None and label not in labels:
-            raise OptionError(
-                repr(file),
-                "does not start with the label of a run",
-                found=", ".join(labels) or "no labels",
-                fix="LABEL=RUN and LABEL=FILE",
-            )
+        _check_label(label, named, repr(file), "LABEL=RUN and LABEL=FILE")
         files_by_label.setdefault(label, []).append(place)
     return files_by_label
+
+
+def _check_label(label: str | None, named: Sequence[NamedRuns], subject: str, fix: str) -> None:
+    """Refuse the label of an option if no run has it."""
+    labels = [run.label for run in named if run.label is not None]
+    if label is not None and label not in labels:
+        problem = "does not start with the label of a run"
+        raise OptionError(subject, problem, found=", ".join(labels) or "no labels", fix=fix)
+
+
+def _works_by_label(
+    named: Sequence[NamedRuns], reading: SeveralRunsOptions, saved: Collection[str]
+) -> dict[str | None, dict[str, str]]:
+    """Return the values of `WORK_OPTIONS`, by the label of the run and by option.
+
+    None is the label of what holds for all runs. Wrong values are refused before reports are read.
+    """
+    works: dict[str | None, dict[str, str]] = {}
+    for name in WORK_OPTIONS:
+        option = f"--{name.replace('_', '-')}"
+        arguments: Sequence[str] = getattr(reading, name) or ()
+        for argument in arguments:
+            subject = f"{option} {short_repr(argument)}"
+            label, value = _split_value(argument)
+            _check_label(label, named, subject, f"LABEL=RUN and {option} LABEL={value}")
+            _check_is_read(label, named, saved, subject)
+            AskedWork.of_options({name: value})
+            work = works.setdefault(label, {})
+            if name in work:
+                runs = "all runs" if label is None else label
+                problem = f"is the second value for {runs}"
+                raise OptionError(subject, problem, fix="pass one value for each label")
+            work[name] = value
+    return works
+
+
+def _split_value(argument: str) -> tuple[str | None, str]:
+    """Split ``LABEL=VALUE``; no label is None. A value has no ``=``, unlike a path."""
+    label, equals, value = argument.rpartition("=")
+    return (label, value) if equals else (None, argument)
+
+
+def _check_is_read(
+    label: str | None, named: Sequence[NamedRuns], saved: Collection[str], subject: str
+) -> None:
+    """Refuse an option about a label of which all runs are saved, and so analyzed already."""
+    places = [place for run in named if run.label == label for place in run.places]
+    if label is not None and all(place in saved for place in places):
+        problem = f"is about {label}, which is a saved run and already analyzed"
+        raise OptionError(subject, problem, fix="leave it out, or analyze the reports again")

@@ -46,6 +46,21 @@ _SECTION_OF_OPTION = {
     "nsys": RUNNING,
     "timeout": RUNNING,
 }
+# The options about the work of a step, by the names that `nsyspipe.load` has for them.
+WORK_OPTIONS = ("tokens_per_step", "samples_per_step", "flops_per_step", "peak")
+_TOKENS = "Tokens of one step of the whole job, over all ranks and micro-batches."
+_SAMPLES = "Samples of one step of the whole job, over all ranks and micro-batches."
+_FLOPS = (
+    "FLOPs of one step on one rank (not of the job, because torch counts one process), for "
+    "example 9.483e12."
+)
+_PEAK = "Datatype of the matrix multiplications, for the dense peak that MFU is a share of."
+_FROM_SIDECAR = "[default: from the sidecar]"
+_DATATYPES = "fp32|tf32|bf16|fp16|fp8"
+_OF_WHICH_RUNS = (
+    "The value holds for all runs, or for the run with that label. Repeat the option for other "
+    "labels."
+)
 # Letters of the label or the ID of a run.
 MAX_LETTERS_OF_NAME = 100
 # With less, native code may abort where it should say that no memory is left.
@@ -289,25 +304,6 @@ class ReadingOptions:
     ranks: str | None = option(
         "Read only the reports of these ranks. The other ranks count as missing.", "0-7,63"
     )
-    tokens_per_step: str | None = option(
-        "Tokens of one step of the whole job, over all ranks and micro-batches. "
-        "[default: from the sidecar]",
-        "N",
-    )
-    samples_per_step: str | None = option(
-        "Samples of one step of the whole job, over all ranks and micro-batches. "
-        "[default: from the sidecar]",
-        "N",
-    )
-    flops_per_step: str | None = option(
-        "FLOPs of one step on one rank (not of the job, because torch counts one process), for "
-        "example 9.483e12. [default: from the sidecar]",
-        "N",
-    )
-    peak: str | None = option(
-        "Datatype of the matrix multiplications, for the dense peak that MFU is a share of.",
-        "fp32|tf32|bf16|fp16|fp8",
-    )
     no_lines: bool = flag("Leave lines of Python out of every output.")
     no_logs: bool = flag("Ignore NCCL logs and topology files in the directory of the reports.")
 
@@ -347,6 +343,10 @@ class OneRunOptions(ReadingOptions):
 
     label: str | None = None
     run_id: str | None = None
+    tokens_per_step: str | None = option(f"{_TOKENS} {_FROM_SIDECAR}", "N")
+    samples_per_step: str | None = option(f"{_SAMPLES} {_FROM_SIDECAR}", "N")
+    flops_per_step: str | None = option(f"{_FLOPS} {_FROM_SIDECAR}", "N")
+    peak: str | None = option(_PEAK, _DATATYPES)
     nccl_log: list[str] | None = option(
         (
             "NCCL log of the run (NCCL_DEBUG=INFO), which shows the interconnect. Repeat the "
@@ -415,6 +415,16 @@ class ExaminingOptions(NamedRunOptions):
 class SeveralRunsOptions(ReadingOptions):
     """How the reports of several runs are read."""
 
+    tokens_per_step: list[str] | None = option(
+        f"{_TOKENS} {_OF_WHICH_RUNS} {_FROM_SIDECAR}", "[LABEL=]N"
+    )
+    samples_per_step: list[str] | None = option(
+        f"{_SAMPLES} {_OF_WHICH_RUNS} {_FROM_SIDECAR}", "[LABEL=]N"
+    )
+    flops_per_step: list[str] | None = option(
+        f"{_FLOPS} {_OF_WHICH_RUNS} {_FROM_SIDECAR}", "[LABEL=]N"
+    )
+    peak: list[str] | None = option(f"{_PEAK} {_OF_WHICH_RUNS}", f"[LABEL=]{_DATATYPES}")
     nccl_log: list[str] | None = option(
         (
             "NCCL log (NCCL_DEBUG=INFO) of all runs, or of the run with that label. Repeat the "

@@ -1,4 +1,7 @@
-"""Stand-ins for torch, its optimizers and nvtx, as they are laid out, that note what is asked of them."""
+"""Stand-ins for torch, its optimizers, nvtx and trainers, as they are laid out.
+
+Those of torch and nvtx note what is asked of them.
+"""
 
 TORCH = """
 from types import SimpleNamespace as Part
@@ -48,3 +51,6 @@ def end_range(text): calls.append(f"end {text}")
 def push_range(text): calls.append(text)
 def pop_range(): calls.append("end")
 """
+# The base classes of callbacks, which do nothing by themselves.
+TRANSFORMERS = "class TrainerCallback: pass\n"
+LIGHTNING_CALLBACKS = "class Callback: pass\n"

@@ -47,6 +47,10 @@ diff slow fast --min-effect x
 diff slow fast --confidence 95
 diff slow fast --metric speed
 diff slow fast --metric idle --metric=
+diff a=reports/slow b=reports/fast --tokens-per-step c=8192
+diff a=reports/slow b=reports/fast --flops-per-step a=many
+diff a=reports/slow b=reports/fast --samples-per-step a=4 --samples-per-step a=8
+compare reports/slow reports/fast --peak a=bf16
 diff nowhere fast --fail-on regression --metric step_time --metric comm,collectives
 analyze nowhere --findings=-1
 analyze nowhere --findings=\u0663
@@ -81,6 +85,8 @@ diff slow fast --no-logs --nccl-log a=x
 whatif slow --no-logs --topology x
 analyze store:slow --no-logs
 diff slow fast --step x --nccl-log x
+diff a=slow b=reports/fast --tokens-per-step a=8192
+diff a=slow b=fast --tokens-per-step a=8192
 doctor store --comm-kernel x
 whatif nowhere --link shm --bandwidth 1GB/s
 analyze reports/slow --scheduler tcp://h:1 -j 2

@@ -1,5 +1,6 @@
 """RUN arguments: labels, captures, and what is opened for them."""
 
+import json
 import re
 import shutil
 
@@ -291,6 +292,82 @@ def test_reading_options_hold_for_reports(folder):
     assert [
         run.skipped_steps for _, (run,) in opened(["one", "store/runs/run_id=one"], skip_first="0")
     ] == [[], [0]]
+
+
+WORK = ("tokens_per_step", "samples_per_step", "flops_per_step")
+
+
+def works_of(arguments, **reading):
+    """Return the work of the steps of each run, by the name of its side."""
+    works = {}
+    for name, (run,) in opened(arguments, **reading):
+        (summary,) = run.summary().to_pylist()
+        (work,) = {
+            tuple(row[column] for column in ("tokens", "samples", "flops"))
+            for row in run.breakdown().to_pylist()
+        }
+        works[name] = (*work, summary["mfu"])
+    return works
+
+
+def test_the_work_of_a_step_holds_for_all_runs_or_for_one_label(folder):
+    # A directory of that name is no reason to take the label for a part of a path.
+    (folder / "y=200").mkdir()
+    runs = ["x=one", "y=two"]
+    seven_tokens = (7, None, None, None)
+    assert works_of(runs, tokens_per_step=["7"]) == {"x": seven_tokens, "y": seven_tokens}
+    labelled = works_of(
+        runs,
+        tokens_per_step=["y=200", "100"],
+        samples_per_step=["x=3"],
+        flops_per_step=["x=4.947e7", "y=9.894e7"],
+        peak=["y=bf16", "x=tf32"],
+    )
+    # Both have 100 ns of ideal compute in a step of 1200 ns.
+    assert labelled == {
+        "x": (100, 3, 49_470_000, pytest.approx(1 / 12)),
+        "y": (200, None, 98_940_000, pytest.approx(1 / 12)),
+    }
+
+
+def test_compare_has_the_tokens_of_each_label(folder):
+    options = ("--tokens-per-step", "120", "--tokens-per-step", "y=240", "--json", "-", "-j", "1")
+    done = nsyspipe_here("compare", "x=one", "y=two", *options, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    rates = {row["label"]: row["tokens_per_s"] for row in json.loads(done.stdout)["runs"]}
+    # A step takes 1200 ns.
+    assert rates == pytest.approx({"x": 1e8, "y": 2e8})
+
+
+def test_all_captures_of_a_label_have_its_work(folder):
+    named = parse_runs(["x=one", "x=two", "y=two"])
+    reading = SeveralRunsOptions(tokens_per_step=["x=5"])
+    with opened_runs(named, reading, RunningOptions(jobs=1)) as found:
+        tokens = [[set(run.breakdown()["tokens"].to_pylist()) for run in runs] for runs in found]
+    assert tokens == [[{5}, {5}], [{None}]]
+
+
+@pytest.mark.parametrize("name", [*WORK, "peak"])
+def test_work_of_an_unknown_label_is_refused_with_the_known_ones(folder, name):
+    value = "bf16" if name == "peak" else "5"
+    for argument in (f"z={value}", f"={value}", f"x=y={value}"):
+        with pytest.raises(OptionError) as caught:
+            opened(["x=one", "y=two"], **{name: [argument]})
+        assert caught.value.found == "x, y"
+
+
+@pytest.mark.parametrize("values", [["x=1", "x=2"], ["1", "2"], ["x=0"], ["x="], ["x=1", "y=z"]])
+def test_two_values_or_none_are_refused_before_a_report_is_read(folder, values):
+    (folder / "two" / "run_0.sqlite").write_text("no database")
+    with pytest.raises(OptionError):
+        opened(["x=two", "y=two"], tokens_per_step=values)
+
+
+def test_a_saved_run_takes_no_work_by_its_label_and_keeps_its_own(folder):
+    runs = ["x=store/runs/run_id=one", "y=two"]
+    with pytest.raises(OptionError):
+        opened(runs, tokens_per_step=["x=5"])
+    assert works_of(runs, tokens_per_step=["5"]) == {"x": (None,) * 4, "y": (5, None, None, None)}
 
 
 def test_a_log_may_belong_to_one_label(folder):

@@ -212,6 +212,9 @@ OPTIONS_INPUT = [
     ("--ranks 7: x", "ranks=7: x"),
     ("leave out --ranks", "leave out ranks="),
     ("ask for --no-wait, or --force", "ask for no_wait=True, or force=True"),
+    ("--tokens-per-step 8192", "tokens_per_step=8192"),
+    ("--flops-per-step 9.483e12", "flops_per_step='9.483e12'"),
+    ("--peak bf16, of --peak must", "peak='bf16', of peak= must"),
     ("-j 1", "jobs=1"),
     ("--steps 5.", "steps=5."),
     ("use --out DIR --events", "use nsyspipe.export.parquet(run, STORE, events=True)"),
@@ -266,6 +269,11 @@ def test_every_option_that_is_told_as_a_parameter_is_one_of_both():
     for name in (*errors._VALUED, *errors._FLAGS):
         assert f"--{name}" in options, name
         assert re.match(r"\w+", in_python(f"--{name}"))[0] in parameters, name
+    for name in inspect.signature(nsyspipe.load).parameters:
+        option = f"--{name.replace('_', '-')}"
+        # Texts name --jobs as -j.
+        if option in options - {"--jobs"}:
+            assert in_python(option) == f"{name}="
 
 
 def test_a_declared_column_has_unit_meaning_and_source():

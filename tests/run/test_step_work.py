@@ -1,7 +1,8 @@
 """Tokens, samples, FLOPs and MFU of steps: values worked out by hand, from options and sidecars.
 
 Each rank of the built reports has steps of 1000 ns with 200 ns of compute on an H200. Its dense
-peak is 494.7 TFLOP/s for TF32, so that 49 470 000 FLOPs take 100 ns.
+peak is 494.7 TFLOP/s for TF32, so that 49 470 000 FLOPs take 100 ns. One test has steps of a real
+length.
 """
 
 import json
@@ -20,11 +21,14 @@ from nsyspipe.model.peaks import DATATYPES, peak_flops_per_s, peaks_of
 from nsyspipe.report.ladder import ladder_blocks
 from nsyspipe.store.write import save
 from tests.build.tools import codes
-from tests.build.trace import steady_rank
+from tests.build.trace import TraceBuilder, steady_rank
 from tests.conftest import examples
 from tests.property.strategies import PROCESSES, build
 
 IN_100_NS = 49_470_000
+# The step of a real job on an H200: 9.483 TFLOP in 41.7 ms.
+REAL_STEP_NS = 41_700_000
+REAL_FLOPS = 9_483_000_000_000
 AT = "2001-09-09T01:46:40Z"
 WORK = ("tokens", "samples", "flops", "ideal_compute_ns", "slow_compute_ns", "mfu")
 
@@ -73,6 +77,53 @@ def test_options_give_rates_mfu_and_the_ladder(tmp_path):
     assert [row[-1] for row in table.rows] == ["3.0%", "1.0%", "76.0%", "10.0%", "10.0%"]
     rank_rates = run.rank_summary()["flops_per_s"].to_pylist()
     assert rank_rates == pytest.approx([49.47e12] * 2)
+
+
+def real_step_rank(rank):
+    """Return a rank of steps of 41.7 ms: 30 ms of compute, an all-reduce and a copy.
+
+    The all-reduce is exposed for 3 ms on rank 0 and for 4 ms on rank 1. The copy takes 1 ms.
+    """
+    builder = TraceBuilder(pid=1000 + rank).env(RANK=rank, WORLD_SIZE=2, LOCAL_RANK=rank)
+    builder.session(10**18 + rank).gpu(name="NVIDIA H200").host("node0")
+    for step in range(4):
+        at = step * REAL_STEP_NS
+        builder.range(at, at + 41_000_000, f"step {step}")
+        builder.kernel(at + 100_000, at + 30_100_000, launch=at + 10_000)
+        end = at + 33_100_000 + rank * 1_000_000
+        builder.nccl(at + 28_100_000, end, launch=at + 20_000)
+        builder.copy(at + 35_100_000, at + 36_100_000, n_bytes=64, launch=at + 30_000)
+    return builder
+
+
+def test_a_real_step_has_its_worked_rate_mfu_and_ladder(tmp_path):
+    """9.483 TFLOP in 41.7 ms is 227 TFLOP/s, which is 46 % of the peak of 494.7 TFLOP/s."""
+    for rank in range(2):
+        real_step_rank(rank).write(tmp_path / f"ddp_{rank}.sqlite")
+    run = nsyspipe.load(tmp_path, flops_per_step="9.483e12", peak="tf32")
+    (summary,) = run.summary().to_pylist()
+    assert round(summary["flops_per_s"] / 1e12) == 227
+    assert summary["flops_per_s"] == pytest.approx(REAL_FLOPS / 0.0417)
+    assert round(summary["mfu"], 2) == 0.46
+    # 9.483 TFLOP / 494.7 TFLOP/s = 19.16919345 ms, to the nearest ns.
+    ideal_ns = 19_169_193
+    assert summary["mfu"] == pytest.approx(ideal_ns / REAL_STEP_NS)
+    slow_ns = 30_000_000 - ideal_ns
+    rungs_of_ranks = {
+        0: (3_000_000, 1_000_000, 7_700_000, slow_ns, ideal_ns),
+        1: (4_000_000, 1_000_000, 6_700_000, slow_ns, ideal_ns),
+    }
+    steps = run.breakdown().to_pylist()
+    assert {step["rank"] for step in steps} == {0, 1}
+    for step in steps:
+        rungs_ns = tuple(step[name] for name in RUNGS)
+        assert rungs_ns == rungs_of_ranks[step["rank"]]
+        assert sum(rungs_ns) == step["wall_ns"] == REAL_STEP_NS
+    parts = ladder(run.breakdown())
+    assert [*parts.rungs_ns.values()] == [3_500_000, 1_000_000, 7_200_000, slow_ns, ideal_ns]
+    assert sum(parts.rungs_ns.values()) == parts.wall_ns == REAL_STEP_NS
+    (table,) = ladder_blocks(run)
+    assert [row[-1] for row in table.rows] == ["8.4%", "2.4%", "17.3%", "26.0%", "46.0%"]
 
 
 def test_without_options_the_sidecar_says_it_and_mfu_needs_the_datatype(tmp_path):
