@@ -117,6 +117,9 @@ def _python_type(column: Column) -> str:
 def _names_of(name: str, columns: Sequence[str]) -> Iterator[str]:
     """Yield the type of the names of columns; many of them are in several types."""
     alias = f"    {name}Column"
+    if len(columns) == 1:
+        yield f'{alias}: TypeAlias = Literal["{columns[0]}"]'
+        return
     if len(columns) <= MAX_NAMES:
         yield f"{alias}: TypeAlias = Literal["
         yield from (f'        "{column}",' for column in columns)

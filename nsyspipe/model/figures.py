@@ -671,9 +671,7 @@ _OTHER_FIGURES = (
         unit="bytes",
         label="Headroom",
         short="headroom",
-        definition=(
-            "Memory of the GPU minus peak reserved memory, of which CUDA and NCCL use a part."
-        ),
+        definition="Memory of the GPU minus peak reserved memory.",
     ),
     Figure(
         column="n_alloc_retries",

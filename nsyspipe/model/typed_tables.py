@@ -1482,9 +1482,7 @@ if TYPE_CHECKING:
         PythonLinesOfReportColumn, PythonLinesOfReportRow
     ]
 
-    PythonFramesOfReportColumn: TypeAlias = Literal[
-        "line",
-    ]
+    PythonFramesOfReportColumn: TypeAlias = Literal["line"]
 
     class PythonFramesOfReportRow(TypedDict):
         line: int

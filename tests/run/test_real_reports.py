@@ -36,6 +36,7 @@ NEAR, SHARED_MEMORY = 100_000, {"ddp-4gpu-shm": 200_000, "ddp-4gpu-shm-bucket100
 OTHERS = [
     f"2gpu-{name}"
     for name in (
+        "counters",
         "fsdp2",
         "gpt-accum",
         "gpt-accum-shm",
