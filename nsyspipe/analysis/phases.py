@@ -214,8 +214,9 @@ def between_steps(
 
     Some step ranges leave no room for that, for example ranges that end with the optimizer. Then
     the time between the launches of kernels around the start of the next step counts, if it takes
-    `breakdown.PAUSE_NS`. Without `canonical.HOST_CALLS`, no time is known to be quiet. A range that
-    holds a whole step (an epoch) does not count.
+    `breakdown.PAUSE_NS` and no range of the thread shows when it loads data. Without
+    `canonical.HOST_CALLS`, no time is known to be quiet. A range that holds a whole step (an epoch)
+    does not count.
     """
     starts = ranges["start_ns"].to_numpy()
     ends = ranges["end_ns"].to_numpy()
@@ -225,13 +226,13 @@ def between_steps(
     data = union(starts[is_data], ends[is_data])
     gaps = nonempty(members.ends[:-1], members.starts[1:])
     data = data.intersect(gaps)
-    launch_gaps = _launch_gaps_around_starts(members, operations)
+    is_loading_marked = bool(is_data.any())
+    launch_gaps = EMPTY if is_loading_marked else _launch_gaps_around_starts(members, operations)
     has_gaps = len(gaps) > 0 or len(launch_gaps) > 0
     if calls is None or not has_gaps:
         return Inputs(data, EMPTY)
     in_ranges = union(starts[is_of_loop], ends[is_of_loop])
-    in_calls = _call_times(calls, members.thread_id)
-    busy = union_of(in_ranges, in_calls)
+    busy = union_of(in_ranges, _call_times(calls, members.thread_id))
     quiet = _longest_of_each(gaps, gaps.without(busy))
     pauses = _longest_of_each(launch_gaps, launch_gaps.without(busy))
     lengths_ns = pauses.ends - pauses.starts

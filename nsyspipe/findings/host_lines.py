@@ -59,9 +59,11 @@ LET_GO_LINE = "let_go_line"
 # Why the line is not known, although it may have been recorded.
 LINE_UNKNOWN = "host_line_unknown"
 LEFT_OUT = "lines were left out on request (--no-lines)"
-TOO_FEW = "too few samples"
-NO_MAIN_LINE = "no line has most of the samples"
-NOT_SEEN_IN_TIME = "the thread held Python's lock (GIL), so most samples could not be taken in time"
+TOO_FEW = "nsys took too few samples"
+NO_MAIN_LINE = "no line of the main thread has most of the samples"
+NOT_SEEN_IN_TIME = (
+    "the main thread held Python's lock (GIL), and nsys cannot sample without this lock"
+)
 NOT_WHY_LATE = "the rank is not late because its GPU is idle"
 
 

@@ -422,7 +422,8 @@ def _unknown_line_text(evidence: Mapping[str, Any]) -> str:
     let_go = evidence.get(LET_GO_LINE)
     if let_go is not None:
         place = _place_text(let_go)
-        text += f" It let go at {place}. The code that held the lock ran at this line or earlier."
+        text += f" nsyspipe knows only where the main thread released the lock: {place}."
+        text += " The code that held it ran before, up to this line."
     return text
 
 
@@ -436,7 +437,7 @@ def _place_sentences(evidence: Mapping[str, Any]) -> Iterator[str]:
         when = "The"
     innermost = evidence.get(INNERMOST_LINE)
     if innermost is not None:
-        yield f"The innermost line was mostly {_place_text(innermost)}."
+        yield f"The code at this line was mostly in {_place_text(innermost)}."
     function = evidence.get(HOST_FUNCTION)
     if function is not None:
         place = _function_text(function)
@@ -479,7 +480,7 @@ def lock_text(evidence: Mapping[str, Any]) -> str:
     text += f", {share} of this idle time."
     holder = evidence.get(LOCK_HOLDER_LINE)
     if holder is not None:
-        text += f" Another thread held it. It let go at {_place_text(holder)}"
+        text += f" Meanwhile, another thread held it, and released it at {_place_text(holder)}"
         text += f", {_steps_text(holder)}."
     return text
 
