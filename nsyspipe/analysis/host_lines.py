@@ -89,6 +89,11 @@ class HostLines(Struct, frozen=True):
     # Whether causes are known. If not, no sample has one.
     is_cause_known: bool = True
 
+    @property
+    def shown_line(self) -> Int64:
+        """The innermost line of the program of each sample, otherwise the innermost line of all."""
+        return np.where(self.in_program >= 0, self.in_program, self.innermost)
+
     def chosen(self, is_chosen: Flags) -> HostLines:
         """Return some of the samples."""
         chosen = {}

@@ -23,7 +23,7 @@ from nsyspipe.findings.idle import (
     measure_large_idle,
 )
 from nsyspipe.findings.launch_saving import saving_without_launching
-from nsyspipe.findings.memory import IDLE_COLUMN, alloc_in_step, is_memory_call
+from nsyspipe.findings.memory import IDLE_COLUMN, alloc_in_step
 from nsyspipe.findings.model import (
     Answer,
     Evidence,
@@ -33,6 +33,7 @@ from nsyspipe.findings.model import (
     Wording,
     aggregate_by,
 )
+from nsyspipe.model.call_names import MANAGING_MEMORY
 from nsyspipe.model.names import LONGEST_CALL, is_optimizer, listed
 
 _MAX_SHOWN_CALLS = 5
@@ -143,7 +144,7 @@ def _not_judged_without(evidence: Evidence, missing: str) -> NotJudged:
     silent = []
     if _idle_for_input(evidence) is None:
         silent.append("input-bound")
-    if _idle_in_calls(evidence) is None:
+    if _idle_in_calls(evidence, without_allocs=_has_alloc_finding(evidence)) is None:
         silent.append("sync-bound")
     nor = ""
     if silent:
@@ -298,10 +299,13 @@ def sync_bound(evidence: Evidence) -> Answer:
     come earlier without them, too. If launches are not known, `launch_bound` says that this cannot
     be judged.
     """
-    idle = _idle_in_calls(evidence)
+    has_alloc_finding = _has_alloc_finding(evidence)
+    idle = _idle_in_calls(evidence, without_allocs=has_alloc_finding)
     if idle is None:
         return None
-    calls = _blocking_calls(evidence)
+    calls = [*evidence.blocked_ns_by_call]
+    if has_alloc_finding:
+        calls = [name for name in calls if name not in MANAGING_MEMORY]
     longest_calls = calls[:_MAX_SHOWN_CALLS]
     blocked_ns = {call: evidence.blocked_ns_by_call[call] for call in longest_calls}
     name = next(iter(longest_calls), "a synchronizing call")[:LONGEST_CALL]
@@ -315,21 +319,18 @@ def sync_bound(evidence: Evidence) -> Answer:
     return Finding(title, f"Keep {name} out of the step", advice, idle.saving_ns, figures)
 
 
-def _idle_in_calls(evidence: Evidence) -> Idle | None:
+def _has_alloc_finding(evidence: Evidence) -> bool:
+    """Tell whether calls that manage GPU memory have a finding of their own."""
+    return isinstance(alloc_in_step(evidence), Finding)
+
+
+def _idle_in_calls(evidence: Evidence, *, without_allocs: bool) -> Idle | None:
     excluded = ["idle_blocked_by_copies_ns"]
-    if _has_alloc_finding(evidence):
+    if without_allocs:
         excluded.append(IDLE_COLUMN)
     return measure_large_idle(
         evidence, "idle_blocked_ns", excluded=excluded, removed=_REMOVED_WITH_CALLS
     )
-
-
-def _blocking_calls(evidence: Evidence) -> list[str]:
-    """Return the calls that block the host, the longest first, without those of another finding."""
-    calls = [*evidence.blocked_ns_by_call]
-    if not _has_alloc_finding(evidence):
-        return calls
-    return [name for name in calls if not is_memory_call(name)]
 
 
 def _longest_allocator_call(calls: Sequence[str]) -> str | None:
@@ -338,11 +339,6 @@ def _longest_allocator_call(calls: Sequence[str]) -> str | None:
         if name.startswith(_ALLOCATOR_CALLS) and "Host" not in name:
             return name[:LONGEST_CALL]
     return None
-
-
-def _has_alloc_finding(evidence: Evidence) -> bool:
-    """Tell whether calls that manage GPU memory have a finding of their own."""
-    return isinstance(alloc_in_step(evidence), Finding)
 
 
 # pageable-copy

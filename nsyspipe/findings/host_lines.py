@@ -10,7 +10,15 @@ import pyarrow.compute as pc
 
 from nsyspipe.analysis.host_lines import MIN_SAMPLES
 from nsyspipe.findings.model import Evidence, Finding, select_rows
-from nsyspipe.model.python_files import NOT_SEEN
+from nsyspipe.model.python_files import (
+    CALL,
+    FUNCTION,
+    IN_PROGRAM,
+    INNERMOST,
+    LET_GO,
+    LOCK_HOLDER,
+    NOT_SEEN,
+)
 
 # What the samples of a finding are of: a middle part of names of columns in `schema.HOST_LINES`.
 _CAUSE_OF_FINDING = {
@@ -28,13 +36,6 @@ MIN_SHARE_OF_STEPS = 0.5
 # A late rank is late because its GPU idles, if that is this part of the delays.
 MIN_PART_OF_LATENESS = 0.5
 _IDLE_COLUMNS = ("idle_input_ns", "idle_launch_ns", "idle_blocked_ns")
-# Values of `schema.HOST_LINES`, column ``frame``.
-_PROGRAM = "program"
-_INNERMOST = "innermost"
-_LOCK_HOLDER = "lock_holder"
-_LET_GO = "let_go"
-_CALL = "call"
-_FUNCTION = "function"
 # Figures of a finding: the line of the program, and the innermost line if that is another one.
 HOST_LINE = "host_line"
 INNERMOST_LINE = "innermost_line"
@@ -174,8 +175,8 @@ def _lock_figures(question: _Question, wait_ns: float | None) -> dict[str, Any]:
     figures[LOCK_WAIT_SHARE] = wait_ns / idle_ns
     if figures[LOCK_WAIT_SHARE] < MIN_SHARE_OF_LOCK:
         return figures
-    line = _main_line(question, _LOCK_HOLDER)
-    totals = _totals(question, _LOCK_HOLDER)
+    line = _main_line(question, LOCK_HOLDER)
+    totals = _totals(question, LOCK_HOLDER)
     if line is None or totals.n_of_samples < MIN_SAMPLES:
         return figures
     if _is_main(line, totals):
@@ -242,11 +243,11 @@ def _totals(question: _Question, frame: str) -> _Totals:
 def _figures_of_lines(question: _Question) -> dict[str, Any]:
     """Return the line that most samples of a cause are at, or why it is not known."""
     # Each sample has one innermost line.
-    totals = _totals(question, _INNERMOST)
+    totals = _totals(question, INNERMOST)
     if totals.n_of_samples < MIN_SAMPLES:
         return {LINE_UNKNOWN: TOO_FEW}
-    innermost = _main_line(question, _INNERMOST)
-    line = _main_line(question, _PROGRAM)
+    innermost = _main_line(question, INNERMOST)
+    line = _main_line(question, IN_PROGRAM)
     figures: dict[str, Any] = {}
     if line is None or not _is_main(line, totals):
         line = innermost
@@ -263,8 +264,8 @@ def _figures_of_lines(question: _Question) -> dict[str, Any]:
 
 def _let_go_figures(question: _Question) -> dict[str, Any]:
     """Return the line at which the thread let go of the lock in most of the samples due before."""
-    line = _main_line(question, _LET_GO)
-    totals = _totals(question, _LET_GO)
+    line = _main_line(question, LET_GO)
+    totals = _totals(question, LET_GO)
     if line is None or line.n_samples < MIN_SHARE_OF_SAMPLES * totals.n_of_samples:
         return {}
     return {LET_GO_LINE: _figure_of(line, totals)}
@@ -279,10 +280,10 @@ def _is_unseen(line: _Line, totals: _Totals) -> bool:
 def _figures_of_stacks(question: _Question, totals: _Totals) -> dict[str, Any]:
     """Return the function and the call that are in the stack of most samples, if there are any."""
     figures = {}
-    function = _main_frame(question, _FUNCTION, totals)
+    function = _main_frame(question, FUNCTION, totals)
     if function is not None:
         figures[HOST_FUNCTION] = _figure_of(function, totals)
-    call = _main_frame(question, _CALL, totals)
+    call = _main_frame(question, CALL, totals)
     if call is not None:
         figures[HOST_CALL] = _figure_of(call, totals)
         del figures[HOST_CALL]["last_line"]
@@ -297,9 +298,9 @@ def _main_frame(question: _Question, frame: str, totals: _Totals) -> _Place | No
     """
     rows = select_rows(question.lines, "frame", frame)
     keys = ["file", "function"]
-    if frame == _CALL:
+    if frame == CALL:
         keys.append("line")
-    of_program = select_rows(question.lines, "frame", _PROGRAM)
+    of_program = select_rows(question.lines, "frame", IN_PROGRAM)
     n_other_samples = _count_other_samples(of_program, question)
     candidates = []
     for row in _sums_of_frames(rows, question.cause, keys):

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from nsyspipe.analysis.memory_calls import MEMORY_CALL_COLUMNS
 from nsyspipe.findings.idle import Idle, Removed, measure_idle, measure_large_idle
 from nsyspipe.findings.model import (
     Answer,
@@ -17,33 +18,17 @@ from nsyspipe.findings.model import (
     Wording,
     fill_zero,
 )
+from nsyspipe.model.call_names import MANAGING_MEMORY
 from nsyspipe.model.table import Flags
 
 # Calls recur on a rank if it has them in so many steps, behind the first step of the capture. So
 # many of the later half of these steps must have them, too: what ends is a warm-up.
 MIN_SHARE_OF_STEPS = 0.5
 MIN_STEPS = 2
-# How the names of such calls begin.
-_MEMORY_CALLS = (
-    "cudaMalloc",
-    "cudaFree",
-    "cuMemAlloc",
-    "cuMemCreate",
-    "cuMemFree",
-    "cuMemMap",
-    "cuMemRelease",
-    "cuMemSetAccess",
-    "cuMemUnmap",
-)
 IDLE_COLUMN = "idle_blocked_by_allocs_ns"
 _REMOVED = Removed(("idle_made_by_allocs_ns",))
 _MEANS = (
-    "n_allocs",
-    "n_frees",
-    "n_failed_allocs",
-    "alloc_bytes",
-    "freed_bytes",
-    "alloc_host_ns",
+    *MEMORY_CALL_COLUMNS,
     "exposed_alloc_ns",
     "idle_blocked_by_allocs_ns",
     "idle_made_by_allocs_ns",
@@ -77,11 +62,6 @@ def alloc_in_step(evidence: Evidence) -> Answer:
     figures = _figures(evidence, idle, ranks)
     title = words.title + idle.rank_clause
     return Finding(title, words.action, words.advice, idle.saving_ns, figures)
-
-
-def is_memory_call(name: str) -> bool:
-    """Tell whether a call that blocks the host, by its name, manages memory of a GPU."""
-    return name.startswith(_MEMORY_CALLS) and "Host" not in name
 
 
 def recurring_ranks(evidence: Evidence, *columns: str) -> dict[int, int]:
@@ -131,7 +111,7 @@ def _figures(evidence: Evidence, idle: Idle, ranks: Mapping[int, int]) -> dict[s
         figures["saving_ns_per_step_by_part"] = {**idle.bound.parts}
     blocked_ns = evidence.blocked_ns_by_call
     figures["idle_ns_per_step_by_call"] = {
-        name: blocked_ns[name] for name in blocked_ns if is_memory_call(name)
+        name: blocked_ns[name] for name in blocked_ns if name in MANAGING_MEMORY
     }
     if evidence.alloc_retries:
         retries = {str(rank): number for rank, number in evidence.alloc_retries.items()}

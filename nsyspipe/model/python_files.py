@@ -12,6 +12,13 @@ _NO_FILE = "<"
 # a call in C. The sampler needs the lock, so it takes them later, and the frames are those of a
 # later line.
 NOT_SEEN = "<not seen>"
+# Values of `schema.HOST_LINES`, column ``frame``.
+INNERMOST = "innermost"
+IN_PROGRAM = "program"
+LET_GO = "let_go"
+LOCK_HOLDER = "lock_holder"
+CALL = "call"
+FUNCTION = "function"
 # What Python and its installers put below a folder ``lib/python3.12``: the standard library, and
 # packages of a virtual environment. Debian's ``dist-packages`` may lie in ``lib/python3``.
 _OF_PYTHON = re.compile(

@@ -114,6 +114,13 @@ def conform(table: pa.Table, schema: TableSchema) -> pa.Table:
     return columns.cast(schema.arrow)
 
 
+def with_values(table: pa.Table, name: str, values: object) -> pa.Table:
+    """Return a table with other values, of the same type, in a column that it has."""
+    place = table.schema.get_field_index(name)
+    field = table.schema.field(place)
+    return table.set_column(place, field, _as_arrow(values, field.type))
+
+
 def narrowed(column: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array:
     """Return a column of int64 in the narrowest type that holds its values.
 

@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from nsyspipe.analysis.attribution import are_among, filled
 from nsyspipe.analysis.intervals import EMPTY
 from nsyspipe.model import canonical
+from nsyspipe.model.call_names import MANAGING_MEMORY, are_named, without_version
 from nsyspipe.model.table import Flags, Int64
 from nsyspipe.model.typed_tables import (
     BlockingCopiesOfReportTable,
     HostCallsOfReportTable,
 )
-from nsyspipe.reader.call_names import MANAGING_MEMORY, are_named, without_version
 from nsyspipe.reader.facts import ReportFacts
 from nsyspipe.reader.host_copies import (
     DTOH_KIND,

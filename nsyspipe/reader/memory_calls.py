@@ -19,9 +19,7 @@ from nsyspipe.analysis.attribution import filled
 from nsyspipe.analysis.intervals import sums_of
 from nsyspipe.errors import DamagedReportError
 from nsyspipe.model import canonical
-from nsyspipe.model.table import Int64
-from nsyspipe.model.typed_tables import MemoryCallsOfReportTable
-from nsyspipe.reader.call_names import (
+from nsyspipe.model.call_names import (
     ALLOCATING,
     FREEING,
     MANAGING_MEMORY,
@@ -29,6 +27,8 @@ from nsyspipe.reader.call_names import (
     are_named,
     without_version,
 )
+from nsyspipe.model.table import Int64
+from nsyspipe.model.typed_tables import MemoryCallsOfReportTable
 from nsyspipe.reader.calls import Strings
 from nsyspipe.reader.host_copies import joint_codes, paired_codes
 from nsyspipe.reader.report import (

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.model.python_files import NOT_SEEN
+from nsyspipe.model.python_files import IN_PROGRAM, INNERMOST, NOT_SEEN
 from nsyspipe.model.typed_tables import HostLinesTable
 from nsyspipe.report.blocks import Field, Table, barred, of, table_of
 from nsyspipe.report.units import count_text
@@ -36,12 +36,12 @@ def line_table(
     None if no sample is in idle time. A program without such a line has the innermost lines of all.
     """
     lines = run.host_lines()
-    rows = _pooled(lines, "program") or _pooled(lines, "innermost")
+    rows = _pooled(lines, IN_PROGRAM) or _pooled(lines, INNERMOST)
     if not rows:
         return None
     shown = rows[:n_shown]
     # Each sample has one innermost line.
-    is_innermost = pc.equal(lines["frame"], "innermost")
+    is_innermost = pc.equal(lines["frame"], INNERMOST)
     innermost = lines.filter(is_innermost)
     n_samples = pc.sum(innermost["n_idle_samples"]).as_py()
     note = f"{count_text(n_samples)} samples in idle time in all."

@@ -7,8 +7,9 @@ from typing import Any
 
 import pyarrow.compute as pc
 
+from nsyspipe.analysis.memory_calls import MEMORY_CALL_COLUMNS
 from nsyspipe.model.figures import OTHER_FIGURES
-from nsyspipe.model.typed_tables import StepsColumn, StepsTable
+from nsyspipe.model.typed_tables import StepsTable
 from nsyspipe.report.blocks import Field, Table, of, table_of
 from nsyspipe.report.units import bytes_text, count_text, ms_text
 from nsyspipe.run.run import Run
@@ -18,15 +19,7 @@ _Means = Mapping[str, float | None]
 _FIGURES = [
     OTHER_FIGURES[name] for name in ("peak_allocated", "peak_reserved", "headroom", "alloc_retries")
 ]
-_COLUMNS: tuple[StepsColumn, ...] = (
-    "n_allocs",
-    "n_frees",
-    "n_failed_allocs",
-    "alloc_bytes",
-    "freed_bytes",
-    "alloc_host_ns",
-    "exposed_alloc_ns",
-)
+_COLUMNS = (*MEMORY_CALL_COLUMNS, "exposed_alloc_ns")
 
 
 def memory_texts(run: Run) -> list[str]:

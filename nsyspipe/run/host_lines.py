@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,19 +18,19 @@ from nsyspipe.analysis.host_lines import (
     count_lines,
 )
 from nsyspipe.model import schema
-from nsyspipe.model.python_files import short_names
-from nsyspipe.model.table import Int64
+from nsyspipe.model.python_files import (
+    CALL,
+    FUNCTION,
+    IN_PROGRAM,
+    INNERMOST,
+    LET_GO,
+    LOCK_HOLDER,
+    short_names,
+)
+from nsyspipe.model.table import Int64, with_values
 from nsyspipe.model.typed_tables import HostLinesTable
 from nsyspipe.run.digests import Rank, Ranks, are_windows_in
 from nsyspipe.run.process import ProcessDigest
-
-# Values of the column `frame`.
-INNERMOST = "innermost"
-IN_PROGRAM = "program"
-LET_GO = "let_go"
-LOCK_HOLDER = "lock_holder"
-CALL = "call"
-FUNCTION = "function"
 
 
 def host_lines_table(
@@ -44,11 +44,19 @@ def host_lines_table(
         tables += _tables_of_rank(rank, summary_steps)
     if not tables:
         return schema.HOST_LINES.empty()
-    table = pa.concat_tables(tables)
-    names = short_names(table["path"].unique().to_pylist())
-    files = [names[path] for path in table["path"].to_pylist()]
-    place = table.schema.get_field_index("file")
-    return table.set_column(place, table.schema.field(place), pa.array(files, pa.string()))
+    return with_short_names(pa.concat_tables(tables))
+
+
+def with_short_names(table: pa.Table, other_paths: Iterable[str | None] = ()) -> pa.Table:
+    """Return lines with the names of their files as users see them.
+
+    Column ``file`` has paths before. Names are relative to the folder that these paths and the
+    others have in common.
+    """
+    paths = table["file"].to_pylist()
+    known_paths = filter(None, other_paths)
+    names = short_names([*known_paths, *paths])
+    return with_values(table, "file", [names[path] for path in paths])
 
 
 def _tables_of_rank(
@@ -65,9 +73,8 @@ def _tables_of_rank(
         yield _rows(number, samples, INNERMOST, counts)
         yield _rows(number, samples, LET_GO, count_lines(samples, samples.let_go))
     if of_holder is not None:
-        is_of_program = of_holder.in_program >= 0
-        line = np.where(is_of_program, of_holder.in_program, of_holder.innermost)
-        yield _rows(number, of_holder, LOCK_HOLDER, count_lines(of_holder, line))
+        counts = count_lines(of_holder, of_holder.shown_line)
+        yield _rows(number, of_holder, LOCK_HOLDER, counts)
     if samples is not None:
         counts = count_lines(samples, samples.in_program)
         yield _rows(number, samples, IN_PROGRAM, counts)
@@ -95,9 +102,7 @@ def lock_waits_of_ranks(
 
 def without_paths(table: HostLinesTable) -> pa.Table:
     """Return the lines without whole paths, which reveal people and projects."""
-    place = table.schema.get_field_index("path")
-    field = table.schema.field(place)
-    return table.set_column(place, field, pa.nulls(table.num_rows, field.type))
+    return with_values(table, "path", [None] * table.num_rows)
 
 
 def _in_summary_steps(
@@ -118,10 +123,7 @@ def _rows_of_stacks(number: int, samples: HostLines, frame: str, counts: FrameCo
     if frame == FUNCTION:
         changed |= {"line": counts.first_line, "last_line": counts.last_line}
     for name, values in changed.items():
-        place = rows.schema.get_field_index(name)
-        field = rows.schema.field(place)
-        column = pa.array(values, field.type)
-        rows = rows.set_column(place, field, column)
+        rows = with_values(rows, name, values)
     return rows
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from operator import itemgetter
 from typing import Any
 
@@ -20,12 +20,12 @@ from nsyspipe.analysis.timeline_lanes import (
     line_bars,
 )
 from nsyspipe.model import schema
-from nsyspipe.model.python_files import short_names
+from nsyspipe.model.python_files import IN_PROGRAM, INNERMOST
 from nsyspipe.model.typed_tables import HostLinesTable, StepsTable
 from nsyspipe.reader.gpu_metrics import CLOCK
 from nsyspipe.run.counters import HZ_PER_MHZ, PERCENTS, CountedRanks, RankCounters
 from nsyspipe.run.digests import Rank, Ranks
-from nsyspipe.run.host_lines import IN_PROGRAM, INNERMOST
+from nsyspipe.run.host_lines import with_short_names
 from nsyspipe.run.process import ProcessDigest
 
 
@@ -46,13 +46,11 @@ def sampled_ranks(ranks: Ranks) -> SampledRanks:
 
 
 def _samples_of_rank(rank: Rank[ProcessDigest], samples: HostLines) -> LineSamples:
-    is_in_program = samples.in_program >= 0
-    line = np.where(is_in_program, samples.in_program, samples.innermost)
     # Captures of one rank may stand in any order.
     order = np.argsort(samples.times, kind="stable")
     times = samples.times[order]
     aligned_times = times + rank.shift_ns
-    return LineSamples(aligned_times, line[order], samples.lines)
+    return LineSamples(aligned_times, samples.shown_line[order], samples.lines)
 
 
 def counter_bars_table(
@@ -99,7 +97,7 @@ def line_bars_table(
         tables.append(table)
     joined = pa.concat_tables(tables).combine_chunks()
     other_paths = pc.unique(host_lines["path"]).to_pylist()
-    return _with_short_names(joined, other_paths)
+    return with_short_names(joined, other_paths)
 
 
 def _columns_of_lines(samples: LineSamples, bars: LineBars) -> dict[str, Any]:
@@ -112,17 +110,6 @@ def _columns_of_lines(samples: LineSamples, bars: LineBars) -> dict[str, Any]:
     columns["function"] = lines["function"]
     columns["n_samples"] = bars.n_samples
     return columns
-
-
-def _with_short_names(table: pa.Table, other_paths: Iterable[str | None]) -> pa.Table:
-    """Return lines with the names of their files as users see them."""
-    paths = table["file"].to_pylist()
-    known_paths = filter(None, other_paths)
-    names = short_names([*known_paths, *paths])
-    files = [names[path] for path in paths]
-    place = table.schema.get_field_index("file")
-    field = table.schema.field(place)
-    return table.set_column(place, field, pa.array(files, field.type))
 
 
 def _windows(steps: StepsTable, drawn: schema.DrawnStep) -> Iterator[tuple[int, Window]]:
