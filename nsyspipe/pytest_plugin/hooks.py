@@ -131,7 +131,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for report in terminalreporter.getreports("passed"):
         for name, verdict in report.user_properties:
             if name == VERDICT_PROPERTY and report.when == "call":
-                lines.append(f"{report.nodeid}: {verdict}")
+                lines += [report.nodeid, *(f"  {line}" for line in verdict.splitlines())]
     if lines:
         terminalreporter.section("step time against the baseline")
         for line in lines:

@@ -19,7 +19,10 @@ _ARGUMENTS = ("baseline", "max_regression", "confidence", "force")
 
 @dataclass(frozen=True)
 class StepTimeRule:
-    """What a test is compared with, and what is a regression.
+    """Compare the captures of a test with a baseline in a run store.
+
+    The test calls the fixture ``step_time`` with its captures. Pass all arguments by name. The run
+    store is the option ``--nsyspipe-store=STORE`` or the setting ``nsyspipe_store`` of pytest.
 
     Parameters
     ----------

@@ -31,12 +31,9 @@ _AGAINST = "against="
 
 @dataclass
 class StepTime:
-    """Compare the captures of a test with the baseline that its marker names.
+    """Compares the captures of a test with the baseline that its marker names.
 
-    The fixture ``step_time`` is an object of this class. Call the object with the captures of one
-    configuration. Each capture is a path, a directory, a glob, a list of paths, or a run
-    of `nsyspipe.load`. The test fails if the gate of `nsyspipe diff` fails for the step time. The
-    test is skipped if the gate is undecided. Otherwise the call returns the difference.
+    The fixture ``step_time`` is an object of this class, which a test calls.
     """
 
     rule: StepTimeRule
@@ -84,7 +81,11 @@ class StepTime:
             raise OptionError(subject, error.problem, found=error.found, fix=fix) from error
 
     def __call__(self, *captures: Capture) -> RunDifference:
-        """Compare captures of one configuration with the baseline, and return the difference.
+        """Compare captures of one configuration with the baseline of the test.
+
+        This is a fixture of pytest, for tests with the marker ``step_time``. The test fails if the
+        gate of ``nsyspipe diff --fail-on regression`` fails for the step time, or if a capture
+        cannot be used. The test is skipped if the gate is undecided.
 
         Parameters
         ----------
@@ -103,7 +104,7 @@ class StepTime:
             gate: Any = difference.gate
             words = gate.headline
             verdict = difference.headline
-        self.verdicts.append(f"{words}. {verdict}")
+        self.verdicts.append(f"{words}.\n{verdict}")
         if gate.outcome == "failed":
             pytest.fail(_failed_text(difference), pytrace=False)
         if gate.outcome == "undecided":

@@ -65,7 +65,7 @@ def test_workers_compare_and_their_verdicts_are_printed(session):
     tests += marked(SLOW, baseline="unknown").replace("test_step", "test_unknown")
     result = session(tests, "-n", "2", is_own_process=True)
     assert outcomes(result) == {"passed": 1, "failed": 1, "errors": 1}
-    assert "test_step.py::test_fast: Gate passed" in result.stdout.str()
+    assert "test_step.py::test_fast\n  Gate passed" in result.stdout.str()
 
 
 @pytest.mark.slow
