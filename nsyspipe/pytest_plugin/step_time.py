@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 import pytest
 
 from nsyspipe.errors import NsyspipeError, OptionError, in_python, shortage
+from nsyspipe.model.names import printable
 from nsyspipe.pytest_plugin.marker import StepTimeRule
 from nsyspipe.store.choice import runs_by_label
 from nsyspipe.store.layout import is_one_run, run_reference
@@ -102,11 +103,11 @@ class StepTime:
         with _failing():
             difference = self._compare(captures)
             gate: Any = difference.gate
-            words = gate.headline
-            verdict = difference.headline
+            words = printable(gate.headline)
+            verdict = printable(difference.headline)
         self.verdicts.append(f"{words}.\n{verdict}")
         if gate.outcome == "failed":
-            pytest.fail(_failed_text(difference), pytrace=False)
+            pytest.fail("\n".join([words, verdict, *_likely_causes(difference)]), pytrace=False)
         if gate.outcome == "undecided":
             pytest.skip(f"{words}.")
         return difference
@@ -134,15 +135,12 @@ def _fix_of_marker(error: OptionError) -> str:
     return "use one of these" if error.found else fix
 
 
-def _failed_text(difference: RunDifference) -> str:
-    """Return the verdict of the gate, by how much and how sure, and the likely cause."""
+def _likely_causes(difference: RunDifference) -> list[str]:
+    """Return a sentence about the cause of a change of the step time; none if it is not known."""
     from nsyspipe.report.difference import cause_text
 
-    gate: Any = difference.gate
-    lines = [gate.headline, difference.headline]
-    if difference.cause is not None:
-        lines.append(in_python(cause_text(difference.cause)))
-    return "\n".join(lines)
+    cause = difference.cause
+    return [] if cause is None else [printable(in_python(cause_text(cause)))]
 
 
 def _is_empty(directory: Path) -> bool:
@@ -172,4 +170,6 @@ def _failing() -> Iterator[None]:
         user_error = error if isinstance(error, NsyspipeError) else shortage(error)
         if user_error is None:
             raise
-        raise pytest.fail.Exception(f"error: {user_error}", pytrace=False) from None
+        # Names of files and ranges may have control characters.
+        lines = map(printable, f"error: {user_error}".split("\n"))
+        raise pytest.fail.Exception("\n".join(lines), pytrace=False) from None

@@ -101,3 +101,9 @@ def test_a_setting_that_cannot_be_used_is_an_error(comparison, pytester, shown, 
 def test_a_bug_keeps_its_traceback(comparison):
     result = comparison("type('X', (), {'__fspath__': lambda self: 1 / 0})()", baseline="slow")
     assert "ZeroDivisionError" in result.stdout.str()
+
+
+def test_a_name_cannot_drive_the_terminal(comparison):
+    text = comparison(repr("\x1b[2Jmissing.sqlite"), baseline="slow").stdout.str()
+    assert "\x1b[2J" not in text
+    assert "\N{REPLACEMENT CHARACTER}[2Jmissing.sqlite" in text
