@@ -22,6 +22,7 @@ FLOORS = (
     {"comparison", "replay", "store"},
     {"report"},
     {"api"},
+    {"mcp"},
     {"cli"},
     {"__init__", "__main__"},
 )
