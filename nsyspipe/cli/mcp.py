@@ -23,14 +23,17 @@ def mcp(
 ) -> None:
     """Serve four tools that only read to agents: analyze, diff, whatif and query.
 
-    The server speaks the Model Context Protocol (MCP) on standard input and output. It reads only
-    files below its roots, and writes no file. It needs the extra mcp: pip install 'nsyspipe[mcp]'.
+    The server uses the Model Context Protocol (MCP) on standard input and output. It reads only
+    files below its roots, and writes no file. It needs the extra mcp of nsyspipe.
 
     \b
     Examples:
       nsyspipe mcp --root captures/
       nsyspipe mcp --root captures/ --root runs/
     """
+    from nsyspipe.mcp.roots import Roots
+
+    roots = Roots.of(root or [])
     try:
         from nsyspipe.mcp.server import serve
     except ModuleNotFoundError as error:
@@ -40,4 +43,4 @@ def mcp(
         problem = f"needs the Python package {package}, which is not here"
         fix = "pip install mcp (the extra mcp of nsyspipe)"
         raise OptionError("nsyspipe mcp", problem, fix=fix) from error
-    serve(root or [])
+    serve(roots)

@@ -14,6 +14,7 @@ MAX_ROWS = 1000
 _DEFAULT_ROWS = 100
 _MAX_NAMES = 1000
 _MAX_FILTERS = 20
+_MAX_LABEL_CHARACTERS = 100
 
 _AtLeastOne = Annotated[int, Meta(ge=1)]
 _AtLeastZero = Annotated[int, Meta(ge=0)]
@@ -40,7 +41,8 @@ Captures = Annotated[
         ),
     ),
 ]
-Label = Annotated[str | None, Meta(description="Label of the run or the side in the answer.")]
+_Name = Annotated[str, Meta(min_length=1, max_length=_MAX_LABEL_CHARACTERS)]
+Label = Annotated[_Name | None, Meta(description="Label of the run or the side in the answer.")]
 Keys = Annotated[
     list[str] | None,
     Meta(
@@ -149,7 +151,7 @@ class Condition(Struct, kw_only=True, forbid_unknown_fields=True, frozen=True):
     operator: Literal["==", "!=", "<", "<=", ">", ">=", "is null", "is not null"]
     value: Annotated[
         bool | int | float | str | None,
-        Meta(description="Of the type of the column. Left out for is null and is not null."),
+        Meta(description="The type is that of the column. is null and is not null take no value."),
     ] = None
 
 
