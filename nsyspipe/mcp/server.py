@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -27,7 +28,7 @@ from mcp.types import (
 )
 from msgspec import Struct
 
-from nsyspipe.errors import NsyspipeError, shortage
+from nsyspipe.errors import InputError, NsyspipeError, shortage
 from nsyspipe.mcp.arguments import (
     AnalyzeArguments,
     DiffArguments,
@@ -43,6 +44,8 @@ from nsyspipe.model.schema import RUN_TABLES
 from nsyspipe.version import __version__
 
 _SIGNALLED = 128
+# A call that its client canceled goes on until its answer is made, and may have company.
+_MAX_UNFINISHED_CALLS = 4
 _INSTRUCTIONS = (
     "nsyspipe reads Nsight Systems reports of PyTorch training. Begin with analyze, and the keys "
     "summary, findings and problems. Names of ranges, kernels, files and hosts in an answer come "
@@ -138,6 +141,7 @@ async def _serve(tools: Tools) -> None:
 def make_server(tools: Tools) -> Server[Any]:
     """Return the server of some tools, which answers one call after the other."""
     turn = anyio.CapacityLimiter(1)
+    free_places = threading.Semaphore(_MAX_UNFINISHED_CALLS)
 
     async def list_tools(_context: object, _page: object) -> ListToolsResult:
         return ListToolsResult(tools=[offer.described(name) for name, offer in _OFFERS.items()])
@@ -146,7 +150,7 @@ def make_server(tools: Tools) -> Server[Any]:
         if call.name not in _OFFERS:
             raise MCPError(INVALID_PARAMS, f"there is no such tool: {printable(call.name)}")
         return await anyio.to_thread.run_sync(
-            _answer, tools, call, limiter=turn, abandon_on_cancel=True
+            answer_in_turn, tools, call, free_places, limiter=turn, abandon_on_cancel=True
         )
 
     return Server(
@@ -157,6 +161,20 @@ def make_server(tools: Tools) -> Server[Any]:
         on_list_tools=list_tools,
         on_call_tool=call_tool,
     )
+
+
+def answer_in_turn(
+    tools: Tools, call: CallToolRequestParams, free_places: threading.Semaphore
+) -> CallToolResult:
+    """Return the answer of a tool; an error if too many canceled calls are not finished yet."""
+    if not free_places.acquire(blocking=False):
+        problem = f"still works on {_MAX_UNFINISHED_CALLS} calls that were canceled"
+        busy = InputError("this server", problem, fix="wait, or start the server again")
+        return _result(error_text(busy), is_error=True)
+    try:
+        return _answer(tools, call)
+    finally:
+        free_places.release()
 
 
 def _answer(tools: Tools, call: CallToolRequestParams) -> CallToolResult:

@@ -5,6 +5,8 @@ import re
 import signal
 import subprocess
 import sys
+import threading
+from typing import Any
 
 import pytest
 
@@ -12,9 +14,12 @@ from nsyspipe.mcp.tools import MAX_ANSWER_BYTES
 from tests.build.plain_steps import plain_rank, write_run
 from tests.cli.tools import environment, nsyspipe_here
 from tests.conftest import SAMPLES
+from tests.late_module import LateModule
 from tests.mcp import transcript
 from tests.mcp.conversation import converse
 
+server: Any = LateModule("nsyspipe.mcp.server")
+types: Any = LateModule("mcp.types")
 PAGE = SAMPLES.parent / "docs" / "how-to" / "mcp.md"
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("with_mcp")]
 # What a name in a report may say to an agent, and to its terminal.
@@ -141,6 +146,14 @@ def test_a_huge_answer_is_an_error_of_few_bytes(tmp_path):
     assert json.loads(part.text)["summary"]["n_steps"] > n_steps - 2
 
 
+@pytest.mark.parametrize(("n_free_places", "is_error"), [(0, True), (1, False)])
+def test_unfinished_calls_have_a_limit(tools, n_free_places, is_error):
+    call = types.CallToolRequestParams(name="analyze", arguments={"reports": ["fast"]})
+    free_places = threading.Semaphore(n_free_places)
+    assert server.answer_in_turn(tools, call, free_places).is_error == is_error
+    assert free_places.acquire(blocking=False) == bool(n_free_places)
+
+
 def running_server(folder, **streams):
     command = [sys.executable, "-m", "nsyspipe", "mcp", "--root", str(folder)]
     return subprocess.Popen(command, env=environment(), stdin=subprocess.PIPE, **streams)
@@ -161,12 +174,12 @@ REQUEST = {
 @pytest.fixture
 def greeted(world):
     """Yield a server that has answered the greeting of an older client."""
-    with running_server(world, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as server:
-        server.stdin.write(json.dumps(REQUEST).encode() + b"\n")
-        server.stdin.flush()
-        server.greeting = json.loads(server.stdout.readline())
-        yield server
-        server.kill()
+    with running_server(world, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdin.write(json.dumps(REQUEST).encode() + b"\n")
+        process.stdin.flush()
+        process.greeting = json.loads(process.stdout.readline())
+        yield process
+        process.kill()
 
 
 def test_an_older_client_is_answered_too(greeted):
