@@ -23,7 +23,7 @@ FLOORS = (
     {"report"},
     {"api"},
     {"mcp"},
-    {"cli"},
+    {"cli", "pytest_plugin"},
     {"__init__", "__main__"},
 )
 
