@@ -104,7 +104,8 @@ class Roots(Struct, frozen=True):
         self._check_inside(directory, argument)
         for link in _links_in(directory):
             if not self._has(link):
-                problem = f"has a link in its directory that leads outside the roots: {decoded(link.name)}"
+                name = decoded(link.name)
+                problem = f"has a link in its directory that leads outside the roots: {name}"
                 fix = "remove the link, or start the server with a --root for its target too"
                 raise InputError(argument, problem, fix=fix)
 

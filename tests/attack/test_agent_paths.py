@@ -18,14 +18,21 @@ STEPS = (((100, 20, 0, 0),) * 2,)
 SECRET = "hidden"
 
 
+@pytest.fixture(scope="module")
+def made_place(tmp_path_factory):
+    """Return a directory with a run that is not to be found, the same in a store, and another run."""
+    folder = tmp_path_factory.mktemp("made")
+    write_run(folder / SECRET, STEPS)
+    write_run(folder / "good" / "run", STEPS)
+    save(nsyspipe.load(folder / SECRET, jobs=1, label=SECRET), folder / "store")
+    return folder
+
+
 @pytest.fixture
-def places(tmp_path, monkeypatch):
+def places(tmp_path, monkeypatch, made_place):
     """Return a directory with `root`, which has a run and a store, and `outside`, which has the same."""
     for name in ("root", "outside"):
-        folder = tmp_path / name
-        write_run(folder / SECRET, STEPS)
-        write_run(folder / "good" / "run", STEPS)
-        save(nsyspipe.load(folder / SECRET, jobs=1, label=SECRET), folder / "store")
+        shutil.copytree(made_place, tmp_path / name)
     root = tmp_path / "root"
     (root / "inner" / "deep").mkdir(parents=True)
     monkeypatch.chdir(root)
