@@ -329,13 +329,16 @@ def document(run: Run | RunDifference | Scoreboard | WhatIf) -> dict[str, Any]:
     evenness = run.evenness()
     findings = [_documented_finding(row) for row in run.finding_rows]
     counters = counted_figures(run.counters(), run.steps(), run.collectives())
+    answers = {
+        "mean_step": mean_step_document(run),
+        "recommendations": recommendations_document(run),
+    }
     return {
         "schema_version": SCHEMA_VERSION,
         "tool_version": __version__,
         "run": header,
         "summary": counts_and_figures | {"by_rank": extremes},
-        "mean_step": mean_step_document(run),
-        "recommendations": recommendations_document(run),
+        **answers,
         "evenness": evenness and asdict(evenness),
         **tables,
         "counters": counters,
