@@ -251,6 +251,21 @@ QUESTIONS = (
         abstain="about other communicators",
     ),
     Question(
+        id="traffic-calls",
+        text="How many collectives per step does one communicator run?",
+        command=ANALYZE,
+        path="traffic[rank=null,role=data].calls_per_step",
+        unit="count",
+    ),
+    Question(
+        id="traffic-bytes",
+        text="How many bytes per step does one communicator send?",
+        command=ANALYZE,
+        path="traffic[rank=null,role=data].bytes_per_step",
+        unit="bytes",
+        abstain=_NOT_RECORDED,
+    ),
+    Question(
         id="bandwidth",
         text="What bus bandwidth do the collectives reach?",
         command=ANALYZE,
@@ -491,5 +506,13 @@ QUESTIONS = (
         path="runs[].peer_speedup",
         unit="ratio",
         abstain="if peer_verdict is inconclusive",
+    ),
+    Question(
+        id="verdict-of-run",
+        text="Is a run faster than the first run, or is it noise?",
+        command=COMPARE,
+        path="runs[].verdict",
+        unit="",
+        abstain="if inconclusive: give why",
     ),
 )

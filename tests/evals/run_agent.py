@@ -1,0 +1,177 @@
+"""Asks a command-line agent all evals, one at a time, and prints how many it answers.
+
+``python -m tests.evals.run_agent --agent "my-agent --print"`` runs by hand, not in CI. The agent
+gets the skill and a question on stdin, or in place of ``{prompt}`` in its command. It runs in a
+folder with the captures, and its answer is the last line of its stdout that is a JSON object.
+"""
+
+import argparse
+import json
+import lzma
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from nsyspipe.cli.app import app
+from nsyspipe.model.names import printable
+from tests.evals.declared import EVALS, Answer, Eval
+
+REAL = Path(__file__).parent.parent / "real"
+PROMPT = "{prompt}"
+FORM = (
+    "The captures are in the working directory. Run nsyspipe to answer, and read its JSON. End with "
+    'one line of JSON: {"answer": VALUE} with a number or a text, or {"abstain": "REASON"} if it '
+    "cannot be said."
+)
+RIGHT = "right"
+ABSTAINED = "right to abstain"
+BAITED = "took the bait"
+WRONG = "wrong"
+TOO_CAREFUL = "abstained, but there is an answer"
+SILENT = "no answer"
+SCORES = (RIGHT, ABSTAINED, BAITED, WRONG, TOO_CAREFUL, SILENT)
+MAX_SHOWN = 40  # characters of an answer
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What an agent printed: an answer, or that there is none. Neither if it printed no JSON."""
+
+    answer: Answer = None
+    abstains: bool = False
+
+
+@dataclass(frozen=True)
+class Scored:
+    """An eval with the reply of an agent, and what it is worth."""
+
+    asked: Eval
+    reply: Reply
+    score: str
+
+
+def reply_in(stdout: str) -> Reply:
+    """Return the reply in what an agent printed: the last line that is a JSON object with one."""
+    for line in reversed(stdout.splitlines()):
+        try:
+            values = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(values, dict) and "abstain" in values:
+            return Reply(abstains=True)
+        if isinstance(values, dict) and isinstance(values.get("answer"), str | int | float):
+            return Reply(values["answer"])
+    return Reply()
+
+
+def is_same(asked: Eval, answer: Answer, expected: Answer) -> bool:
+    """Tell whether an answer is the expected one: as text, or as a number with the decimals that were asked for."""
+    if isinstance(expected, str) or expected is None:
+        return f"{answer}".strip().casefold() == f"{expected}".casefold()
+    try:
+        number = float(f"{answer}")
+    except ValueError:
+        return False
+    return round(number, asked.digits) == round(expected, asked.digits)
+
+
+def score(asked: Eval, reply: Reply) -> str:
+    """Return what a reply is worth, one of `SCORES`."""
+    if reply.abstains:
+        return ABSTAINED if asked.answer is None else TOO_CAREFUL
+    if reply.answer is None:
+        return SILENT
+    if asked.answer is not None and is_same(asked, reply.answer, asked.answer):
+        return RIGHT
+    if asked.bait and is_same(asked, reply.answer, asked.bait_answer):
+        return BAITED
+    return WRONG
+
+
+def unpack_captures(folder: Path) -> None:
+    """Write all captures of tests/real into a folder, as the evals name them."""
+    for packed in sorted(REAL.rglob("*.sqlite.xz")):
+        target = folder / packed.relative_to(REAL).with_suffix("")
+        target.parent.mkdir(exist_ok=True)
+        with lzma.open(packed) as source, target.open("wb") as file:
+            shutil.copyfileobj(source, file)
+
+
+def ask(agent: str, asked: Eval, skill: str, folder: Path, timeout_s: float) -> Reply:
+    """Run an agent for one question, and return its reply."""
+    prompt = f"{skill}\n{asked.prompt}\n\n{FORM}\n"
+    command = [word.replace(PROMPT, prompt) for word in shlex.split(agent)]
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    try:
+        done = subprocess.run(
+            command,
+            input="" if PROMPT in agent else prompt,
+            capture_output=True,
+            text=True,
+            cwd=folder,
+            env=os.environ | {"PATH": path},
+            timeout=timeout_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return Reply()
+    return reply_in(done.stdout)
+
+
+def table(scored: Sequence[Scored]) -> Iterator[str]:
+    """Yield a line for each question, and then how many have each score."""
+    yield f"{'id':<5} {'expected':<26} {'answer':<{MAX_SHOWN}} score"
+    for each in scored:
+        expected = "abstain" if each.asked.answer is None else f"{each.asked.answer}"
+        answer = "abstain" if each.reply.abstains else f"{each.reply.answer}"
+        shown = printable(answer)[:MAX_SHOWN]
+        yield f"{each.asked.id:<5} {expected:<26} {shown:<{MAX_SHOWN}} {each.score}"
+    yield ""
+    counts = Counter(each.score for each in scored)
+    for name in SCORES:
+        yield f"{counts[name]:>4} {name}"
+    n_right = counts[RIGHT] + counts[ABSTAINED]
+    yield f"{n_right:>4} of {len(scored)} answered"
+    silent = [each for each in scored if each.asked.answer is None]
+    n_abstained = sum(each.reply.abstains for each in silent)
+    yield f"{n_abstained:>4} of {len(silent)} that cannot be said"
+
+
+def chosen_evals(ids: str | None) -> list[Eval]:
+    if ids is None:
+        return list(EVALS)
+    wanted = ids.split(",")
+    return [each for each in EVALS if each.id in wanted]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--agent", required=True, help=f"command; {PROMPT} stands for the prompt")
+    parser.add_argument("--only", help="IDs of some evals, with commas between them")
+    parser.add_argument("--timeout", type=float, default=600.0, help="seconds for one question")
+    parser.add_argument("--captures", type=Path, help="a folder with the captures, unpacked")
+    options = parser.parse_args(arguments)
+    skill = CliRunner().invoke(app, ["skill"]).stdout
+    scored = []
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = options.captures or Path(temporary)
+        if options.captures is None:
+            unpack_captures(folder)
+        for asked in chosen_evals(options.only):
+            reply = ask(options.agent, asked, skill, folder, options.timeout)
+            scored.append(Scored(asked, reply, score(asked, reply)))
+    print("\n".join(table(scored)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
