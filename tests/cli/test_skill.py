@@ -278,3 +278,23 @@ def test_an_existing_json_file_is_kept_and_nothing_is_installed(tmp_path):
     done = skill("--install", tmp_path / "skill", "--json", document)
     assert isinstance(done.exception, OutputError)
     assert written(tmp_path) == {"skill.json": "mine"}
+
+
+def test_json_and_files_are_written_together(tmp_path, document):
+    folder = tmp_path / "skill"
+    done = skill("--install", folder, "--json", "-")
+    assert json.loads(done.stdout) == document
+    assert sorted(written(folder)) == FILES
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+def test_if_a_file_cannot_be_written_whole_the_old_files_stay(tmp_path, monkeypatch, error):
+    for name in FILES:
+        (tmp_path / name).write_text("old")
+
+    def fail(_):
+        raise error
+
+    monkeypatch.setattr("nsyspipe.report.files.make_readable", fail)
+    assert skill("--install", tmp_path, "--force").exit_code != 0
+    assert written(tmp_path) == dict.fromkeys(FILES, "old")

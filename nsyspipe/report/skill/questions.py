@@ -126,6 +126,7 @@ QUESTIONS = (
         command=ANALYZE,
         path="summary.throughput_steps_per_s",
         unit="1/s",
+        abstain="exactly if problems[].code has slowest-rank-changes: it is too low",
     ),
     Question(
         id="mean-step",
@@ -136,7 +137,8 @@ QUESTIONS = (
     ),
     Question(
         id="mean-step-of-a-rank",
-        text="How long is the mean step of the slowest single rank?",
+        text="How long is the mean step of the slowest single rank? (1e9 / it is the throughput "
+        "without that bias)",
         command=ANALYZE,
         path="mean_step.slowest_on_average_ns",
         unit="ns",
@@ -182,7 +184,7 @@ QUESTIONS = (
     ),
     Question(
         id="overlap",
-        text="What share of the communication overlaps with compute?",
+        text="What share of the communication overlaps with compute? (the rest of 1 is exposed)",
         command=ANALYZE,
         path="summary.overlap_ratio",
         unit="ratio",
@@ -193,7 +195,7 @@ QUESTIONS = (
         command=ANALYZE,
         path="summary.idle_share",
         unit="ratio",
-        abstain="if mean_step.lower_bounds has idle: state at least",
+        abstain="if mean_step.lower_bounds has idle",
     ),
     Question(
         id="blocking-call",
