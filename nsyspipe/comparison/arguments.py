@@ -93,7 +93,10 @@ def _named_values(words: Iterable[str]) -> Iterator[tuple[str, str]]:
         if is_between or _is_option(word):
             if option is not None:
                 yield option.name, " ".join(option.values)
-            option = None if is_between else _OpenOption(key, [value] if equals_sign else [])
+            option = None if is_between or equals_sign else _OpenOption(key, [])
+            if equals_sign and not is_between:
+                # No word after it belongs to this option.
+                yield key, value
         # Hydra has its settings without hyphens.
         elif equals_sign and key:
             yield key, value
