@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from nsyspipe.cli.options import flag, option, with_options
+from nsyspipe.cli.options import CHANGES, flag, option, with_options
 from nsyspipe.cli.outputs import Outputs, say_written, write_stdout
 
 
@@ -44,7 +44,7 @@ def skill(context: typer.Context, *, outputs: SkillOutputs) -> None:
     from nsyspipe.report.skill import files as skill_files
 
     outputs.check()
-    files = skill_files.skill_files(_commands_of(context))
+    files = skill_files.skill_files(_help_of(context))
     if outputs.install is not None:
         skill_files.check_installation(files, outputs.install, force=outputs.force)
     document = skill_files.skill_document(files)
@@ -57,8 +57,17 @@ def skill(context: typer.Context, *, outputs: SkillOutputs) -> None:
         write_stdout(files[skill_files.SKILL_FILE])
 
 
-# Typer's types of a group have no types themselves.
-def _commands_of(context: Any) -> dict[str, str]:  # noqa: ANN401
-    """Return the line of ``--help`` about each command of the program."""
+# The types of Typer's groups and commands are not known here, and those of the skill are imported
+# only when the command runs.
+def _help_of(context: Any) -> Any:  # noqa: ANN401
+    """Return what the skill repeats of ``--help``."""
+    from nsyspipe.report.skill.text import ProgramHelp
+
     commands: dict[str, Any] = context.parent.command.commands
-    return {name: command.short_help for name, command in commands.items()}
+    lines = {name: command.short_help for name, command in commands.items()}
+    changes = []
+    for parameter in commands["whatif"].params:
+        if getattr(parameter, "rich_help_panel", None) == CHANGES:
+            option_and_value = [*parameter.opts, parameter.metavar]
+            changes.append(" ".join(filter(None, option_and_value)))
+    return ProgramHelp(lines, tuple(changes))

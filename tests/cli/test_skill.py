@@ -3,6 +3,8 @@
 import json
 import os
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,10 +14,12 @@ from typer.testing import CliRunner
 
 import nsyspipe.report.skill
 from nsyspipe.cli.app import app
+from nsyspipe.cli.options import CHANGES
 from nsyspipe.errors import OutputError
 from nsyspipe.model.schema import DESCRIBED
 from nsyspipe.report.skill.fields import jq_filter, parse_path
 from nsyspipe.report.skill.questions import QUESTIONS
+from tests.conftest import SAMPLES
 from tests.contract.docs_index import llms_text
 from tests.evals.json_values import values_at
 
@@ -67,6 +71,17 @@ def test_no_placeholder_is_left(text):
 def test_every_command_has_its_line_of_help(text):
     for name, command in COMMANDS.items():
         assert f"| `nsyspipe {name}` | {command.short_help} |" in text.splitlines()
+
+
+def test_the_skill_names_every_change_of_whatif(text):
+    changes = [
+        option
+        for option in COMMANDS["whatif"].params
+        if getattr(option, "rich_help_panel", None) == CHANGES
+    ]
+    assert changes
+    for option in changes:
+        assert f"`{' '.join(filter(None, [*option.opts, option.metavar]))}`" in text
 
 
 def test_every_command_that_is_named_exists(text):
@@ -125,6 +140,7 @@ def test_a_unit_is_that_of_the_schema(question):
 RUNS_OF_COMMAND = {
     "doctor": [["ddp-4gpu-shm_*.sqlite"]],
     "analyze": [[f"{name}_*.sqlite"] for name in ("ddp-4gpu-shm", "ddp-2gpu-straggler", "ddp-1gpu")]
+    + [[str(SAMPLES / "ddp-4gpu-before_*.sqlite")]]  # with a log
     + [["2gpu-counters.sqlite"], ["2gpu-gpt-accum_*.sqlite"], ["4gpu-item-pageable_*.sqlite"]],
     "whatif": [["ddp-4gpu-shm_*.sqlite", "--bucket-mb", "25"]],
     "diff": [["ddp-4gpu-shm_*.sqlite", "ddp-4gpu-shm-bucket100_*.sqlite"]],
@@ -154,6 +170,26 @@ def documents(real):
 def test_the_field_of_a_question_is_in_the_document_of_its_command(documents, question):
     values = [values_at(document, question.path) for document in documents[question.command]]
     assert any(values), question.path
+
+
+@pytest.mark.slow
+def test_jq_chooses_the_values_of_the_paths(documents):
+    program = shutil.which("jq")
+    if program is None:
+        pytest.skip("jq is not installed")
+    for question in QUESTIONS:
+        document = documents[question.command][0]
+        # A list that is null has no rows for us, and is an error for jq.
+        values = values_at(document, question.path)
+        if values:
+            done = subprocess.run(
+                [program, "-c", jq_filter(question.path)],
+                input=json.dumps(document),
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+            assert [json.loads(line) for line in done.stdout.splitlines()] == values, question.id
 
 
 def test_the_document_has_what_is_written(document, text):

@@ -11,7 +11,7 @@ from nsyspipe.model.table import SCHEMA_VERSION
 from nsyspipe.report.files import check_directory, check_target, writing
 from nsyspipe.report.skill.fields import jq_filter
 from nsyspipe.report.skill.questions import QUESTIONS, Question
-from nsyspipe.report.skill.text import skill_text
+from nsyspipe.report.skill.text import ProgramHelp, skill_text
 from nsyspipe.version import __version__
 
 SKILL_FILE = "SKILL.md"
@@ -20,9 +20,9 @@ INDEX_FILE = "llms.txt"
 _INDEX = Path(__file__).with_name(INDEX_FILE)
 
 
-def skill_files(commands: Mapping[str, str]) -> dict[str, str]:
-    """Return the texts of the files by name; `commands` has the line of ``--help`` about each."""
-    return {SKILL_FILE: skill_text(commands), INDEX_FILE: _INDEX.read_text(encoding="utf-8")}
+def skill_files(program: ProgramHelp) -> dict[str, str]:
+    """Return the texts of the files by name."""
+    return {SKILL_FILE: skill_text(program), INDEX_FILE: _INDEX.read_text(encoding="utf-8")}
 
 
 def skill_document(files: Mapping[str, str]) -> dict[str, Any]:

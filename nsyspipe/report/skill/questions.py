@@ -285,11 +285,11 @@ QUESTIONS = (
     ),
     Question(
         id="interconnect",
-        text="Which interconnect is used?",
+        text="Which interconnect does a connection use?",
         command=ANALYZE,
-        path="findings[id=slow-link].evidence.link_kind",
+        path="links[].kind",
         unit="",
-        abstain="if null or nccl is null: it was not recorded",
+        abstain="if links is empty: it was not recorded",
     ),
     # Ranks.
     Question(
@@ -306,7 +306,7 @@ QUESTIONS = (
         command=ANALYZE,
         path="findings[id=straggler].evidence.rank",
         unit="id",
-        abstain="if there is no such finding: no rank is late",
+        abstain="if there is no such finding: no rank is late, or the check was skipped (not-judged)",
     ),
     Question(
         id="straggler-delay",
@@ -314,7 +314,7 @@ QUESTIONS = (
         command=ANALYZE,
         path="stragglers[rank=0].lateness_ns",
         unit="ns",
-        abstain="if below ranks[].clock_error_ns",
+        abstain="if null, or below ranks[].clock_error_ns",
     ),
     Question(
         id="clock-error",

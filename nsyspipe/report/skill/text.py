@@ -1,6 +1,7 @@
 """The text of SKILL.md: `skill.md` with the commands of the program and the questions."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from nsyspipe.report.skill.questions import QUESTIONS
@@ -9,12 +10,23 @@ from nsyspipe.version import __version__
 _TEMPLATE = Path(__file__).with_name("skill.md")
 
 
-def skill_text(commands: Mapping[str, str]) -> str:
-    """Return the skill; `commands` has the line of ``--help`` about each command."""
+@dataclass(frozen=True)
+class ProgramHelp:
+    """What the skill repeats of ``--help``."""
+
+    # The line about each command.
+    commands: Mapping[str, str]
+    # The options of whatif that name a change, with their values.
+    changes: tuple[str, ...]
+
+
+def skill_text(program: ProgramHelp) -> str:
+    """Return the skill."""
     text = _TEMPLATE.read_text(encoding="utf-8")
     parts = {
         "version": __version__,
-        "commands": "\n".join(_commands_table(commands)),
+        "changes": ", ".join(f"`{change}`" for change in program.changes),
+        "commands": "\n".join(_commands_table(program.commands)),
         "questions": "\n".join(_questions_table()),
     }
     for name, part in parts.items():
