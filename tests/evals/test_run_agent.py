@@ -20,6 +20,7 @@ from tests.evals.run_agent import (
     main,
     reply_in,
     score,
+    unpack_captures,
 )
 
 # An agent that knows its replies by heart, and looks for the question in its prompt.
@@ -133,6 +134,20 @@ def test_a_prompt_has_the_captures_and_no_hint(each):
     assert ".sqlite" in each.prompt
     assert each.path not in each.prompt
     assert each.how not in each.prompt
+
+
+@pytest.fixture(scope="module")
+def unpacked(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("captures")
+    unpack_captures(folder)
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("each", EVALS, ids=lambda each: each.id)
+def test_the_captures_of_an_eval_are_unpacked(unpacked, each):
+    places = [word for word in each.command if word.endswith(".sqlite")]
+    assert [place for place in places if not list(unpacked.glob(place))] == []
 
 
 def test_the_form_of_a_reply_is_one_that_is_read():
