@@ -306,7 +306,7 @@ QUESTIONS = (
         command=ANALYZE,
         path="findings[id=straggler].evidence.rank",
         unit="id",
-        abstain="if there is no such finding: no rank is late, or the check was skipped (not-judged)",
+        abstain="if there is no such finding: no rank is late, or problems[].code has not-judged",
     ),
     Question(
         id="straggler-delay",
