@@ -3,6 +3,9 @@
 ``python -m tests.evals.run_agent --agent "my-agent --print"`` runs by hand, not in CI. The agent
 gets the skill and a question on stdin, or in place of ``{prompt}`` in its command. It runs in a
 folder with the captures, and its answer is the last line of its stdout that is a JSON object.
+
+An agent without a command line gets the questions of ``--questions``, a line of JSON each. Its
+replies, each with the ``id`` of the question, are scored by ``--replies FILE``.
 """
 
 import argparse
@@ -62,15 +65,33 @@ class Scored:
 def reply_in(stdout: str) -> Reply:
     """Return the reply in what an agent printed: the last line that is a JSON object with one."""
     for line in reversed(stdout.splitlines()):
-        try:
-            values = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(values, dict) and "abstain" in values:
-            return Reply(abstains=True)
-        if isinstance(values, dict) and isinstance(values.get("answer"), str | int | float):
-            return Reply(values["answer"])
+        reply = reply_of(object_in(line))
+        if reply != Reply():
+            return reply
     return Reply()
+
+
+def object_in(line: str) -> dict[str, object]:
+    """Return the JSON object in a line; an empty one if it is none."""
+    try:
+        values = json.loads(line)
+    except ValueError:
+        return {}
+    return values if isinstance(values, dict) else {}
+
+
+def reply_of(values: dict[str, object]) -> Reply:
+    """Return the reply that a JSON object is."""
+    if "abstain" in values:
+        return Reply(abstains=True)
+    answer = values.get("answer")
+    return Reply(answer) if isinstance(answer, str | int | float) else Reply()
+
+
+def replies_in(file: Path) -> dict[str, Reply]:
+    """Return the replies of a file of JSON lines by the ID of their question."""
+    lines = map(object_in, file.read_text(encoding="utf-8").splitlines())
+    return {f"{values['id']}": reply_of(values) for values in lines if "id" in values}
 
 
 def is_same(asked: Eval, answer: Answer, expected: Answer) -> bool:
@@ -153,22 +174,43 @@ def chosen_evals(ids: str | None) -> list[Eval]:
     return [each for each in EVALS if each.id in wanted]
 
 
+def ask_all(
+    agent: str, asked: Sequence[Eval], captures: Path | None, timeout_s: float
+) -> list[Scored]:
+    """Ask an agent all questions, and score its replies."""
+    skill = CliRunner().invoke(app, ["skill"]).stdout
+    scored = []
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = captures or Path(temporary)
+        if captures is None:
+            unpack_captures(folder)
+        for each in asked:
+            reply = ask(agent, each, skill, folder, timeout_s)
+            scored.append(Scored(each, reply, score(each, reply)))
+    return scored
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--agent", required=True, help=f"command; {PROMPT} stands for the prompt")
+    modes = parser.add_mutually_exclusive_group(required=True)
+    modes.add_argument("--agent", help=f"command of an agent; {PROMPT} stands for the prompt")
+    modes.add_argument("--questions", action="store_true", help="print the questions")
+    modes.add_argument("--replies", type=Path, help="score a file of replies, a line of JSON each")
     parser.add_argument("--only", help="IDs of some evals, with commas between them")
     parser.add_argument("--timeout", type=float, default=600.0, help="seconds for one question")
     parser.add_argument("--captures", type=Path, help="a folder with the captures, unpacked")
     options = parser.parse_args(arguments)
-    skill = CliRunner().invoke(app, ["skill"]).stdout
-    scored = []
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = options.captures or Path(temporary)
-        if options.captures is None:
-            unpack_captures(folder)
-        for asked in chosen_evals(options.only):
-            reply = ask(options.agent, asked, skill, folder, options.timeout)
-            scored.append(Scored(asked, reply, score(asked, reply)))
+    asked = chosen_evals(options.only)
+    if options.questions:
+        lines = [json.dumps({"id": each.id, "question": each.prompt}) for each in asked]
+        print("\n".join(lines))
+        return 0
+    if options.replies is not None:
+        replies = replies_in(options.replies)
+        given = [(each, replies.get(each.id, Reply())) for each in asked]
+        scored = [Scored(each, reply, score(each, reply)) for each, reply in given]
+    else:
+        scored = ask_all(options.agent, asked, options.captures, options.timeout)
     print("\n".join(table(scored)))
     return 0
 

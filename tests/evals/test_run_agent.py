@@ -73,11 +73,7 @@ SCORE_OF = {
 }
 
 
-@pytest.mark.parametrize("argument", ["", " {prompt}"], ids=["on stdin", "as an argument"])
-def test_an_agent_is_scored(agent, tmp_path, capsys, argument):
-    command = agent(REPLIES) + argument
-    assert main(["--agent", command, "--captures", str(tmp_path), "--only", ",".join(REPLIES)]) == 0
-    lines = capsys.readouterr().out.splitlines()
+def check_scores(lines):
     scores = {line[:3]: line for line in lines if line[:3] in REPLIES}
     assert {name: scores[name].endswith(SCORE_OF[name]) for name in REPLIES} == dict.fromkeys(
         REPLIES, True
@@ -87,6 +83,31 @@ def test_an_agent_is_scored(agent, tmp_path, capsys, argument):
     }
     assert {name: counts[name] for name in SCORES} == dict.fromkeys(SCORES, "1")
     assert (counts["of 6 answered"], counts["of 1 that cannot be said"]) == ("2", "1")
+
+
+ONLY = ["--only", ",".join(REPLIES)]
+
+
+@pytest.mark.parametrize("argument", ["", " {prompt}"], ids=["on stdin", "as an argument"])
+def test_an_agent_is_scored(agent, tmp_path, capsys, argument):
+    command = agent(REPLIES) + argument
+    assert main(["--agent", command, "--captures", str(tmp_path), *ONLY]) == 0
+    check_scores(capsys.readouterr().out.splitlines())
+
+
+def test_a_file_of_replies_is_scored(tmp_path, capsys):
+    file = tmp_path / "replies.jsonl"
+    lines = [json.dumps({"id": name} | reply) for name, reply in REPLIES.items()]
+    file.write_text("\n".join(["no JSON", *lines]), encoding="utf-8")
+    assert main(["--replies", str(file), *ONLY]) == 0
+    check_scores(capsys.readouterr().out.splitlines())
+
+
+def test_the_questions_are_printed(capsys):
+    main(["--questions"])
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["id"] for line in lines] == [each.id for each in EVALS]
+    assert all(line.keys() == {"id", "question"} for line in lines)
 
 
 def test_an_agent_that_takes_too_long_has_no_answer(tmp_path, capsys):
