@@ -94,6 +94,7 @@ def pytest_terminal_summary(terminalreporter):
 
 # These read all captures, and one worker reads each of them once.
 READ_CAPTURES = (
+    "tests/evals/test_evals.py",
     "tests/findings/test_bounds.py",
     "tests/findings/test_real_findings.py",
     "tests/golden/test_frozen.py",
