@@ -18,7 +18,7 @@ from nsyspipe.model.table import Int64
 from nsyspipe.model.typed_tables import EventsTable, RanksRow, StepsTable
 from nsyspipe.nsys.files import scratch_directory
 from nsyspipe.nsys.find_reports import RAW_SUFFIXES, display_names
-from nsyspipe.nsys.nvtxt import Added, Lane, add_ranges
+from nsyspipe.nsys.nvtxt import Added, add_ranges
 from nsyspipe.report.derived_lanes import (
     EXPOSED,
     WAITING,
@@ -28,6 +28,7 @@ from nsyspipe.report.derived_lanes import (
     times_of,
     waiting_in_steps,
 )
+from nsyspipe.report.nvtxt import Lane, nvtxt_of
 from nsyspipe.report_run import ReportRun
 
 _COLORS = {"steps": "SteelBlue", EXPOSED: "OrangeRed", WAITING: "Gold", "findings": "MediumPurple"}
@@ -130,7 +131,8 @@ def write_copy(importer: Path, copy: Copy, lanes: list[Lane]) -> Added:
         copy.target.parent.mkdir(parents=True, exist_ok=True)
         with scratch_directory(copy.target.parent) as scratch:
             file = scratch / copy.target.name
-            added = add_ranges(importer, copy.source, file, lanes, timeout_s=TIMEOUT_S)
+            nvtxt = nvtxt_of(lanes)
+            added = add_ranges(importer, copy.source, file, nvtxt, timeout_s=TIMEOUT_S)
             file.rename(copy.target)
     except OSError as error:
         problem = f"cannot be written ({error.strerror})"

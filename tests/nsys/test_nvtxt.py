@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from nsyspipe.errors import NsysFailedError, NsysNotFoundError
-from nsyspipe.nsys.nvtxt import Added, Lane, add_ranges, find_importer
+from nsyspipe.nsys.nvtxt import Added, add_ranges, find_importer
+from nsyspipe.report.nvtxt import Lane, nvtxt_of
 from tests.build.fake_nsys import fake_nsys, take_nsys_away
 from tests.build.programs import program
 from tests.build.read_nvtxt import read_nvtxt
@@ -32,7 +33,9 @@ def add(tmp_path):
     def add_lanes(*lanes, does=IMPORTER, timeout_s=20):
         importer = program(tmp_path / "bin", "ImportNvtxt", does)
         copy = tmp_path / "scratch" / "a b.nsys-rep"
-        added = add_ranges(importer, tmp_path / "a b.nsys-rep", copy, lanes, timeout_s=timeout_s)
+        added = add_ranges(
+            importer, tmp_path / "a b.nsys-rep", copy, nvtxt_of(lanes), timeout_s=timeout_s
+        )
         assert copy.read_text() == "a report"
         return added, read_nvtxt((tmp_path / "bin/ImportNvtxt.text").read_text())
 
@@ -96,7 +99,7 @@ def test_a_program_that_fails_or_writes_nothing_is_an_error(add, does):
 
 def test_a_program_that_cannot_start_is_an_error(tmp_path):
     with pytest.raises(NsysFailedError):
-        add_ranges(tmp_path / "none", tmp_path / "a", tmp_path / "b", [], timeout_s=1)
+        add_ranges(tmp_path / "none", tmp_path / "a", tmp_path / "b", "", timeout_s=1)
 
 
 @pytest.mark.parametrize("place", ["tool/ImportNvtxt", "host-linux-x64/ImportNvtxt"])
