@@ -42,9 +42,9 @@ def annotate(
 ) -> None:
     """Copy reports with steps, exposed communication, wait time and findings as ranges.
 
-    Open a copy in Nsight Systems. Each process has a row for each kind of range. annotate never
-    changes the report itself, and replaces no file. It needs the program ImportNvtxt, which is a
-    part of Nsight Systems.
+    Open a copy in Nsight Systems, and expand Target (0:0) at the top. annotate never changes the
+    report itself, and replaces no file. It needs the program ImportNvtxt, which is a part of Nsight
+    Systems.
 
     \b
     Examples:

@@ -19,8 +19,6 @@ from nsyspipe.nsys.programs import (
     telling_lines,
 )
 
-# The machine of a report that one nsys captured: hardware 0, virtual machine 1.
-_TARGET = "0:1"
 # A line with the start of a range begins with this.
 START = "RangePush"
 _ADDED = re.compile(r"\b(\d+) events imported")
@@ -53,7 +51,8 @@ def add_ranges(importer: Path, report: Path, copy: Path, nvtxt: str, *, timeout_
     nvtxt_file = copy.with_suffix(".nvtxt")
     nvtxt_file.write_text(nvtxt, encoding="utf-8", errors="replace")
     paths = ("-i", report.absolute(), "-n", nvtxt_file.absolute(), "-o", copy.absolute())
-    command = [str(word) for word in (importer, "--cmd", "merge", *paths, "--target", _TARGET)]
+    # With --target, the copy does not open in the user interface of 2024.2.
+    command = [str(word) for word in (importer, "--cmd", "merge", *paths)]
     try:
         output = printed(command, timeout_s, folder=copy.parent)
     except OSError as error:

@@ -56,9 +56,8 @@ class _RankLanes(NamedTuple):
         self, name: str, starts: Int64, ends: Int64, texts: list[str] | pa.ChunkedArray
     ) -> Lane:
         """Return a lane of aligned times."""
-        title = f"nsyspipe rank {self.rank}: {name}"
         return Lane(
-            name=title,
+            name=f"{name}, rank {self.rank}",
             color=_COLORS[name],
             process_id=self.process_id,
             starts_ns=starts - self.shift_ns,

@@ -1,7 +1,7 @@
 """Lanes of ranges as NVTXT: a text with a line for each start and each end of a range.
 
-The ranges are of threads that do not exist, so that Nsight Systems draws each lane as a row of its
-process.
+The ranges are of threads that do not exist, so that Nsight Systems draws each lane as a row below
+the ID of its process.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 
 from nsyspipe.nsys.nvtxt import START
 
-# Linux has fewer threads than that, and a thread ID has 24 bits.
-_FIRST_THREAD = 16_000_000
+# ImportNvtxt keeps the threads of NVTXT apart from those that were captured.
+_FIRST_THREAD = 1
 _MAX_LETTERS = 200
 _END = "RangePop"
 # Times are those of the export. What stands in a definition need not stand in each line.
@@ -34,7 +34,7 @@ class Lane(NamedTuple):
     name: str
     # One of the names of colors of NVTXT.
     color: str
-    # Of the process at which Nsight Systems draws the row.
+    # Of the process below which Nsight Systems draws the row.
     process_id: int
     starts_ns: np.ndarray
     ends_ns: np.ndarray

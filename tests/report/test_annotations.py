@@ -14,7 +14,7 @@ STEPS = range(4)
 
 def ranges_of(lanes):
     return {
-        lane.name.partition(": ")[2]: [
+        lane.name.partition(", ")[0]: [
             *zip(lane.starts_ns.tolist(), lane.ends_ns.tolist(), strict=True)
         ]
         for lane in lanes
