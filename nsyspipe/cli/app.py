@@ -9,6 +9,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from nsyspipe.cli.analyze import analyze
+from nsyspipe.cli.annotate import annotate
 from nsyspipe.cli.comparison import compare, diff
 from nsyspipe.cli.copies import convert, redact
 from nsyspipe.cli.dashboard import dashboard
@@ -45,6 +46,7 @@ _COMMANDS: dict[Callable[..., None], str] = {
     compare: "Compare several runs: which run is fastest?",
     whatif: "Predict the step time after a change of the communication.",
     dashboard: "Write a dashboard of all saved runs.",
+    annotate: "Copy reports with what was found as ranges, for Nsight Systems.",
     redact: "Copy reports without host names, user names and paths.",
     schema: "Explain every table and column.",
     explain: "Explain a finding, a note, a metric or a term.",
