@@ -1114,6 +1114,8 @@ NOT_RECORDED = {
     "kinds": "no-copy-kind",
     "sizes": "no-copy-bytes",
 }
+# Why hardware counters that a report has were not read.
+UNREAD_COUNTERS = ("counters-unreadable", "counters-without-names", "too-many-counters")
 # Operations that may be communication or not.
 UNSURE_COMM = frozenset(
     {
