@@ -20,7 +20,7 @@ _NOTE = (
 _PEAK_COLUMNS: list[RanksColumn] = ["gpu_name", "peak_datatype", "peak_datatype_source"]
 _SENTENCES_OF_SOURCES = {
     OPTION: "The datatype is that of --peak.",
-    KERNEL_NAMES: "The datatype is from the names of kernels, and --peak names another one.",
+    KERNEL_NAMES: "The names of the kernels show the datatype. --peak replaces it.",
 }
 
 
