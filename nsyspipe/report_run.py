@@ -5,7 +5,6 @@ The reports are read once, when a table is first asked for. The run never change
 
 import hashlib
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -34,7 +33,7 @@ from nsyspipe.model.side_files import NcclFacts, NcclLog
 from nsyspipe.model.user_paths import ReportFile, UserPath
 from nsyspipe.model.work import NOTHING_ASKED, AskedWork
 from nsyspipe.nsys.command_words import joined_environments
-from nsyspipe.nsys.find_reports import display_names
+from nsyspipe.nsys.find_reports import display_names, label_of
 from nsyspipe.reader.beside import Candidates, FilesBeside, find_beside
 from nsyspipe.reader.fabric import read_nccl_logs, read_topology
 from nsyspipe.reader.facts import ReportFacts
@@ -65,8 +64,6 @@ _LISTED_FACTS = (
     "python_samplings",
     "commands",
 )
-# What distinguishes the names of the reports of one run.
-_RANK_NUMBER = re.compile(r"(?i)[._-]*(?:rank)?[._-]*\d+$")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -410,7 +407,7 @@ class ReportRun(Run):
         reports = [digest.facts for digest in digests]
         start = _earliest_start(reports)
         run_id = self.given_run_id or _run_id(digests, start)
-        label = self.given_label or self._capture_name() or _label(names)
+        label = self.given_label or self._capture_name() or label_of(names)
         return RunHeader(
             run_id=run_id,
             label=label,
@@ -582,19 +579,6 @@ def _run_id(digests: Sequence[ReportDigest], start: datetime | None) -> str:
     checksum = hashlib.sha256(identities.encode()).hexdigest()
     fingerprint = checksum[:8]
     return f"{start:%Y%m%dT%H%M%S}-{fingerprint}" if start else f"run-{fingerprint}"
-
-
-def _label(names: Sequence[str]) -> str:
-    """Return what the names of reports have in common, without rank numbers and suffix."""
-    stems = [Path(name).stem for name in names]
-    if len(stems) > 1:
-        stems = [_RANK_NUMBER.sub("", stem) for stem in stems]
-    shared = os.path.commonprefix(stems)  # noqa: RUF071 - not paths
-    rests = [stem[len(shared) :] for stem in stems]
-    if any(rest[:1].isdigit() for rest in rests):
-        # The common part ends within a number, as of process IDs or hosts that differ.
-        shared = shared.rstrip("0123456789")
-    return shared.rstrip(" ._-") or "run"
 
 
 def _recording(reports: Sequence[ReportFacts]) -> Recording:

@@ -488,8 +488,17 @@ _KINDS = (
         code="no-datatype",
         severity="info",
         message=(
-            "the datatype of the matrix multiplications is unknown, so MFU, ideal compute and slow "
-            "compute are not available"
+            "no name of a kernel shows the datatype of the matrix multiplications, so MFU, ideal "
+            "compute and slow compute are not available"
+        ),
+        fix="pass --peak with one of {datatypes}",
+    ),
+    ProblemKind(
+        code="mixed-datatypes",
+        severity="info",
+        message=(
+            "no datatype has {least} of the time of the matrix multiplications, so MFU, ideal "
+            "compute and slow compute are not available. The names of kernels show {shares}"
         ),
         fix="pass --peak with one of {datatypes}",
     ),
@@ -515,7 +524,7 @@ _KINDS = (
         severity="warning",
         message=(
             "compute is shorter than the FLOPs take at the peak, in {n} of {total} steps of ranks. "
-            "The FLOPs per step or the datatype of --peak must be wrong, and MFU is too high"
+            "The FLOPs per step or the datatype of the peak must be wrong, and MFU is too high"
         ),
         fix="pass the FLOPs of one rank with --flops-per-step, and their datatype with --peak",
     ),
@@ -1114,6 +1123,8 @@ NOT_RECORDED = {
     "kinds": "no-copy-kind",
     "sizes": "no-copy-bytes",
 }
+# Why hardware counters that a report has were not read.
+UNREAD_COUNTERS = ("counters-unreadable", "counters-without-names", "too-many-counters")
 # Operations that may be communication or not.
 UNSURE_COMM = frozenset(
     {

@@ -26,6 +26,8 @@ from nsyspipe.model.columns import (
     tokens_per_s,
     utc_time,
 )
+from nsyspipe.model.matrix_datatypes import MIN_SHARE_OF_DATATYPE
+from nsyspipe.model.names import KERNEL_NAMES, OPTION
 from nsyspipe.model.table import FLOAT, TEXT, WORD, Column, DescribedTable, TableSchema
 
 # Columns and sentences that several tables share.
@@ -475,8 +477,8 @@ STEPS = DescribedTable(
         ),
         ns(
             "ideal_compute_ns",
-            "flops / dense peak of the GPU for the datatype of --peak, rounded to ns. Null if "
-            "flops or the peak is unknown.",
+            "flops / dense peak of the GPU for the datatype of ranks.peak_datatype, rounded to ns. "
+            "Null if flops or the peak is unknown.",
             source="derived",
             nullable=True,
         ),
@@ -1723,6 +1725,21 @@ RANKS = DescribedTable(
             "How often the allocator of torch freed its cache and tried again, from the start of "
             f"the program to the end of the captured steps. {_NULL_WITHOUT_PEAKS}",
             source="sidecar",
+            nullable=True,
+        ),
+        text(
+            "peak_datatype",
+            "Datatype of the dense peak that MFU is a share of: fp32, tf32, bf16, fp16 or fp8. "
+            "Null if the names of kernels do not show it, if no datatype has "
+            f"{MIN_SHARE_OF_DATATYPE:.0%} of the time of matrix multiplications, and "
+            f"{_IN_OLDER_RUN}.",
+            source="--peak, KERNEL names",
+            nullable=True,
+        ),
+        text(
+            "peak_datatype_source",
+            f"Source of peak_datatype: {OPTION} or {KERNEL_NAMES}. Null if peak_datatype is null.",
+            source="derived",
             nullable=True,
         ),
         text(

@@ -773,6 +773,8 @@ if TYPE_CHECKING:
         "peak_reserved_bytes",
         "headroom_bytes",
         "n_alloc_retries",
+        "peak_datatype",
+        "peak_datatype_source",
         "rank_source",
         "n_kernels",
         "compute_stream_id",
@@ -798,6 +800,8 @@ if TYPE_CHECKING:
         peak_reserved_bytes: Any
         headroom_bytes: Any
         n_alloc_retries: Any
+        peak_datatype: Any
+        peak_datatype_source: Any
         rank_source: str
         n_kernels: Any
         compute_stream_id: Any

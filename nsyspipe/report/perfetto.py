@@ -257,6 +257,21 @@ def large_trace(run: Run, ranks: Collection[int]) -> str | None:
     return f"note: the trace of all steps takes about {size}, use {option} for fewer steps"
 
 
+def without_samples(run: Run, ranks: Collection[int]) -> str | None:
+    """Return why a trace has no tracks of hardware counters although they are known.
+
+    None if it has some, or if nsys recorded no counters.
+    """
+    counted_ranks = {*run.counters()["rank"].to_pylist()}
+    for rank in counted_ranks.intersection(ranks):
+        if not run.counter_samples(rank):
+            return (
+                "note: the trace has no tracks of hardware counters, because a saved run has only "
+                "their means (a trace of the reports has these tracks)"
+            )
+    return None
+
+
 def _run_slice(header: RunHeader, steps: StepsTable, shift_ns: int) -> pa.Table:
     """Return a slice over all steps, with notes about the run."""
     notes = {
