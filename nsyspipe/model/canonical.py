@@ -302,6 +302,12 @@ COMM_OPERATIONS = TableSchema(
             source="NCCL payload",
             nullable=True,
         ),
+        count(
+            "n_calls",
+            "calls of NCCL that ran as this operation; null without payload",
+            source="NCCL payload",
+            nullable=True,
+        ),
         identifier(
             "called",
             "the collective that was called, which ran as sends and receives: index into "

@@ -1007,6 +1007,34 @@ _KINDS = (
         ),
         fix="--topology FILE",
     ),
+    ProblemKind(
+        code="nccl-inspector-used",
+        severity="info",
+        message=(
+            "files of NCCL Inspector give the algorithms and protocols of collectives: {files}. "
+            "nsyspipe follows the documentation of the format. No file of a real run was "
+            "available to test it (--no-logs ignores these files)"
+        ),
+    ),
+    ProblemKind(
+        code="nccl-inspector-unusable",
+        severity="info",
+        message="a file of NCCL Inspector is not used: {file} ({reason})",
+        fix="nsyspipe reads the JSON format v4.0 to v4.2, which has a line for each call",
+    ),
+    ProblemKind(
+        code="nccl-inspector-unmatched",
+        severity="info",
+        message=(
+            "{n} of {total} communication operations in steps have no algorithm from NCCL "
+            "Inspector: {reason}"
+        ),
+        fix=(
+            "record all calls with NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES=0 and "
+            "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS=500, and export the reports with "
+            "--include-blobs=true"
+        ),
+    ),
     # Findings, predictions and comparisons.
     ProblemKind(
         code="not-judged",
@@ -1130,6 +1158,9 @@ OF_FILES_BESIDE = (
     "log-beside-ignored",
     "file-beside-unusable",
     "topologies-beside",
+    "nccl-inspector-used",
+    "nccl-inspector-unusable",
+    "nccl-inspector-unmatched",
 )
 # What nsyspipe takes for backward if no range marks it, in a few words.
 BACKWARD_SOURCES = {

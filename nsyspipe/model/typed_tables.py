@@ -334,6 +334,8 @@ if TYPE_CHECKING:
         "counted_bytes_per_s",
         "counted_link",
         "counted_ratio",
+        "nccl_algorithm",
+        "nccl_protocol",
     ]
 
     class CollectivesRow(TypedDict):
@@ -364,6 +366,8 @@ if TYPE_CHECKING:
         counted_bytes_per_s: Any
         counted_link: Any
         counted_ratio: Any
+        nccl_algorithm: Any
+        nccl_protocol: Any
 
     CollectivesTable: TypeAlias = TypedTable[CollectivesColumn, CollectivesRow]
 
@@ -1384,6 +1388,7 @@ if TYPE_CHECKING:
         "comm_id",
         "seq_number",
         "message_bytes",
+        "n_calls",
         "called",
         "launched_in",
         "micro_batch",
@@ -1399,6 +1404,7 @@ if TYPE_CHECKING:
         comm_id: Any
         seq_number: Any
         message_bytes: Any
+        n_calls: Any
         called: Any
         launched_in: Any
         micro_batch: Any

@@ -49,8 +49,8 @@ from nsyspipe.redact.values import (
 _MAX_TABLES_LISTED = 5
 _MIB = 2**20
 _ANOTHER = "another name"
-# The files that launchers write into the directory of the reports.
-_BESIDE = ("*.capture.json", "*nccl*.log", "*topo*.txt")
+# The files that launchers and NCCL Inspector write into the directory of the reports.
+_BESIDE = ("*.capture.json", "*nccl*.log", "*topo*.txt", "*-pid*.log")
 
 
 class Place(NamedTuple):

@@ -45,6 +45,8 @@ class CommRows(Struct, frozen=True):
     seq_number: Int64
     # as NCCL reports them, `ABSENT` without payload
     message_bytes: Int64
+    # the number of NCCL's calls that ran as this operation, `ABSENT` without payload
+    n_calls: Int64
     # the pass of the step that launched it, such as `phases.IN_FORWARD`, or `NONE`
     launched_in: Int32
     # the number of the backward pass of the step that launched it, or `NONE`
@@ -94,7 +96,7 @@ class CommRows(Struct, frozen=True):
         if has_seq_numbers:
             # NCCL counts the calls of each collective separately.
             columns.append(seq_number)
-        code, n_codes = _one_code(columns)
+        code, n_codes = joint_code(columns)
         group[in_step] = code
         # A communicator that NCCL names needs the ranks that use it. One that is only an order of
         # first use needs all ranks.
@@ -105,14 +107,14 @@ class CommRows(Struct, frozen=True):
         return group, n_required
 
 
-def _one_code(columns: Sequence[Int64]) -> tuple[Int64, int]:
+def joint_code(columns: Sequence[Int64]) -> tuple[Int64, int]:
     """Return a number for each distinct row of some columns, and the first number not used."""
     code = np.zeros(columns[0].size, np.int64)
     n_codes = 1
     for column in columns:
         dense, n_values = _dense(column)
-        joint_code = code * n_values + dense
-        code, n_codes = _dense(joint_code)
+        pair_code = code * n_values + dense
+        code, n_codes = _dense(pair_code)
     return code, n_codes
 
 
@@ -157,6 +159,10 @@ class _Columns:
     def places_in_steps(self) -> dict[str, Any]:
         """Return the columns that tell where in its step each operation was launched."""
         return {name: self.int32(name) for name in ("launched_in", "micro_batch", "n_before")}
+
+    def of_calls(self) -> dict[str, Any]:
+        """Return the other columns that NCCL's payloads give."""
+        return {name: self.int64(name) for name in ("seq_number", "n_calls")}
 
     def by_rank(self, name: str) -> Iterable[Int64]:
         """Yield the part of a column of each rank, with `ABSENT` for null."""
@@ -225,8 +231,8 @@ def comm_rows(ranks: Ranks, step_numbers: Sequence[Int64]) -> CommRows:
         kinds=kinds,
         communicator=communicators.index,
         communicators=communicators.names,
-        seq_number=columns.int64("seq_number"),
         message_bytes=message_bytes,
+        **columns.of_calls(),
         **columns.places_in_steps(),
         has_ids=communicators.has_ids,
         is_named=is_named,
