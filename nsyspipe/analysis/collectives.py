@@ -484,6 +484,7 @@ def _columns_of_messages(messages: pa.Table) -> dict[str, pa.ChunkedArray]:
     return {
         "comm_id": messages["comm_id"],
         "seq_number": messages["seq"],
+        "operation_id": messages["operation_id"],
         "message_bytes": messages["message_bytes"],
         "n_calls": messages["n_calls"],
         "called": pc.if_else(is_all_to_all, all_to_all, None),
@@ -676,11 +677,12 @@ def calls_of(payloads: PayloadsOfReportTable) -> pa.Table:
     is_wanted = pc.or_(has_bytes, has_seq).to_numpy()
     is_wanted = is_wanted & (kind == ANY)
     is_wanted |= kind >= 0
-    calls = payloads.select(["start_ns", "end_ns", "comm_id", "seq", "message_bytes"])
+    calls = payloads.select(
+        ["start_ns", "end_ns", "comm_id", "seq", "operation_id", "message_bytes"]
+    )
     calls = calls.append_column("kind", pa.array(kind))
     calls = calls.append_column("is_receive", pa.array(is_receive))
-    one_call = np.ones(calls.num_rows, np.int64)
-    calls = calls.append_column("n_calls", pa.array(one_call))
+    calls = calls.append_column("n_calls", pa.array(np.ones_like(kind)))
     return calls.filter(is_wanted)
 
 

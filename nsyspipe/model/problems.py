@@ -702,6 +702,15 @@ _KINDS = (
         ),
     ),
     ProblemKind(
+        code="operation-ids-contradict",
+        severity="warning",
+        message=(
+            "{n:communication operation has|communication operations have} a number (operationId) "
+            "that other operations contradict by collective, size or rank. nsyspipe matches the "
+            "ranks of these communicators by order instead"
+        ),
+    ),
+    ProblemKind(
         code="groups-not-named",
         severity="warning",
         message=(

@@ -1387,6 +1387,7 @@ if TYPE_CHECKING:
         "stream_order",
         "comm_id",
         "seq_number",
+        "operation_id",
         "message_bytes",
         "n_calls",
         "called",
@@ -1403,6 +1404,7 @@ if TYPE_CHECKING:
         stream_order: int
         comm_id: Any
         seq_number: Any
+        operation_id: Any
         message_bytes: Any
         n_calls: Any
         called: Any
@@ -1420,6 +1422,7 @@ if TYPE_CHECKING:
         "call",
         "comm_id",
         "seq",
+        "operation_id",
         "message_bytes",
         "n_ranks",
         "rank",
@@ -1433,6 +1436,7 @@ if TYPE_CHECKING:
         call: Any
         comm_id: Any
         seq: Any
+        operation_id: Any
         message_bytes: Any
         n_ranks: Any
         rank: Any
