@@ -1113,6 +1113,15 @@ _KINDS = (
         fix=WITH_BLOBS,
     ),
     ProblemKind(
+        code="python-samples-in-tables",
+        severity="info",
+        message=(
+            "{n:sample|samples} of Python were exported only as tables with columns that NVIDIA does "
+            "not document. Findings cannot name a line of Python"
+        ),
+        fix=WITH_BLOBS,
+    ),
+    ProblemKind(
         code="python-samples-undecoded",
         severity="info",
         message=(
