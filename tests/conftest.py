@@ -28,6 +28,9 @@ from tests.forked import Forks
 from tests.golden import words
 from tests.pairs import Captures
 
+# For tests of the pytest plugin.
+pytest_plugins = ["pytester"]
+
 REAL = Path(__file__).with_name("real")
 SAMPLES = Path(__file__).parent.parent / "sample_reports"
 MAX_DIGESTS = 256  # of reports, which a process keeps for later tests
