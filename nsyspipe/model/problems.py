@@ -1116,8 +1116,8 @@ _KINDS = (
         code="python-samples-in-tables",
         severity="info",
         message=(
-            "{n:sample|samples} of Python were exported only as tables with columns that NVIDIA does "
-            "not document. Findings cannot name a line of Python"
+            "{n:sample|samples} of Python were exported only as tables with columns that NVIDIA "
+            "does not document. Findings cannot name a line of Python"
         ),
         fix=WITH_BLOBS,
     ),
