@@ -734,7 +734,8 @@ COLLECTIVES = DescribedTable(
     doc=(
         "One row per communication operation that belongs to a step: a collective on one rank. "
         "The k-th operation of a communicator in a step is the same collective on all ranks of "
-        "the communicator."
+        "the communicator. If NCCL's payloads have operationId, operations with the same number "
+        "are."
     ),
     key=("step", "seq", "rank"),
     columns=(
