@@ -811,8 +811,8 @@ _KINDS = (
         severity="warning",
         message=(
             "the reports of {n} of {world_size} {noun} are missing ({missing}). All metrics "
-            "describe only the ranks with a report. Wait time, transfer time, bandwidth and stragglers are not "
-            "available for communication with a missing rank"
+            "describe only the ranks with a report. Wait time, transfer time, bandwidth and "
+            "stragglers are not available for communication with a missing rank"
         ),
         fix="pass the reports of all ranks",
     ),
@@ -821,8 +821,8 @@ _KINDS = (
         severity="info",
         message=(
             "{n} of {world_size} {noun} were left out of the capture ({missing}). All metrics "
-            "describe only the captured ranks. Wait time, transfer time, bandwidth and stragglers are not "
-            "available for communication with a missing rank"
+            "describe only the captured ranks. Wait time, transfer time, bandwidth and "
+            "stragglers are not available for communication with a missing rank"
         ),
     ),
     ProblemKind(
