@@ -45,6 +45,7 @@ from nsyspipe.run.beside import files_beside
 from nsyspipe.run.collectives import collectives_table
 from nsyspipe.run.digests import ReportDigest
 from nsyspipe.run.gather import Gathered, gather
+from nsyspipe.run.nccl_tunings import problem_of_tunings
 from nsyspipe.run.ranks import ChosenRanks, n_unrecorded_ranks, run_sizes
 from nsyspipe.run.run import AskedRanks, AskedSteps, Run, RunHeader, steps_source
 from nsyspipe.run.run_problems import problems_table
@@ -147,7 +148,7 @@ class ReportRun(Run):
 
     @cached_property
     def _side_files(self) -> FilesBeside:
-        """The log and topology that were passed or found, and the problems with found files."""
+        """The files that were passed or found, and the problems with found files."""
         passed = self._passed_files
         if not self.looks_beside:
             return passed
@@ -163,7 +164,7 @@ class ReportRun(Run):
         )
         log = passed.log or files.log
         topology = passed.topology or files.topology
-        return FilesBeside(log, topology, files.problems)
+        return FilesBeside(log, topology, files.problems, files.inspected)
 
     @cached_property
     def _log(self) -> NcclLog | None:
@@ -339,7 +340,11 @@ class ReportRun(Run):
             case "collectives":
                 ranks = tables.ranks["rank"].to_pylist()
                 table = collectives_table(
-                    tables.cross_rank, ranks, tables.selection.steps, tables.counted
+                    tables.cross_rank,
+                    ranks,
+                    tables.selection.steps,
+                    tables.counted,
+                    inspected=self._side_files.inspected,
                 )
             case "summary":
                 table = summary(*figures, is_capture=is_capture)
@@ -381,7 +386,13 @@ class ReportRun(Run):
     def _problems(self) -> list[Problem]:
         _, problems_of_rules = self._judgement
         problems = [*self._tables.problems, *self._run_links.problems]
-        return [*problems, *problems_of_rules, *self._stale()]
+        return [*problems, *self._unmatched(), *problems_of_rules, *self._stale()]
+
+    def _unmatched(self) -> list[Problem]:
+        """Return the problem that records of NCCL Inspector fit no operations, if so."""
+        rows = self._tables.cross_rank.rows
+        row = problem_of_tunings(rows, self._side_files.inspected)
+        return [] if row is None else [row]
 
     def _with_rank_names(self, problem: Problem) -> Problem:
         if not self.rank_names.names:

@@ -725,13 +725,19 @@ _NULL_IF_UNMATCHED = (
     "a run of one rank, and without a common clock."
 )
 
+_NULL_WITHOUT_INSPECTOR = (
+    "Null without a file of NCCL Inspector, and if no record is certain to be of this call. Null "
+    f"also {_IN_OLDER_RUN}."
+)
+
 COLLECTIVES = DescribedTable(
     name="collectives",
     summary="One row per collective of a rank: wait, transfer, size.",
     doc=(
         "One row per communication operation that belongs to a step: a collective on one rank. "
         "The k-th operation of a communicator in a step is the same collective on all ranks of "
-        "the communicator."
+        "the communicator. If NCCL's payloads have operationId, operations with the same number "
+        "are."
     ),
     key=("step", "seq", "rank"),
     columns=(
@@ -755,7 +761,13 @@ COLLECTIVES = DescribedTable(
             source="KERNEL names",
             nullable=True,
         ),
-        text("algorithm", "For example RING_LL", source="KERNEL names", nullable=True),
+        text(
+            "algorithm",
+            "Algorithm and protocol in the name of the kernel, for example RING_LL. From NCCL "
+            "2.19 on, another algorithm or protocol may run in this kernel, see nccl_algorithm.",
+            source="KERNEL names",
+            nullable=True,
+        ),
         text(
             "comm_id",
             "Communicator: the hash of NCCL. Without a hash, the name of the collective and the "
@@ -866,6 +878,20 @@ COLLECTIVES = DescribedTable(
             "counted / busbw. In a ring, both are about equal. In-network sums "
             "(NVLS) send fewer bytes.",
             source="GPU_METRICS",
+            nullable=True,
+        ),
+        text(
+            "nccl_algorithm",
+            "Algorithm that NCCL ran, for example RING, as NCCL Inspector recorded it. "
+            f"{_NULL_WITHOUT_INSPECTOR}",
+            source="NCCL Inspector",
+            nullable=True,
+        ),
+        text(
+            "nccl_protocol",
+            "Protocol that NCCL ran, for example SIMPLE, as NCCL Inspector recorded it. "
+            f"{_NULL_WITHOUT_INSPECTOR}",
+            source="NCCL Inspector",
             nullable=True,
         ),
     ),

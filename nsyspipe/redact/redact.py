@@ -56,8 +56,8 @@ _MIB = 2**20
 _ANOTHER = "another name"
 _NEW_UUID = "gpu-{}"
 _NEW_BUS_LOCATION = "bus-{}"
-# The files that launchers write into the directory of the reports.
-_BESIDE = ("*.capture.json", "*nccl*.log", "*topo*.txt")
+# The files that launchers and NCCL Inspector write into the directory of the reports.
+_BESIDE = ("*.capture.json", "*nccl*.log", "*topo*.txt", "*-pid*.log")
 
 
 class Place(NamedTuple):

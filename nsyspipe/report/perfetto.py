@@ -74,6 +74,8 @@ _COLLECTIVE_NOTES = (
     "comm_id",
     "datatype",
     "algorithm",
+    "nccl_algorithm",
+    "nccl_protocol",
     "message_bytes",
     "n_ranks",
     "arrival_skew_ns",
