@@ -24,6 +24,9 @@ from tests.golden import words
 from tests.pairs import Captures
 from tests.remembered import ReadOnce, remembered_size
 
+# For tests of the pytest plugin.
+pytest_plugins = ["pytester"]
+
 GC_THRESHOLDS = 10_000, 20, 50
 REAL = Path(__file__).with_name("real")
 SAMPLES = Path(__file__).parent.parent / "sample_reports"

@@ -114,11 +114,7 @@ def _thresholds(settings: gate_rules.GateSettings, *, is_quiet: bool) -> dict[st
     if settings.file and is_quiet:
         text = printable(f"Thresholds from {settings.file}.")
         typer.echo(text, err=True)
-    min_effect_pct = gate_rules.DEFAULT_MIN_EFFECT_PCT
-    if settings.min_effect is not None:
-        min_effect_pct = round(100 * settings.min_effect, 12)
-    confidence = settings.confidence or gate_rules.DEFAULT_CONFIDENCE
-    return {"min_effect_pct": f"{min_effect_pct}%", "confidence": confidence}
+    return settings.thresholds
 
 
 def _runs(metavar: str, which: str, several: str) -> Any:  # noqa: ANN401 - what Typer takes

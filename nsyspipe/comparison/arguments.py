@@ -88,15 +88,18 @@ def _named_values(words: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Yield arguments and their values, an option when its last value was read."""
     option: _OpenOption | None = None
     for word in words:
-        key, equals_sign, value = word.partition("=")
-        is_between = word == _BETWEEN_COMMANDS
-        if is_between or _is_option(word):
-            if option is not None:
-                yield option.name, " ".join(option.values)
-            option = None if is_between else _OpenOption(key, [value] if equals_sign else [])
-        # Hydra has its settings without hyphens.
-        elif equals_sign and key:
-            yield key, value
+        ends_option = word == _BETWEEN_COMMANDS or _is_option(word)
+        if ends_option and option is not None:
+            yield option.name, " ".join(option.values)
+            option = None
+        name, equals_sign, value = word.partition("=")
+        if word == _BETWEEN_COMMANDS:
+            continue
+        # Hydra has its settings without hyphens. No word after NAME=VALUE belongs to an option.
+        if equals_sign and name:
+            yield name, value
+        elif _is_option(word):
+            option = _OpenOption(word, [])
         elif option is None:
             yield _NO_OPTION, word
         else:

@@ -17,6 +17,7 @@ from nsyspipe.model.columns import flag, text
 from nsyspipe.model.definitions import ANALYZE_AGAIN
 from nsyspipe.model.names import is_redacted_host
 from nsyspipe.model.table import FLOAT, Column, TableSchema
+from nsyspipe.nsys.command_words import command_without_launcher
 from nsyspipe.nsys.settings import writes_log
 from nsyspipe.run.run import Run
 from nsyspipe.run.work import has_whole_graphs
@@ -303,7 +304,7 @@ def _host_words(run: Run) -> str | None:
 
 
 def _command_words(run: Run, capture: RunCapture) -> dict[str, str]:
-    command = shlex.join(capture.command or [])
+    command = shlex.join(command_without_launcher(capture.command or []))
     started_command = " | ".join(run.header.commands)
     return _known({COMMAND: command, STARTED_COMMAND: started_command})
 

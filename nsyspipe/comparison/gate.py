@@ -189,6 +189,15 @@ class GateSettings(Struct, frozen=True):
             return self.file or ""
         return "default" if getattr(self, name) is None else "option"
 
+    @property
+    def thresholds(self) -> dict[str, Any]:
+        """The minimum effect and the confidence, as parameters of `nsyspipe.diff`."""
+        min_effect_pct = DEFAULT_MIN_EFFECT_PCT
+        if self.min_effect is not None:
+            min_effect_pct = round(100 * self.min_effect, 12)
+        confidence = self.confidence or DEFAULT_CONFIDENCE
+        return {"min_effect_pct": f"{min_effect_pct}%", "confidence": confidence}
+
 
 NOTHING_SET = GateSettings()
 

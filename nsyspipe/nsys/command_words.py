@@ -36,6 +36,11 @@ JOINT = " | "
 NOT_SET = "not set"
 # The name of the key in a sidecar if each capture has its own key.
 PER_CAPTURE = "capture"
+# The supervisor of a rank gets the count of nsys's words, and ``--`` before them.
+_NSYS_WORDS = "--nsys-words="
+_AFTER_SUPERVISOR = "--"
+_A_COUNT = re.compile(r"\d{1,4}", re.ASCII)
+_REPORT_NAME = "--output="
 _MAX_WORDS = 1000
 _MAX_WORD_CHARS = 4096
 _MORE = "\N{HORIZONTAL ELLIPSIS}"
@@ -299,6 +304,25 @@ def recorded_command(words: Iterable[str], mask: Mask) -> list[str]:
         written, owner = _write_word(word, owner, mask)
         recorded.append(written)
     return recorded
+
+
+def command_without_launcher(words: Sequence[str]) -> list[str]:
+    """Return a recorded command without what each capture of our launchers changes by itself.
+
+    Left out are the words that supervise a rank (up to ``--``), and the name of the report.
+    Other commands stay as they are.
+    """
+    count_of_nsys = next((word for word in words if word.startswith(_NSYS_WORDS)), None)
+    if count_of_nsys is None or _AFTER_SUPERVISOR not in words:
+        return list(words)
+    digits = count_of_nsys.removeprefix(_NSYS_WORDS)
+    if not _A_COUNT.fullmatch(digits):
+        return list(words)
+    n_nsys_words = int(digits)
+    start = words.index(_AFTER_SUPERVISOR) + 1
+    nsys = words[start : start + n_nsys_words]
+    program = words[start + n_nsys_words :]
+    return [*(word for word in nsys if not word.startswith(_REPORT_NAME)), *program]
 
 
 def shown_commands(commands: Iterable[Iterable[str]]) -> list[str]:

@@ -29,6 +29,8 @@ TRAIN = "python3 train.py --ddp"
         ),
         ("python3 a.py x", "python3 b.py x", [("", "a.py", "b.py")]),
         ("python3 a.py optim.lr=1", "python3 a.py optim.lr=2", [("optim.lr", "1", "2")]),
+        # What follows --name=VALUE is no value of it
+        ("nsys --a=1 python3 x", "nsys --b=2 --a=1 python3 x", [("--b", None, "2")]),
         # Several commands of one side, as each rank has its own
         ("a.py --rank 0 | a.py --rank 1", "a.py --rank 0 | a.py --rank 1", []),
         ("a.py --rank 0 | a.py --rank 1", "a.py --rank 0", [("--rank", "0, 1", "0")]),

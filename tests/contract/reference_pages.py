@@ -13,6 +13,8 @@ from nsyspipe import capture
 from nsyspipe.cli.app import app
 from nsyspipe.cli.options import Sectioned
 from nsyspipe.model.figures import METRICS, glossary_rows
+from nsyspipe.pytest_plugin.marker import StepTimeRule
+from nsyspipe.pytest_plugin.step_time import StepTime
 from nsyspipe.report.markdown import prose
 from nsyspipe.run.run import Run
 
@@ -91,8 +93,8 @@ def python_page() -> str:
         "# Python API",
         WRITTEN_BY,
         (
-            "The texts on this page are the docstrings. [Notebook](../how-to/notebook.md) shows "
-            "how to use them."
+            "The texts on this page are the docstrings. [Notebook](../how-to/notebook.md) and "
+            "[pytest](../how-to/pytest.md) show how to use them."
         ),
     ]
     for name in _FUNCTIONS:
@@ -104,6 +106,8 @@ def python_page() -> str:
     parts.extend(_class_parts("nsyspipe.Run", Run))
     parts.extend(_class_parts("nsyspipe.Side", nsyspipe.Side))
     parts.extend(_class_parts("nsyspipe.NsyspipeError", nsyspipe.NsyspipeError))
+    parts.extend(_callable_parts("pytest.mark.step_time", StepTimeRule))
+    parts.extend(_callable_parts("step_time", StepTime.__call__))
     return "\n\n".join(parts) + "\n"
 
 

@@ -49,10 +49,10 @@ RUNS = ("ddp-4gpu-before", "ddp-4gpu-after")  # in order of capture
 OPTIONS = (
     "--bind --container-image --container-mounts --container-workdir --network --nv "
     "--stop-on-range-end "
-    "--body-file --cap-add --capture-range-end --cuda-memory-usage --gpu-metrics-device --gpu-metrics-devices --gpu-metrics-frequency --python-sampling --cudabacktrace --delay --duration --dynamic-tables --email "
+    "--body-file --cap-add --capture-range-end --cuda-memory-usage --gpu-metrics-device --gpu-metrics-devices --gpu-metrics-frequency --python-sampling --cudabacktrace --delay --dist --duration --dynamic-tables --email "
     "--firstname "
     "--force-overwrite "
-    "--gpus --group --include-blobs --index-url --ipc --job --lastname --nccl-trace --no-deps "
+    "--gpus --group --include-blobs --index-url --ipc --job --junitxml --lastname --nccl-trace --no-deps "
     "--no-python "
     "--nodes --nproc_per_node "
     "--gpus-per-node --lr --nthreads --ntasks --password --rm --sample --scheduler-file --seed "
@@ -87,9 +87,12 @@ RUN_BY_CI = {
     for line in lines(block)
     if not line.startswith("nsyspipe ")
 }
+PLUGIN = (ROOT / "nsyspipe" / "pytest_plugin" / "hooks.py").read_text("utf-8")
 QUERIES = blocks(DOCS / "how-to" / "dashboards.md", "sql")
 LAUNCHERS = "".join(path.read_text("utf-8") for path in (ROOT / "launchers").glob("*.*"))
 SOURCES = LAUNCHERS + "".join(path.read_text("utf-8") for path in (ROOT / "nsyspipe").rglob("*.py"))
+# Sessions of the plugin, which tests/pytest_plugin runs.
+OF_PYTEST = "$ pytest "
 OUTPUTS: dict[str, str] = {}  # of commands that several pages have
 WRITES_FILES = re.compile(r" (-o|--out|--html|--perfetto|redact|--(json|csv|markdown) (?!-( |$)))")
 COMMANDS = vars(typer.main.get_command(app))["commands"]
@@ -199,6 +202,8 @@ def test_a_log_without_its_host_and_addresses_says_the_same(tmp_path):
 def test_console_examples_are_real_output(world, request, path):
     text = path.read_text("utf-8")
     for block in blocks(path, "console"):
+        if block.startswith(OF_PYTEST):
+            continue
         assert block.startswith("$ nsyspipe "), block
         real = "".join(f"$ {line}\n{world(line)}" for line in re.findall(r"(?m)^\$ (.+)\n", block))
         text = text.replace(block, real)
@@ -268,7 +273,7 @@ def test_options_and_variables_that_are_named_exist(path, tmp_path):
     ours = {
         name for command in COMMANDS.values() for option in command.params for name in option.opts
     }
-    assert sorted(named - ours - {*OPTIONS.split()} - options_in(LAUNCHERS)) == []
+    assert sorted(named - ours - {*OPTIONS.split()} - options_in(LAUNCHERS + PLUGIN)) == []
     assert [name for name in re.findall(r"\bNSYSPIPE_\w+", text) if name not in SOURCES] == []
     for block in blocks(path, "toml"):
         (tmp_path / "pyproject.toml").write_text(block, encoding="utf-8")

@@ -23,7 +23,7 @@ FLOORS = (
     {"comparison", "replay", "store"},
     {"report"},
     {"api"},
-    {"cli"},
+    {"cli", "pytest_plugin"},
     {"__init__", "__main__"},
 )
 

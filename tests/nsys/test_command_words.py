@@ -14,6 +14,7 @@ from nsyspipe.nsys import command_words
 from nsyspipe.nsys.command_words import (
     MASK,
     Mask,
+    command_without_launcher,
     recorded_command,
     recorded_environment,
     without_words,
@@ -353,3 +354,27 @@ def test_words_are_printed_as_they_may_be_written_down(state, monkeypatch, capsy
     monkeypatch.setenv("XDG_STATE_HOME", "/dev/null")
     main(words[1:])
     assert capsys.readouterr().out == "ddp.sh -n 2 -- --lr 0.1 --data '***' "
+
+
+SUPERVISOR = ["python3", "-m", "nsyspipe.capture.rank", "--exit-timeout=600"]
+NSYS = ["nsys", "profile", "--trace=cuda"]
+PROGRAM = ["python3", "train.py", "--output=model"]
+
+
+def test_a_command_of_a_launcher_is_left_without_supervisor_and_report_name():
+    recorded = [*SUPERVISOR, "--nsys-words=4", "--", *NSYS, "--output=hmac:1", *PROGRAM]
+    assert command_without_launcher(recorded) == [*NSYS, *PROGRAM]
+
+
+@pytest.mark.parametrize(
+    "recorded",
+    [
+        PROGRAM,
+        [*NSYS, "--output=before", "--", *PROGRAM],
+        [*SUPERVISOR, "--nsys-words=4", *NSYS, *PROGRAM],
+        [*SUPERVISOR, "--nsys-words=many", "--", *NSYS, *PROGRAM],
+        [*SUPERVISOR, "--nsys-words=99999", "--", *NSYS, *PROGRAM],
+    ],
+)
+def test_other_commands_stay_as_they_were_recorded(recorded):
+    assert command_without_launcher(recorded) == recorded

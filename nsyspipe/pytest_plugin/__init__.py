@@ -1,0 +1,1 @@
+"""The pytest plugin: tests that fail if the steps of a training program got slower."""
