@@ -135,7 +135,7 @@ class _RangeTexts(Struct, frozen=True):
     by_text: TextFamilies
     # the families that steps may be of
     step_families: TextFamilies
-    # of each text, the index of its phase in `PHASES`, or a negative number if it has none
+    # of each text, the index of its phase in `PHASES`, or -1 if it has none
     codes: Int64
     # the ranges that do not match the step pattern, which are all ranges without a pattern
     other_ranges: pa.Table
