@@ -195,9 +195,8 @@ def digest_report(
     inputs_between = _inputs_between_steps(events, steps, texts.codes, capture.calls.all)
     capture = replace(capture, calls=replace(capture.calls, all=None))
     release_memory()
-    is_one_window = family is None
     digested = [
-        digest_process(*parts_of_rank, capture, is_one_window=is_one_window)
+        digest_process(*parts_of_rank, capture, is_one_window=family is None)
         for parts_of_rank in zip(events, steps, inputs_between, strict=True)
     ]
     host_digests = digest_hosts(
