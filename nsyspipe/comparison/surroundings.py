@@ -526,20 +526,19 @@ class _WordRows(NamedTuple):
 
 def _compare_words(sides: Sides) -> _Comparison:
     """Compare versions, settings, commands and other facts in words."""
-    captures_before = [matters_of(capture) for capture in sides[0]]
-    captures_after = [matters_of(capture) for capture in sides[1]]
-    matters_of_captures = [*captures_before, *captures_after]
-    names_in_logs = _names_in_logs(matters_of_captures)
-    is_contradicted = any(map(environment_contradicts_log, matters_of_captures))
+    captures_before, captures_after = (list(map(matters_of, side)) for side in sides)
     can_compare_hashes = _can_compare_hashes(sides)
     matters_before = _matters_of_side(captures_before, can_compare_hashes=can_compare_hashes)
     matters_after = _matters_of_side(captures_after, can_compare_hashes=can_compare_hashes)
+    all_captures = [*captures_before, *captures_after]
+    is_contradicted = any(map(environment_contradicts_log, all_captures))
     comparison = _Comparison()
     for before, after in zip(matters_before, matters_after, strict=True):
+        # What NCCL's logs tell counts more than the environment variables of the same names.
         is_environment = before.matter.what == ENVIRONMENT
-        names_left_to_logs = names_in_logs if is_environment else set()
-        changes = _changes_of_matter(before, after, names_left_to_logs)
+        names_left_to_logs = _names_in_logs(all_captures) if is_environment else set()
         may_be_same = not (is_environment and is_contradicted)
+        changes = _changes_of_matter(before, after, names_left_to_logs)
         compared = _compare_word_matter(before, after, changes, may_be_same=may_be_same)
         comparison.changes += changes.rows
         comparison.compared.append(compared)
