@@ -539,9 +539,10 @@ def _compare_words(sides: Sides) -> _Comparison:
         names_left_to_logs = _names_in_logs(all_captures) if is_environment else set()
         may_be_same = not (is_environment and is_contradicted)
         changes = _changes_of_matter(before, after, names_left_to_logs)
-        compared = _compare_word_matter(before, after, changes, may_be_same=may_be_same)
         comparison.changes += changes.rows
-        comparison.compared.append(compared)
+        comparison.compared.append(
+            _compare_word_matter(before, after, changes, may_be_same=may_be_same)
+        )
     return comparison
 
 

@@ -131,7 +131,9 @@ def open_difference(half):
 def test_five_thousand_steps_are_the_most_that_settle_anything(factor, is_settled):
     # 500 times the steps shrink the half-width by sqrt(500), to 0.95 x 2 or not.
     half = factor * 1.9 * math.sqrt(500)
-    found = open_difference(lambda longer=1.0, times=1: half / math.sqrt(longer * times))
+    found = open_difference(
+        lambda steps_factor=1.0, captures_factor=1: half / math.sqrt(steps_factor * captures_factor)
+    )
     steps, _ = Judgement(found, min_effect=2.0).estimate_needed()
     assert (steps is not None) == is_settled
 
@@ -139,14 +141,18 @@ def test_five_thousand_steps_are_the_most_that_settle_anything(factor, is_settle
 @pytest.mark.parametrize(("factor", "n_captures"), [(0.999, 20), (1.001, None)])
 def test_twenty_captures_are_the_most_that_settle_anything(factor, n_captures):
     half = factor * 1.9 * math.sqrt(20)
-    found = open_difference(lambda longer=1.0, times=1: half / math.sqrt(longer * times))
+    found = open_difference(
+        lambda steps_factor=1.0, captures_factor=1: half / math.sqrt(steps_factor * captures_factor)
+    )
     assert Judgement(found, min_effect=2.0).estimate_needed()[1] == n_captures
 
 
 @pytest.mark.parametrize(("half_of_two", "n_captures"), [(1.899, 2), (1.901, 3)])
 def test_five_per_cent_less_than_what_counts_is_aimed_at(half_of_two, n_captures):
     halves = {2: half_of_two, 3: 1.0}
-    found = open_difference(lambda longer=1.0, times=1: halves.get(times, 9.0))
+    found = open_difference(
+        lambda steps_factor=1.0, captures_factor=1: halves.get(captures_factor, 9.0)
+    )
     assert Judgement(found, min_effect=2.0).estimate_needed()[1] == n_captures
 
 
