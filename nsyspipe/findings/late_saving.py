@@ -25,22 +25,23 @@ def saving_of_all(evidence: Evidence, collectives: CollectivesTable) -> dict[str
     `collectives` are as `own_lateness` returns them.
     """
     delay_parts = _delay_parts(evidence, collectives)
-    return limited_saving(evidence, delay_parts, has_bubble=evidence.is_pipeline)
+    # In a pipeline, windows differ by design, so the shortest one shows no delay.
+    return limited_saving(evidence, delay_parts, only_delays=evidence.is_pipeline)
 
 
 def limited_saving(
-    evidence: Evidence, delay_parts: Mapping[str, float], *, has_bubble: bool
+    evidence: Evidence, delay_parts: Mapping[str, float], *, only_delays: bool
 ) -> dict[str, float]:
     """Return what a step gains at most if no rank is late, by part.
 
     `delay_parts` sum to what the delays of ranks can save. The result has these parts, or those by
     which step time exceeds the shortest window without its exposed waiting, if that is more. With
-    `has_bubble`, such as in pipelines, only the delays count.
+    `only_delays`, only the delays count.
 
     The result is limited by what exceeds the work of the rank that computes least, and by what
     exceeds the launch time of the fastest host.
     """
-    above_shortest_window = {} if has_bubble else _above_shortest_window(evidence)
+    above_shortest_window = {} if only_delays else _above_shortest_window(evidence)
     larger = max(dict(delay_parts), above_shortest_window, key=_sum_parts)
     above_compute = _above_compute(evidence)
     above_launching_ns = float(evidence.above_launching_ns.mean())
@@ -222,12 +223,10 @@ class _RankDelays:
 def _sort_operations(rows: pa.Table) -> _Operations:
     """Return operations of `schema.COLLECTIVES` in the order of `_Operations`."""
     keys = collective_keys(rows)
-    step, comm, last_start_ns = keys
-    # The most important key is the last one.
-    order = np.lexsort((comm, last_start_ns, step))
-    sorted_step = step[order]
-    sorted_last_start_ns = last_start_ns[order]
-    is_first = _is_first_of_collective(keys[:, order])
+    order = _order_of_keys(keys)
+    sorted_keys = keys[:, order]
+    step, _, last_start_ns = sorted_keys
+    is_first = _is_first_of_collective(sorted_keys)
     first_of_collective = np.flatnonzero(is_first)
     # Collectives are numbered from 0.
     collective = np.cumsum(is_first) - 1
@@ -236,8 +235,8 @@ def _sort_operations(rows: pa.Table) -> _Operations:
         # A collective is held up by all of its ranks together.
         held_up_by_collective_ns = np.add.reduceat(held_up_ns, first_of_collective)
         held_up_ns = held_up_by_collective_ns[collective]
-    steps, place_of_step = np.unique(sorted_step, return_inverse=True)
-    place_of_collective = places_in_runs(sorted_step[first_of_collective])
+    steps, place_of_step = np.unique(step, return_inverse=True)
+    place_of_collective = places_in_runs(step[first_of_collective])
     end_ns = _sorted_column(rows, "end_ns", order)
     return _Operations(
         collective=collective,
@@ -246,9 +245,19 @@ def _sort_operations(rows: pa.Table) -> _Operations:
         place=place_of_collective[collective],
         rank=_sorted_column(rows, "rank", order),
         start_ns=_sorted_column(rows, "start_ns", order),
-        wait_end_ns=np.minimum(sorted_last_start_ns, end_ns),
+        wait_end_ns=np.minimum(last_start_ns, end_ns),
         held_up_ns=held_up_ns,
     )
+
+
+def _order_of_keys(keys: Int64) -> Int64:
+    """Return the order of operations by step, then by last start, then by communicator.
+
+    `keys` are those of `collective_keys`.
+    """
+    step, comm, last_start_ns = keys
+    # The most important key is the last one.
+    return np.lexsort((comm, last_start_ns, step))
 
 
 def _sorted_column(rows: pa.Table, name: str, order: Int64) -> Int64:

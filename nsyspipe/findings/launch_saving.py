@@ -48,14 +48,13 @@ def saving_without_launching(evidence: Evidence) -> Bound:
     shortened_ns = wall_ns - gone_ns - caused_ns - hideable_ns - slowed_ns
     left_ns = np.maximum(shortened_ns, compute_ns - slowed_ns)
     waiting_name = "waiting" if evidence.are_groups_known else "possible_waiting"
-    # Compute takes as long as before, so what it exceeds the shortened window by is not gone.
-    stays_ns = left_ns - shortened_ns
     gone_by_part = {
         **gone_by_cause,
         waiting_name: caused_ns,
         f"slowed_by_{waiting_name}": slowed_ns,
         "exposed_by_late_launches": hideable_ns,
-        "beside_compute": -stays_ns,
+        # Below 0: compute takes longer than the shortened window, so less is gone.
+        "beside_compute": shortened_ns - left_ns,
     }
     limit_rows = evidence.rows_of_largest(left_ns)
     parts = evidence.mean_parts(limit_rows, **gone_by_part)

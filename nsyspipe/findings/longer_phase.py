@@ -32,7 +32,7 @@ class LongerPhase(Struct, frozen=True):
 
 
 class _Excess(NamedTuple):
-    """How much longer a rank takes than the others, mean over steps, ns. Below 0 if it is faster."""
+    """How much longer a rank takes than the others, ns per step. Below 0 if it is faster."""
 
     # The time in no phase is that of `_OUTSIDE`.
     by_phase: dict[str, float]

@@ -53,9 +53,7 @@ def serialized_streams(evidence: Evidence) -> Answer:
     operations were launched, but had not begun.
     """
     settings = costly_settings(evidence.environment, STREAMS)
-    roles = set(evidence.roles)
-    is_only_tensor_parallel = bool(roles) and roles <= {TENSOR, OTHER}
-    if is_only_tensor_parallel:
+    if _is_only_tensor_parallel(evidence):
         settings.pop(_CONNECTIONS, None)
     if not settings:
         return None
@@ -84,6 +82,12 @@ def serialized_streams(evidence: Evidence) -> Answer:
     advice = _advise_about(settings)
     saving_ns = evidence.saving_down_to(shortened_ns)
     return Finding(title, action, advice, saving_ns, figures)
+
+
+def _is_only_tensor_parallel(evidence: Evidence) -> bool:
+    """Tell whether a run has traffic, and all traffic of known roles is tensor parallelism."""
+    roles = set(evidence.roles)
+    return bool(roles) and roles <= {TENSOR, OTHER}
 
 
 def blocking_launches(evidence: Evidence) -> Answer:
