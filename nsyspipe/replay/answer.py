@@ -462,14 +462,7 @@ def _link_place(name: str, run: Run, opened: Replay | str, *, is_sure: bool) -> 
     gpu_names = run.header.gpu_names
     # The kind of pcie5x16 is pcie.
     kind = name.rstrip("0123456789x")
-    pcie = nominal_speed(gpu_names, "PCIe")
-    pcie_bytes_per_s = pcie.bytes_per_s if pcie else 0.0
-    # What the GPUs can reach by each kind of link. Memory of the host does not depend on them.
-    peaks = {
-        "nvlink": nvlink_promise(gpu_names) or 0.0,
-        "pcie": pcie_bytes_per_s,
-        "shm": math.inf,
-    }
+    peaks = _peaks_of_gpus(gpu_names)
     is_beyond_gpus = (link.nominal_bytes_per_s or 0.0) > peaks.get(kind, 0.0)
     if len(run.header.hosts) > 1 or is_beyond_gpus:
         return ELSEWHERE
@@ -477,9 +470,23 @@ def _link_place(name: str, run: Run, opened: Replay | str, *, is_sure: bool) -> 
     if kind == "shm" or link.bus_bytes_per_s <= reached_bytes_per_s:
         return HERE
     # Only NVLink is faster than PCIe.
-    is_faster_than_pcie = pcie_bytes_per_s > 0 and reached_bytes_per_s > pcie_bytes_per_s
+    is_faster_than_pcie = reached_bytes_per_s > peaks["pcie"] > 0
     has_nvlink = is_sure or is_faster_than_pcie or _are_all_links_nvlink(run)
     return HERE if kind == "nvlink" and has_nvlink else UNKNOWN
+
+
+def _peaks_of_gpus(gpu_names: Sequence[str]) -> dict[str, float]:
+    """Return the bandwidth that GPUs can reach by each kind of link, bytes per s; 0 if unknown.
+
+    Through memory of the host (``shm``), the GPUs do not limit it.
+    """
+    nvlink_bytes_per_s = nvlink_promise(gpu_names)
+    pcie = nominal_speed(gpu_names, "PCIe")
+    return {
+        "nvlink": nvlink_bytes_per_s or 0.0,
+        "pcie": pcie.bytes_per_s if pcie else 0.0,
+        "shm": math.inf,
+    }
 
 
 def _fastest_captured(opened: Replay | str) -> float:

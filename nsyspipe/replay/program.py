@@ -417,9 +417,9 @@ def _find_joins(rank: RankTimeline, burst: Int64) -> _Joins:
     comm = rank.collectives
     n_operations = rank.start.size
     if not n_operations:
+        # There are 0 operations, so a place of 0 means that none waits.
         no_operation = np.zeros(comm.end.size, np.int64)
-        none_has_waited = np.zeros(comm.end.size, np.bool_)
-        return _Joins(no_operation, no_operation, none_has_waited)
+        return _Joins(no_operation, no_operation, has_waited=no_operation > 0)
     next_launched = np.searchsorted(rank.latest_launch, comm.launch, side="right")
     first_after_end = np.searchsorted(rank.start, comm.end)
     after_both = np.maximum(next_launched, first_after_end)
