@@ -62,6 +62,7 @@ _LISTED_FACTS = (
     "traced_events",
     "cuda_graph_traces",
     "cuda_traces",
+    "python_samplings",
     "commands",
 )
 # What distinguishes the names of the reports of one run.

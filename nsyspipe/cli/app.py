@@ -14,6 +14,7 @@ from nsyspipe.cli.copies import convert, redact
 from nsyspipe.cli.dashboard import dashboard
 from nsyspipe.cli.doctor import doctor
 from nsyspipe.cli.explain import explain
+from nsyspipe.cli.mcp import mcp
 from nsyspipe.cli.options import EXIT_CODES, Sectioned
 from nsyspipe.cli.outputs import lenient_encoding, print_error
 from nsyspipe.cli.schema import schema
@@ -46,6 +47,7 @@ _COMMANDS: dict[Callable[..., None], str] = {
     redact: "Copy reports without host names, user names and paths.",
     schema: "Explain every table and column.",
     explain: "Explain a finding, a note, a metric or a term.",
+    mcp: "Serve analyze, diff, whatif and query to agents (MCP).",
 }
 # What some commands end with besides the exit codes of all.
 _MORE_EXIT_CODES: dict[Callable[..., None], str] = {
@@ -83,6 +85,7 @@ def options(
       nsyspipe redact reports/ redacted/          copies that you can share
       nsyspipe schema steps                       what every column means
       nsyspipe explain single-bucket              what a finding means, and its fix
+      nsyspipe mcp --root reports/                the same answers for agents
       nsyspipe --install-completion               complete commands with Tab
 
     Name a run by its reports, a directory or a quoted glob. Name a saved run (analyze --out STORE)

@@ -54,9 +54,8 @@ _LAUNCH_FASTER_WITH_FUSED_OPTIMIZER = (
     "larger batches"
 )
 _FIND_OUT_ABOUT_PAUSES = (
-    "Find out what the CPU does in the pauses (nsys profile --python-sampling=true): loading, "
-    "logging, locks, "
-    "garbage collection, sleeping. Launching faster does not shorten a pause"
+    "Find out what the CPU does in the pauses: loading, logging, locks, garbage collection, "
+    "sleeping. Launching faster does not shorten a pause"
 )
 _MARK_DATA = "Wrap data loading in an NVTX range named 'data', so that nsyspipe can recognize it"
 _SET_DATA_LOADER = "Set DataLoader(num_workers=..., pin_memory=True, prefetch_factor=...)"
@@ -288,7 +287,7 @@ def input_bound(evidence: Evidence) -> Answer:
     is_mostly_between_steps = 2 * between_steps_ns > input_ns
     if is_mostly_between_steps:
         title = "The GPU idles between steps, probably while the CPU waits for the data loader"
-        action = "Check the data loader first: num_workers, pin_memory"
+        action = "Find out whether the data loader is slow: num_workers, pin_memory"
         advice += _MARK_DATA_TO_BE_SURE
     figures = idle_figures(evidence, "idle_input_ns", idle)
     figures |= evidence.means("idle_between_steps_ns")

@@ -66,9 +66,9 @@ _LAUNCH_SOONER = (
     "logging. "
 )
 _LAUNCH_AS_FAST = (
-    "launch as fast as the other ranks: none of the others takes as long, and one computes "
-    "about as much. Look for other "
-    "work on the CPUs, logging, hooks and slower CPUs"
+    "launch as fast as the other ranks. The other ranks launch a step in less time, although one "
+    "of them computes about as much. Look for other work on the CPUs, logging, hooks and slower "
+    "CPUs"
 )
 _HARDLY_SLOWER = f"by less than {100 * LIMITS.min_slower_share:.0f}% of a step on average"
 _BEGIN_TOGETHER = (

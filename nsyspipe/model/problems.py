@@ -465,8 +465,8 @@ _KINDS = (
         message=(
             "the slowest rank changes from step to step. A delay first lengthens the step of the "
             "delayed rank, then the next step of the other ranks. Step time is the longest of all "
-            "ranks in each step and counts both. The mean step time is {percent}% above the mean "
-            "of every rank, and throughput is too low by the same amount"
+            "ranks in each step and counts both. The mean step time is {percent}% longer than the "
+            "mean step of any single rank, and throughput is too low by the same percentage"
         ),
     ),
     ProblemKind(
@@ -802,8 +802,8 @@ _KINDS = (
         severity="warning",
         message=(
             "the reports of {n} of {world_size} {noun} are missing ({missing}). All metrics "
-            "describe the other ranks. Wait time, transfer time, bandwidth and stragglers are not "
-            "available for communication with a missing rank"
+            "describe only the ranks with a report. Wait time, transfer time, bandwidth and "
+            "stragglers are not available for communication with a missing rank"
         ),
         fix="pass the reports of all ranks",
     ),
@@ -812,8 +812,8 @@ _KINDS = (
         severity="info",
         message=(
             "{n} of {world_size} {noun} were left out of the capture ({missing}). All metrics "
-            "describe the other ranks. Wait time, transfer time, bandwidth and stragglers are not "
-            "available for communication with a missing rank"
+            "describe only the captured ranks. Wait time, transfer time, bandwidth and "
+            "stragglers are not available for communication with a missing rank"
         ),
     ),
     ProblemKind(
@@ -1051,8 +1051,8 @@ _KINDS = (
         code="alloc-sizes-unrecorded",
         severity="info",
         message=(
-            "CUDA calls allocate or free GPU memory in {n:step|steps} of ranks, but nsys did not "
-            "record how many bytes"
+            "CUDA calls allocate or free GPU memory in {n:step|steps} (counted on each rank), but "
+            "nsys did not record how many bytes"
         ),
         fix="capture with nsys profile --cuda-memory-usage=true",
     ),

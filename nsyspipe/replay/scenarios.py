@@ -461,7 +461,7 @@ def _why_launch_bound(replay: Replay, knobs: Knobs) -> str | None:
         return None
     needed_ns = min(longest_step_ns, replay.longest_work_ns)
     return (
-        f"the GPUs would need at most {needed_ns / 1e6:.2f} ms for a step, but the median CPU "
-        f"needs {replay.launching_ns / 1e6:.2f} ms to launch it (launch-bound or input-bound). "
-        f"Pauses of {PAUSE_NS / 1e6:g} ms or more do not count"
+        f"the GPUs would need at most {needed_ns / 1e6:.2f} ms for a step, but the CPU of the "
+        f"median rank needs {replay.launching_ns / 1e6:.2f} ms to launch it, not counting pauses "
+        f"of {PAUSE_NS / 1e6:g} ms or more (launch-bound or input-bound)"
     )

@@ -22,6 +22,7 @@ FLOORS = (
     {"comparison", "replay", "store"},
     {"report"},
     {"api"},
+    {"mcp"},
     {"cli", "pytest_plugin"},
     {"__init__", "__main__"},
 )

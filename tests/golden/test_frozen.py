@@ -41,6 +41,7 @@ COMMANDS = (
     "diff",
     "doctor",
     "explain",
+    "mcp",
     "redact",
     "schema",
     "whatif",

@@ -44,6 +44,7 @@ LEFT_OUT = (
     "cuda_driver_versions",
     "traced_events",
     "cuda_graph_traces",
+    "python_samplings",
     "commands",
 )
 
