@@ -231,6 +231,10 @@ def comm_slows_compute(evidence: Evidence) -> Answer:
 
 
 def _slowdown_figures(evidence: Evidence, slowdown: float, limit: _LimitRows) -> dict[str, Any]:
+    """Return the figures of the finding: those measured, those of the bound, and some kernels.
+
+    `slowdown` is the measured ratio. Figures of the bound are means over the rows that set it.
+    """
     hidden_ns, delay_ns = evidence.columns("overlap_compute_ns", "comm_delay_ns")
     compared = evidence.compared_kernels
     measured = {

@@ -529,14 +529,16 @@ def _varies_by_rank(passes: pa.Table, column: str) -> bool:
 
 
 def _pass_figures(evidence: Evidence, passes: _Passes) -> dict[str, Any]:
-    n_steps = evidence.steps.num_rows
+    """Return what the passes of a step send, the mean over steps and ranks."""
+    # There is a row for each step and rank.
+    n_steps_of_ranks = evidence.steps.num_rows
     bytes_per_step = None
     if passes.is_sized:
         n_bytes = pc.sum(passes.rows["message_bytes"]).as_py()
-        bytes_per_step = n_bytes / n_steps
+        bytes_per_step = n_bytes / n_steps_of_ranks
     return {
         "n_backward_passes": passes.n_per_step,
-        "messages_per_step": passes.rows.num_rows / n_steps,
+        "messages_per_step": passes.rows.num_rows / n_steps_of_ranks,
         "bytes_per_step": bytes_per_step,
     }
 

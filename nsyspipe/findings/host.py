@@ -383,6 +383,7 @@ def pageable_copy(evidence: Evidence) -> Answer:
 
 
 def _copy_figures(evidence: Evidence, idle: Idle) -> dict[str, Any]:
+    """Return the figures about blocking copies. `idle` is the idle time that they make."""
     figures: dict[str, Any] = evidence.means(
         "n_blocking_copies",
         "n_pageable_copies",

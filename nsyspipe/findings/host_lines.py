@@ -371,6 +371,7 @@ def _sums_of_frames(rows: pa.Table, cause: str, keys: list[str]) -> list[_FrameS
 
 
 def _frame_sums(row: Mapping[str, Any], cause: str) -> _FrameSums:
+    """Return a call or function by a row of sums. Its samples and steps are those of the cause."""
     n_samples = row[f"n_{cause}_samples_sum"]
     n_steps = row[f"n_{cause}_steps_sum"]
     n_all_samples = row["n_samples_sum"]

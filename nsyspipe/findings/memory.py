@@ -107,6 +107,10 @@ def _do_recur(has_call: Flags) -> bool:
 
 
 def _figures(evidence: Evidence, idle: Idle, ranks: Mapping[int, int]) -> dict[str, Any]:
+    """Return the figures of the finding. `ranks` are those of `recurring_ranks`.
+
+    Parts of the bound, retries and settings are among them only if there are any.
+    """
     figures: dict[str, Any] = {**evidence.means(*_MEANS)}
     by_rank = {str(rank): n_steps for rank, n_steps in ranks.items()}
     figures["n_steps_with_allocs_by_rank"] = by_rank
@@ -167,6 +171,7 @@ def _word_failing(*, may_expand: bool) -> Wording:
 
 
 def _word_freeing(evidence: Evidence) -> Wording:
+    """Name what frees memory: calls of the program, or a setting unless it is known to be unset."""
     causes = ["torch.cuda.empty_cache()"]
     if _is_set(evidence, _THRESHOLD) is not False:
         causes.append(_THRESHOLD)

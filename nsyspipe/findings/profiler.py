@@ -92,6 +92,7 @@ def _word_busy_profiler(evidence: Evidence, *, has_saving: bool) -> Wording:
 def _word_distorted_step(
     evidence: Evidence, first: _FirstStep, ratios: Mapping[int, float]
 ) -> Wording:
+    """Say how the first step differs, and whether figures use it. `ratios` are by rank."""
     is_skipped = bool(evidence.skipped_steps)
     left_out = ", and nsyspipe does not use the first step" if is_skipped else ""
     if is_skipped:

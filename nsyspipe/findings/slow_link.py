@@ -388,6 +388,7 @@ def _find_recorded_links(evidence: Evidence, bandwidth: _Bandwidth) -> _Recorded
 def _link_facts(
     evidence: Evidence, link: SlowestLink | None, bandwidth: _Bandwidth
 ) -> dict[str, Any]:
+    """Return the figures of a link and of the bandwidths. What is not known is None."""
     facts: dict[str, Any] = {"link_kind": None, "link": None, "link_nominal_bytes_per_s": None}
     if link is not None:
         facts["link_kind"] = link.kind

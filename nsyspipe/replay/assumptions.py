@@ -19,6 +19,7 @@ def assumptions(replay: Replay, knobs: Knobs) -> Iterator[str]:
 
 
 def _of_ranks(replay: Replay) -> Iterator[str]:
+    """Yield what is assumed about ranks that are not simulated."""
     n_ranks = replay.captured.program.n_ranks
     if n_ranks <= 1:
         yield "only this rank is simulated, and its wait time for other ranks stays the same"
@@ -33,6 +34,7 @@ def _of_ranks(replay: Replay) -> Iterator[str]:
 
 
 def _of_given_bytes(replay: Replay) -> Iterator[str]:
+    """Yield the size of gradients, if the user gave it."""
     n_bytes = replay.given_bytes
     if n_bytes is None:
         return
@@ -87,6 +89,7 @@ def _captured_text(replay: Replay, bandwidths: dict[str, float]) -> str:
 
 
 def _given_bandwidth_text(replay: Replay, target_bytes_per_s: float, captured: str) -> str:
+    """Say which bandwidth the user gave, and that it exceeds that of the GPUs, if it does."""
     peak = replay.nominal_bytes_per_s
     excess = ""
     if peak is not None and target_bytes_per_s > peak:

@@ -82,6 +82,7 @@ class Knobs(Struct, frozen=True):
             raise OptionError(option, "is larger than the memory of a GPU", fix=fix)
 
     def _check_link(self) -> None:
+        """Raise an `OptionError` if the link is not known, or a bandwidth is given besides it."""
         if self.link is None:
             return
         bandwidth = self.bandwidth_bytes_per_s or self.bandwidth_factor
