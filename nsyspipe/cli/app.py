@@ -9,6 +9,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from nsyspipe.cli.analyze import analyze
+from nsyspipe.cli.annotate import annotate
 from nsyspipe.cli.comparison import compare, diff
 from nsyspipe.cli.copies import convert, redact
 from nsyspipe.cli.dashboard import dashboard
@@ -18,6 +19,7 @@ from nsyspipe.cli.mcp import mcp
 from nsyspipe.cli.options import EXIT_CODES, Sectioned
 from nsyspipe.cli.outputs import lenient_encoding, print_error
 from nsyspipe.cli.schema import schema
+from nsyspipe.cli.skill import skill
 from nsyspipe.cli.whatif import whatif
 from nsyspipe.errors import NsyspipeError, OptionError, OutputError, nearest_name, shortage
 from nsyspipe.run.workers import without_other_frames
@@ -44,10 +46,12 @@ _COMMANDS: dict[Callable[..., None], str] = {
     compare: "Compare several runs: which run is fastest?",
     whatif: "Predict the step time after a change of the communication.",
     dashboard: "Write a dashboard of all saved runs.",
+    annotate: "Copy reports with what was found as ranges, for Nsight Systems.",
     redact: "Copy reports without host names, user names and paths.",
     schema: "Explain every table and column.",
     explain: "Explain a finding, a note, a metric or a term.",
     mcp: "Serve analyze, diff, whatif and query to agents (MCP).",
+    skill: "Print or install a skill for coding agents.",
 }
 # What some commands end with besides the exit codes of all.
 _MORE_EXIT_CODES: dict[Callable[..., None], str] = {
@@ -86,6 +90,7 @@ def options(
       nsyspipe schema steps                       what every column means
       nsyspipe explain single-bucket              what a finding means, and its fix
       nsyspipe mcp --root reports/                the same answers for agents
+      nsyspipe skill                              what a coding agent needs to know
       nsyspipe --install-completion               complete commands with Tab
 
     Name a run by its reports, a directory or a quoted glob. Name a saved run (analyze --out STORE)

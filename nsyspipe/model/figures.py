@@ -248,7 +248,7 @@ _RUN_FIGURES = (
         meaning="of the dense peak of the GPU",
         definition=(
             "FLOPs per second and GPU as a share of the dense peak of the GPU for the datatype of "
-            "--peak."
+            "the matrix multiplications."
         ),
     ),
     Figure(

@@ -35,6 +35,7 @@ class Totals(NamedTuple):
 COMMANDS = (
     "",
     "analyze",
+    "annotate",
     "compare",
     "convert",
     "dashboard",
