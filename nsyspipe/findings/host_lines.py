@@ -268,11 +268,13 @@ def _figures_of_lines(question: _Question) -> dict[str, Any]:
     line = _main_line(question, IN_PROGRAM)
     figures: dict[str, Any] = {}
     if line is None or not _is_main(line, totals):
+        # No line of the program has most samples.
         line = innermost
         figures |= _figures_of_stacks(question, totals)
     if line is not None and _is_unseen(line, totals):
         return {LINE_UNKNOWN: NOT_SEEN_IN_TIME} | _let_go_figures(question)
     if line is None or line.file == NOT_SEEN or not _is_main(line, totals):
+        # The function and the call may be known without a line.
         return figures or {LINE_UNKNOWN: NO_MAIN_LINE}
     figures[HOST_LINE] = _figure_of(line, totals)
     if innermost is not None and not innermost.is_at_same_place(line):

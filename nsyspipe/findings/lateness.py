@@ -170,6 +170,7 @@ def find_culprit(evidence: Evidence, lateness: Lateness) -> Culprit:
     if not _is_often_late(evidence, lateness, lateness.largest_ns):
         if _are_stages_known(evidence, lateness):
             return None
+        # Ranks may be stages that wait by design, and their delays do not count here.
         return NotJudged(_STAGES_NOT_KNOWN, evidence.payload_fix)
     late = _find_late_ranks(evidence, lateness)
     if late is None or not evidence.is_launch_bound:

@@ -511,7 +511,11 @@ def _window_begins(
 
 
 def _rank_begins(timeline: RankTimeline, markers: RankMarkers, edges: Int64) -> _WindowBegins:
-    """Return where the work of the windows of a rank begins, and what was launched then."""
+    """Return where the work of each window of a rank begins, and the launch of what begins it.
+
+    The first collective or operation that starts from the edge on begins the window. If a
+    collective starts at the edge itself, the work begins when this collective could have started.
+    """
     comm = timeline.collectives
     # Collectives come first, then operations. The last one stands for a window without any.
     starts = np.concatenate((comm.start, timeline.start, [AFTER_ALL_NS]))

@@ -170,8 +170,9 @@ def _slowing_bounds(
     If neither the slowdown nor the captured link is known, the bounds are those of all links.
     """
     ratio_within = _ratio_within(captured)
-    has_delay = measured is not None and measured.delay_ns is not None
-    delay_within = slowdown.MEASURED_WITHIN if has_delay else ratio_within
+    # The delay may be measured although the ratio is not.
+    is_delay_measured = measured is not None and measured.delay_ns is not None
+    delay_within = slowdown.MEASURED_WITHIN if is_delay_measured else ratio_within
     least = captured.slowing
     most = captured.slowing
     is_of_unknown_link = captured.slowing == slowdown.assumed(None)

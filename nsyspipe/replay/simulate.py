@@ -206,6 +206,7 @@ class _Simulation:
         start = could_start + program.lag_ns[collective]
         transfer_ns = self._transfer_ns[:, collective]
         if self._depends_on_work[collective]:
+            # A rank works until its next `JOIN`.
             work_until_join = self._work_until_join[:, marker]
             is_working = start < self._now + work_until_join
             late_ns = program.late_during_work_ns[collective]
