@@ -131,7 +131,8 @@ def load(
     peak
         Datatype of the matrix multiplications: ``"fp32"``, ``"tf32"``, ``"bf16"``, ``"fp16"`` or
         ``"fp8"``. Model FLOPs utilization (MFU) is a share of the dense peak of this datatype.
-        Without it, MFU is null.
+        If you pass None, the names of the kernels show the datatype. MFU is null if they do not, or
+        if the step mixes datatypes.
     executor
         Executor that reads the reports. By default, nsyspipe starts worker processes. It reads
         small reports without them.

@@ -5,7 +5,6 @@ The reports are read once, when a table is first asked for. The run never change
 
 import hashlib
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -34,7 +33,7 @@ from nsyspipe.model.side_files import NcclFacts, NcclLog
 from nsyspipe.model.user_paths import ReportFile, UserPath
 from nsyspipe.model.work import NOTHING_ASKED, AskedWork
 from nsyspipe.nsys.command_words import joined_environments
-from nsyspipe.nsys.find_reports import display_names
+from nsyspipe.nsys.find_reports import display_names, label_of
 from nsyspipe.reader.beside import Candidates, FilesBeside, find_beside
 from nsyspipe.reader.fabric import read_nccl_logs, read_topology
 from nsyspipe.reader.facts import ReportFacts
@@ -46,6 +45,7 @@ from nsyspipe.run.beside import files_beside
 from nsyspipe.run.collectives import collectives_table
 from nsyspipe.run.digests import ReportDigest
 from nsyspipe.run.gather import Gathered, gather
+from nsyspipe.run.nccl_tunings import problem_of_tunings
 from nsyspipe.run.ranks import ChosenRanks, n_unrecorded_ranks, run_sizes
 from nsyspipe.run.run import AskedRanks, AskedSteps, Run, RunHeader, steps_source
 from nsyspipe.run.run_problems import problems_table
@@ -62,10 +62,9 @@ _LISTED_FACTS = (
     "traced_events",
     "cuda_graph_traces",
     "cuda_traces",
+    "python_samplings",
     "commands",
 )
-# What distinguishes the names of the reports of one run.
-_RANK_NUMBER = re.compile(r"(?i)[._-]*(?:rank)?[._-]*\d+$")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -149,7 +148,7 @@ class ReportRun(Run):
 
     @cached_property
     def _side_files(self) -> FilesBeside:
-        """The log and topology that were passed or found, and the problems with found files."""
+        """The files that were passed or found, and the problems with found files."""
         passed = self._passed_files
         if not self.looks_beside:
             return passed
@@ -165,7 +164,7 @@ class ReportRun(Run):
         )
         log = passed.log or files.log
         topology = passed.topology or files.topology
-        return FilesBeside(log, topology, files.problems)
+        return FilesBeside(log, topology, files.problems, files.inspected)
 
     @cached_property
     def _log(self) -> NcclLog | None:
@@ -341,7 +340,11 @@ class ReportRun(Run):
             case "collectives":
                 ranks = tables.ranks["rank"].to_pylist()
                 table = collectives_table(
-                    tables.cross_rank, ranks, tables.selection.steps, tables.counted
+                    tables.cross_rank,
+                    ranks,
+                    tables.selection.steps,
+                    tables.counted,
+                    inspected=self._side_files.inspected,
                 )
             case "summary":
                 table = summary(*figures, is_capture=is_capture)
@@ -383,7 +386,13 @@ class ReportRun(Run):
     def _problems(self) -> list[Problem]:
         _, problems_of_rules = self._judgement
         problems = [*self._tables.problems, *self._run_links.problems]
-        return [*problems, *problems_of_rules, *self._stale()]
+        return [*problems, *self._unmatched(), *problems_of_rules, *self._stale()]
+
+    def _unmatched(self) -> list[Problem]:
+        """Return the problem that records of NCCL Inspector fit no operations, if so."""
+        rows = self._tables.cross_rank.rows
+        row = problem_of_tunings(rows, self._side_files.inspected)
+        return [] if row is None else [row]
 
     def _with_rank_names(self, problem: Problem) -> Problem:
         if not self.rank_names.names:
@@ -409,7 +418,7 @@ class ReportRun(Run):
         reports = [digest.facts for digest in digests]
         start = _earliest_start(reports)
         run_id = self.given_run_id or _run_id(digests, start)
-        label = self.given_label or self._capture_name() or _label(names)
+        label = self.given_label or self._capture_name() or label_of(names)
         return RunHeader(
             run_id=run_id,
             label=label,
@@ -581,19 +590,6 @@ def _run_id(digests: Sequence[ReportDigest], start: datetime | None) -> str:
     checksum = hashlib.sha256(identities.encode()).hexdigest()
     fingerprint = checksum[:8]
     return f"{start:%Y%m%dT%H%M%S}-{fingerprint}" if start else f"run-{fingerprint}"
-
-
-def _label(names: Sequence[str]) -> str:
-    """Return what the names of reports have in common, without rank numbers and suffix."""
-    stems = [Path(name).stem for name in names]
-    if len(stems) > 1:
-        stems = [_RANK_NUMBER.sub("", stem) for stem in stems]
-    shared = os.path.commonprefix(stems)  # noqa: RUF071 - not paths
-    rests = [stem[len(shared) :] for stem in stems]
-    if any(rest[:1].isdigit() for rest in rests):
-        # The common part ends within a number, as of process IDs or hosts that differ.
-        shared = shared.rstrip("0123456789")
-    return shared.rstrip(" ._-") or "run"
 
 
 def _recording(reports: Sequence[ReportFacts]) -> Recording:

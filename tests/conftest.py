@@ -3,10 +3,8 @@
 import fcntl
 import functools
 import gc
-import hashlib
 import lzma
 import os
-import pickle
 import shutil
 from pathlib import Path
 
@@ -14,26 +12,24 @@ import pyarrow as pa
 import pytest
 import typer.testing
 from hypothesis import HealthCheck, settings
-from msgspec.structs import replace
 from xdist.scheduler import LoadScopeScheduling
 
 import nsyspipe
 from nsyspipe.cli.app import app
-from nsyspipe.run import gather
 from nsyspipe.store import read
-from nsyspipe.store.parquet_size import check_size
 from tests.build.plain_steps import scoreboard_runs
 from tests.build.trace import TraceBuilder, steady_rank
 from tests.forked import Forks
 from tests.golden import words
 from tests.pairs import Captures
+from tests.remembered import ReadOnce, remembered_size
 
 # For tests of the pytest plugin.
 pytest_plugins = ["pytester"]
 
+GC_THRESHOLDS = 10_000, 20, 50
 REAL = Path(__file__).with_name("real")
 SAMPLES = Path(__file__).parent.parent / "sample_reports"
-MAX_DIGESTS = 256  # of reports, which a process keeps for later tests
 FROZEN = Path(__file__).with_name("golden") / "frozen"
 WORDS = FROZEN.with_name("words")
 
@@ -68,6 +64,8 @@ def pytest_collection(session):
         return (yield)
     finally:
         gc.freeze()
+        # Arrow and numpy hold most memory, and nothing in cycles.
+        gc.set_threshold(*GC_THRESHOLDS)
         gc.enable()
 
 
@@ -94,6 +92,7 @@ def pytest_terminal_summary(terminalreporter):
 
 # These read all captures, and one worker reads each of them once.
 READ_CAPTURES = (
+    "tests/evals/test_evals.py",
     "tests/findings/test_bounds.py",
     "tests/findings/test_real_findings.py",
     "tests/golden/test_frozen.py",
@@ -150,69 +149,8 @@ def pytest_xdist_make_scheduler(config, log):
     return ByFile(config, log)
 
 
-def remembered_digest():
-    """Return `digest_report`, which reads reports with equal bytes once: tests write the same few.
-
-    A digest depends on the bytes of the report and on the other arguments alone, except for the
-    path and the state of the file, which are those of the file at hand.
-    """
-    digest_report = gather.digest_report
-    digests = {}
-
-    @functools.wraps(digest_report)
-    def remember(path, *arguments, **options):
-        content = hashlib.blake2b()
-        for file in (Path(path), Path(f"{os.fspath(path)}-wal")):
-            if file.is_file():
-                content.update(file.read_bytes())
-        key = content.digest(), pickle.dumps((arguments, options))
-        # Those asked for last are kept.
-        digest = digests.pop(key, None) or digest_report(path, *arguments, **options)
-        digests[key] = digest
-        if len(digests) > MAX_DIGESTS:
-            del digests[next(iter(digests))]
-        status = Path(path).stat()
-        state = status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
-        return replace(digest, file=path, facts=replace(digest.facts, file_state=state))
-
-    return remember
-
-
-class ReadOnce:
-    """Takes digests of equal reports from earlier tests, unless the test is about how they are read.
-
-    The marker `reads_anew` says which tests are.
-    """
-
-    def __init__(self):
-        self.digest_report = gather.digest_report
-        self.remembered_digest = remembered_digest()
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_setup(self, item):
-        reads_anew = item.get_closest_marker("reads_anew")
-        gather.digest_report = self.digest_report if reads_anew else self.remembered_digest
-
-
 def pytest_configure(config):
     config.pluginmanager.register(ReadOnce())
-
-
-def remembered_size():
-    """Return `check_size`, which asks once of the same bytes: tests read each saved run many times."""
-    sizes = {}
-
-    def size_of(file):
-        if file.seek(0, os.SEEK_END) > 2**20:
-            return check_size(file)
-        file.seek(0)
-        content = hashlib.blake2b(file.read()).digest()
-        if content not in sizes:
-            sizes[content] = check_size(file)
-        file.seek(0)
-        return sizes[content]
-
-    return size_of
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -484,7 +484,9 @@ def _columns_of_messages(messages: pa.Table) -> dict[str, pa.ChunkedArray]:
     return {
         "comm_id": messages["comm_id"],
         "seq_number": messages["seq"],
+        "operation_id": messages["operation_id"],
         "message_bytes": messages["message_bytes"],
+        "n_calls": messages["n_calls"],
         "called": pc.if_else(is_all_to_all, all_to_all, None),
     }
 
@@ -656,9 +658,9 @@ def _first_uses(key: Int64, used: Int64, n_keys: int) -> tuple[Int64, Int64]:
 def calls_of(payloads: PayloadsOfReportTable) -> pa.Table:
     """Return the calls of `canonical.PAYLOADS` that may have launched a kernel, in the same order.
 
-    Adds the columns ``kind``, the index of the collective or `ANY`, and ``is_receive``, whether the
-    call was ncclRecv. The call of a group, or a call without a name, may be any collective. It is
-    returned only if its size or its sequence number is known.
+    Adds the columns ``kind``, the index of the collective or `ANY`, ``is_receive``, whether the
+    call was ncclRecv, and ``n_calls``, which is 1. The call of a group, or a call without a name,
+    may be any collective. It is returned only if its size or its sequence number is known.
     """
     call = payloads["call"].combine_chunks()
     names = call.dictionary.to_pylist()
@@ -675,9 +677,12 @@ def calls_of(payloads: PayloadsOfReportTable) -> pa.Table:
     is_wanted = pc.or_(has_bytes, has_seq).to_numpy()
     is_wanted = is_wanted & (kind == ANY)
     is_wanted |= kind >= 0
-    calls = payloads.select(["start_ns", "end_ns", "comm_id", "seq", "message_bytes"])
+    calls = payloads.select(
+        ["start_ns", "end_ns", "comm_id", "seq", "operation_id", "message_bytes"]
+    )
     calls = calls.append_column("kind", pa.array(kind))
     calls = calls.append_column("is_receive", pa.array(is_receive))
+    calls = calls.append_column("n_calls", pa.array(np.ones_like(kind)))
     return calls.filter(is_wanted)
 
 
@@ -901,6 +906,9 @@ def _fuse_calls(
     place = calls.column_names.index("message_bytes")
     fused = calls.take(firsts)
     fused = fused.set_column(place, "message_bytes", total_bytes)
+    ends = np.append(firsts[1:], calls.num_rows)
+    n_calls = pa.array(ends - firsts)
+    fused = fused.set_column(fused.column_names.index("n_calls"), "n_calls", n_calls)
     return fused, is_fused
 
 

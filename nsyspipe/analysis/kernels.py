@@ -28,6 +28,7 @@ from nsyspipe.model import schema
 from nsyspipe.model.canonical import GRAPH_NAME_ID
 from nsyspipe.model.comm_kernels import are_communication, is_communication
 from nsyspipe.model.figures import RATES
+from nsyspipe.model.matrix_datatypes import MatrixTimes
 from nsyspipe.model.names import PHASES, is_nccl_communicator, kernel_label
 from nsyspipe.model.table import Flags, Float64, Int32, Int64
 from nsyspipe.model.typed_tables import (
@@ -337,6 +338,35 @@ def costliest(kernels: KernelsTable, n_kept: int) -> pa.Table:
     is_kept = place < n_kept
     rows = np.sort(order[is_kept])
     return kernels.take(pa.array(rows))
+
+
+def matrix_times(
+    operations: ProcessOperations, names: Mapping[int, str], windows: Windows
+) -> MatrixTimes:
+    """Return the time of kernels that multiply matrices, of those that start in complete steps.
+
+    What CUDA graphs ran that were captured as a whole has no known datatype.
+    """
+    complete = np.flatnonzero(windows.is_complete)
+    if not complete.size:
+        return MatrixTimes()
+    starts = operations.kernel_start
+    is_inside = starts >= windows.starts[complete[0]]
+    is_inside &= starts < windows.ends[complete[-1]]
+    is_inside &= ~operations.is_comm
+    durations_ns = (operations.kernel_end - starts)[is_inside]
+    name_ids, row = np.unique(operations.kernel_column("name_id")[is_inside], return_inverse=True)
+    times_ns = sums_of(row, durations_ns, name_ids.size).tolist()
+    time_of_name: dict[str, int] = {}
+    in_graphs_ns = 0
+    for name_id, time_ns in zip(name_ids.tolist(), times_ns, strict=True):
+        if name_id == GRAPH_NAME_ID:
+            in_graphs_ns = time_ns
+        elif name_id in names:
+            name = names[name_id]
+            time_of_name[name] = time_of_name.get(name, 0) + time_ns
+    of_kernels = MatrixTimes.of_kernels(time_of_name)
+    return MatrixTimes.total([of_kernels, MatrixTimes(unknown=in_graphs_ns)])
 
 
 def kernel_labels(name_ids: Int64, names: Mapping[int, str]) -> tuple[list[str], Int32]:

@@ -26,6 +26,9 @@ class RankWork(Struct, frozen=True):
     flops: int | None = None
     # Of its GPU and datatype, dense.
     peak_flops_per_s: int | None = None
+    # The datatype of the peak, one of `peaks.DATATYPES`, and what shows it.
+    peak_datatype: str | None = None
+    peak_datatype_source: str | None = None
 
     @property
     def ideal_compute_ns(self) -> int | None:

@@ -9,14 +9,17 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from nsyspipe.cli.analyze import analyze
+from nsyspipe.cli.annotate import annotate
 from nsyspipe.cli.comparison import compare, diff
 from nsyspipe.cli.copies import convert, redact
 from nsyspipe.cli.dashboard import dashboard
 from nsyspipe.cli.doctor import doctor
 from nsyspipe.cli.explain import explain
+from nsyspipe.cli.mcp import mcp
 from nsyspipe.cli.options import EXIT_CODES, Sectioned
 from nsyspipe.cli.outputs import lenient_encoding, print_error
 from nsyspipe.cli.schema import schema
+from nsyspipe.cli.skill import skill
 from nsyspipe.cli.whatif import whatif
 from nsyspipe.errors import NsyspipeError, OptionError, OutputError, nearest_name, shortage
 from nsyspipe.run.workers import without_other_frames
@@ -43,9 +46,12 @@ _COMMANDS: dict[Callable[..., None], str] = {
     compare: "Compare several runs: which run is fastest?",
     whatif: "Predict the step time after a change of the communication.",
     dashboard: "Write a dashboard of all saved runs.",
+    annotate: "Copy reports with what was found as ranges, for Nsight Systems.",
     redact: "Copy reports without host names, user names and paths.",
     schema: "Explain every table and column.",
     explain: "Explain a finding, a note, a metric or a term.",
+    mcp: "Serve analyze, diff, whatif and query to agents (MCP).",
+    skill: "Print or install a skill for coding agents.",
 }
 # What some commands end with besides the exit codes of all.
 _MORE_EXIT_CODES: dict[Callable[..., None], str] = {
@@ -83,6 +89,8 @@ def options(
       nsyspipe redact reports/ redacted/          copies that you can share
       nsyspipe schema steps                       what every column means
       nsyspipe explain single-bucket              what a finding means, and its fix
+      nsyspipe mcp --root reports/                the same answers for agents
+      nsyspipe skill                              what a coding agent needs to know
       nsyspipe --install-completion               complete commands with Tab
 
     Name a run by its reports, a directory or a quoted glob. Name a saved run (analyze --out STORE)

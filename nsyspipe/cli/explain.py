@@ -64,7 +64,7 @@ def explain(
         explanation = _explanation_of(topic)
         document = shown.explanation_document(explanation)
         blocks = list(shown.explanation_blocks(explanation))
-    formats = {"json": Format(partial(dumps, document), lambda _: None)}
+    formats = {"json": Format(partial(dumps, document, max_characters=None), lambda _: None)}
     outputs.answer(formats, blocks, [], object())
 
 

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import typer
 
@@ -38,9 +38,11 @@ from nsyspipe.model.user_paths import ReportFile, UserPath
 from nsyspipe.model.work import AskedWork
 from nsyspipe.nsys.find_reports import (
     RAW_SUFFIXES,
+    display_names,
     exported_reports,
     find_logs,
     find_named,
+    label_of,
     named_reports,
     split_logs,
     words_of_runs,
@@ -353,6 +355,46 @@ def _find_saved_places(named: Sequence[NamedRuns]) -> dict[str, tuple[Path, str]
     return saved
 
 
+# The label by which options name each run. Several runs may have the same label.
+_Labels: TypeAlias = Sequence[tuple[NamedRuns, str]]
+
+
+def _label_runs(
+    named: Sequence[NamedRuns],
+    reading: SeveralRunsOptions,
+    saved: Mapping[str, tuple[Path, str]],
+) -> _Labels:
+    """Return the label of each run: that of its argument, of its store, or of its file names.
+
+    The latter two are only looked up if an option may name a run.
+    """
+    is_named = _may_name_a_run(reading)
+    labels = []
+    for run in named:
+        label = run.label or ""
+        if is_named and not label:
+            label = _label_of_place(run.places[0], saved)
+        labels.append((run, label))
+    return labels
+
+
+def _may_name_a_run(reading: SeveralRunsOptions) -> bool:
+    """Tell whether the value of an option may start with the label of a run."""
+    values: list[str] = [*(reading.nccl_log or ()), *(reading.topology or ())]
+    for name in WORK_OPTIONS:
+        values += getattr(reading, name) or ()
+    return any("=" in value for value in values)
+
+
+def _label_of_place(place: str, saved: Mapping[str, tuple[Path, str]]) -> str:
+    """Return the label of a saved run, or what the names of reports have in common."""
+    if place in saved:
+        store, run_id = saved[place]
+        return labels_by_time(store).get(run_id, run_id)
+    reports = [ReportFile.of(path) for path in find_named([place])]
+    return label_of(display_names(reports))
+
+
 class _OptionsByLabel(NamedTuple):
     """What options say about runs, by the label of the run. None for what is about all runs."""
 
@@ -360,17 +402,21 @@ class _OptionsByLabel(NamedTuple):
     topologies: Mapping[str | None, Sequence[str]]
     # Arguments of `load` about the work of a step.
     works: Mapping[str | None, Mapping[str, str]]
+    labels: _Labels
 
 
 def _options_by_label(
-    named: Sequence[NamedRuns], reading: SeveralRunsOptions, saved: Collection[str]
+    named: Sequence[NamedRuns],
+    reading: SeveralRunsOptions,
+    saved: Mapping[str, tuple[Path, str]],
 ) -> _OptionsByLabel:
-    log_arguments = _by_label(reading.nccl_log or [], named)
-    topologies = _by_label(reading.topology or [], named)
-    works = _works_by_label(named, reading, saved)
+    labels = _label_runs(named, reading, saved)
+    log_arguments = _by_label(reading.nccl_log or [], labels)
+    topologies = _by_label(reading.topology or [], labels)
+    works = _works_by_label(labels, reading, saved)
     arguments_of_labels = log_arguments.items()
     logs = {label: find_logs(arguments) for label, arguments in arguments_of_labels}
-    return _OptionsByLabel(logs, topologies, works)
+    return _OptionsByLabel(logs, topologies, works, labels)
 
 
 @dataclass(frozen=True)
@@ -402,7 +448,8 @@ class _RunOpener:
         from nsyspipe.api import load
 
         paths, ranks = self.reports[named, place]
-        labels = dict.fromkeys((None, named.label))
+        label_of_run = dict(self.about_runs.labels)[named]
+        labels = (None, label_of_run)
         logs = [self.about_runs.logs.get(label, []) for label in labels]
         topologies = [self.about_runs.topologies.get(label, []) for label in reversed(labels)]
         options = dict(self.options)
@@ -421,26 +468,33 @@ class _RunOpener:
         return run
 
 
-def _by_label(files: Sequence[str], named: Sequence[NamedRuns]) -> dict[str | None, list[str]]:
+def _by_label(files: Sequence[str], labels: _Labels) -> dict[str | None, list[str]]:
     """Return ``LABEL=FILE`` arguments by the label of the run. None for files without a label."""
     files_by_label: dict[str | None, list[str]] = {}
     for file in files:
         label, place = split_label(file)
-        _check_label(label, named, repr(file), "LABEL=RUN and LABEL=FILE")
+        _check_label(label, labels, repr(file), "LABEL=RUN and LABEL=FILE")
         files_by_label.setdefault(label, []).append(place)
     return files_by_label
 
 
-def _check_label(label: str | None, named: Sequence[NamedRuns], subject: str, fix: str) -> None:
-    """Refuse the label of an option if no run has it."""
-    labels = [run.label for run in named if run.label is not None]
-    if label is not None and label not in labels:
-        problem = "does not start with the label of a run"
-        raise OptionError(subject, problem, found=", ".join(labels) or "no labels", fix=fix)
+def _check_label(label: str | None, labels: _Labels, subject: str, fix: str) -> None:
+    """Refuse the label of an option if no run has it, or several."""
+    if label is None:
+        return
+    labels_of_runs = [label_of_run for _, label_of_run in labels]
+    n_runs = labels_of_runs.count(label)
+    if n_runs == 1:
+        return
+    problem = "does not start with the label of a run"
+    if n_runs:
+        problem = f"starts with the label of {n_runs} runs"
+    distinct_labels = dict.fromkeys(labels_of_runs)
+    raise OptionError(subject, problem, found=", ".join(distinct_labels), fix=fix)
 
 
 def _works_by_label(
-    named: Sequence[NamedRuns], reading: SeveralRunsOptions, saved: Collection[str]
+    labels: _Labels, reading: SeveralRunsOptions, saved: Collection[str]
 ) -> dict[str | None, dict[str, str]]:
     """Return the values of `WORK_OPTIONS`, by the label of the run and by option.
 
@@ -453,8 +507,8 @@ def _works_by_label(
         for argument in arguments:
             subject = f"{option} {short_repr(argument)}"
             label, value = _split_value(argument)
-            _check_label(label, named, subject, f"LABEL=RUN and {option} LABEL={value}")
-            _check_is_read(label, named, saved, subject)
+            _check_label(label, labels, subject, f"LABEL=RUN and {option} LABEL={value}")
+            _check_is_read(label, labels, saved, subject)
             AskedWork.of_options({name: value})
             work = works.setdefault(label, {})
             if name in work:
@@ -472,10 +526,15 @@ def _split_value(argument: str) -> tuple[str | None, str]:
 
 
 def _check_is_read(
-    label: str | None, named: Sequence[NamedRuns], saved: Collection[str], subject: str
+    label: str | None, labels: _Labels, saved: Collection[str], subject: str
 ) -> None:
     """Refuse an option about a label of which all runs are saved, and so analyzed already."""
-    places = [place for run in named if run.label == label for place in run.places]
-    if label is not None and all(place in saved for place in places):
+    if label is None:
+        return
+    places: list[str] = []
+    for run, label_of_run in labels:
+        if label_of_run == label:
+            places += run.places
+    if all(place in saved for place in places):
         problem = f"is about {label}, which is a saved run and already analyzed"
         raise OptionError(subject, problem, fix="leave it out, or analyze the reports again")

@@ -54,7 +54,10 @@ _FLOPS = (
     "FLOPs of one step on one rank (not of the job, because torch counts one process), for "
     "example 9.483e12."
 )
-_PEAK = "Datatype of the matrix multiplications, for the dense peak that MFU is a share of."
+_PEAK = (
+    "Datatype of the matrix multiplications, for the dense peak that MFU is a share of. By "
+    "default, the names of the kernels show it."
+)
 _FROM_SIDECAR = "[default: from the sidecar]"
 _DATATYPES = "fp32|tf32|bf16|fp16|fp8"
 _OF_WHICH_RUNS = (

@@ -437,7 +437,12 @@ class AnalysisOutputs(Outputs):
 
     def _read_trace(self, run: Run, steps: tuple[int, int] | None) -> list[int]:
         """Read the operations of the trace, and return its ranks. Hints go to stderr."""
-        from nsyspipe.report.perfetto import large_trace, left_out, traced_ranks
+        from nsyspipe.report.perfetto import (
+            large_trace,
+            left_out,
+            traced_ranks,
+            without_samples,
+        )
 
         chosen = self._ranks()
         ranks = chosen or traced_ranks(run)
@@ -447,6 +452,7 @@ class AnalysisOutputs(Outputs):
             hints.append(left_out(run))
         if steps is None:
             hints.append(large_trace(run, ranks))
+        hints.append(without_samples(run, ranks))
         lines = [f"{hint}\n" for hint in hints if hint]
         sys.stderr.write("".join(lines))
         return ranks

@@ -18,6 +18,7 @@ from nsyspipe.model.names import few, listed
 from nsyspipe.model.problems import MIXED_RUNS, MORE_STEPS
 from nsyspipe.model.table import TableSchema
 from nsyspipe.model.typed_tables import CollectivesColumn, RanksColumn
+from nsyspipe.nsys.command_words import PYTHON_IS_NOT_SAMPLED
 from nsyspipe.run.run import Run
 from nsyspipe.run.work import (
     Work,
@@ -688,6 +689,13 @@ def _check_recording(sides: Sides) -> Iterator[Check]:
         _cuda_trace,
         unknown_word=_NOT_RECORDED,
     )
+    yield from _compare_words(
+        sides,
+        "python-sampling",
+        "Python was sampled differently, which can slow the program down",
+        _python_sampling,
+        unless=_NOT_RECORDED,
+    )
     yield from _warnings(sides)
 
 
@@ -741,6 +749,12 @@ def _traces(run: Run) -> str:
 
 def _cuda_trace(run: Run) -> str:
     return ", ".join(run.header.cuda_trace_methods) or _NOT_RECORDED
+
+
+def _python_sampling(run: Run) -> str:
+    rates = run.header.python_samplings
+    texts = [rate if rate == PYTHON_IS_NOT_SAMPLED else f"{rate} per second" for rate in rates]
+    return ", ".join(texts) or _NOT_RECORDED
 
 
 def _warnings(sides: Sides) -> Iterator[Check]:

@@ -296,9 +296,21 @@ COMM_OPERATIONS = TableSchema(
         ),
         identifier("comm_id", "NCCL's communicator", source="NCCL payload", nullable=True),
         count("seq_number", "place in the communicator", source="NCCL payload", nullable=True),
+        identifier(
+            "operation_id",
+            "number of the operation, the same on all its ranks",
+            source="NCCL payload",
+            nullable=True,
+        ),
         n_bytes(
             "message_bytes",
             "as NCCL reports it: the per-rank part of all_gather, reduce_scatter, all_to_all",
+            source="NCCL payload",
+            nullable=True,
+        ),
+        count(
+            "n_calls",
+            "calls of NCCL that ran as this operation; null without payload",
             source="NCCL payload",
             nullable=True,
         ),
@@ -365,6 +377,12 @@ PAYLOADS = TableSchema(
             "seq",
             "NCCL's own number of the call in its communicator",
             source="payload: seqNumber",
+            nullable=True,
+        ),
+        identifier(
+            "operation_id",
+            "number of the operation, the same on all its ranks; null for 0",
+            source="payload: operationId",
             nullable=True,
         ),
         n_bytes(

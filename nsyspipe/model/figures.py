@@ -248,7 +248,7 @@ _RUN_FIGURES = (
         meaning="of the dense peak of the GPU",
         definition=(
             "FLOPs per second and GPU as a share of the dense peak of the GPU for the datatype of "
-            "--peak."
+            "the matrix multiplications."
         ),
     ),
     Figure(
@@ -388,7 +388,7 @@ _RUN_FIGURES = (
         unit="ns",
         better="lower",
         label="Idle: stream dependency / launch latency",
-        short="idle: dependency",
+        short="idle: stream dependency",
         definition=(
             "Idle time after a kernel was launched, while it waited for another stream or for the "
             "GPU to start it."

@@ -106,6 +106,9 @@ _MEANINGLESS_WORD = re.compile(
 _MADE_LABEL = re.compile(r"\w+ \[\w+\]")
 # Letters of the name of an API call that are shown. All names of CUDA are shorter.
 LONGEST_CALL = 35
+# What shows the datatype of matrix multiplications.
+OPTION = "--peak"
+KERNEL_NAMES = "kernel names"
 # The ranks of a job run the same kernels, so their names are looked up again and again.
 _MAX_CACHED_NAMES = 4096
 _MATRIX_PRODUCT = re.compile(

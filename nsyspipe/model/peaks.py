@@ -1,7 +1,8 @@
 """The peak rates of GPUs by datatype, dense, with the data sheet that each is from.
 
 A peak belongs to a GPU, a datatype, and dense matrices. NVIDIA prints most peaks of newer GPUs with
-sparsity, which is twice the dense peak.
+sparsity, which is twice the dense peak. Sums are in single precision, as in PyTorch: GeForce GPUs
+have higher peaks with sums in half precision.
 """
 
 import re
@@ -63,7 +64,7 @@ _GPUS = (
         tf32=82_000,
         bf16=165_000,
         fp16=165_000,
-        source="NVIDIA A30 Tensor Core GPU datasheet",
+        source="NVIDIA A30 Tensor Core GPU datasheet (the peaks without sparsity)",
     ),
     GpuPeaks(
         name=_named("A10"),
@@ -71,7 +72,7 @@ _GPUS = (
         tf32=62_500,
         bf16=125_000,
         fp16=125_000,
-        source="NVIDIA A10 Tensor Core GPU datasheet",
+        source="NVIDIA A10 Tensor Core GPU datasheet (the peaks without sparsity)",
     ),
     GpuPeaks(
         name=_named("A40"),
@@ -87,7 +88,7 @@ _GPUS = (
         tf32=35_600,
         bf16=71_000,
         fp16=71_000,
-        source=_GA102_SOURCE,
+        source=f"{_GA102_SOURCE} (with FP32 accumulation)",
     ),
     GpuPeaks(
         name=_named("(?:GeForce )?RTX 4090"),
@@ -96,7 +97,7 @@ _GPUS = (
         bf16=165_200,
         fp16=165_200,
         fp8=330_300,
-        source=_ADA_SOURCE,
+        source=f"{_ADA_SOURCE} (with FP32 accumulation)",
     ),
     GpuPeaks(
         name=_named("L40S"),
@@ -168,7 +169,9 @@ _GPUS = (
         bf16=2_250_000,
         fp16=2_250_000,
         fp8=4_500_000,
-        source="NVIDIA HGX B200 datasheet (an eighth of the board, half of peaks with sparsity)",
+        source=(
+            "NVIDIA HGX B200 datasheet (an eighth of the board, half of the peaks with sparsity)"
+        ),
     ),
 )
 

@@ -465,8 +465,8 @@ _KINDS = (
         message=(
             "the slowest rank changes from step to step. A delay first lengthens the step of the "
             "delayed rank, then the next step of the other ranks. Step time is the longest of all "
-            "ranks in each step and counts both. The mean step time is {percent}% above the mean "
-            "of every rank, and throughput is too low by the same amount"
+            "ranks in each step and counts both. The mean step time is {percent}% longer than the "
+            "mean step of any single rank, and throughput is too low by the same percentage"
         ),
     ),
     ProblemKind(
@@ -488,8 +488,17 @@ _KINDS = (
         code="no-datatype",
         severity="info",
         message=(
-            "the datatype of the matrix multiplications is unknown, so MFU, ideal compute and slow "
-            "compute are not available"
+            "no name of a kernel shows the datatype of the matrix multiplications, so MFU, ideal "
+            "compute and slow compute are not available"
+        ),
+        fix="pass --peak with one of {datatypes}",
+    ),
+    ProblemKind(
+        code="mixed-datatypes",
+        severity="info",
+        message=(
+            "no datatype has {least} of the time of the matrix multiplications, so MFU, ideal "
+            "compute and slow compute are not available. The names of kernels show {shares}"
         ),
         fix="pass --peak with one of {datatypes}",
     ),
@@ -515,7 +524,7 @@ _KINDS = (
         severity="warning",
         message=(
             "compute is shorter than the FLOPs take at the peak, in {n} of {total} steps of ranks. "
-            "The FLOPs per step or the datatype of --peak must be wrong, and MFU is too high"
+            "The FLOPs per step or the datatype of the peak must be wrong, and MFU is too high"
         ),
         fix="pass the FLOPs of one rank with --flops-per-step, and their datatype with --peak",
     ),
@@ -702,6 +711,15 @@ _KINDS = (
         ),
     ),
     ProblemKind(
+        code="operation-ids-contradict",
+        severity="warning",
+        message=(
+            "{n:communication operation has|communication operations have} a number (operationId) "
+            "that other operations contradict by collective, size or rank. nsyspipe matches the "
+            "ranks of these communicators by order instead"
+        ),
+    ),
+    ProblemKind(
         code="groups-not-named",
         severity="warning",
         message=(
@@ -802,8 +820,8 @@ _KINDS = (
         severity="warning",
         message=(
             "the reports of {n} of {world_size} {noun} are missing ({missing}). All metrics "
-            "describe the other ranks. Wait time, transfer time, bandwidth and stragglers are not "
-            "available for communication with a missing rank"
+            "describe only the ranks with a report. Wait time, transfer time, bandwidth and "
+            "stragglers are not available for communication with a missing rank"
         ),
         fix="pass the reports of all ranks",
     ),
@@ -812,8 +830,8 @@ _KINDS = (
         severity="info",
         message=(
             "{n} of {world_size} {noun} were left out of the capture ({missing}). All metrics "
-            "describe the other ranks. Wait time, transfer time, bandwidth and stragglers are not "
-            "available for communication with a missing rank"
+            "describe only the captured ranks. Wait time, transfer time, bandwidth and "
+            "stragglers are not available for communication with a missing rank"
         ),
     ),
     ProblemKind(
@@ -1007,6 +1025,34 @@ _KINDS = (
         ),
         fix="--topology FILE",
     ),
+    ProblemKind(
+        code="nccl-inspector-used",
+        severity="info",
+        message=(
+            "files of NCCL Inspector give the algorithms and protocols of collectives: {files}. "
+            "nsyspipe follows the documentation of the format. No file of a real run was "
+            "available to test it (--no-logs ignores these files)"
+        ),
+    ),
+    ProblemKind(
+        code="nccl-inspector-unusable",
+        severity="info",
+        message="a file of NCCL Inspector is not used: {file} ({reason})",
+        fix="nsyspipe reads the JSON format v4.0 to v4.2, which has a line for each call",
+    ),
+    ProblemKind(
+        code="nccl-inspector-unmatched",
+        severity="info",
+        message=(
+            "{n} of {total} communication operations in steps have no algorithm from NCCL "
+            "Inspector: {reason}"
+        ),
+        fix=(
+            "record all calls with NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES=0 and "
+            "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS=500, and export the reports with "
+            "--include-blobs=true"
+        ),
+    ),
     # Findings, predictions and comparisons.
     ProblemKind(
         code="not-judged",
@@ -1051,8 +1097,8 @@ _KINDS = (
         code="alloc-sizes-unrecorded",
         severity="info",
         message=(
-            "CUDA calls allocate or free GPU memory in {n:step|steps} of ranks, but nsys did not "
-            "record how many bytes"
+            "CUDA calls allocate or free GPU memory in {n:step|steps} (counted on each rank), but "
+            "nsys did not record how many bytes"
         ),
         fix="capture with nsys profile --cuda-memory-usage=true",
     ),
@@ -1072,6 +1118,15 @@ _KINDS = (
         message=(
             "{n:sample|samples} of Python were recorded, but the export left out their lines. "
             "Findings cannot name a line of Python"
+        ),
+        fix=WITH_BLOBS,
+    ),
+    ProblemKind(
+        code="python-samples-in-tables",
+        severity="info",
+        message=(
+            "{n:sample|samples} of Python were exported only as tables with columns that NVIDIA "
+            "does not document. Findings cannot name a line of Python"
         ),
         fix=WITH_BLOBS,
     ),
@@ -1114,6 +1169,8 @@ NOT_RECORDED = {
     "kinds": "no-copy-kind",
     "sizes": "no-copy-bytes",
 }
+# Why hardware counters that a report has were not read.
+UNREAD_COUNTERS = ("counters-unreadable", "counters-without-names", "too-many-counters")
 # Operations that may be communication or not.
 UNSURE_COMM = frozenset(
     {
@@ -1130,6 +1187,9 @@ OF_FILES_BESIDE = (
     "log-beside-ignored",
     "file-beside-unusable",
     "topologies-beside",
+    "nccl-inspector-used",
+    "nccl-inspector-unusable",
+    "nccl-inspector-unmatched",
 )
 # What nsyspipe takes for backward if no range marks it, in a few words.
 BACKWARD_SOURCES = {

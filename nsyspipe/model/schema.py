@@ -26,6 +26,8 @@ from nsyspipe.model.columns import (
     tokens_per_s,
     utc_time,
 )
+from nsyspipe.model.matrix_datatypes import MIN_SHARE_OF_DATATYPE
+from nsyspipe.model.names import KERNEL_NAMES, OPTION
 from nsyspipe.model.table import FLOAT, TEXT, WORD, Column, DescribedTable, TableSchema
 
 # Columns and sentences that several tables share.
@@ -475,8 +477,8 @@ STEPS = DescribedTable(
         ),
         ns(
             "ideal_compute_ns",
-            "flops / dense peak of the GPU for the datatype of --peak, rounded to ns. Null if "
-            "flops or the peak is unknown.",
+            "flops / dense peak of the GPU for the datatype of ranks.peak_datatype, rounded to ns. "
+            "Null if flops or the peak is unknown.",
             source="derived",
             nullable=True,
         ),
@@ -723,13 +725,19 @@ _NULL_IF_UNMATCHED = (
     "a run of one rank, and without a common clock."
 )
 
+_NULL_WITHOUT_INSPECTOR = (
+    "Null without a file of NCCL Inspector, and if no record is certain to be of this call. Null "
+    f"also {_IN_OLDER_RUN}."
+)
+
 COLLECTIVES = DescribedTable(
     name="collectives",
     summary="One row per collective of a rank: wait, transfer, size.",
     doc=(
         "One row per communication operation that belongs to a step: a collective on one rank. "
         "The k-th operation of a communicator in a step is the same collective on all ranks of "
-        "the communicator."
+        "the communicator. If NCCL's payloads have operationId, operations with the same number "
+        "are."
     ),
     key=("step", "seq", "rank"),
     columns=(
@@ -753,7 +761,13 @@ COLLECTIVES = DescribedTable(
             source="KERNEL names",
             nullable=True,
         ),
-        text("algorithm", "For example RING_LL", source="KERNEL names", nullable=True),
+        text(
+            "algorithm",
+            "Algorithm and protocol in the name of the kernel, for example RING_LL. From NCCL "
+            "2.19 on, another algorithm or protocol may run in this kernel, see nccl_algorithm.",
+            source="KERNEL names",
+            nullable=True,
+        ),
         text(
             "comm_id",
             "Communicator: the hash of NCCL. Without a hash, the name of the collective and the "
@@ -864,6 +878,20 @@ COLLECTIVES = DescribedTable(
             "counted / busbw. In a ring, both are about equal. In-network sums "
             "(NVLS) send fewer bytes.",
             source="GPU_METRICS",
+            nullable=True,
+        ),
+        text(
+            "nccl_algorithm",
+            "Algorithm that NCCL ran, for example RING, as NCCL Inspector recorded it. "
+            f"{_NULL_WITHOUT_INSPECTOR}",
+            source="NCCL Inspector",
+            nullable=True,
+        ),
+        text(
+            "nccl_protocol",
+            "Protocol that NCCL ran, for example SIMPLE, as NCCL Inspector recorded it. "
+            f"{_NULL_WITHOUT_INSPECTOR}",
+            source="NCCL Inspector",
             nullable=True,
         ),
     ),
@@ -1723,6 +1751,21 @@ RANKS = DescribedTable(
             "How often the allocator of torch freed its cache and tried again, from the start of "
             f"the program to the end of the captured steps. {_NULL_WITHOUT_PEAKS}",
             source="sidecar",
+            nullable=True,
+        ),
+        text(
+            "peak_datatype",
+            "Datatype of the dense peak that MFU is a share of: fp32, tf32, bf16, fp16 or fp8. "
+            "Null if the names of kernels do not show it, if no datatype has "
+            f"{MIN_SHARE_OF_DATATYPE:.0%} of the time of matrix multiplications, and "
+            f"{_IN_OLDER_RUN}.",
+            source="--peak, KERNEL names",
+            nullable=True,
+        ),
+        text(
+            "peak_datatype_source",
+            f"Source of peak_datatype: {OPTION} or {KERNEL_NAMES}. Null if peak_datatype is null.",
+            source="derived",
             nullable=True,
         ),
         text(

@@ -334,6 +334,8 @@ if TYPE_CHECKING:
         "counted_bytes_per_s",
         "counted_link",
         "counted_ratio",
+        "nccl_algorithm",
+        "nccl_protocol",
     ]
 
     class CollectivesRow(TypedDict):
@@ -364,6 +366,8 @@ if TYPE_CHECKING:
         counted_bytes_per_s: Any
         counted_link: Any
         counted_ratio: Any
+        nccl_algorithm: Any
+        nccl_protocol: Any
 
     CollectivesTable: TypeAlias = TypedTable[CollectivesColumn, CollectivesRow]
 
@@ -773,6 +777,8 @@ if TYPE_CHECKING:
         "peak_reserved_bytes",
         "headroom_bytes",
         "n_alloc_retries",
+        "peak_datatype",
+        "peak_datatype_source",
         "rank_source",
         "n_kernels",
         "compute_stream_id",
@@ -798,6 +804,8 @@ if TYPE_CHECKING:
         peak_reserved_bytes: Any
         headroom_bytes: Any
         n_alloc_retries: Any
+        peak_datatype: Any
+        peak_datatype_source: Any
         rank_source: str
         n_kernels: Any
         compute_stream_id: Any
@@ -1383,7 +1391,9 @@ if TYPE_CHECKING:
         "stream_order",
         "comm_id",
         "seq_number",
+        "operation_id",
         "message_bytes",
+        "n_calls",
         "called",
         "launched_in",
         "micro_batch",
@@ -1398,7 +1408,9 @@ if TYPE_CHECKING:
         stream_order: int
         comm_id: Any
         seq_number: Any
+        operation_id: Any
         message_bytes: Any
+        n_calls: Any
         called: Any
         launched_in: Any
         micro_batch: Any
@@ -1414,6 +1426,7 @@ if TYPE_CHECKING:
         "call",
         "comm_id",
         "seq",
+        "operation_id",
         "message_bytes",
         "n_ranks",
         "rank",
@@ -1427,6 +1440,7 @@ if TYPE_CHECKING:
         call: Any
         comm_id: Any
         seq: Any
+        operation_id: Any
         message_bytes: Any
         n_ranks: Any
         rank: Any

@@ -28,6 +28,9 @@ CAPTURE_NAME = re.compile(r"[^/\\<>&\"'`\x00-\x1f]{1,255}")
 CAPTURE_RANGE = re.compile(r"[A-Za-z]{1,40}", re.ASCII)
 # The names that nsys has for kinds of events, and for how it traced CUDA graphs.
 TRACED = CAPTURE_RANGE
+# Samples of Python per second, or that there are none.
+PYTHON_IS_NOT_SAMPLED = "off"
+PYTHON_SAMPLING = re.compile(rf"{PYTHON_IS_NOT_SAMPLED}|\d{{1,6}}", re.ASCII)
 # A hashed value, as `secrets.hash_key` writes it.
 HASHED = re.compile(r"hmac:[0-9a-f]{8}(?![0-9A-Za-z])")
 # Separates the values of one variable in different processes.

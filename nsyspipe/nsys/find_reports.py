@@ -55,6 +55,8 @@ _DIRECTORY = "NSYSPIPE_CACHE_DIR"
 _BYTES = "NSYSPIPE_CACHE_BYTES"
 _DEFAULT_MAX_BYTES = 20_000_000_000
 _KEY_LENGTH = 32
+# What distinguishes the names of the reports of one run.
+_RANK_NUMBER = re.compile(r"(?i)[._-]*(?:rank)?[._-]*\d+$")
 _OPTIONS_LENGTH = 8
 _NO_CACHE = "cannot be used as the cache of exports"
 _ENTRY = re.compile(
@@ -216,6 +218,19 @@ def find_logs(arguments: Iterable[str | Path]) -> list[Path]:
             raise ReportNotFoundError(decoded(str(path)), problem, fix="check the path")
         logs += sorted(map(Path, names))
     return logs
+
+
+def label_of(names: Sequence[str]) -> str:
+    """Return what the names of reports have in common, without rank numbers and suffix."""
+    stems = [Path(name).stem for name in names]
+    if len(stems) > 1:
+        stems = [_RANK_NUMBER.sub("", stem) for stem in stems]
+    shared = os.path.commonprefix(stems)  # noqa: RUF071 - not paths
+    rests = [stem[len(shared) :] for stem in stems]
+    if any(rest[:1].isdigit() for rest in rests):
+        # The common part ends within a number, as of process IDs or hosts that differ.
+        shared = shared.rstrip("0123456789")
+    return shared.rstrip(" ._-") or "run"
 
 
 def display_names(reports: Sequence[ReportFile]) -> list[str]:

@@ -31,13 +31,15 @@ _NSYS_PLACES = (
     "usr/local/cuda*/bin/nsys",
 )
 # From a directory above nsys; its own package comes first.
-_IMPORTER_PLACES = (
-    "host-*/QdstrmImporter",
-    "nsight-systems-*/host-*/QdstrmImporter",
-    "lib/nsight-systems/host-*/QdstrmImporter",
-    "usr/lib/nsight-systems/host-*/QdstrmImporter",
-    "opt/nvidia/nsight-systems*/*/host-*/QdstrmImporter",
+_HOST_PLACES = (
+    "host-*",
+    "nsight-systems-*/host-*",
+    "lib/nsight-systems/host-*",
+    "usr/lib/nsight-systems/host-*",
+    "opt/nvidia/nsight-systems*/*/host-*",
 )
+_IMPORTER = "QdstrmImporter"
+_RANGE_IMPORTER = "ImportNvtxt"
 # The last part of what a program prints is kept.
 _MAX_OUTPUT_BYTES = 1 << 20
 _CHUNK_BYTES = 1 << 16
@@ -100,11 +102,26 @@ def find_nsys(search_path: str | None = None, root: Path = ROOT) -> Program | No
 
 def find_importer(nsys: Program, root: Path = ROOT) -> Path | None:
     """Return the importer of an nsys, which turns a capture into a report. None without one."""
+    return _find_beside(nsys.path, _IMPORTER, root)
+
+
+def find_range_importer(nsys_path: Path, root: Path = ROOT) -> Path | None:
+    """Return the program of an nsys that adds ranges to a report. None without one.
+
+    An installation without the user interface may not have it.
+    """
+    beside = nsys_path.with_name(_RANGE_IMPORTER)
+    return beside if os.access(beside, os.X_OK) else _find_beside(nsys_path, _RANGE_IMPORTER, root)
+
+
+def _find_beside(nsys_path: Path, name: str, root: Path) -> Path | None:
+    """Return another program of the installation of an nsys."""
     # The path on the search path is often a link into the package.
-    real_path = Path(os.path.realpath(nsys.path))
-    homes = [*nsys.path.parents[:2], *real_path.parents[:2], root]
+    real_path = Path(os.path.realpath(nsys_path))
+    homes = [*nsys_path.parents[:2], *real_path.parents[:2], root]
+    places = [f"{place}/{name}" for place in _HOST_PLACES]
     for home in dict.fromkeys(homes):
-        importers = _existing(home, _IMPORTER_PLACES)
+        importers = _existing(home, places)
         if importers:
             return importers[0]
     return None

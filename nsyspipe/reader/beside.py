@@ -1,4 +1,4 @@
-"""Finds NCCL logs and topology files in the directories of reports, and reads those of the run.
+"""Finds files of NCCL and topologies in the directories of reports, and reads those of the run.
 
 Files belong to the run by their names, and logs also by their processes. Whoever sent the reports
 may have sent these files too. Only ordinary files of the directory are read, without links, and
@@ -18,6 +18,7 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from nsyspipe.errors import InputError
+from nsyspipe.model.inspected import InspectedCalls
 from nsyspipe.model.names import decoded, few, printable
 from nsyspipe.model.problems import Problem, problem
 from nsyspipe.model.side_files import NcclLog, Topology
@@ -30,17 +31,24 @@ from nsyspipe.reader.fabric import (
     read_nccl_logs,
     read_topology,
 )
+from nsyspipe.reader.nccl_inspector import InspectedProcess, read_inspected_calls
 
 MOST_ENTRIES = 100_000
 MOST_LOGS = 4096
 MOST_LOG_BYTES = 64 << 20
 MOST_TOPOLOGY_BYTES = 1 << 20
+# NCCL Inspector writes about 400 bytes for each call.
+MOST_INSPECTOR_BYTES = 256 << 20
 _MAX_NAMES_SHOWN = 3
 # What follows the name of a run in the name of a file that the launchers, or the user, put into the
 # directory of its reports.
 _LOG = re.compile(r"(?:\.node\d{1,9})?\.nccl(?:\..{0,255})?\.log", re.DOTALL)
 _TOPOLOGY = re.compile(r"(?:\.node\d{1,9})?\.topo\.txt")
 _ANY_TOPOLOGY = re.compile(r"topo.{0,255}\.txt", re.DOTALL)
+# NCCL Inspector writes a file for each process, by default in a directory of its own.
+_INSPECTED = re.compile(r"(?P<host>.{1,255})-pid(?P<pid>[0-9]{1,10})\.log", re.DOTALL)
+_INSPECTOR_FOLDER = re.compile(r"nccl-inspector-.{1,255}", re.DOTALL)
+_MOST_INSPECTOR_FOLDERS = 16
 # The name of a host in redacted copies.
 _REDACTED_HOST = re.compile(r"host-\d{1,6}", re.ASCII)
 _NODE = re.compile(r"\.node\d{1,9}$")
@@ -59,11 +67,13 @@ class Candidates(Struct, frozen=True):
     logs: tuple[Path, ...] = ()
     # If there are several, it is not known which one is of the run.
     topologies: tuple[Path, ...] = ()
+    # Files that are named like those of NCCL Inspector. Their names have host and process.
+    inspected: tuple[Path, ...] = ()
 
     @property
     def paths(self) -> tuple[Path, ...]:
         """All of them."""
-        return self.logs + self.topologies
+        return self.logs + self.topologies + self.inspected
 
 
 class FilesBeside(Struct):
@@ -72,6 +82,7 @@ class FilesBeside(Struct):
     log: NcclLog | None = None
     topology: Topology | None = None
     problems: list[Problem] = field(default_factory=list)
+    inspected: InspectedCalls | None = None
 
 
 def find_beside(reports: Iterable[Path]) -> Candidates:
@@ -85,6 +96,7 @@ def find_beside(reports: Iterable[Path]) -> Candidates:
         names.update(_names_of(path))
     logs: list[Path] = []
     topologies: list[Path] = []
+    inspected: list[Path] = []
     for folder, names in names_by_folder.items():
         entries = _entries(folder)
         named_logs = _named(entries, names, _LOG)
@@ -92,7 +104,20 @@ def find_beside(reports: Iterable[Path]) -> Candidates:
         any_topologies = filter(_ANY_TOPOLOGY.fullmatch, entries)
         logs += [folder / entry for entry in named_logs]
         topologies += [folder / entry for entry in named_topologies or any_topologies]
-    return Candidates(tuple(logs), tuple(topologies))
+        inspected += _find_inspected(folder, entries)
+    return Candidates(tuple(logs), tuple(topologies), tuple(inspected))
+
+
+def _find_inspected(folder: Path, entries: Iterable[str]) -> list[Path]:
+    """Find what may be files of NCCL Inspector, in a directory and in those that it makes there."""
+    entries = list(entries)
+    inspected = [folder / entry for entry in entries if _INSPECTED.fullmatch(entry)]
+    named_folders = [folder / entry for entry in entries if _INSPECTOR_FOLDER.fullmatch(entry)]
+    folders = [path for path in named_folders if not path.is_symlink()]
+    for inspector_folder in folders[:_MOST_INSPECTOR_FOLDERS]:
+        names = filter(_INSPECTED.fullmatch, _entries(inspector_folder))
+        inspected += [inspector_folder / name for name in names]
+    return inspected
 
 
 def _names_of(report: Path) -> set[str]:
@@ -145,6 +170,48 @@ def read_logs_beside(paths: Sequence[Path], processes: Collection[RunProcess]) -
             files.problems.append(_unused(path, error.problem, "--nccl-log"))
         files.problems.append(used_beside(fitting_paths))
     return files
+
+
+def read_inspected_beside(paths: Sequence[Path], processes: Collection[RunProcess]) -> FilesBeside:
+    """Read the files of NCCL Inspector that processes of the run wrote, by their names.
+
+    Files of other processes are not looked at. They may be of other runs in the same directory.
+    """
+    files = FilesBeside()
+    chosen: list[tuple[Path, InspectedProcess]] = []
+    n_bytes = 0
+    for path in paths:
+        process = _process_of_name(path)
+        if not _is_of_run((process.host, process.pid), processes):
+            continue
+        reason = why_refused(path, MOST_INSPECTOR_BYTES - n_bytes)
+        if reason is None:
+            n_bytes += path.lstat().st_size
+            chosen.append((path, process))
+        else:
+            files.problems.append(_unused_inspected(path, reason))
+    if not chosen:
+        return files
+    unusable: dict[Path, InputError] = {}
+    files.inspected = read_inspected_calls(chosen, unusable)
+    for path, error in unusable.items():
+        files.problems.append(_unused_inspected(path, error.problem))
+    used = [path for path, _ in chosen if path not in unusable]
+    if used:
+        files.problems.append(problem("nccl-inspector-used", files=_few_names(used)))
+    return files
+
+
+def _process_of_name(path: Path) -> InspectedProcess:
+    """Return the process that wrote a file, by its name."""
+    match = _INSPECTED.fullmatch(path.name)
+    if match is None:
+        raise ValueError("no name of a file of NCCL Inspector")
+    return InspectedProcess(match["host"], int(match["pid"]))
+
+
+def _unused_inspected(path: Path, reason: str) -> Problem:
+    return problem("nccl-inspector-unusable", file=_shown(path), reason=printable(reason))
 
 
 def _read_contents(paths: Iterable[Path], problems: list[Problem]) -> list[_LogContents]:

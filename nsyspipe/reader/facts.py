@@ -12,6 +12,8 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from nsyspipe.nsys.command_words import (
+    PYTHON_IS_NOT_SAMPLED,
+    PYTHON_SAMPLING,
     TRACED,
     VARIABLES,
     VERSION,
@@ -60,6 +62,7 @@ RANK_VARIABLES = (
 NVTX_TRACED = ("CAPTURE_EVENT_TYPE", "NvtxEvents")
 _EVENT_TYPE = NVTX_TRACED[0]
 _GRAPH_MODE = "CUDA_GRAPH_TRACE_OPTIONS:MODE"
+_PYTHON_SAMPLING_RATE = "PYTHON_BACKTRACE_SAMPLING_OPTIONS:SAMPLING_RATE"
 CPU_TRACE = "COLLECT_CPU_TRACE"
 # The CUDA version of a driver: 1000 times the major version plus 10 times the minor version.
 _CUDA_NUMBER = re.compile(r"[0-9]{4,6}")
@@ -115,6 +118,8 @@ class ReportFacts(Struct, frozen=True):
     cuda_graph_traces: tuple[str, ...] = ()
     # How CUDA was traced: ``hardware`` or ``software``.
     cuda_traces: tuple[str, ...] = ()
+    # How many samples of Python nsys took per second, or ``off``. Empty if it was not recorded.
+    python_samplings: tuple[str, ...] = ()
     is_cpu_sampled: bool | None = None
     # Whether CUDA API calls were recorded with backtraces.
     has_cuda_backtraces: bool | None = None
@@ -191,6 +196,7 @@ def read_facts(report: Report) -> ReportFacts:
     drivers, cuda_drivers = driver_versions_of(report)
     traced_events, cuda_graph_traces = traced_by(report)
     cuda_traces = cuda_traces_of(report, facts.nsys_version)
+    python_samplings = python_samplings_of(report, are_options_recorded=bool(traced_events))
     commands = commands_of(report)
     nsys_start_utc_ns = _nsys_start_utc_ns(report, session_start_utc_ns)
     host = host_of(report)
@@ -210,6 +216,7 @@ def read_facts(report: Report) -> ReportFacts:
         commands=tuple(commands),
         host=host,
     )
+    facts = replace(facts, python_samplings=python_samplings)
     return _with_facts_of_program(report, facts)
 
 
@@ -395,6 +402,19 @@ def traced_by(report: Report) -> tuple[tuple[str, ...], tuple[str, ...]]:
     shown_events = shown_alone(events, TRACED)
     shown_graph_modes = shown_alone(graph_modes, TRACED)
     return tuple(shown_events), tuple(shown_graph_modes)
+
+
+def python_samplings_of(report: Report, *, are_options_recorded: bool) -> tuple[str, ...]:
+    """Return how many samples of Python nsys took per second, or ``off``.
+
+    nsys records the rate only if it samples. Empty if the report has no options of the capture.
+    """
+    where = f"name = '{_PYTHON_SAMPLING_RATE}'"
+    rows = report.few(CAPTURE_META, _NAME_AND_VALUE, where)
+    if rows:
+        rates = [row["value"] for row in rows]
+        return tuple(shown_alone(rates, PYTHON_SAMPLING))
+    return (PYTHON_IS_NOT_SAMPLED,) if are_options_recorded else ()
 
 
 def samples_cpu(report: Report) -> bool | None:

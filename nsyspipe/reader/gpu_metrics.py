@@ -170,7 +170,7 @@ def _named_columns(report: Report) -> list[_Column]:
         return []
     columns: dict[tuple[int, int], _Column] = {}
     for row in report.few(GPU_METRIC_NAMES, texts):
-        name = _counter_of(row["metricName"])
+        name = counter_of(row["metricName"])
         type_id = row["typeId"]
         metric_id = row["metricId"]
         if name is None or type_id is None or metric_id is None:
@@ -181,8 +181,8 @@ def _named_columns(report: Report) -> list[_Column]:
     return [column for _, column in sorted(columns.items()) if column.type_id in type_ids]
 
 
-def _counter_of(metric_name: str) -> str | None:
-    """Return the counter that a name of nsys stands for."""
+def counter_of(metric_name: str) -> str | None:
+    """Return the counter that a name of nsys stands for, None if it is not read."""
     for name, pattern in _PATTERNS.items():
         if pattern.fullmatch(metric_name):
             return name

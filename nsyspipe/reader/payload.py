@@ -110,18 +110,23 @@ FIELD_SPELLINGS = {
     "n_ranks": ("noofranks", "nranks", "numberofranks", "numranks"),
     "rank": ("rank", "commrank", "myrank"),
     # The advanced NCCL trace gives the call, the scheduling and the work on the GPU one number.
-    "operation": ("operationid", "apiid"),
+    "operation": ("apiid", "operationid"),
+    # NVIDIA documents that this number is the same on all ranks of a collective, and no such thing
+    # of ``apiId``.
+    "operation_id": ("operationid",),
 }
 # Hashes and counters, which may have any value. The other fields are counts, which are not
 # negative.
-_FIELDS_WITH_ANY_VALUE = {"comm_id", "seq", "operation"}
+_FIELDS_WITH_ANY_VALUE = {"comm_id", "seq", "operation", "operation_id"}
+# Hashes that are not known yet if they are 0.
+_UNKNOWN_IF_ZERO = {"comm_id", "operation_id"}
 # By the number in ncclDataType_t: int8 uint8 int32 uint32 int64 uint64 float16 float32 float64
 # bfloat16 float8e4m3 float8e5m2.
 _DATATYPE_BYTES = np.array([1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1])
 _MAX_INT64 = np.iinfo(np.int64).max
 # The message size is a field, or follows from the number of elements.
 _SIZE_FIELDS = ({"message_bytes"}, {"count", "datatype"})
-_COLUMNS = ("comm_id", "seq", "message_bytes", "n_ranks", "rank")
+_COLUMNS = ("comm_id", "seq", "operation_id", "message_bytes", "n_ranks", "rank")
 # The layout of a payload that a table has.
 _IN_A_TABLE = 0
 
@@ -429,7 +434,7 @@ def _are_valid(field: str, values: Int64) -> Flags:
     are_valid: Flags = values >= 0
     if field in _FIELDS_WITH_ANY_VALUE:
         are_valid = np.ones(values.size, np.bool_)
-    if field == "comm_id":
+    if field in _UNKNOWN_IF_ZERO:
         are_valid = values != 0
     return are_valid
 

@@ -65,6 +65,18 @@ def is_linked(report: Report) -> str:
     return f"{event_id} IN (SELECT {event_id} FROM {links})"  # noqa: S608
 
 
+def has_tables_of_domains(report: Report, domains: Collection[tuple[int, int]]) -> bool:
+    """Tell whether an export has tables of payloads of some domains, each with its process.
+
+    The table of an array counts too, whose name goes on after that of the schema.
+    """
+    for name in report.tables:
+        match = _TABLE_NAME.match(name)
+        if match is not None and (int(match["process"]), int(match["domain"])) in domains:
+            return True
+    return False
+
+
 def find_payload_tables(
     report: Report, strings: Strings, spellings: Mapping[str, Collection[str]]
 ) -> list[PayloadTable]:

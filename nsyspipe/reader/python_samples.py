@@ -3,6 +3,9 @@
 nsys writes each sample as a marker in an NVTX domain of its own. NVIDIA does not document the
 payload. In all known reports it has a header, three numbers, and a frame for each call, the
 innermost first. Paths and functions are strings of the report, with characters escaped as in HTML.
+
+Newer versions export payloads as tables on request. NVIDIA does not document the names of the
+sampler's fields, which would be the names of the columns. So samples in tables are not read.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ from nsyspipe.model.typed_tables import (
     PythonSamplesOfReportTable,
 )
 from nsyspipe.reader.calls import Strings
+from nsyspipe.reader.payload_tables import has_tables_of_domains
 from nsyspipe.reader.ranges import condition_of_domains
 from nsyspipe.reader.report import NVTX, TIME_LIMIT, Report, process_of
 
@@ -102,8 +106,9 @@ def read_python_samples(
     if not n_rows:
         return PythonSamples()
     if not _has_frames(report, where):
-        without_lines = problem("python-samples-without-lines", n=n_rows)
-        return PythonSamples(problems=(without_lines,))
+        in_tables = has_tables_of_domains(report, domains)
+        code = "python-samples-in-tables" if in_tables else "python-samples-without-lines"
+        return PythonSamples(problems=(problem(code, n=n_rows),))
     n_bytes = report.number(NVTX, 'total(octet_length("binaryData"))', where) or 0
     if n_bytes > MAX_BYTES:
         limit_mb = MAX_BYTES // 2**20

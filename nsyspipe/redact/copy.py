@@ -16,7 +16,14 @@ import sqlalchemy as sa
 from nsyspipe.errors import OutputError
 from nsyspipe.nsys.files import check_file
 from nsyspipe.reader.facts import host_of
-from nsyspipe.reader.report import PAYLOAD_TABLE_PREFIX, VERSIONED, Report, open_report
+from nsyspipe.reader.report import (
+    GPU,
+    GPU_METRICS,
+    PAYLOAD_TABLE_PREFIX,
+    VERSIONED,
+    Report,
+    open_report,
+)
 from nsyspipe.reader.tables import in_place_of_a_table, quoted
 
 
@@ -126,14 +133,23 @@ _COLUMNS = {
             "vmId id deviceId cuDevice isDiscrete l2CacheSize totalMemory memoryBandwidth "
             "clockRate smCount computeMajor computeMinor smMajor smMinor"
         ),
-        checked=_names("name"),
+        checked=_names("name uuid busLocation"),
         left_behind=_names(
-            "busLocation pwGpuId uuid luid chipName ctxswDevPath ctrlDevPath revision nodeMask "
-            "constantMemory maxIPC maxRegistersPerBlock maxShmemPerBlock maxShmemPerBlockOptin "
-            "maxShmemPerSm maxRegistersPerSm threadsPerWarp asyncEngines maxWarpsPerSm "
+            "pwGpuId luid chipName ctxswDevPath ctrlDevPath revision nodeMask constantMemory "
+            "maxIPC maxRegistersPerBlock maxShmemPerBlock maxShmemPerBlockOptin maxShmemPerSm "
+            "maxRegistersPerSm threadsPerWarp asyncEngines maxWarpsPerSm "
             "maxBlocksPerSm maxThreadsPerBlock maxBlockDimX maxBlockDimY maxBlockDimZ maxGridDimX "
             "maxGridDimY maxGridDimZ numaNodeId"
         ),
+    ),
+    "GPU_METRICS": _Columns(
+        numbers=_names("timestamp typeId metricId value"),
+        left_behind=_names("rawTimestamp"),
+    ),
+    "TARGET_INFO_GPU_METRICS": _Columns(
+        numbers=_names("typeId metricId"),
+        checked=_names("metricName"),
+        left_behind=_names("sourceId typeName"),
     ),
     "NVTX_EVENTS": _Columns(
         numbers=_names(
@@ -201,9 +217,9 @@ _LEFT_BEHIND = {
         "DYNAMIC_NVTXPAYLOAD_DATATYPE_* NVTX_EXPORT_TRANSLATION NVTX_PAYLOAD_SCHEMA_RELATIONS "
         "NVTX_SCOPES NVTXT_EVENTS NVTXT_META_EVENTS"
     ),
-    "GPU metrics, contexts and streams": _names(
-        "GPU_METRICS TARGET_INFO_GPU_METRICS GPU_CONTEXT_SWITCH_EVENTS FECS_EVENTS "
-        "TARGET_INFO_CUDA_GPU TARGET_INFO_CUDA_CONTEXT_INFO TARGET_INFO_CUDA_NULL_STREAM "
+    "contexts and streams of GPUs, and metrics of others": _names(
+        "GPU_CONTEXT_SWITCH_EVENTS FECS_EVENTS TARGET_INFO_CUDA_GPU "
+        "TARGET_INFO_CUDA_CONTEXT_INFO TARGET_INFO_CUDA_NULL_STREAM "
         "TARGET_INFO_CUDA_STREAM TARGET_INFO_NVTX_CUDA_* SOC_METRICS TARGET_INFO_SOC_METRICS "
         "CUPTI_ACTIVITY_KIND_BLOCK_* CUPTI_ACTIVITY_KIND_WARP_*"
     ),
@@ -254,22 +270,16 @@ _UNKNOWN_TABLES = "unknown tables"
 _UNKNOWN_COLUMNS = "unknown columns"
 # Categories that are listed item by item.
 UNKNOWN = (_UNKNOWN_TABLES, _UNKNOWN_COLUMNS)
-_HARDWARE = "serial numbers and places of hardware"
-_HARDWARE_COLUMNS = {
-    "busLocation",
-    "chipName",
-    "ctrlDevPath",
-    "ctxswDevPath",
-    "luid",
-    "pwGpuId",
-    "uuid",
-}
+HARDWARE = "serial numbers and places of hardware"
+_HARDWARE_COLUMNS = {"chipName", "ctrlDevPath", "ctxswDevPath", "luid", "pwGpuId", "uuid"}
 _OTHER_COLUMNS = "columns that no answer needs"
 
 
 # The columns of whole numbers, and those whose values are checked, of the tables that have some.
 NUMBERS = {table: columns.numbers for table, columns in _COLUMNS.items() if columns.numbers}
 CHECKED = {table: columns.checked for table, columns in _COLUMNS.items() if columns.checked}
+# Tables of numbers of which only some rows are copied.
+CHOSEN = frozenset({GPU_METRICS})
 # All columns that are copied, or are known and left behind.
 KNOWN = {table: columns.known for table, columns in _COLUMNS.items()}
 _CLASSES = {table: kind for kind, tables in _LEFT_BEHIND.items() for table in tables}
@@ -301,12 +311,33 @@ def class_of(table: str) -> str | None:
     return None
 
 
-def look_at(path: Path) -> tuple[str | None, dict[str, int]]:
-    """Return the host of a report, and the number of rows of its unknown tables.
+class Contents(NamedTuple):
+    """What one needs to know of a report before it is copied."""
 
-    The host is None if it was not recorded. Tables without rows are left out. Raises InputError if
-    the report is missing, damaged, not an nsys export, or has a view with the name of a table of
-    nsys.
+    # None if it was not recorded.
+    host: str | None
+    # Number of rows of the tables that are not known and have rows.
+    unknown_tables: dict[str, int]
+    # Of the GPUs.
+    uuids: list[str]
+    bus_locations: list[str]
+
+
+class NewNames(NamedTuple):
+    """What replaces private names in a copy."""
+
+    # None if the report names no host.
+    host: str | None
+    # New names by UUID and by place on the bus. All copies of a redaction have the same.
+    uuids: Mapping[str, str]
+    bus_locations: Mapping[str, str]
+
+
+def look_at(path: Path) -> Contents:
+    """Look at a report before it is copied.
+
+    Raises InputError if the report is missing, damaged, not an nsys export, or has a view with the
+    name of a table of nsys.
     """
     with open_report(path) as report:
         for table in sorted(report.views):
@@ -315,7 +346,15 @@ def look_at(path: Path) -> tuple[str | None, dict[str, int]]:
         unknown = [table for table in report.tables if not is_known(base_name(table))]
         row_counts = {table: report.count(table) for table in unknown}
         filled_tables = {table: n_rows for table, n_rows in row_counts.items() if n_rows}
-        return host_of(report), filled_tables
+        uuids = _texts_of_gpus(report, "uuid")
+        bus_locations = _texts_of_gpus(report, "busLocation")
+        return Contents(host_of(report), filled_tables, uuids, bus_locations)
+
+
+def _texts_of_gpus(report: Report, column: str) -> list[str]:
+    """Return the texts in a column of the table of GPUs."""
+    rows = report.few(GPU, {column: "text"})
+    return [row[column] for row in rows if row[column]]
 
 
 class Amount(NamedTuple):
@@ -416,8 +455,13 @@ class Copying:
             self.connection.exec_driver_sql(statement, all_rows)
         return len(all_rows)
 
-    def copy(self, table: str, checked: Mapping[str, Checked] | None = None) -> None:
-        """Copy the columns of numbers of a table, and those whose values were checked."""
+    def copy(
+        self, table: str, checked: Mapping[str, Checked] | None = None, *, where: str = "1"
+    ) -> None:
+        """Copy the columns of numbers of a table, and those whose values were checked.
+
+        `where` is the condition for the rows that are copied.
+        """
         existing_columns = self.report.tables[table]
         numbers = [name for name in NUMBERS[base_name(table)] if name in existing_columns]
         kinds = dict.fromkeys(numbers, "INTEGER")
@@ -434,7 +478,7 @@ class Copying:
                 values[name] = f"CASE WHEN {new}.row IS NULL THEN {otherwise} ELSE {new}.value END"
         if kinds:
             self.create(table, kinds)
-            self.fill(table, values, joins=joins)
+            self.fill(table, values, joins=joins, where=where)
 
     def fill(
         self, table: str, values: Mapping[str, str], *, joins: str = "", where: str = "1"
@@ -548,7 +592,7 @@ def _count_columns_left_behind(copying: Copying, table: str) -> None:
     result = copying.run(f"SELECT {expressions} FROM source.{quoted(table)}")  # noqa: S608
     n_values: list[int] = [*result.one()][1:]
     for name, n in zip(left_behind, n_values, strict=True):
-        kind = _HARDWARE if name in _HARDWARE_COLUMNS else _OTHER_COLUMNS
+        kind = HARDWARE if name in _HARDWARE_COLUMNS else _OTHER_COLUMNS
         if name not in KNOWN[base]:
             kind = _UNKNOWN_COLUMNS
         copying.removed.add(kind, f"{base}.{name}", n, "values")

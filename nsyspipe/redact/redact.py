@@ -1,11 +1,12 @@
 """Redacts all reports of a run at once.
 
-A host has the same new name in all copies. Copies never overwrite originals, and go to an otherwise
-empty directory.
+A host or a GPU has the same new name in all copies. Copies never overwrite originals, and go to an
+otherwise empty directory.
 """
 
 import contextlib
 import glob
+import itertools
 import os
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -29,8 +30,11 @@ from nsyspipe.reader.report import open_report
 from nsyspipe.reader.sidecar import read_sidecars
 from nsyspipe.redact.copy import (
     CHECKED,
+    CHOSEN,
     NUMBERS,
+    Contents,
     Copying,
+    NewNames,
     Removed,
     count_left_behind,
     is_copy,
@@ -38,6 +42,7 @@ from nsyspipe.redact.copy import (
     opened,
 )
 from nsyspipe.redact.values import (
+    copy_counters,
     copy_facts,
     copy_layouts,
     copy_payload_tables,
@@ -49,8 +54,10 @@ from nsyspipe.redact.values import (
 _MAX_TABLES_LISTED = 5
 _MIB = 2**20
 _ANOTHER = "another name"
-# The files that launchers write into the directory of the reports.
-_BESIDE = ("*.capture.json", "*nccl*.log", "*topo*.txt")
+_NEW_UUID = "gpu-{}"
+_NEW_BUS_LOCATION = "bus-{}"
+# The files that launchers and NCCL Inspector write into the directory of the reports.
+_BESIDE = ("*.capture.json", "*nccl*.log", "*topo*.txt", "*-pid*.log")
 
 
 class Place(NamedTuple):
@@ -104,20 +111,19 @@ def redact(
     places = places_for(reports, out, force=force)
     contents = [look_at(place.report) for place in places]
     if not drop_unknown:
-        for place, (_, unknown_tables) in zip(places, contents, strict=True):
-            _refuse_unknown_tables(place.report, unknown_tables)
-    hosts = [host for host, _ in contents]
-    new_names = _new_names(hosts)
+        for place, content in zip(places, contents, strict=True):
+            _refuse_unknown_tables(place.report, content.unknown_tables)
+    new_names = _names_of_copies(contents)
     removed = Removed()
     progress = _Progress(places, on_progress)
     with staged(places) as files:
-        for place, host, file in zip(places, hosts, files, strict=True):
-            new_host = new_names[host] if host else host
+        for place, names, file in zip(places, new_names, files, strict=True):
             on_rows = partial(progress.show_file, file)
-            _copy_report(place.report, file, new_host, on_rows, removed)
+            _copy_report(place.report, file, names, on_rows, removed)
             progress.finish(place.report)
     files_beside = beside([place.report for place in places])
-    return Redaction(places, len(new_names), removed, files_beside.names, files_beside.has_others)
+    n_hosts = len({names.host for names in new_names if names.host})
+    return Redaction(places, n_hosts, removed, files_beside.names, files_beside.has_others)
 
 
 def _refuse_unknown_tables(report: Path, unknown_tables: Mapping[str, int]) -> None:
@@ -135,10 +141,24 @@ def _refuse_unknown_tables(report: Path, unknown_tables: Mapping[str, int]) -> N
     raise InputError(str(report), problem, found=found, fix=fix)
 
 
-def _new_names(hosts: Iterable[str | None]) -> dict[str, str]:
-    """Return another name for each host, numbered in the order of their appearance."""
-    distinct_hosts = dict.fromkeys(host for host in hosts if host)
-    return {host: REDACTED_HOST.format(index) for index, host in enumerate(distinct_hosts)}
+def _names_of_copies(contents: Sequence[Contents]) -> list[NewNames]:
+    """Return the new names in each copy. Equal names stay equal, in all copies."""
+    hosts = _numbered((content.host for content in contents), REDACTED_HOST)
+    all_uuids = itertools.chain.from_iterable(content.uuids for content in contents)
+    all_places = itertools.chain.from_iterable(content.bus_locations for content in contents)
+    uuids = _numbered(all_uuids, _NEW_UUID)
+    bus_locations = _numbered(all_places, _NEW_BUS_LOCATION)
+    names = []
+    for content in contents:
+        host = hosts[content.host] if content.host else content.host
+        names.append(NewNames(host, uuids, bus_locations))
+    return names
+
+
+def _numbered(names: Iterable[str | None], form: str) -> dict[str, str]:
+    """Return another name for each name, numbered in the order of their appearance."""
+    distinct_names = dict.fromkeys(name for name in names if name)
+    return {name: form.format(index) for index, name in enumerate(distinct_names)}
 
 
 class _Progress:
@@ -167,16 +187,17 @@ class _Progress:
 
 
 def _copy_report(
-    source: Path, file: Path, host: str | None, on_rows: Callable[[], None], removed: Removed
+    source: Path, file: Path, names: NewNames, on_rows: Callable[[], None], removed: Removed
 ) -> None:
-    """Copy a report to an empty file; `host` is the name of the host in the copy."""
+    """Copy a report to an empty file, with new names of its host and GPUs."""
     with open_report(source) as report, opened(source, file) as connection:
         copying = Copying(report, connection, on_rows, removed)
         for base in NUMBERS:
-            if base not in CHECKED:
+            if base not in CHECKED and base not in CHOSEN:
                 for table in copying.tables(base):
                     copying.copy(table)
-        copy_facts(copying, host)
+        copy_facts(copying, names)
+        copy_counters(copying)
         copy_layouts(copying)
         copy_payload_tables(copying)
         copy_ranges(copying)

@@ -28,6 +28,7 @@ from nsyspipe.reader.facts import (
     traces_nvtx,
     variables_of,
 )
+from nsyspipe.reader.gpu_metrics import counter_of
 from nsyspipe.reader.payload import (
     FIELD_SPELLINGS,
     HEADER,
@@ -41,7 +42,15 @@ from nsyspipe.reader.payload_tables import EVENT_ID, find_payload_tables
 from nsyspipe.reader.ranges import DOMAIN_ROW, THREAD_NAME_ROW, names_of_rows
 from nsyspipe.reader.report import Report
 from nsyspipe.reader.tables import quoted
-from nsyspipe.redact.copy import CHECKED, NUMBERS, Checked, Copying, number
+from nsyspipe.redact.copy import (
+    CHECKED,
+    HARDWARE,
+    NUMBERS,
+    Checked,
+    Copying,
+    NewNames,
+    number,
+)
 
 _FORM = "values of an unexpected form"
 _DEVICES = "CUDA_VISIBLE_DEVICES"
@@ -71,20 +80,54 @@ _MODEL = re.compile(
 )
 
 
-def copy_facts(copying: Copying, host: str | None) -> None:
-    """Copy versions, ranks and GPU models, and the new name of the host."""
+def copy_facts(copying: Copying, new_names: NewNames) -> None:
+    """Copy versions, ranks and GPU models, and the new names of the host and the GPUs."""
     for base in (versions.EXPORT_META, versions.EXPORT_META_OLD):
         for table in copying.tables(base):
             _copy_rows(copying, table, "settings of the export", _export_rows(copying, table))
     for table in copying.tables(versions.CAPTURE_META):
         rows = _variable_rows(copying.report, table)
         _copy_rows(copying, table, "environment and settings of the capture", rows)
-    host_rows = [] if host is None else [("Hostname", host)]
+    host_rows = [] if new_names.host is None else [("Hostname", new_names.host)]
     for table in copying.tables(versions.SYSTEM_ENV):
         _copy_rows(copying, table, "host and system", host_rows)
     for table in copying.tables(versions.GPU):
-        models = _model_names(copying, table)
-        copying.copy(table, {"name": Checked("TEXT", models)})
+        _copy_gpus(copying, table, new_names)
+
+
+def _copy_gpus(copying: Copying, table: str, new_names: NewNames) -> None:
+    """Copy a table of GPUs.
+
+    The new UUID and place on the bus of a GPU only show which GPUs of several reports are the same.
+    """
+    checked = {"name": Checked("TEXT", _model_names(copying, table))}
+    for column, names in (("uuid", new_names.uuids), ("busLocation", new_names.bus_locations)):
+        new_texts = [(row, names.get(text)) for row, text in _texts(copying, table, column)]
+        n_removed = sum(text is not None for _, text in new_texts)
+        copying.removed.add(HARDWARE, f"{table}.{column}", n_removed, "values")
+        checked[column] = Checked("TEXT", new_texts)
+    copying.copy(table, checked)
+
+
+def copy_counters(copying: Copying) -> None:
+    """Copy the samples of GPU metrics, and their names, of metrics that analysis reads."""
+    conditions = []
+    for table in copying.tables(versions.GPU_METRIC_NAMES, "metricId", "metricName"):
+        names = [row for row in _texts(copying, table, "metricName") if counter_of(row[1])]
+        checked = {"metricName": Checked("TEXT", names)}
+        copying.copy(table, checked, where="of_metricName.row IS NOT NULL")
+        _count_rows_removed(copying, table)
+        metric_ids = f"SELECT metricId FROM main.{quoted(table)}"  # noqa: S608
+        conditions.append(f"t.metricId IN ({metric_ids})")
+    for table in copying.tables(versions.GPU_METRICS, "metricId"):
+        copying.copy(table, where=" OR ".join(conditions) or "0")
+        _count_rows_removed(copying, table)
+
+
+def _count_rows_removed(copying: Copying, table: str) -> None:
+    """Count the GPU metrics in a table that were not copied."""
+    n_removed = copying.count(table) - copying.count(table, schema="main")
+    copying.removed.add("GPU metrics that no answer needs", table, n_removed)
 
 
 def _copy_rows(copying: Copying, table: str, kind: str, rows: Iterable[tuple[str, str]]) -> None:
@@ -145,18 +188,18 @@ def _variable_rows(report: Report, table: str) -> Iterator[tuple[str, str]]:
         yield row_name, f'{name}="{shown}"'
 
 
-def _names(copying: Copying, table: str) -> Iterable[tuple[int, str]]:
-    """Return row numbers and names of a table."""
-    rows = copying.report.select(table, {"name": "text"}, derived={"row": "rowid"})
+def _texts(copying: Copying, table: str, column: str) -> Iterable[tuple[int, str]]:
+    """Return row numbers and texts of a column of a table. Nulls are empty."""
+    rows = copying.report.select(table, {column: "text"}, derived={"row": "rowid"})
     numbers = rows["row"].to_pylist()
-    names = rows["name"].to_pylist()
-    return zip(numbers, names, strict=True)
+    texts = rows[column].to_pylist()
+    return zip(numbers, texts, strict=True)
 
 
 def _model_names(copying: Copying, table: str) -> Iterator[tuple[int, str]]:
     """Yield row number and model of each GPU; each unexpected name is replaced by its own mark."""
     marks: dict[str, str] = {}
-    for row, name in _names(copying, table):
+    for row, name in _texts(copying, table, "name"):
         if not name or _MODEL.fullmatch(name):
             yield row, name
             continue
@@ -234,7 +277,7 @@ def _entry_names(copying: Copying, table: str) -> Iterator[tuple[int, str]]:
     """
     spellings: dict[str, dict[str, int]] = {}
     numbers: dict[str, int] = {}
-    for row, name in _names(copying, table):
+    for row, name in _texts(copying, table, "name"):
         if not name:
             continue
         bare = bare_name(name)

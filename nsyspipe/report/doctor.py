@@ -67,6 +67,8 @@ _DISPLAY_NAMES = {
     "link": "interconnect",
     "message_bytes": "message sizes",
     "trace_values": "--trace values",
+    "python_lines": "Python lines",
+    "python_lock": "Python lock",
 }
 # The launchers can capture if these are missing, with a restriction.
 _RESTRICTIONS_ON_CAPTURE = {

@@ -311,6 +311,7 @@ def document(run: Run | RunDifference | Scoreboard | WhatIf) -> dict[str, Any]:
     from nsyspipe.analysis.traffic import parallelism
     from nsyspipe.model.schema import DOCUMENTED, FIGURES_OF_RANKS
     from nsyspipe.model.table import SCHEMA_VERSION
+    from nsyspipe.report.run_answers import mean_step_document, recommendations_document
     from nsyspipe.run.run import Run
 
     if not isinstance(run, Run):
@@ -328,11 +329,16 @@ def document(run: Run | RunDifference | Scoreboard | WhatIf) -> dict[str, Any]:
     evenness = run.evenness()
     findings = [_documented_finding(row) for row in run.finding_rows]
     counters = counted_figures(run.counters(), run.steps(), run.collectives())
+    answers = {
+        "mean_step": mean_step_document(run),
+        "recommendations": recommendations_document(run),
+    }
     return {
         "schema_version": SCHEMA_VERSION,
         "tool_version": __version__,
         "run": header,
         "summary": counts_and_figures | {"by_rank": extremes},
+        **answers,
         "evenness": evenness and asdict(evenness),
         **tables,
         "counters": counters,

@@ -55,14 +55,14 @@ _WRITER_OF_SUFFIX = (
 )
 # Words for entries of the evidence that are not metrics of a run, and for their parts.
 _LABELS = {
-    "left_for_compute": "less, for what the rank that computes least computes meanwhile",
+    "left_for_compute": "less, for the compute of the rank that computes least",
     "idle_for_launches": "idle for late launches",
     "idle_at_late_start": "idle until what was launched late starts",
     "idle_for_input_and_calls": "idle for input and in blocking calls, while the CPU launches",
-    "left_for_launching": "less, for the time that even the fastest CPU takes to launch a step",
+    "left_for_launching": "less, because the fastest CPU takes time to launch a step",
     "fastest_launch": "time of the fastest CPU to launch a step",
     "beside_compute": "concurrent with compute, which stays",
-    "above_launching": "step time above the launch time of the fastest CPU",
+    "above_launching": "step time beyond the time that the fastest CPU takes to launch a step",
     "host_launch": "time to launch a step",
     "is_launch_bound": "CPUs need longer to launch a step than GPUs need to run it",
     "all_reduce": "longest all-reduce",
@@ -94,10 +94,10 @@ _LABELS = {
     "judged_idle_launch": "idle (late launch), late rank",
     "lateness": "delays of others",
     "launched_late": "idle for lack of launches, more than the others",
-    "left_by_replay": "left over if transfers take no time (simulated)",
+    "left_by_replay": "not saved in the simulation without transfer times",
     "limit_rank": "rank that the bound is of",
     "link_nominal": "peak bandwidth of the interconnect",
-    "longer_window": "difference to the slowest rank",
+    "longer_window": "step time beyond the step of this rank",
     "nvlink_nominal": "peak bandwidth of NVLink",
     "overlap_compute_at_most": "compute during communication, at most",
     "overlap_compute": "compute during communication",
@@ -613,7 +613,7 @@ def parts_text(evidence: Mapping[str, Any], names: RankNames = _BY_NUMBER) -> st
     if "delays" in parts_ns:
         return _delays_text(parts_ns, evidence, names)
     if parts_ns.keys() == {"above_launching"}:
-        return "the step time above the launch time of the fastest CPU"
+        return "the step time minus the time that the fastest CPU takes to launch a step"
     whole_ns = sum(parts_ns.values())
     least_ns = _MIN_SHOWN_SHARE_OF_BOUND * whole_ns
     visible_ns = {name: ns for name, ns in parts_ns.items() if abs(ns) >= least_ns}
@@ -626,7 +626,7 @@ def parts_text(evidence: Mapping[str, Any], names: RankNames = _BY_NUMBER) -> st
         return f"in each step, on the rank with the shortest step without wait time: {text}"
     if is_of_late_rank:
         return f"in each step, on the rank that computes least: {text}"
-    place = "" if limit_rank is None else f"on rank {names.name(limit_rank)}: "
+    place = "" if limit_rank is None else f"on rank {names.name(limit_rank)}, which limits it: "
     return f"{place}{text}"
 
 
@@ -645,12 +645,12 @@ def _delays_text(
     is_of_single_rank = abs(ratio - 1) < words.SEEN
     if len(parts_ns) == 1 and is_of_single_rank:
         return ""
-    delays = "all delays of a step together"
+    delays = "the sum of all delays of a step"
     limits = [_limit_text(name, evidence) for name in parts_ns if name != "delays"]
     if limits:
         whole_ns = sum(parts_ns.values())
-        cut = f"{ms_text(delays_ns)}, cut to {ms_text(whole_ns)}"
-        delays += f" {cut}: {', '.join(limits)}"
+        cut = f"is {ms_text(delays_ns)}, cut to {ms_text(whole_ns)}"
+        delays += f" {cut}, because {', and '.join(limits)}"
     name = names.name(evidence["rank"])
     longest = ms_text(longest_ns)
     return f"{delays}. The longest delay is rank {name}'s, {longest} per step on average"
@@ -669,22 +669,20 @@ def _sum_text(parts_ns: Mapping[str, float], whole_ns: float, evidence: Mapping[
     text = " + ".join(added) + subtracted
     limits = [_limit_text(name, evidence) for name in parts_ns if name in _LIMIT_PARTS]
     if limits:
-        reasons = ", ".join(limits)
-        text += f", cut to {ms_text(whole_ns)}: {reasons}"
+        reasons = ", and ".join(limits)
+        text += f", cut to {ms_text(whole_ns)}, because {reasons}"
     return text
 
 
 def _limit_text(part: str, evidence: Mapping[str, Any]) -> str:
     """Return what limits a bound, because no step can be shorter."""
     if part == "left_for_compute":
-        return "even the rank that computes least computes for the rest of a step"
+        return "no step can be shorter than the compute of the rank that computes least"
+    shortest = "no step can be shorter than the fastest CPU needs to launch it"
     launch_ns = evidence.get("fastest_launch_ns_per_step")
     if launch_ns is None:
-        return "even the fastest CPU needs the rest of a step to launch the step"
-    step_ns = evidence.get("step_time_ns_per_step")
-    whole_step = "" if step_ns is None else f" of {ms_text(step_ns)}"
-    launch = ms_text(launch_ns)
-    return f"even the fastest CPU launches for {launch}{whole_step} on average"
+        return shortest
+    return f"{shortest}, {ms_text(launch_ns)} on average"
 
 
 def is_little(findings: Sequence[Finding]) -> bool:

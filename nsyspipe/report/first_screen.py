@@ -94,7 +94,7 @@ def warnings_of(run: Run) -> Iterator[str]:
     n_job_ranks = run.header.n_job_ranks or 0
     if 0 < n_ranks < n_job_ranks:
         seen = f"Only {n_ranks} of {n_job_ranks} ranks are in the reports."
-        yield f"{seen} The other ranks may differ."
+        yield f"{seen} The ranks without a report may differ."
     evenness = run.evenness()
     if evenness is not None and evenness.is_uneven:
         yield words.uneven_sentence(evenness)
@@ -240,7 +240,8 @@ def _rank_notes(run: Run) -> Iterator[str]:
         return
     if not overview.has_straggler(run):
         most = ms_text(spread.ns, 2)
-        yield f"Ranks are balanced: each part differs by at most {most}."
+        balanced = "Ranks are balanced: these parts differ by at most"
+        yield f"{balanced} {most} between ranks."
 
 
 def straggler_texts(run: Run, straggler: Straggler) -> Iterator[str]:
@@ -450,7 +451,7 @@ def limit_text(recommendations: Recommendations) -> str | None:
     step_ns = exposure.step_ns or 0.0
     whole_ns = step_ns + (exposure.saving_ns or 0.0)
     least = ms_text(whole_ns - comm_ns, _ESTIMATE_DIGITS)
-    return f"Without communication time, a step would take {least}."
+    return f"If transfers took no time, a step would take {least}."
 
 
 def nothing_text(run: Run, recommendations: Recommendations, checks: Checks) -> str | None:

@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
 from msgspec import Struct
 
+from nsyspipe.errors import shortened
 from nsyspipe.report.files import identity_of_page, json_of
 
 if TYPE_CHECKING:
     from nsyspipe.model.options import OnProgress
     from nsyspipe.report.blocks import Block
 
+# Characters of a text in a document. The longest text of nsyspipe itself has less than 500.
+MAX_TEXT_CHARACTERS = 2000
 # The first and the last step of a trace, by number; None for all.
 Steps: TypeAlias = "tuple[int, int] | None"
 
@@ -120,32 +123,53 @@ def formats_of(
     }
 
 
-def dumps(values: dict[str, Any]) -> str:
+def dumps(values: dict[str, Any], max_characters: int | None = MAX_TEXT_CHARACTERS) -> str:
     """Return a document as JSON.
 
-    Each row of a table has its own line, so that two documents can be compared line by line.
+    Each row of a table has its own line, so that two documents can be compared line by line. A name
+    in a report may be of any length, so a longer text is cut, unless `max_characters` is None.
     """
     entries = []
     for key, value in values.items():
-        text = _json_of_value(value)
+        text = _json_of_value(value, max_characters)
         entries.append(f"{json.dumps(key)}: {text}")
     document = _bracketed("{", entries, "}")
     return f"{document}\n"
 
 
-def _json_of_value(value: object) -> str:
+def _json_of_value(value: object, max_characters: int | None) -> str:
     """Return a value of a document as JSON, with a line for each row or entry."""
-    encode = json.JSONEncoder(allow_nan=False).encode
     if isinstance(value, list) and value:
-        rows = [f"  {encode(row)}" for row in value]
+        rows = [f"  {_encoded(row, max_characters)}" for row in value]
         return _bracketed("[", rows, "]")
     if isinstance(value, dict):
         entries = []
         for key, entry in value.items():
-            text = encode(entry)
+            text = _encoded(entry, max_characters)
             entries.append(f"  {json.dumps(key)}: {text}")
         return _bracketed("{", entries, "}")
-    return encode(value)
+    return _encoded(value, max_characters)
+
+
+def _encoded(value: object, max_characters: int | None) -> str:
+    """Return a value on one line."""
+    encode = json.JSONEncoder(allow_nan=False).encode
+    text = encode(value)
+    # Few lines are longer than a text may be.
+    if max_characters is None or len(text) <= max_characters:
+        return text
+    return encode(_cut(value, max_characters))
+
+
+def _cut(value: object, max_characters: int) -> object:
+    """Return a value in which no text is longer than `max_characters`."""
+    if isinstance(value, str):
+        return shortened(value, max_characters)
+    if isinstance(value, list | tuple):
+        return [_cut(entry, max_characters) for entry in value]
+    if isinstance(value, dict):
+        return {name: _cut(entry, max_characters) for name, entry in value.items()}
+    return value
 
 
 def _bracketed(start: str, entries: Iterable[str], end: str) -> str:

@@ -5,8 +5,11 @@ from typing import NamedTuple
 
 from nsyspipe.analysis.work import RUNGS, ladder
 from nsyspipe.model.figures import FIGURES
+from nsyspipe.model.names import KERNEL_NAMES, OPTION
+from nsyspipe.model.peaks import peak_flops_per_s, peaks_of
+from nsyspipe.model.typed_tables import RanksColumn
 from nsyspipe.report import blocks
-from nsyspipe.report.units import ms_text, percent_text
+from nsyspipe.report.units import flop_rate_text, ms_text, percent_text
 from nsyspipe.run.run import Run
 
 _CAPTION = "From step time to ideal compute (mean over ranks and steps)"
@@ -14,6 +17,11 @@ _NOTE = (
     "The rows sum to the step time. Ideal compute is the time that the FLOPs take at the dense "
     "peak of the GPU. Its share is the MFU."
 )
+_PEAK_COLUMNS: list[RanksColumn] = ["gpu_name", "peak_datatype", "peak_datatype_source"]
+_SENTENCES_OF_SOURCES = {
+    OPTION: "The datatype is that of --peak.",
+    KERNEL_NAMES: "The names of the kernels show the datatype. --peak replaces it.",
+}
 
 
 class _Rung(NamedTuple):
@@ -43,7 +51,23 @@ def ladder_blocks(run: Run) -> Iterator[blocks.Block]:
         blocks.Field("time", _time),
         blocks.Field("share", _percent),
     ]
-    yield blocks.table_of(_CAPTION, rungs, fields, _NOTE)
+    note = " ".join([_NOTE, *_peak_sentences(run)])
+    yield blocks.table_of(_CAPTION, rungs, fields, note)
+
+
+def _peak_sentences(run: Run) -> Iterator[str]:
+    """Yield what each peak is, where it is from, and what shows its datatype."""
+    rows = run.ranks.select(_PEAK_COLUMNS).to_pylist()
+    shown_peaks: dict[tuple[str | None, str | None], str] = {}
+    for row in rows:
+        shown_peaks[row["gpu_name"], row["peak_datatype"]] = row["peak_datatype_source"]
+    for (gpu_name, datatype), source in shown_peaks.items():
+        gpu = peaks_of(gpu_name)
+        flops_per_s = datatype and peak_flops_per_s(gpu_name, datatype)
+        if gpu is not None and flops_per_s:
+            peak = flop_rate_text(flops_per_s)
+            yield f"The {datatype} peak of {gpu_name} is {peak} ({gpu.source})."
+            yield _SENTENCES_OF_SOURCES.get(source, "")
 
 
 def _label(rung: _Rung) -> str:

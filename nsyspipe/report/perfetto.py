@@ -16,8 +16,6 @@ import pyarrow.compute as pc
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nsyspipe.analysis.breakdown import exposed_comm
-from nsyspipe.analysis.collectives import waited_until
 from nsyspipe.analysis.counters import Series
 from nsyspipe.analysis.intervals import IntervalSet, run_starts, union
 from nsyspipe.analysis.kernels import GRAPH
@@ -33,6 +31,17 @@ from nsyspipe.model.typed_tables import (
     PhaseRangesColumn,
     PhaseRangesTable,
     StepsTable,
+)
+from nsyspipe.report.derived_lanes import (
+    EXPOSED,
+    WAITING,
+    busy_time,
+    exposed_comm_in_steps,
+    names_of_steps,
+    rows_of_rank,
+    steps_with,
+    times_of,
+    waiting_in_steps,
 )
 from nsyspipe.report.formats import Steps
 from nsyspipe.report.perfetto_packets import (
@@ -65,6 +74,8 @@ _COLLECTIVE_NOTES = (
     "comm_id",
     "datatype",
     "algorithm",
+    "nccl_algorithm",
+    "nccl_protocol",
     "message_bytes",
     "n_ranks",
     "arrival_skew_ns",
@@ -142,8 +153,8 @@ def perfetto(
     report_progress = _progress_in_ranks(on_progress, len(chosen_ranks))
     report_progress(0)
     for n_done, (rank, events, phases) in enumerate(run.operations(steps, chosen_ranks)):
-        rank_steps = _rows_of_rank(shown_steps, rank)
-        step_names = "whole capture" if run.is_capture else _step_names(rank_steps)
+        rank_steps = rows_of_rank(shown_steps, rank)
+        step_names = "whole capture" if run.is_capture else names_of_steps(rank_steps)
         tracks = _RankTracks(
             writer,
             process_tracks[rank],
@@ -152,7 +163,7 @@ def perfetto(
             counters=_samples_between(run.counter_samples(rank), rank_steps, steps),
         )
         for n_operations in tracks.write(
-            events, phases, _rows_of_rank(collectives, rank), step_names
+            events, phases, rows_of_rank(collectives, rank), step_names
         ):
             report_progress(n_done + n_operations / max(events.num_rows, 1))
         report_progress(n_done + 1)
@@ -216,11 +227,6 @@ def _shift_ns(run: Run) -> int:
     return max(-earliest_s, 0) * _NS_PER_S
 
 
-def _rows_of_rank(table: pa.Table, rank: int) -> pa.Table:
-    is_of_rank = pc.equal(table["rank"], rank)
-    return table.filter(is_of_rank)
-
-
 def traced_ranks(run: Run) -> list[int]:
     """Return the ranks of a trace by default: all if they are few, or those that differ most."""
     return run.telling_ranks(_MAX_DEFAULT_RANKS)
@@ -251,6 +257,21 @@ def large_trace(run: Run, ranks: Collection[int]) -> str | None:
     size = bytes_text(n_bytes)
     option = "--perfetto-steps FROM:TO"
     return f"note: the trace of all steps takes about {size}, use {option} for fewer steps"
+
+
+def without_samples(run: Run, ranks: Collection[int]) -> str | None:
+    """Return why a trace has no tracks of hardware counters although they are known.
+
+    None if it has some, or if nsys recorded no counters.
+    """
+    counted_ranks = {*run.counters()["rank"].to_pylist()}
+    for rank in counted_ranks.intersection(ranks):
+        if not run.counter_samples(rank):
+            return (
+                "note: the trace has no tracks of hardware counters, because a saved run has only "
+                "their means (a trace of the reports has these tracks)"
+            )
+    return None
 
 
 def _run_slice(header: RunHeader, steps: StepsTable, shift_ns: int) -> pa.Table:
@@ -307,16 +328,6 @@ def _about_rank(row: Mapping[str, object], reports: Collection[str]) -> str:
     return f"{source}, {clock}"
 
 
-def _step_names(table: pa.Table) -> pa.ChunkedArray:
-    numbers = table["step"].cast(pa.string())
-    return pc.binary_join_element_wise("step", numbers, " ")
-
-
-def _times(table: pa.Table, *names: str) -> tuple[Int64, ...]:
-    columns = [table[name] for name in names]
-    return tuple(column.to_numpy() for column in columns)
-
-
 class _RankTracks(Struct, frozen=True):
     """Writes the track of a rank and the tracks below it."""
 
@@ -345,7 +356,7 @@ class _RankTracks(Struct, frozen=True):
             "windows on the GPU: from the first kernel of a step to the first kernel of the next "
             "step"
         )
-        starts, ends = _times(self.steps, "start_ns", "end_ns")
+        starts, ends = times_of(self.steps, "start_ns", "end_ns")
         notes = self.steps.drop_columns(["rank", "start_ns", "end_ns"])
         step_slices = slices(starts, ends, step_names, "step", notes)
         track = Track("steps", parent, about=about)
@@ -396,7 +407,7 @@ class _RankTracks(Struct, frozen=True):
 
     def _write_host_ranges(self, group: int, ranges: PhaseRangesTable) -> None:
         """Write the ranges of steps and phases on the CPU. A step holds its phases."""
-        starts, ends = _times(ranges, "start_ns", "end_ns")
+        starts, ends = times_of(ranges, "start_ns", "end_ns")
         is_phase = pc.is_valid(ranges["phase"])
         depth = is_phase.cast(pa.int64())
         lanes = nested_lanes(starts, ends, depth.to_numpy())
@@ -411,7 +422,7 @@ class _RankTracks(Struct, frozen=True):
         has_operations = pc.is_valid(ranges["device_start_ns"])
         has_slice = pc.and_(is_phase, has_operations)
         phases = ranges.filter(has_slice)
-        starts, ends = _times(phases, "device_start_ns", "device_end_ns")
+        starts, ends = times_of(phases, "device_start_ns", "device_end_ns")
         about = (
             "from the start of the first operation launched in it to the end of the last. Data "
             "copies of a step run before its first kernel"
@@ -431,12 +442,12 @@ class _RankTracks(Struct, frozen=True):
         """
         has_launch = pc.is_valid(events["launch_ns"])
         launched = events.filter(has_launch).sort_by("launch_ns")
-        (launch_ns,) = _times(launched, "launch_ns")
+        (launch_ns,) = times_of(launched, "launch_ns")
         first_rows = run_starts(launch_ns)
         calls = launched.take(pa.array(first_rows))
         if not calls.num_rows:
             return
-        (call_ns,) = _times(calls, "launch_ns")
+        (call_ns,) = times_of(calls, "launch_ns")
         about = "when each call that launches something began, by what it launched"
         track = Track("CUDA calls on host", group, _CALLS_PLACE, about)
         notes = calls.select(["correlation_id"])
@@ -447,25 +458,23 @@ class _RankTracks(Struct, frozen=True):
         self, group: int, events: EventsTable, collectives: CollectivesTable
     ) -> None:
         """Write what is derived from the operations, inside the steps in which it is known."""
-        compute = _busy_time(events, "compute")
-        comm = _busy_time(events, "comm")
-        steps_with_exposed = _steps_with(self.steps, "exposed_comm_ns")
-        if len(steps_with_exposed):
+        exposed = exposed_comm_in_steps(self.steps, events)
+        if exposed is not None:
             about = "communication during which no compute kernel runs"
-            track = Track("exposed communication", group, _EXPOSED_PLACE, about)
-            comm_in_steps = comm.intersect(steps_with_exposed)
-            self._write_times(track, exposed_comm(comm_in_steps, compute))
-        steps_with_wait = _steps_with(self.steps, "wait_ns")
-        if len(steps_with_wait):
+            track = Track(EXPOSED, group, _EXPOSED_PLACE, about)
+            self._write_times(track, exposed)
+        waiting = waiting_in_steps(self.steps, collectives)
+        if waiting is not None:
             about = "communication before the last rank of the collective was there"
-            track = Track("waiting in communication", group, _WAITING_PLACE, about)
-            waiting = _waiting_time(collectives, steps_with_wait)
+            track = Track(WAITING, group, _WAITING_PLACE, about)
             self._write_times(track, waiting)
+        compute = busy_time(events, "compute")
+        comm = busy_time(events, "comm")
         compute_track = Track("compute busy", group, _COMPUTE_PLACE, unit="%")
-        steps_with_compute = _steps_with(self.steps, "compute_ns")
+        steps_with_compute = steps_with(self.steps, "compute_ns")
         self._write_counter(compute_track, compute, steps_with_compute)
         comm_track = Track("communication busy", group, _COMM_PLACE, unit="%")
-        steps_with_comm = _steps_with(self.steps, "comm_ns")
+        steps_with_comm = steps_with(self.steps, "comm_ns")
         self._write_counter(comm_track, comm, steps_with_comm)
 
     def _write_counter(self, track: Track, busy: IntervalSet, steps: IntervalSet) -> None:
@@ -513,39 +522,8 @@ def _gaps_text(series: Series) -> str | None:
 
 def _range_names(ranges: PhaseRangesTable) -> pa.ChunkedArray:
     """Return the phase of each range; the step if it has no phase."""
-    step_names = _step_names(ranges)
+    step_names = names_of_steps(ranges)
     return pc.coalesce(ranges["phase"], step_names)
-
-
-def _busy_time(events: EventsTable, category: str) -> IntervalSet:
-    """Return the time in which operations of a category run."""
-    is_of_category = pc.equal(events["category"], category)
-    operations = events.filter(is_of_category)
-    return union(*_times(operations, "start_ns", "end_ns"))
-
-
-def _steps_with(steps: StepsTable, metric: str) -> IntervalSet:
-    """Return the time of the steps of one rank in which a metric is known.
-
-    Steps that touch are one interval.
-    """
-    is_known = pc.is_valid(steps.column(metric))
-    known = steps.filter(is_known)
-    return union(*_times(known, "start_ns", "end_ns"))
-
-
-def _waiting_time(collectives: CollectivesTable, steps: IntervalSet) -> IntervalSet:
-    """Return the wait time of one rank inside its steps.
-
-    It is the union of the times from its start of a collective to the start of the last rank, or to
-    its own end if that is earlier. The length inside a step is ``wait_ns``.
-    """
-    is_known = pc.is_valid(collectives["wait_ns"])
-    has_wait = pc.and_(collectives["is_matched"], is_known)
-    waiting = collectives.filter(has_wait)
-    starts, ends, wait_ns = _times(waiting, "start_ns", "end_ns", "wait_ns")
-    wait_ends = waited_until(starts, ends, wait_ns)
-    return union(starts, wait_ends).intersect(steps)
 
 
 def bin_edges(steps: StepsTable) -> Int64:
@@ -556,7 +534,7 @@ def bin_edges(steps: StepsTable) -> Int64:
     """
     if not steps.num_rows:
         return np.empty(0, np.int64)
-    starts, ends = _times(steps, "start_ns", "end_ns")
+    starts, ends = times_of(steps, "start_ns", "end_ns")
     captures = union(starts, ends)
     # No step has a length.
     if not captures.starts.size:
@@ -634,7 +612,7 @@ def _operation_slices(events: EventsTable, collectives: pa.Table) -> pa.Table:
     columns = [*operation_notes.columns, *collective_notes.columns]
     names = [*_OPERATION_NOTES, *collective_notes.column_names]
     notes = pa.table(columns, names=names)
-    starts, ends = _times(events, "start_ns", "end_ns")
+    starts, ends = times_of(events, "start_ns", "end_ns")
     # What runs in a graph is not known to be compute.
     is_graph = pc.equal(events["name"], GRAPH)
     category = pc.if_else(is_graph, "graph", events["category"])
@@ -658,7 +636,7 @@ def _streams(events: EventsTable) -> Iterator[_Stream]:
     is_graph = is_named_graph.cast(pa.int64()).to_numpy()
     is_known_comm = pc.equal(events["category"], "comm")
     is_comm = pc.fill_null(is_known_comm, fill_value=False).to_numpy()
-    starts, ends = _times(events, "start_ns", "end_ns")
+    starts, ends = times_of(events, "start_ns", "end_ns")
     for rows in _rows_of_streams(devices, streams, is_graph):
         first = rows[0]
         name = _stream_name(devices[first], streams[first])

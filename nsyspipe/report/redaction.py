@@ -20,6 +20,7 @@ _KEPT = (
         "clocks"
     ),
     "numbers of processes, threads, GPUs and streams, ranks and world size",
+    "samples of the GPU metrics that analysis reads, and which GPUs are the same",
     "numbers in NCCL's NVTX payloads: communicator, message size, rank",
 )
 

@@ -83,6 +83,10 @@ _RANK_TIMES = (
 )
 _TIMES_FROM_WIDTH = {"comm_ns": _STANDARD_WIDTH, "exposed_memory_ns": _MEDIUM_WIDTH}
 _STEP_NAME = FIGURES["step_time_ns"].short
+_MEANING_OF_TILES = (
+    "Times are means over ranks and steps, except the median step time. Percentages are shares of "
+    "the step. Those of overlap are shares of total communication."
+)
 _PHASE_CPU = OTHER_FIGURES["phase_host"]
 _PHASE_GPU = OTHER_FIGURES["phase_device"]
 _IDLE_BEFORE = OTHER_FIGURES["idle_before"]
@@ -343,6 +347,7 @@ def _figure_blocks(run: Run, extent: Extent) -> Iterator[blocks.Block]:
     if tiles:
         named_tiles = [_with_name_of_median(tile) for tile in tiles]
         yield blocks.Tiles(named_tiles)
+        yield blocks.Sentence(_MEANING_OF_TILES)
     yield from ladder_blocks(run)
     steps = run.breakdown()
     idle = words.idle_text(steps, run.idle_calls(), words.unseen_idle(run))

@@ -99,7 +99,7 @@ _PHASE_WORDS = {
 # Of a step. Smaller differences of a phase between ranks are not shown.
 _MIN_PHASE_DIFFERENCE_SHARE = 0.1
 STEP_ENDS = "On the GPU a step ends where the first kernel of the next step begins."
-NEXT_IDLE = f"{STEP_ENDS} The idle time before that kernel counts in the phase of that kernel."
+NEXT_IDLE = f"{STEP_ENDS} Idle time counts in the phase of the kernel that ends it."
 NEXT_COPIES = f"{NEXT_IDLE} Data copies of the next step count in this step."
 _MORE_ON_HOST = "The CPU times of the phases sum to more than the step on the GPU, because"
 HOST_AHEAD = f"{_MORE_ON_HOST} the CPU runs ahead and may wait for the GPU in other steps."
@@ -146,7 +146,7 @@ def _steps_part(run: Run, summary: Mapping[str, Any]) -> str:
         found_by = ", steps found by launch pattern"
     n_used = summary["n_summary_steps"]
     n_captured = summary["n_steps"]
-    text = f"{n_used} of {n_captured} steps used{found_by}"
+    text = f"{n_used} of {n_captured} captured steps used{found_by}"
     left_out = []
     for reason, steps in _left_out_steps(run).items():
         if steps:
@@ -157,7 +157,7 @@ def _steps_part(run: Run, summary: Mapping[str, Any]) -> str:
 
 
 def _step_family_text(run: Run) -> str:
-    return f" {run.step_family!r}" if run.step_family else ""
+    return f", ranges {run.step_family!r}" if run.step_family else ""
 
 
 def _left_out_steps(run: Run) -> dict[str, list[int]]:
@@ -688,8 +688,8 @@ def assumed_text(evidence: Mapping[str, Any]) -> str:
     slowdown_ratio = evidence.get("assumed_slowdown_ratio")
     if slowdown_ratio:
         text += (
-            f", if communication slows compute by {percent_text(slowdown_ratio, 0)}, which is "
-            "assumed because too few kernels can be compared"
+            f", if communication slows compute by {percent_text(slowdown_ratio, 0)} (the largest "
+            "slowdown that nsyspipe assumes, because too few kernels can be compared)"
         )
     return text
 
@@ -709,11 +709,11 @@ def stream_text(run: Run) -> str | None:
     is_nearly_all = on_stream_ns >= (1 - SEEN) * comm_ns
     subject = "Communication runs"
     if not is_nearly_all:
-        subject = f"{ms_text(on_stream_ns)} of communication runs"
+        subject = f"{ms_text(on_stream_ns)} of communication per step runs"
     streams = few(ranges(numbers), 3)
     return (
-        f"{subject} on {noun} {streams}, which also runs compute. No compute of that stream can "
-        "overlap with communication."
+        f"{subject} on {noun} {streams}, which also runs compute. Compute of that stream cannot "
+        "overlap with it."
     )
 
 

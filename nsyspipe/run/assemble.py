@@ -172,7 +172,7 @@ def merge(
     steps = _select_steps(windows, cross_rank, unseen, skip, run_work.ranks)
     run_work = with_problems_of_steps(run_work, steps.table)
     tables = _tables_of_steps(run, cross_rank, steps)
-    tables["ranks"] = _ranks(run, cross_rank, is_comm_in_graphs=unseen.may_be_comm)
+    tables["ranks"] = _ranks(run, cross_rank, run_work, is_comm_in_graphs=unseen.may_be_comm)
     tables["phases"] = _phases(ranks, windows, unseen.hides_comm)
     tables["host_steps"] = _host_steps(run)
     counted = counted_ranks(gathered.digests, ranks)
@@ -228,13 +228,16 @@ def _tables_of_steps(
     return tables
 
 
-def _ranks(run: NumberedRun, cross_rank: comm.CrossRank, *, is_comm_in_graphs: bool) -> pa.Table:
+def _ranks(
+    run: NumberedRun, cross_rank: comm.CrossRank, work: RunWork, *, is_comm_in_graphs: bool
+) -> pa.Table:
     """Return `schema.RANKS`."""
     return ranks_table(
         cross_rank,
         run.numbering.source,
         run.report_names,
         run.gathered.sidecars,
+        works=work.ranks,
         is_comm_in_graphs=is_comm_in_graphs,
     )
 

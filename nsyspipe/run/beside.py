@@ -1,7 +1,7 @@
-"""The log and topology in the directories of a run's reports.
+"""The log, topology and files of NCCL Inspector in the directories of a run's reports.
 
-They are those that the sidecars of the run name, else those that have the name of the run and fit
-its reports.
+Log and topology are those that the sidecars of the run name, else those that have the name of the
+run and fit its reports. Files of NCCL Inspector are those of the processes of the run.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from nsyspipe.reader.beside import (
     Candidates,
     FilesBeside,
     RunProcess,
+    read_inspected_beside,
     read_logs_beside,
     read_topology_beside,
 )
@@ -31,7 +32,7 @@ def files_beside(
     wants_log: bool,
     wants_topology: bool,
 ) -> FilesBeside:
-    """Read the log and topology of a run, as far as they were not passed.
+    """Read the files of a run; log and topology as far as they were not passed.
 
     Files that the sidecars name have priority over the candidates. A file that cannot be used is a
     problem, never an error.
@@ -52,6 +53,10 @@ def files_beside(
         files_with_topology = read_topology_beside(candidates.topologies, gpus)
         files.topology = files_with_topology.topology
         files.problems += files_with_topology.problems
+    if candidates.inspected:
+        inspected = read_inspected_beside(candidates.inspected, _processes(digests))
+        files.inspected = inspected.inspected
+        files.problems += inspected.problems
     return files
 
 

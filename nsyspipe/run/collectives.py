@@ -14,6 +14,7 @@ from nsyspipe.analysis.intervals import BLOCK, places_in_runs, run_starts, sums_
 from nsyspipe.analysis.operations import NO_SEQ
 from nsyspipe.analysis.traffic import held_up_by_step, own_lateness
 from nsyspipe.model import schema
+from nsyspipe.model.inspected import InspectedCalls
 from nsyspipe.model.names import COLLECTIVES
 from nsyspipe.model.table import FLOAT, INT, Flags, Float64, Int32, Int64, conform
 from nsyspipe.model.typed_tables import (
@@ -28,6 +29,7 @@ from nsyspipe.run.counters import (
     counted_bandwidths,
 )
 from nsyspipe.run.cross_rank import CrossRank, align_captures, relate_ranks
+from nsyspipe.run.nccl_tunings import tuning_columns
 
 __all__ = [
     "ABSENT",
@@ -198,29 +200,35 @@ def collectives_table(
     ranks: Sequence[int],
     summary_steps: Int64,
     counted: CountedRanks = NO_COUNTERS,
+    *,
+    inspected: InspectedCalls | None = None,
 ) -> pa.Table:
     """Return `schema.COLLECTIVES`, made in blocks of rows, which need little memory."""
     rows = cross_rank.rows
-    algorithms = [kind.algorithm for kind in rows.kinds]
     seq = places_in_steps(cross_rank)
     exposed_ns, has_graph = _exposed_times(cross_rank)
+    of_rows = {"seq": pa.array(seq), "exposed_ns": pa.array(exposed_ns, mask=has_graph)}
+    of_rows |= tuning_columns(rows, inspected)
     ordered = _ordered_by_step(rows, seq)
     nulls = _shared_nulls(ordered.size)
     blocks = []
     for start in range(0, ordered.size, BLOCK):
         block = ordered[start : start + BLOCK]
         columns = _columns(cross_rank, block, ranks, summary_steps)
-        kind = rows.kind[block]
-        is_unknown = has_graph[block]
-        columns["seq"] = seq[block]
-        columns["algorithm"] = _words(kind, algorithms)
-        columns["exposed_ns"] = pa.array(exposed_ns[block], mask=is_unknown)
+        columns["algorithm"] = _algorithms(rows, block)
+        columns |= {name: values.take(pa.array(block)) for name, values in of_rows.items()}
         columns |= _waiting_columns(cross_rank, block, ("is_significant",))
         columns |= _bandwidths(columns)
         columns |= _counted_columns(columns, counted)
         table = conform(pa.table(columns), schema.COLLECTIVES)
         blocks.append(_sharing_nulls(table, nulls))
     return pa.concat_tables([schema.COLLECTIVES.empty(), *blocks])
+
+
+def _algorithms(rows: CommRows, operations: Int64) -> pa.DictionaryArray:
+    """Return what the names of kernels have of algorithm and protocol."""
+    algorithms = [kind.algorithm for kind in rows.kinds]
+    return _words(rows.kind[operations], algorithms)
 
 
 def _ordered_by_step(rows: CommRows, seq: Int64) -> Int64:

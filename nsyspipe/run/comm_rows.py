@@ -12,14 +12,18 @@ from msgspec.structs import replace
 
 from nsyspipe.analysis import collectives as matching
 from nsyspipe.analysis.collectives import NO_MEMBER, CommKind
+from nsyspipe.analysis.intervals import least_of
 from nsyspipe.model.names import COLLECTIVES
-from nsyspipe.model.table import Flags, Int32, Int64
+from nsyspipe.model.table import Flags, Float64, Int32, Int64
 from nsyspipe.run.digests import Ranks
 
 # Stands for null. No size is that low, and no id that NCCL makes.
 ABSENT = np.iinfo(np.int64).min
 # Stands for null where values count from 0.
 NONE = -1
+_SEND_RECV = COLLECTIVES.index("send_recv")
+# Communicators are matched by numbers of operations if more of their operations have one.
+_MIN_NUMBERED_SHARE = 0.5
 _IntType: TypeAlias = type[np.int32] | type[np.int64]
 
 
@@ -43,8 +47,11 @@ class CommRows(Struct, frozen=True):
     communicators: tuple[str, ...]
     # from NCCL's payload, `ABSENT` without payload
     seq_number: Int64
+    operation_id: Int64
     # as NCCL reports them, `ABSENT` without payload
     message_bytes: Int64
+    # the number of NCCL's calls that ran as this operation, `ABSENT` without payload
+    n_calls: Int64
     # the pass of the step that launched it, such as `phases.IN_FORWARD`, or `NONE`
     launched_in: Int32
     # the number of the backward pass of the step that launched it, or `NONE`
@@ -83,18 +90,10 @@ class CommRows(Struct, frozen=True):
         in_step = self.in_step
         if not in_step.any():
             return group, np.empty(0, np.int64)
-        communicator = self.communicator[in_step].astype(np.int64)
-        seq_number = self.seq_number[in_step]
-        has_seq_numbers = self.has_ids and (seq_number != ABSENT).all()
-        step = self.step[in_step]
-        columns: list[Int64] = [communicator, step]
-        if has_seq_numbers or self.is_by_log:
-            collective = self.collective[in_step]
-            columns.append(collective.astype(np.int64))
-        if has_seq_numbers:
-            # NCCL counts the calls of each collective separately.
-            columns.append(seq_number)
-        code, n_codes = _one_code(columns)
+        numbers = find_operation_numbers(self)
+        columns = _columns_of_groups(self, numbers.is_numbered)
+        communicator = self.communicator[in_step]
+        code, n_codes = joint_code(columns)
         group[in_step] = code
         # A communicator that NCCL names needs the ranks that use it. One that is only an order of
         # first use needs all ranks.
@@ -102,17 +101,110 @@ class CommRows(Struct, frozen=True):
         n_ranks_of_communicator = np.where(self.is_named, n_users, n_ranks)
         n_required = np.zeros(n_codes, np.int64)
         n_required[code] = n_ranks_of_communicator[communicator]
+        group[numbers.is_unnumbered] = matching.UNGROUPED
         return group, n_required
 
 
-def _one_code(columns: Sequence[Int64]) -> tuple[Int64, int]:
+def _columns_of_groups(rows: CommRows, is_numbered: Flags) -> list[Int64]:
+    """Return what the operations in steps have in common that may be one collective."""
+    in_step = rows.in_step
+    communicator = rows.communicator[in_step].astype(np.int64)
+    is_numbered = is_numbered[in_step]
+    operation_id = rows.operation_id[in_step]
+    operation_id = np.where(is_numbered, operation_id, ABSENT)
+    columns: list[Int64] = [communicator, rows.step[in_step], operation_id]
+    seq_number = rows.seq_number[in_step]
+    has_seq_numbers = rows.has_ids and (seq_number != ABSENT).all()
+    if has_seq_numbers or rows.is_by_log:
+        collective = rows.collective[in_step]
+        columns.append(collective.astype(np.int64))
+    if has_seq_numbers:
+        # NCCL counts the calls of each collective separately.
+        seq_number = np.where(is_numbered, ABSENT, seq_number)
+        columns.append(seq_number)
+    return columns
+
+
+class OperationNumbers(Struct, frozen=True):
+    """Which operations are matched by NCCL's number of the operation (``operationId``)."""
+
+    # Of each operation, whether it is matched by its number.
+    is_numbered: Flags
+    # Of each operation, whether it lacks a number, and its communicator is matched by numbers. It
+    # is not matched.
+    is_unnumbered: Flags
+    # Operations in steps whose number contradicts the collective or the size on another rank.
+    # Their communicators are matched by order.
+    n_contradicted: int
+
+
+def find_operation_numbers(rows: CommRows) -> OperationNumbers:
+    """Decide which communicators are matched by NCCL's numbers of operations.
+
+    These are communicators with ids, if most of their operations in steps have a number, and no
+    number contradicts itself. Sends and receives are left out: a kernel may have several.
+    """
+    is_eligible = rows.collective != _SEND_RECV
+    is_eligible &= rows.in_step
+    is_eligible &= rows.has_ids
+    has_number = rows.operation_id != ABSENT
+    has_number &= is_eligible
+    numbered = np.flatnonzero(has_number)
+    is_contradicted = _are_contradicted(rows, numbered)
+    contradicted = numbered[is_contradicted]
+    share = _shares_by_communicator(rows, has_number, is_eligible)
+    is_by_number = share > _MIN_NUMBERED_SHARE
+    is_by_number[rows.communicator[contradicted]] = False
+    is_chosen = is_by_number[rows.communicator]
+    is_numbered = has_number & is_chosen
+    is_unnumbered = is_eligible & is_chosen
+    is_unnumbered &= ~has_number
+    return OperationNumbers(is_numbered, is_unnumbered, contradicted.size)
+
+
+def _shares_by_communicator(rows: CommRows, is_counted: Flags, is_eligible: Flags) -> Float64:
+    """Return which part of the eligible operations of each communicator counts, at least 0."""
+    n_communicators = len(rows.communicators)
+    counted = rows.communicator[is_counted]
+    eligible = rows.communicator[is_eligible]
+    n_counted = np.bincount(counted, minlength=n_communicators)
+    n_eligible = np.bincount(eligible, minlength=n_communicators)
+    return n_counted / np.maximum(n_eligible, 1)
+
+
+def _are_contradicted(rows: CommRows, chosen: Int64) -> Flags:
+    """Tell which of some operations have a number that cannot be of one collective.
+
+    The operations of such a number have different collectives or sizes, or are of the same rank.
+    """
+    if not chosen.size:
+        return np.zeros(0, np.bool_)
+    communicator = rows.communicator[chosen].astype(np.int64)
+    operation_id = rows.operation_id[chosen]
+    rank = rows.rank[chosen].astype(np.int64)
+    operation, n_operations = joint_code([communicator, operation_id])
+    rank_of_operation, _ = joint_code([operation, rank])
+    n_uses = np.bincount(rank_of_operation)
+    is_repeated = n_uses[rank_of_operation] > 1
+    is_contradicted = np.zeros(n_operations, np.bool_)
+    is_contradicted[operation[is_repeated]] = True
+    collective = rows.collective[chosen].astype(np.int64)
+    message_bytes = rows.message_bytes[chosen]
+    for values in (collective, message_bytes):
+        lowest = least_of(operation, values, n_operations)
+        differs = values != lowest[operation]
+        is_contradicted[operation[differs]] = True
+    return is_contradicted[operation]
+
+
+def joint_code(columns: Sequence[Int64]) -> tuple[Int64, int]:
     """Return a number for each distinct row of some columns, and the first number not used."""
     code = np.zeros(columns[0].size, np.int64)
     n_codes = 1
     for column in columns:
         dense, n_values = _dense(column)
-        joint_code = code * n_values + dense
-        code, n_codes = _dense(joint_code)
+        pair_code = code * n_values + dense
+        code, n_codes = _dense(pair_code)
     return code, n_codes
 
 
@@ -157,6 +249,10 @@ class _Columns:
     def places_in_steps(self) -> dict[str, Any]:
         """Return the columns that tell where in its step each operation was launched."""
         return {name: self.int32(name) for name in ("launched_in", "micro_batch", "n_before")}
+
+    def of_calls(self) -> dict[str, Any]:
+        """Return the other columns that NCCL's payloads give."""
+        return {name: self.int64(name) for name in ("seq_number", "operation_id", "n_calls")}
 
     def by_rank(self, name: str) -> Iterable[Int64]:
         """Yield the part of a column of each rank, with `ABSENT` for null."""
@@ -225,8 +321,8 @@ def comm_rows(ranks: Ranks, step_numbers: Sequence[Int64]) -> CommRows:
         kinds=kinds,
         communicator=communicators.index,
         communicators=communicators.names,
-        seq_number=columns.int64("seq_number"),
         message_bytes=message_bytes,
+        **columns.of_calls(),
         **columns.places_in_steps(),
         has_ids=communicators.has_ids,
         is_named=is_named,

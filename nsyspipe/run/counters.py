@@ -180,6 +180,16 @@ def counted_ranks(digests: Sequence[ReportDigest], ranks: Ranks) -> CountedRanks
     return CountedRanks(by_rank, tuple(problems))
 
 
+def count_counted_ranks(digests: Sequence[ReportDigest], ranks: Ranks) -> list[int]:
+    """Return the number of ranks of each report whose GPU is counted, in any of the reports."""
+    counted = list(_counted_gpus(digests))
+    n_counted = [0] * len(digests)
+    for rank in ranks:
+        if any(_is_gpu_of(gpu, rank) for gpu in counted):
+            n_counted[rank.argument] += 1
+    return n_counted
+
+
 def _shifts_of_reports(digests: Sequence[ReportDigest], ranks: Ranks) -> list[int]:
     """Return what turns the time of each report into aligned time."""
     shifts_ns = clock_shifts(digests)

@@ -16,7 +16,12 @@ from nsyspipe.model.problems import OR_LOG, Problem, problem
 from nsyspipe.model.side_files import NcclLog
 from nsyspipe.model.table import Flags, Int64
 from nsyspipe.run.captures import capture_numbers, joined, parts_by_capture
-from nsyspipe.run.comm_rows import CommRows, comm_rows, communicator_name
+from nsyspipe.run.comm_rows import (
+    CommRows,
+    comm_rows,
+    communicator_name,
+    find_operation_numbers,
+)
 from nsyspipe.run.digests import Rank, Ranks
 from nsyspipe.run.process import ProcessDigest
 from nsyspipe.run.process_groups import MIN_RANKS, doubt_before_matching, named_by_log
@@ -494,6 +499,9 @@ def _problems(
             yield from _problems_of_groups_and_clocks(aligned, has_log=run.log is not None)
         else:
             yield problem("steps-not-aligned")
+        n_contradicted = find_operation_numbers(aligned.rows).n_contradicted
+        if n_contradicted:
+            yield problem("operation-ids-contradict", n=n_contradicted)
     if waiting is not None and aligned.doubt is None:
         yield from _problems_of_lost(aligned, waiting, n_ranks=n_ranks, is_one_run=run.is_one_run)
         yield from _problems_of_early_ends(aligned, waiting)

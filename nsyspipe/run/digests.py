@@ -66,6 +66,11 @@ class ReportDigest(Struct, frozen=True):
     problems: tuple[Problem, ...]
     # hardware counters of GPUs of this host
     counters: Counters = NO_COUNTERS
+    # number of samples of the main threads of Python, whose lines are known
+    n_python_samples: int = 0
+    # number of times in which a thread of the program waits for Python's lock or holds it, or None
+    # if they were not recorded
+    n_lock_ranges: int | None = None
     # whether nsys recorded the memory of GPUs
     has_memory_sizes: bool = False
     # processes without kernels, in a report that has kernels of other processes

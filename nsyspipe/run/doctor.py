@@ -25,7 +25,8 @@ from nsyspipe.reader.report import NEWEST_TESTED, version_numbers
 from nsyspipe.reader.sidecar import read_sidecars
 from nsyspipe.run.assemble import merge
 from nsyspipe.run.beside import files_beside
-from nsyspipe.run.digests import ReportDigest
+from nsyspipe.run.counters import count_counted_ranks
+from nsyspipe.run.digests import ReportDigest, place
 from nsyspipe.run.gather import Gathered, gather, ranks_or_hosts
 from nsyspipe.run.process_groups import MIN_RANKS
 from nsyspipe.run.questions import NO, PARTLY, QUESTIONS, YES, Answer, Beside, Examined, Question
@@ -52,6 +53,8 @@ _QUESTIONS_OF_DEVICES = {
     "kernel_shapes",
     "cuda_graphs",
     "gpu_metrics",
+    "python_lines",
+    "python_lock",
     "link",
 }
 # Counts of these questions are shown for each rank, or process. Other counts are summed.
@@ -249,6 +252,7 @@ def _reports_of_job(
     n_ranks = 0 if is_host_only else len(ranks_or_hosts(gathered.digests))
     has_several_ranks = max(n_ranks, job.n_ranks or 1) > 1
     lacks_groups = gathered.is_one_run and _lacks_groups(gathered.together, beside)
+    n_counted = _count_counted_ranks(gathered)
     reports = []
     for argument, run in enumerate(gathered.by_report):
         was_left_out = is_host_only and beside.sidecars.is_without_gpu(argument)
@@ -262,9 +266,21 @@ def _reports_of_job(
             job=job,
             is_several=has_several_ranks,
             lacks_groups=lacks_groups,
+            n_counted=n_counted[argument],
         )
         reports.append(report)
     return reports
+
+
+def _count_counted_ranks(gathered: _GatheredReports) -> list[int]:
+    """Return the number of ranks of each report whose GPU is counted in a report of its run."""
+    if gathered.is_one_run:
+        digests = gathered.together.digests
+        return count_counted_ranks(digests, place(digests))
+    n_counted: list[int] = []
+    for run in gathered.by_report:
+        n_counted += count_counted_ranks(run.digests, place(run.digests))
+    return n_counted
 
 
 def _lacks_groups(run: Gathered, beside: Beside) -> bool:

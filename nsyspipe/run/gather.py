@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -57,6 +58,7 @@ from nsyspipe.model.user_paths import ReportFile
 from nsyspipe.nsys.files import check_file
 from nsyspipe.reader.metadata import Capture, read_capture
 from nsyspipe.reader.operations import Operations
+from nsyspipe.reader.python_samples import PythonSamples
 from nsyspipe.reader.sidecar import FoundSidecars
 from nsyspipe.reader.tables import release_memory
 from nsyspipe.run.captures import (
@@ -267,7 +269,8 @@ def _describe_reading(capture: Capture) -> dict[str, Any]:
     """Return the fields of `ReportDigest` that say what was read, and how to read it again."""
     operations = capture.operations
     zones = {**operations.zones, **capture.calls.zones}
-    return {
+    of_python = _describe_python(capture.python)
+    return of_python | {
         "facts": capture.facts,
         "name_column": operations.name_column,
         "open_end_ns": capture.ranges.open_end_ns,
@@ -276,6 +279,15 @@ def _describe_reading(capture: Capture) -> dict[str, Any]:
         "n_graphs": operations.n_graphs,
         "has_memory_sizes": capture.memory.has_sizes,
     }
+
+
+def _describe_python(python: PythonSamples) -> dict[str, Any]:
+    """Return the fields of `ReportDigest` that say what was recorded of Python."""
+    n_lock_ranges = None
+    if python.lock_ranges is not None:
+        is_of_program = pc.invert(python.lock_ranges["is_of_sampler"])
+        n_lock_ranges = pc.sum(is_of_program, min_count=0).as_py()
+    return {"n_python_samples": python.samples.num_rows, "n_lock_ranges": n_lock_ranges}
 
 
 def _describe_communication(capture: Capture) -> dict[str, Any]:

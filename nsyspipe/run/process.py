@@ -37,7 +37,7 @@ from nsyspipe.analysis.collectives import CommOperations, comm_operations, messa
 from nsyspipe.analysis.devices import ProcessShare, RankDevice, RankOperations, StrayDevice
 from nsyspipe.analysis.host_lines import HostLines, PythonThread, find_host_lines
 from nsyspipe.analysis.intervals import IntervalSet, NarrowIntervals, union, union_of
-from nsyspipe.analysis.kernels import WindowSums, comm_delays, kernels_table
+from nsyspipe.analysis.kernels import WindowSums, comm_delays, kernels_table, matrix_times
 from nsyspipe.analysis.launching import device_waits, host_times
 from nsyspipe.analysis.memory_calls import (
     MEMORY_CALL_COLUMNS,
@@ -59,6 +59,7 @@ from nsyspipe.analysis.phases import (
 from nsyspipe.analysis.python_lock import LockWaits, ProcessLock, find_lock_waits, waits_of_thread
 from nsyspipe.analysis.steps import Candidate, Members, Windows, capture_window, step_windows
 from nsyspipe.model.canonical import DTOD_KIND, GRAPH_NAME_ID
+from nsyspipe.model.matrix_datatypes import MatrixTimes
 from nsyspipe.model.names import PHASES, step_number
 from nsyspipe.model.problems import Problem, Recorded, problem
 from nsyspipe.model.table import Flags, Int64
@@ -321,6 +322,8 @@ class ProcessDigest(_Process, frozen=True):
     phases: pa.Table
     # one row per (phase, name): ``phase`` (null for none), ``name`` and the costs
     kernels: pa.Table
+    # of the kernels in complete steps
+    matrix_times: MatrixTimes
     # number and time of the kernels of each of those rows, by the window that they start in
     kernels_by_window: WindowSums
     # idle time by the API call that blocked the host, one value per window
@@ -674,10 +677,6 @@ def _measure_rank(work: _RankWork, between: Inputs) -> dict[str, Any]:
     columns = measured.columns.copy()
     columns |= _measure_comm_and_graphs(work, comm_streams, stream)
     costs = _measure_phases(work, measured.idle_ns_by_phase)
-    names = work.capture.operations.names
-    kernels, kernels_by_window = kernels_table(
-        operations, names, work.kernel_phase, work.device.comm, windows
-    )
     comm = _list_comm_operations(work)
     windows_table = _windows_table(columns, len(windows))
     phases = _phases_table(costs, work.capture.recorded)
@@ -687,13 +686,26 @@ def _measure_rank(work: _RankWork, between: Inputs) -> dict[str, Any]:
         "comm": comm,
         "windows": windows_table,
         "phases": phases,
-        "kernels": kernels,
-        "kernels_by_window": kernels_by_window,
         "blocked_ns_by_call": measured.causes.by_call,
         "of_copies_ns_by_call": measured.causes.of_copies_by_call,
         "hidden": NarrowIntervals.of(work.device.hidden),
         "stretches": stretches,
+        **_measure_kernels(work),
         **_measure_python(work, measured),
+    }
+
+
+def _measure_kernels(work: _RankWork) -> dict[str, Any]:
+    """Return the fields of `ProcessDigest` that are sums of kernels."""
+    operations = work.operations
+    names = work.capture.operations.names
+    kernels, kernels_by_window = kernels_table(
+        operations, names, work.kernel_phase, work.device.comm, work.windows
+    )
+    return {
+        "kernels": kernels,
+        "kernels_by_window": kernels_by_window,
+        "matrix_times": matrix_times(operations, names, work.windows),
     }
 
 

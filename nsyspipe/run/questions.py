@@ -23,7 +23,13 @@ from nsyspipe.analysis.steps import REPETITION
 from nsyspipe.model.comm_kernels import library_of
 from nsyspipe.model.names import PHASES
 from nsyspipe.model.options import Reading
-from nsyspipe.model.problems import BACKWARD_SOURCES, CATALOGUE, SIZE_GAPS, TRACE_NVTX
+from nsyspipe.model.problems import (
+    BACKWARD_SOURCES,
+    CATALOGUE,
+    SIZE_GAPS,
+    TRACE_NVTX,
+    UNREAD_COUNTERS,
+)
 from nsyspipe.model.side_files import NcclLog, Topology
 from nsyspipe.nsys.settings import LOG_WRITTEN, writes_log
 from nsyspipe.reader import report as versions
@@ -76,6 +82,19 @@ LESS_WAITING = (
 # Compute hides most of the communication if it hides at least this share of the time.
 _MIN_MOSTLY_HIDDEN_SHARE = 0.5
 _NO_CALLS = "API calls were not recorded"
+_NONE_RECORDED = "none recorded"
+_UNREAD_METRICS = "samples that nsyspipe cannot read"
+SAMPLE_PYTHON = (
+    "capture with nsys profile --python-sampling=true, and export with --include-blobs=true (nsys "
+    "2025.3 or newer)"
+)
+TRACE_LOCK = "capture with nsys profile --trace=cuda,nvtx,osrt,python-gil"
+# Why samples of Python name no line, by the code of the problem.
+_PYTHON_GAPS = {
+    "python-samples-without-lines": "samples without lines",
+    "python-samples-too-large": "samples larger than the limit",
+    "python-thread-unknown": "samples of unknown threads",
+}
 # The range of our own captures, which is not a range of the user.
 _CAPTURE_RANGE = "nsyspipe.capture"
 _NAMES_OF_RANK_SOURCES = {
@@ -140,6 +159,8 @@ class Examined(Struct, frozen=True):
     is_several: bool
     # Whether the process groups of the run are not known.
     lacks_groups: bool = False
+    # The number of its ranks whose GPU is counted, in any report of the run.
+    n_counted: int = 0
 
     @property
     def n_processes(self) -> int:
@@ -564,10 +585,27 @@ def _gpu_metrics(reports: Sequence[Examined], _: Beside) -> list[Answer]:
 
 
 def _gpu_metrics_of_report(report: Examined, n_ranks: int) -> Answer:
-    """Return what a report has of GPU metrics, if all reports have `n_ranks`."""
+    """Return what there is of GPU metrics for the ranks of a report, if all have `n_ranks`.
+
+    The metrics of its GPUs may be in another report.
+    """
     n_samples = report.counts.rows[versions.GPU_METRICS]
-    if n_samples:
-        return _have(n_samples, "samples")
+    counts = (("samples", n_samples),)
+    n_counted = report.n_counted
+    if n_counted and n_counted == len(report.digest.processes):
+        return Answer(YES, counts)
+    unread_code = next(filter(report.has, UNREAD_COUNTERS), None)
+    if unread_code is not None:
+        return Answer(NO, text=_UNREAD_METRICS, fix=report.fix_of(unread_code))
+    fix = _fix_of_gpu_metrics(report, n_ranks)
+    if n_counted:
+        return Answer(PARTLY, (*counts, ("counted ranks", n_counted)), fix=fix)
+    text = "only samples of GPUs of other ranks" if n_samples else _NONE_RECORDED
+    return Answer(NO, text=text, fix=fix)
+
+
+def _fix_of_gpu_metrics(report: Examined, n_ranks: int) -> str:
+    """Return how to record GPU metrics of a report, if all reports have `n_ranks`."""
     # Older versions of nsys do not know the newer name. Newer ones accept the older name, because
     # it is a prefix.
     version = versions.version_numbers(report.digest.facts.nsys_version)
@@ -578,7 +616,27 @@ def _gpu_metrics_of_report(report: Examined, n_ranks: int) -> Answer:
     has_nsys_of_its_own = report.n_processes == 1 and lacks_ranks
     if has_nsys_of_its_own:
         fix += ONE_NSYS_PER_GPU
-    return Answer(NO, text="none recorded", fix=fix)
+    return fix
+
+
+def _python_lines(report: Examined) -> Answer:
+    n_samples = report.digest.n_python_samples
+    lacking_code = next(filter(report.has, _PYTHON_GAPS), None)
+    if lacking_code is None:
+        if n_samples:
+            return _have(n_samples, "samples")
+        return Answer(NO, text=_NONE_RECORDED, fix=SAMPLE_PYTHON)
+    fix = report.fix_of(lacking_code)
+    if n_samples:
+        return Answer(PARTLY, (("samples", n_samples),), fix=fix)
+    return Answer(NO, text=_PYTHON_GAPS[lacking_code], fix=fix)
+
+
+def _python_lock(report: Examined) -> Answer:
+    n_ranges = report.digest.n_lock_ranges
+    if n_ranges is None:
+        return Answer(NO, text=_NONE_RECORDED, fix=TRACE_LOCK)
+    return _have(n_ranges, "ranges")
 
 
 def _shortened(text: str) -> str:
@@ -867,7 +925,7 @@ def _each(judge: Callable[[Examined], Answer]) -> Callable[..., list[Answer]]:
 
 
 def _counted(
-    count: Callable[[Examined], int], noun: str, fix: str | None = None, text: str = "none recorded"
+    count: Callable[[Examined], int], noun: str, fix: str | None = None, text: str = _NONE_RECORDED
 ) -> Callable[..., list[Answer]]:
     """Return a rule that asks only how many there are of something in each report."""
 
@@ -909,7 +967,9 @@ QUESTIONS = (
     Question(
         "profiler_overhead", "the cost of the capture itself", _rows(versions.OVERHEAD, "records")
     ),
+    Question("gpu_metrics", "activity of SMs, traffic of memory and links", _gpu_metrics),
+    Question("python_lines", "the line of Python while the GPU is idle", _each(_python_lines)),
+    Question("python_lock", "waits for Python's lock (GIL)", _each(_python_lock)),
     Question("os_runtime", "system calls that block the CPU", _SYSTEM_CALLS, is_used=False),
     Question("cpu_samples", "which CPU code runs", _CPU_SAMPLES, is_used=False),
-    Question("gpu_metrics", "utilization of GPU units and links", _gpu_metrics, is_used=False),
 )

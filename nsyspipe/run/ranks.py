@@ -13,6 +13,7 @@ from typing import Any, TypeAlias, TypeGuard
 import pyarrow as pa
 from msgspec import Struct
 
+from nsyspipe.analysis.work import RankWork
 from nsyspipe.errors import OptionError, RankConflictError
 from nsyspipe.model import schema
 from nsyspipe.model.captured import CapturedRank
@@ -539,17 +540,22 @@ def ranks_table(
     names: Sequence[str],
     sidecars: RunSidecars,
     *,
+    works: Sequence[RankWork],
     is_comm_in_graphs: bool = False,
 ) -> pa.Table:
     """Return `schema.RANKS`, with rank numbers from `source`, and `names` of reports.
 
+    `works` is what the steps of each rank work on.
+
     Counts are null if CUDA graphs that were captured as a whole may hold such operations.
     """
     rows: list[_Row] = []
-    for rank in cross_rank.placed:
+    for rank, work in zip(cross_rank.placed, works, strict=True):
         row = _identity_of_rank(rank, source, names, sidecars)
         row |= _device_and_counts(rank, is_comm_in_graphs=is_comm_in_graphs)
         row |= memory_of_rank(rank, sidecars)
+        row["peak_datatype"] = work.peak_datatype
+        row["peak_datatype_source"] = work.peak_datatype_source
         row["clock_shift_ns"] = rank.shift_ns
         row["clock_offset_ns"] = None
         row["clock_error_ns"] = None

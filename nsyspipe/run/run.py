@@ -146,6 +146,8 @@ class RunHeader:
     cuda_graph_traces: list[str] = field(default_factory=list)
     # ``hardware`` or ``software``: how CUDA was traced.
     cuda_traces: list[str] = field(default_factory=list)
+    # Samples of Python per second, or ``off``.
+    python_samplings: list[str] = field(default_factory=list)
     # Of the programs that nsys started, with masked secrets.
     commands: list[str] = field(default_factory=list)
 

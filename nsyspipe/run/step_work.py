@@ -1,12 +1,17 @@
-"""What the steps of each rank work on: from the options of the user, else from the sidecars."""
+"""What the steps of each rank work on: from the options of the user, else from the sidecars.
 
-from collections.abc import Iterator, Sequence
+The datatype of the peak is from the option, else from the names of kernels.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from nsyspipe.analysis.work import RankWork, n_faster_than_peak
 from nsyspipe.model.captured import WorkPerStep
+from nsyspipe.model.matrix_datatypes import MIN_SHARE_OF_DATATYPE, DatatypeShares, MatrixTimes
+from nsyspipe.model.names import KERNEL_NAMES, OPTION
 from nsyspipe.model.peaks import DATATYPES, peak_flops_per_s, peaks_of
 from nsyspipe.model.problems import Problem, problem
 from nsyspipe.model.typed_tables import StepsTable
@@ -41,12 +46,33 @@ def work_of_run(ranks: Ranks, sidecars: RunSidecars, asked: AskedWork) -> RunWor
     works = []
     for rank, work in zip(ranks, recorded, strict=True):
         flops = work.flops if asked.flops is None else asked.flops
-        peak = None
-        if asked.datatype is not None:
-            peak = peak_flops_per_s(_gpu_name(rank), asked.datatype)
-        works.append(RankWork(tokens=tokens, samples=samples, flops=flops, peak_flops_per_s=peak))
-    problems += _problems_of_peak(ranks, works, asked)
+        of_rank = RankWork(tokens=tokens, samples=samples, flops=flops)
+        works.append(_with_peak(of_rank, rank, asked))
+    problems += _problems_of_peak(ranks, works)
     return RunWork(tuple(works), tuple(problems))
+
+
+def _with_peak(work: RankWork, rank: Rank[ProcessDigest], asked: AskedWork) -> RankWork:
+    """Add the peak of a rank for the datatype of the option, else for that of its kernels."""
+    datatype = asked.datatype
+    source = OPTION
+    if datatype is None:
+        datatype = _matrix_times([rank]).shares().datatype
+        source = KERNEL_NAMES
+    if datatype is None:
+        return work
+    return replace(
+        work,
+        peak_flops_per_s=peak_flops_per_s(_gpu_name(rank), datatype),
+        peak_datatype=datatype,
+        peak_datatype_source=source,
+    )
+
+
+def _matrix_times(ranks: Iterable[Rank[ProcessDigest]]) -> MatrixTimes:
+    """Return the time of the matrix kernels of some ranks, in all their captures."""
+    parts = [part.process.matrix_times for rank in ranks for part in rank.parts]
+    return MatrixTimes.total(parts)
 
 
 def with_problems_of_steps(work: RunWork, steps: StepsTable) -> RunWork:
@@ -94,26 +120,37 @@ def _contradictions(recorded: Sequence[WorkPerStep], asked: AskedWork) -> Iterat
             yield problem("work-differs", what=name, values=values, option=option)
 
 
-def _problems_of_peak(
-    ranks: Ranks, works: Sequence[RankWork], asked: AskedWork
-) -> Iterator[Problem]:
+def _problems_of_peak(ranks: Ranks, works: Sequence[RankWork]) -> Iterator[Problem]:
     """Yield why ranks with known FLOPs have no MFU."""
-    without_peak = [
-        rank
-        for rank, work in zip(ranks, works, strict=True)
-        if work.flops is not None and work.peak_flops_per_s is None
-    ]
-    if not without_peak:
-        return
-    datatypes = ", ".join(DATATYPES)
-    if asked.datatype is None:
-        yield problem("no-datatype", datatypes=datatypes)
-        return
-    for gpu in sorted({_gpu_name(rank) or "" for rank in without_peak}):
+    without_datatype: list[Rank[ProcessDigest]] = []
+    without_peak: set[tuple[str, str]] = set()
+    for rank, work in zip(ranks, works, strict=True):
+        if work.flops is None or work.peak_flops_per_s is not None:
+            continue
+        if work.peak_datatype is None:
+            without_datatype.append(rank)
+        else:
+            without_peak.add((_gpu_name(rank) or "", work.peak_datatype))
+    if without_datatype:
+        yield _problem_of_datatype(_matrix_times(without_datatype).shares())
+    for gpu, datatype in sorted(without_peak):
         if peaks_of(gpu) is None:
             yield problem("gpu-without-peak", gpu=gpu or "a GPU without a recorded name")
         else:
-            yield problem("datatype-without-peak", gpu=gpu, datatype=asked.datatype)
+            yield problem("datatype-without-peak", gpu=gpu, datatype=datatype)
+
+
+def _problem_of_datatype(shares: DatatypeShares) -> Problem:
+    """Return why the names of kernels give no datatype."""
+    datatypes = ", ".join(DATATYPES)
+    if not shares.of_datatypes:
+        return problem("no-datatype", datatypes=datatypes)
+    percents = [f"{name} {share:.1%}" for name, share in shares.of_datatypes.items()]
+    if shares.unknown:
+        percents.append(f"unknown {shares.unknown:.1%}")
+    shown = ", ".join(percents)
+    least = f"{MIN_SHARE_OF_DATATYPE:.0%}"
+    return problem("mixed-datatypes", least=least, shares=shown, datatypes=datatypes)
 
 
 def _gpu_name(rank: Rank[ProcessDigest]) -> str | None:

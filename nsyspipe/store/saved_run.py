@@ -34,6 +34,7 @@ from nsyspipe.model.typed_tables import (
 from nsyspipe.model.user_paths import UserPath
 from nsyspipe.nsys.command_words import (
     BETWEEN_VALUES,
+    PYTHON_SAMPLING,
     TRACED,
     VERSION,
     Mask,
@@ -316,6 +317,7 @@ def _masked_header(header: RunHeader) -> RunHeader:
     traced_events = shown_alone(header.traced_events, TRACED)
     cuda_graph_traces = shown_alone(header.cuda_graph_traces, TRACED)
     cuda_traces = shown_alone(header.cuda_traces, TRACED)
+    python_samplings = shown_alone(header.python_samplings, PYTHON_SAMPLING)
     return replace(
         header,
         driver_versions=driver_versions,
@@ -323,6 +325,7 @@ def _masked_header(header: RunHeader) -> RunHeader:
         traced_events=traced_events,
         cuda_graph_traces=cuda_graph_traces,
         cuda_traces=cuda_traces,
+        python_samplings=python_samplings,
     )
 
 

@@ -2,7 +2,7 @@
 
 import nsyspipe
 from tests.build.tools import codes
-from tests.build.trace import TraceBuilder
+from tests.build.trace import DEFAULT, TraceBuilder
 
 BROADCAST = "ncclDevKernel_Broadcast_RING_LL"
 GATHER = "ncclDevKernel_AllGather_RING_LL"
@@ -12,7 +12,7 @@ _CODES = {"clock-error-unknown", "ended-before-last-arrived", "no-common-clock",
 _CODES |= {"groups-not-named", "ranks-missing", "unmatched-collectives"}
 
 
-def reports(n_ranks, n_steps=4, world_size=None):
+def reports(n_ranks, n_steps=4, world_size=None, version=DEFAULT):
     """Build ranks of 1000 ns steps, all on one clock: step i's window starts at 1000 i + 100 with a kernel.
 
     Steps 0 to n - 2 are complete, step 0 is skipped; a step's range ends 100 ns before the next
@@ -21,7 +21,7 @@ def reports(n_ranks, n_steps=4, world_size=None):
     found = []
     for rank in range(n_ranks):
         builder = (
-            TraceBuilder(pid=1000 + rank)
+            TraceBuilder(version, pid=1000 + rank)
             .session(10**18)
             .gpu()
             .env(RANK=rank, WORLD_SIZE=world_size or n_ranks)

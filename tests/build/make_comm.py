@@ -14,7 +14,18 @@ GATHER = CommKind("all_gather", None, "RING_LL")
 SEND = CommKind("send_recv", None, None)
 
 
-def op(start, *, kind=SUM, member=0, order=0, comm=None, seq=None, n_bytes=None, called=None):
+def op(
+    start,
+    *,
+    kind=SUM,
+    member=0,
+    order=0,
+    comm=None,
+    seq=None,
+    n_bytes=None,
+    called=None,
+    number=None,
+):
     return {
         "start_ns": start,
         "end_ns": start + 10,
@@ -23,7 +34,9 @@ def op(start, *, kind=SUM, member=0, order=0, comm=None, seq=None, n_bytes=None,
         "stream_order": order,
         "comm_id": comm,
         "seq_number": seq,
+        "operation_id": number,
         "message_bytes": n_bytes,
+        "n_calls": None,
         "called": called,
         "launched_in": None,
         "micro_batch": None,

@@ -68,7 +68,7 @@ def test_a_stdout_that_takes_nothing_is_no_bug_of_ours(redirect, codes):
     assert done.stderr.count("error: ") == (done.returncode == 2)
 
 
-def imported(*arguments):
+def imported_modules(*arguments):
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "nsyspipe", *map(str, arguments)],
         capture_output=True,
@@ -84,8 +84,12 @@ def imported(*arguments):
         if line.startswith("import time:")
     ]
     assert "nsyspipe.cli.app" in rows
+    return rows
+
+
+def imported(*arguments):
     # A refused import is listed too, but nothing inside it.
-    return {name.partition(".")[0] for name in rows if "." in name}
+    return {name.partition(".")[0] for name in imported_modules(*arguments) if "." in name}
 
 
 @pytest.mark.slow
@@ -105,6 +109,19 @@ def test_a_command_imports_nothing_that_it_does_not_need(steady, tmp_path, words
     assert found & (reading | {"dask", "distributed", "pandas", "polars", "torch", "nvtx"}) == {
         *needed
     }
+
+
+# Modules that only one command needs.
+ONLY_FOR = {"nsyspipe.report.skill": "skill"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", ["--help", "analyze -j 1", "explain", "skill"])
+def test_a_command_imports_no_module_of_another_command(steady, words):
+    modules = imported_modules(*words.split(), *([steady] if "-j" in words else []))
+    command = words.partition(" ")[0]
+    used = {only for only in ONLY_FOR if any(module.startswith(only) for module in modules)}
+    assert used == {only for only, owner in ONLY_FOR.items() if owner == command}
 
 
 @pytest.mark.slow

@@ -330,6 +330,50 @@ def test_the_work_of_a_step_holds_for_all_runs_or_for_one_label(folder):
     }
 
 
+@pytest.fixture
+def prefixed(folder):
+    """Return a directory of two runs that only their file names tell apart."""
+    for name in ("one", "two"):
+        for rank in range(2):
+            shutil.copy(folder / name / f"run_{rank}.sqlite", folder / f"{name}_{rank}.sqlite")
+    return folder
+
+
+def test_the_label_of_a_run_without_one_is_that_of_its_file_names(prefixed):
+    runs = ["one_*.sqlite", "two_*.sqlite"]
+    labelled = works_of(runs, tokens_per_step=["one=100", "two=200"])
+    assert labelled == {"one": (100, None, None, None), "two": (200, None, None, None)}
+    # A label in front replaces that of the file names.
+    assert works_of(["x=one_*.sqlite", "two_*.sqlite"], tokens_per_step=["two=7"]) == {
+        "x": (None, None, None, None),
+        "two": (7, None, None, None),
+    }
+    with pytest.raises(OptionError) as caught:
+        opened(["x=one_*.sqlite", "two_*.sqlite"], tokens_per_step=["one=7"])
+    assert caught.value.found == "x, two"
+
+
+def test_a_log_may_belong_to_the_label_of_file_names(prefixed):
+    text = "node0:1000:1000 [0] NCCL INFO NCCL version 2.21.5+cuda12.4\n"
+    (prefixed / "nccl.log").write_text(text)
+    runs = opened(["one_*.sqlite", "two_*.sqlite"], nccl_log=["two=nccl.log"])
+    assert [run.nccl is None for _, (run,) in runs] == [True, False]
+
+
+def test_a_label_that_the_file_names_of_two_runs_give_is_refused(folder, worded):
+    with pytest.raises(OptionError) as caught:
+        opened(["one", "two"], tokens_per_step=["run=7"])
+    assert caught.value.found == "run"
+    worded(caught.value.lines())
+
+
+def test_the_label_of_a_saved_run_is_known_but_its_work_too(folder):
+    runs = ["store/runs/run_id=one", "two"]
+    with pytest.raises(OptionError) as caught:
+        opened(runs, tokens_per_step=["one=5"])
+    assert "saved" in caught.value.problem
+
+
 def test_compare_has_the_tokens_of_each_label(folder):
     options = ("--tokens-per-step", "120", "--tokens-per-step", "y=240", "--json", "-", "-j", "1")
     done = nsyspipe_here("compare", "x=one", "y=two", *options, cwd=folder)

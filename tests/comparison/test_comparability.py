@@ -297,6 +297,17 @@ def test_other_methods_of_the_cuda_trace_are_named_where_both_sides_know_theirs(
     assert "cuda-trace" not in checks(asked["cuda-hw"], asked["cuda-hw"])
 
 
+def test_another_sampling_of_python_is_named_where_both_sides_know_theirs(run):
+    off, slow, fast, unknown = (
+        Changed(run, header=replace(run.header, python_samplings=rates))
+        for rates in (["off"], ["200"], ["1000"], [])
+    )
+    assert checks(off, fast)["python-sampling"] == (False, "off", "1000 per second")
+    assert checks(slow, fast)["python-sampling"] == (False, "200 per second", "1000 per second")
+    assert "python-sampling" not in checks(fast, fast)
+    assert "python-sampling" not in checks(unknown, fast)
+
+
 def test_captures_without_gpu_activity_lack_that_and_no_ranks(run, tmp_path, worded):
     for rank in range(2):
         host = (

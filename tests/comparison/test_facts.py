@@ -395,6 +395,20 @@ def told_run(folder, driver, cuda, events, **options):
     return nsyspipe.load(folder, jobs=1)
 
 
+@pytest.mark.parametrize(
+    ("rate", "samplings"), [("1000", ["1000"]), ("1e3; drop", []), (None, ["off"])]
+)
+def test_the_rate_of_python_samples_is_read_from_the_options_of_the_capture(
+    tmp_path, rate, samplings
+):
+    builder = plain_rank(0, STEPS).add("META_DATA_CAPTURE", name="CAPTURE_EVENT_TYPE", value="Cuda")
+    if rate is not None:
+        name = "PYTHON_BACKTRACE_SAMPLING_OPTIONS:SAMPLING_RATE"
+        builder.add("META_DATA_CAPTURE", name=name, value=rate)
+    builder.write(tmp_path / "r.sqlite")
+    assert nsyspipe.load(tmp_path, jobs=1).header.python_samplings == samplings
+
+
 def test_drivers_and_traced_events_of_reports_are_compared(tmp_path):
     before = told_run(tmp_path / "a", "580.159.04", "13000", ["NvtxEvents", "Cuda"])
     after = told_run(tmp_path / "b", "570.86", "12080", ["Cuda", "NvtxEvents", "OSRuntime"])
@@ -403,6 +417,7 @@ def test_drivers_and_traced_events_of_reports_are_compared(tmp_path):
     assert found["versions", CUDA_OF_DRIVER] == ("13.0", "12.8")
     assert found["capture", "traced events"] == ("Cuda, NvtxEvents", "Cuda, NvtxEvents, OSRuntime")
     assert before.header.cuda_graph_traces == ["node"]
+    assert before.header.python_samplings == ["off"]
     assert state(before, before, "driver") == ("both", True)
     save(before, tmp_path / "store")
     assert nsyspipe.load(tmp_path / "store").header == before.header

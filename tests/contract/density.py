@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.contract.trees import children_of, nodes_of
+
 MAX_COLUMNS = 100
 MAX_COMPLEXITY = 12
 MAX_LOCALS = 15
@@ -81,7 +83,7 @@ def density_of(root: Path) -> Density:
 def measure_file(density: Density, source: str, name: str) -> None:
     """Add the counts of one file."""
     measure_lines(density, source, name)
-    nodes = list(ast.walk(ast.parse(source)))
+    nodes = nodes_of(ast.parse(source))
     sizes = sizes_of(nodes)
     for node in nodes:
         _measure_node(density, node, name, sizes)
@@ -101,7 +103,7 @@ def sizes_of(nodes: Sequence[ast.AST]) -> dict[ast.AST, Size]:
     sizes: dict[ast.AST, Size] = {}
     for node in reversed(nodes):
         n_nodes, depth = 1, 0
-        for child in ast.iter_child_nodes(node):
+        for child in children_of(node):
             below = sizes[child]
             n_nodes += below.n_nodes
             depth = max(depth, below.depth)
@@ -178,7 +180,7 @@ def _measure_function(
     n_paths = complexity(function)
     if n_paths > MAX_COMPLEXITY:
         density.add("complex functions", f"{place} {n_paths}")
-    stored = [node for node in ast.walk(function) if isinstance(node, ast.Name)]
+    stored = [node for node in nodes_of(function) if isinstance(node, ast.Name)]
     local_names = {node.id for node in stored if isinstance(node.ctx, ast.Store)}
     if len(local_names) > MAX_LOCALS:
         density.add("functions with many locals", f"{place} {len(local_names)}")
@@ -194,7 +196,7 @@ def complexity(function: ast.AST) -> int:
     does, as it stands in the way of the reader.
     """
     paths = 1
-    for node in ast.walk(function):
+    for node in nodes_of(function):
         if isinstance(node, _BRANCHES):
             paths += 1
         elif isinstance(node, ast.BoolOp):
@@ -271,15 +273,15 @@ def _n_nodes_by_entry(node: ast.AST) -> int:
             ]
             return 1 + max(sizes, default=0)
         case _:
-            return 1 + sum(map(_n_nodes_by_entry, ast.iter_child_nodes(node)))
+            return 1 + sum(map(_n_nodes_by_entry, children_of(node)))
 
 
 def _contains(node: ast.AST, kinds: tuple[type[ast.AST], ...]) -> bool:
-    return any(isinstance(inner, kinds) for inner in ast.walk(node))
+    return any(isinstance(inner, kinds) for inner in nodes_of(node))
 
 
 def _has_inside(node: ast.AST, kinds: tuple[type[ast.AST], ...]) -> bool:
-    return any(isinstance(inner, kinds) for inner in ast.walk(node) if inner is not node)
+    return any(isinstance(inner, kinds) for inner in nodes_of(node) if inner is not node)
 
 
 def _n_result_parts(annotation: ast.expr | None) -> int:

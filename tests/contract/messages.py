@@ -18,6 +18,7 @@ from tests.contract.prose import (
     sentences_of,
     words_in,
 )
+from tests.contract.trees import children_of
 
 LEAST_WORDS = 3  # of a text that somebody reads: shorter ones are names and keys
 _VALUE = "X"  # for what an f-string fills in
@@ -64,7 +65,7 @@ def _texts_of_users(node: ast.AST) -> Iterator[ast.expr]:
             yield node
         return
     of_developers = _text_of_developers(node)
-    for child in ast.iter_child_nodes(node):
+    for child in children_of(node):
         if child is not of_developers:
             yield from _texts_of_users(child)
         elif isinstance(child, ast.JoinedStr):

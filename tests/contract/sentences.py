@@ -12,6 +12,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from tests.contract.trees import nodes_of
+
 MOST_WORDS = 3  # in a row, which a test may share with a text of the program
 _WORDS = re.compile(r"\b[A-Za-z][a-z'-]*(?:[,:]? [A-Za-z][a-z'-]*)+\b")
 _WORD = re.compile(r"[a-z][a-z'-]*")
@@ -46,7 +48,7 @@ def phrases_of_program(folders: Iterable[Path]) -> frozenset[str]:
 
 def _texts_of(path: Path) -> Iterator[str]:
     if path.suffix == ".py":
-        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        nodes = nodes_of(ast.parse(path.read_text(encoding="utf-8")))
         docstrings = _docstrings(nodes)
         yield from (str(node.value) for node in _texts(nodes) if node not in docstrings)
     elif path.suffix in _SCRIPTS and not path.name.endswith(".min.js"):  # those are libraries
@@ -56,7 +58,7 @@ def _texts_of(path: Path) -> Iterator[str]:
 def sentences_in(source: str, phrases: frozenset[str]) -> list[Sentence]:
     """Return the sentences that the test functions of a module compare."""
     tree = ast.parse(source)
-    nodes = list(ast.walk(tree))
+    nodes = nodes_of(tree)
     shared = {
         str(node.value)
         for node in _texts(nodes)
@@ -83,12 +85,12 @@ def _compared_texts(
     test: ast.FunctionDef, constants_of_module: dict[str, list[ast.expr]]
 ) -> Iterator[str]:
     """Yield the texts of what a test compares; a name stands for all that it is assigned."""
-    nodes = list(ast.walk(test))
+    nodes = nodes_of(test)
     constants = constants_of_module | _assigned(nodes)
     waiting = list(_comparisons(test, nodes))
     followed: set[str] = set()
     while waiting:
-        parts = list(ast.walk(waiting.pop()))
+        parts = nodes_of(waiting.pop())
         yield from (str(node.value) for node in _texts(parts))
         names = {node.id for node in parts if isinstance(node, ast.Name)}
         waiting += [value for name in names - followed for value in constants.get(name, ())]
@@ -115,7 +117,7 @@ def _assigned(nodes: Iterable[ast.AST]) -> dict[str, list[ast.expr]]:
             continue
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         for name in (
-            part.id for target in targets for part in ast.walk(target) if isinstance(part, ast.Name)
+            part.id for target in targets for part in nodes_of(target) if isinstance(part, ast.Name)
         ):
             if node.value is not None:
                 values.setdefault(name, []).append(node.value)

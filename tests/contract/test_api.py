@@ -25,6 +25,7 @@ from nsyspipe.model.options import MOST_RANKS, asked_ranks
 from nsyspipe.model.problems import CATALOGUE, SEVERITIES
 from nsyspipe.replay.answer import SCENARIOS, Scenario
 from tests.build.trace import steady_rank
+from tests.conftest import SAMPLES
 
 TABLES = schema.RUN_TABLES | {"breakdown": schema.STEPS}
 # Keys of tables whose largest rows come first, or whose nulls come last.
@@ -59,9 +60,14 @@ def test_public_names_are_sorted_and_exist():
         nsyspipe.nothing  # noqa: B018 - asking is the test
 
 
-# The last two are of packages that take seconds to import, if they are there; tests with the marker
-# recipes import them.
-NOT_IMPORTED = {"nsyspipe.__main__", "nsyspipe.capture.lightning", "nsyspipe.capture.trainer"}
+# The last three are of packages that take seconds to import, if they are there. Tests of the
+# callbacks and of the server import them.
+NOT_IMPORTED = {
+    "nsyspipe.__main__",
+    "nsyspipe.capture.lightning",
+    "nsyspipe.capture.trainer",
+    "nsyspipe.mcp.server",
+}
 
 
 def test_rooms_do_not_hide_the_names_of_the_api():
@@ -421,13 +427,31 @@ def test_every_problem_kind_has_a_severity_and_plain_placeholders():
             assert all(name is None or name.isidentifier() for name in names), (code, text)
 
 
-def test_import_loads_nothing_heavy():
+HEAVY = ("numpy", "pandas", "pyarrow", "sqlalchemy", "torch", "nvtx")
+OF_THE_SERVER = ("anyio", "mcp", "nsyspipe.mcp")
+
+
+@pytest.mark.parametrize(
+    ("statement", "absent"),
+    [
+        ("import nsyspipe, nsyspipe.cli.app", (*HEAVY, *OF_THE_SERVER)),
+        ("main('--help')", (*HEAVY, *OF_THE_SERVER)),
+        ("main('analyze', 'sample_reports/ddp-4gpu-before_0.sqlite', '-q')", OF_THE_SERVER),
+    ],
+)
+def test_import_loads_nothing_heavy(statement, absent):
     code = (
-        "import sys, nsyspipe, nsyspipe.cli.app; "
-        "print([m for m in ('numpy', 'pandas', 'pyarrow', 'sqlalchemy', 'torch', 'nvtx') if m "
-        "in sys.modules])"
+        "import contextlib, sys\n"
+        "def main(*words):\n"
+        "    from nsyspipe.cli.app import app\n"
+        "    app(words, standalone_mode=False)\n"
+        "with contextlib.redirect_stdout(sys.stderr):\n"
+        f"    {statement}\n"
+        f"print([name for name in {absent!r} if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=SAMPLES.parent
+    )
     assert done.stdout.strip() == "[]"
 
 

@@ -47,7 +47,7 @@ SUPERSET = DOCS / "examples" / "superset"
 RUNS = ("ddp-4gpu-before", "ddp-4gpu-after")  # in order of capture
 # Options of other programs.
 OPTIONS = (
-    "--bind --container-image --container-mounts --container-workdir --network --nv "
+    "--agent --only --questions --replies --bind --container-image --container-mounts --container-workdir --network --nv "
     "--stop-on-range-end "
     "--body-file --cap-add --capture-range-end --cuda-memory-usage --gpu-metrics-device --gpu-metrics-devices --gpu-metrics-frequency --python-sampling --cudabacktrace --delay --dist --duration --dynamic-tables --email "
     "--firstname "

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import nsyspipe
+from tests.contract.trees import nodes_of
 
 PACKAGE = Path(nsyspipe.__file__).parent
 # The rooms, the lowest floor first. A file imports files of its own room and of lower floors.
@@ -22,6 +23,7 @@ FLOORS = (
     {"comparison", "replay", "store"},
     {"report"},
     {"api"},
+    {"mcp"},
     {"cli", "pytest_plugin"},
     {"__init__", "__main__"},
 )
@@ -38,7 +40,7 @@ def files_of_package() -> dict[str, Path]:
 
 def imported_names(tree: ast.AST) -> Iterator[str]:
     """Yield the names that a file imports, each with its module, wherever the import stands."""
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

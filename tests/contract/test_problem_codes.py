@@ -15,17 +15,20 @@ from nsyspipe.model.problems import CATALOGUE
 from nsyspipe.model.schema import PROBLEMS
 from nsyspipe.report.explanations.subjects import explain
 from nsyspipe.report.explanations.text import Group
+from tests.contract.trees import nodes_of
 
 PACKAGE = Path(nsyspipe.__file__).parent
 DECLARATIONS = Path("model/problems.py")
 
 
 @pytest.fixture(scope="module")
-def trees():
-    return {
-        path.relative_to(PACKAGE): ast.parse(path.read_text(encoding="utf-8"))
-        for path in PACKAGE.rglob("*.py")
-    }
+def used():
+    """Return the codes that each module names, and whether it makes problems, by path."""
+    found = {}
+    for path in PACKAGE.rglob("*.py"):
+        nodes = nodes_of(ast.parse(path.read_text(encoding="utf-8")))
+        found[path.relative_to(PACKAGE)] = codes_in(nodes), bool(calls_of("Problem", nodes))
+    return found
 
 
 def constants_in(node):
@@ -38,36 +41,36 @@ def constants_in(node):
     }
 
 
-def calls_of(name, tree):
-    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+def calls_of(name, nodes):
+    calls = (node for node in nodes if isinstance(node, ast.Call))
     return [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == name]
 
 
-def codes_in(tree):
+def codes_in(nodes):
     """Return the codes that a module names: as the argument of `problem`, or in a row that it makes."""
-    codes = {code for call in calls_of("problem", tree) for code in constants_in(call.args[0])}
-    for row in (node for node in ast.walk(tree) if isinstance(node, ast.Dict)):
+    codes = {code for call in calls_of("problem", nodes) for code in constants_in(call.args[0])}
+    for row in (node for node in nodes if isinstance(node, ast.Dict)):
         keys = [key.value if isinstance(key, ast.Constant) else None for key in row.keys]
         values = dict(zip(keys, row.values, strict=True))
         codes |= constants_in(values["code"]) if "code" in values else set()
     return codes
 
 
-def test_every_code_is_in_the_catalogue(trees):
+def test_every_code_is_in_the_catalogue(used):
     unknown = {
-        (str(path), code) for path, tree in trees.items() for code in codes_in(tree) - {*CATALOGUE}
+        (str(path), code) for path, (codes, _) in used.items() for code in codes - {*CATALOGUE}
     }
     assert unknown == set()
 
 
-def test_only_the_catalogue_makes_problems(trees):
-    makers = {path for path, tree in trees.items() if calls_of("Problem", tree)}
+def test_only_the_catalogue_makes_problems(used):
+    makers = {path for path, (_, makes_problems) in used.items() if makes_problems}
     assert makers == {DECLARATIONS}
 
 
 def test_codes_are_found_in_calls_conditions_and_rows():
     tree = ast.parse('problem("a" if x else "b")\nproblem(code)\nrow = {"code": "c", "rank": None}')
-    assert codes_in(tree) == {"a", "b", "c"}
+    assert codes_in(nodes_of(tree)) == {"a", "b", "c"}
 
 
 def test_every_code_has_an_explanation():

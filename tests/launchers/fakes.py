@@ -22,6 +22,9 @@ LAUNCHERS = Path(__file__).parents[2] / "launchers"
 NEW_HELP = HELP.replace("'osrt',", "'osrt', 'nccl',") + (
     "\n\t--gpu-metrics-devices=\n\n\t--python-sampling=\n\n\t--python-sampling-frequency=\n"
 )
+# What a Python answers itself, as it would, if launchers ask whether it is new enough: each start of
+# Python takes as long as all else that a launcher does before it refuses a word.
+NEW_ENOUGH = '*"sys.version_info"*) exit ;;'
 # What a fake nsys does with the program, which "$@" runs, and its report, $out.
 CAPTURE = '"$@"; status=$?; cp "$reports/${RANK:-0}.sqlite" "$out.nsys-rep"; exit $status'
 
@@ -94,7 +97,7 @@ class Machine:
         for folder in (self.work, self.temporary):
             folder.mkdir(parents=True)
         put(self.root, "site/torch/__init__.py", "")
-        self.put_python()
+        self.put_python(before=f'case "$*" in {NEW_ENOUGH} esac\n')
         program(self.root / "bin", "torchrun", "").write_text(TORCHRUN)
         self.put_nvtx()
         self.put_nsys()
@@ -115,7 +118,7 @@ class Machine:
     def put_plan(self, options="-S"):
         """Put a Python that answers itself what launchers ask before a capture on CPUs: nsys, and what it traces."""
         answer = f"printf '%s\\n' '{self.root}/bin/nsys' nvtx,osrt '' '' ''; exit"
-        asked = '*"sys.version_info"*) exit ;; *" nsyspipe.capture.plan --nproc"*)'
+        asked = f'{NEW_ENOUGH} *" nsyspipe.capture.plan --nproc"*)'
         self.put_python(options, f'case "$*" in {asked} {answer} ;; esac\n')
 
     def put_patience(self, module, **seconds):  # needs a Python with site packages

@@ -4,11 +4,11 @@ Each job has its golden text in golden/frozen/launchers/jobs.
 """
 
 import os
-import re
 import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from dataclasses import dataclass, field
 
@@ -18,7 +18,7 @@ from nsyspipe.capture.plan import LINGER_S
 from nsyspipe.nsys.find_reports import find_named
 from tests.build.fake_nsys import COPY
 from tests.build.programs import program, within
-from tests.cli.test_forges import FORGES, scripts
+from tests.cli.test_forges import EXAMPLE, FORGES, capture_command
 from tests.launchers.fakes import CAPTURE, LAUNCHERS, ended, wait_for
 from tests.launchers.jobs import CRASHING, EARLY, HANGS, LOOP_OVER, STUBBORN, WAITING, ddp, starting
 
@@ -308,19 +308,21 @@ print(subprocess.Popen(["sleep", "57"], stdout=subprocess.DEVNULL, stderr=subpro
 
 @pytest.mark.slow
 def test_the_examples_for_forges_name_to_analyze_what_the_launcher_has_written(machine):
-    proposed = [scripts(forge)[1] for forge in FORGES]
-    # All forges capture with the same commands, which run once here.
-    loops = {text.partition("for ")[2].partition("done\n")[0] for text in proposed}
-    (loop,) = loops
-    # As the ranks of a job are named, other tests see.
-    capture = f"for {loop}done\n".replace("-n 4", "-n 1")
+    # All forges capture with the same command, which runs once here.
+    (command,) = {capture_command(forge) for forge in FORGES}
     machine.put_program("pass")
     program(machine.root / "nsyspipe/launchers", "ddp.sh", f'exec "{LAUNCHERS}/ddp.sh" --cpu "$@"')
-    home = machine.environment | {"HOME": str(machine.root)}
+    variables = {
+        "HOME": str(machine.root),
+        "STEP_TIME_CAPTURE": command.replace("-n 4", "-n 1"),
+        "STEP_TIME_CAPTURES": "1",
+    }
     subprocess.run(
-        ["bash", "-ec", capture], cwd=machine.work, env=home, check=True, capture_output=True
+        [sys.executable, EXAMPLE / "step_time.py", "capture"],
+        cwd=machine.work,
+        env=machine.environment | variables,
+        check=True,
+        capture_output=True,
     )
-    for script in proposed:
-        for named in re.findall(r"branch=(\S+)", script):
-            found = find_named([machine.work / named])
-            assert [path.name for path in found] == ["run_0.sqlite"], named
+    found = find_named([machine.work / "reports/1"])
+    assert [path.name for path in found] == ["run_0.sqlite"]

@@ -8,8 +8,17 @@ from nsyspipe.reader.calls import read_strings
 from nsyspipe.reader.python_samples import MAX_FRAMES, PythonSamples, read_python_samples
 from nsyspipe.reader.ranges import read_ranges
 from nsyspipe.reader.report import open_report
-from tests.build.python_samples import BOOTSTRAP, HEADER, HELD, SITE, payload, sample, with_domain
-from tests.build.trace import TraceBuilder, steady_rank
+from tests.build.python_samples import (
+    BOOTSTRAP,
+    DOMAIN,
+    HEADER,
+    HELD,
+    SITE,
+    payload,
+    sample,
+    with_domain,
+)
+from tests.build.trace import NVTX, TraceBuilder, steady_rank
 
 VERSION = "3.20.3 2025.3.2"
 MAIN = ("<module>", "/home/me/job/train.py", 60)
@@ -196,3 +205,30 @@ def test_marks_of_other_domains_and_processes_are_not_samples(tmp_path):
 
 def test_without_the_domain_nothing_is_asked_of_the_report():
     assert read_python_samples(None, None, ()).samples.num_rows == 0
+
+
+def in_tables(*, domain=DOMAIN, field=""):
+    """Return a sample of schema 3.28 without payload, and a table of payloads of a domain."""
+    builder = with_domain(steady_rank(0, world_size=1, version="3.28.1 2026.4.1"))
+    sample(builder, 400, MAIN)
+    builder.rows[NVTX][-1]["binaryData"] = None
+    name = f"DYNAMIC_NVTXPAYLOAD_DATATYPE_{builder.global_pid()}_{domain}_77{field}"
+    builder.schema = builder.schema | {name: {"eventId": "INTEGER", "line": "INTEGER"}}
+    return builder.add(name, eventId=1, line=60)
+
+
+@pytest.mark.parametrize("field", ["", "_frames"])
+def test_samples_in_tables_are_unknown_with_the_reason(tmp_path, field):
+    found = read(tmp_path, in_tables(field=field))
+    assert found.samples.num_rows == 0
+    assert codes(found) == ["python-samples-in-tables"]
+
+
+def test_tables_of_other_domains_are_no_samples(tmp_path):
+    assert codes(read(tmp_path, in_tables(domain=DOMAIN + 1))) == ["python-samples-without-lines"]
+
+
+def test_samples_of_schema_3_28_are_read_from_payloads(tmp_path):
+    builder = with_domain(steady_rank(0, world_size=1, version="3.28.1 2026.4.1"))
+    found = read(tmp_path, sample(builder, 400, READ, MAIN))
+    assert places(found, "in_program") == [MAIN[1:]]

@@ -19,7 +19,8 @@ from nsyspipe.run import gather
 from tests.build import nccl_layouts as nccl
 from tests.build.nccl_layouts import BYTES, COMM, RANK, RANKS, Entry, PayloadLayout
 from tests.build.planted import plant
-from tests.build.tools import edit, nullable
+from tests.build.sampled import sampled_ranks
+from tests.build.tools import edit, nullable, query
 from tests.build.trace import (
     KERNEL,
     MEMCPY,
@@ -44,6 +45,7 @@ LEFT_OUT = (
     "cuda_driver_versions",
     "traced_events",
     "cuda_graph_traces",
+    "python_samplings",
     "commands",
 )
 
@@ -309,3 +311,87 @@ def test_runs_without_device_work_say_the_same(tmp_path):
         del builder.rows[table]
     original = assert_same(write(tmp_path / "reports", *ranks), tmp_path / "copies", hosts=())
     assert original["summary"]["step_time_ns"] is None
+
+
+def counted_copies(folder, *builders):
+    """Return the runs of some reports and of their copies."""
+    reports = write(folder / "reports", *builders)
+    redact(str(reports), folder / "copies")
+    return read(sorted(reports.iterdir())), read(sorted((folder / "copies").iterdir()))
+
+
+def test_counters_are_the_same_also_those_in_the_report_of_another_rank(tmp_path):
+    original, copy = counted_copies(tmp_path, *sampled_ranks())
+    ranks = set(original.counters()["rank"].to_pylist())
+    assert ranks == {0, 1}
+    assert copy.counters().equals(original.counters())
+
+
+def test_counters_of_gpus_without_serial_numbers_are_the_same(tmp_path):
+    builders = sampled_ranks()
+    for builder in builders:
+        for row in builder.rows["TARGET_INFO_GPU"]:
+            row["uuid"] = None
+    original, copy = counted_copies(tmp_path, *builders)
+    assert set(copy.counters()["rank"].to_pylist()) == {0, 1}
+    assert copy.counters().equals(original.counters())
+
+
+@pytest.mark.slow
+def test_counters_of_a_real_run_are_the_same(real, tmp_path):
+    redact(str(real / "2gpu-counters.sqlite"), tmp_path / "copy.sqlite")
+    counters = read([real / "2gpu-counters.sqlite"]).counters()
+    assert counters.num_rows > 0
+    assert read([tmp_path / "copy.sqlite"]).counters().equals(counters)
+
+
+def test_the_same_gpu_has_the_same_new_name_in_all_copies(tmp_path):
+    counted_copies(tmp_path, *sampled_ranks())
+    names = [
+        query(path, "SELECT id, uuid, busLocation FROM TARGET_INFO_GPU ORDER BY id")
+        for path in sorted((tmp_path / "copies").iterdir())
+    ]
+    assert names == [[(0, "gpu-0", "bus-0"), (1, "gpu-1", "bus-1")]] * 2
+
+
+# Names that contain a metric that is read, and names of metrics that are not.
+@pytest.mark.parametrize(
+    "name",
+    [
+        "SMs Active [Throughput %] hunter2",
+        "hunter2 SMs Active [Throughput %]",
+        "SMs Active [Throughput %]\nhunter2",
+        "hunter2 [Throughput %]",
+        "GR Active [Throughput %]",
+    ],
+)
+def test_metrics_with_other_names_are_left_out_with_their_samples(tmp_path, name):
+    builders = sampled_ranks()
+    builders[0].counter(name, {77: 4711})
+    original, copy = counted_copies(tmp_path, *builders)
+    assert copy.counters().equals(original.counters())
+    path = tmp_path / "copies" / "run_0.sqlite"
+    n_metrics = "SELECT count(*) FROM TARGET_INFO_GPU_METRICS"
+    assert query(path, n_metrics) == [(10,)]
+    assert query(path, "SELECT count(*) FROM GPU_METRICS WHERE value = 4711") == [(0,)]
+    assert b"hunter2" not in path.read_bytes()
+
+
+def test_texts_among_the_samples_of_metrics_are_left_out(tmp_path):
+    reports = write(tmp_path / "reports", *sampled_ranks())
+    for column in ("value", "timestamp", "rawTimestamp"):
+        edit(
+            reports / "run_0.sqlite", f"UPDATE GPU_METRICS SET {column} = 'hunter2' WHERE rowid = 7"
+        )
+    edit(reports / "run_0.sqlite", "UPDATE TARGET_INFO_GPU_METRICS SET typeName = 'hunter2'")
+    redact(str(reports), tmp_path / "copies")
+    path = tmp_path / "copies" / "run_0.sqlite"
+    assert query(path, "SELECT timestamp, value FROM GPU_METRICS WHERE rowid = 7") == [(None, None)]
+    assert b"hunter2" not in path.read_bytes()
+
+
+def test_metrics_without_a_table_of_names_are_left_out(tmp_path):
+    reports = write(tmp_path / "reports", *sampled_ranks())
+    edit(reports / "run_0.sqlite", "DROP TABLE TARGET_INFO_GPU_METRICS")
+    redact(str(reports), tmp_path / "copies")
+    assert query(tmp_path / "copies" / "run_0.sqlite", "SELECT * FROM GPU_METRICS") == []

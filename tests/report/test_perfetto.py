@@ -9,8 +9,16 @@ import pytest
 import nsyspipe
 from nsyspipe.errors import OptionError
 from nsyspipe.report.export import write
-from nsyspipe.report.perfetto import large_trace, left_out, perfetto, traced_ranks
+from nsyspipe.report.perfetto import (
+    large_trace,
+    left_out,
+    perfetto,
+    traced_ranks,
+    without_samples,
+)
+from nsyspipe.store.write import save
 from tests.build.across import every_step, load, reports
+from tests.build.sampled import sampled_run
 from tests.build.tools import rows_of
 from tests.perfetto_reading import ReadTrace
 
@@ -178,6 +186,21 @@ def test_a_large_trace_is_told_of_before_it_is_written(steady):
         SimpleNamespace(ranks=ranks), [0, 1]
     )  # 4 million kernels of 180 bytes
     assert "360.00 MB" in large_trace(SimpleNamespace(ranks=ranks), [1])
+
+
+def test_a_saved_run_has_no_tracks_of_counters_and_says_why(tmp_path, worded):
+    run = sampled_run(tmp_path / "reports")
+    save(run, tmp_path / "store", events=True)
+    saved = nsyspipe.load(tmp_path / "store")
+    groups = [rank.names for each in (run, saved) for rank in trace_of(each).ranks]
+    assert ["hardware counters" in names for names in groups] == [True, True, False, False]
+    assert without_samples(run, [0, 1]) is None
+    worded(without_samples(saved, [0, 1]))
+
+
+def test_a_saved_run_without_counters_lacks_no_tracks_of_them(tmp_path, steady):
+    save(nsyspipe.load(steady), tmp_path / "store", events=True)
+    assert without_samples(nsyspipe.load(tmp_path / "store"), [0, 1]) is None
 
 
 def test_a_trace_of_many_ranks_has_those_that_differ(tmp_path, worded):

@@ -13,8 +13,8 @@ from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackDescri
 from nsyspipe.analysis.counters import Series
 from nsyspipe.analysis.intervals import union
 from nsyspipe.model import schema
+from nsyspipe.report.derived_lanes import _waiting_time
 from nsyspipe.report.perfetto import (
-    _waiting_time,
     bin_edges,
     busy_percent,
     perfetto,

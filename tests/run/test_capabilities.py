@@ -12,8 +12,24 @@ from nsyspipe.nsys.find_reports import find_named
 from nsyspipe.nsys.settings import LOG_WRITTEN
 from nsyspipe.reader.fabric import read_nccl_logs, read_topology
 from nsyspipe.run.doctor import examine
-from nsyspipe.run.questions import LESS_WAITING, NSYS_OF_EACH, ONE_NSYS_PER_GPU, QUESTIONS, Beside
+from nsyspipe.run.questions import (
+    LESS_WAITING,
+    NSYS_OF_EACH,
+    ONE_NSYS_PER_GPU,
+    QUESTIONS,
+    SAMPLE_PYTHON,
+    TRACE_LOCK,
+    Beside,
+)
 from tests.build.nccl_layouts import BYTES, COMM, NCCL_2_21
+from tests.build.python_samples import (
+    BOOTSTRAP,
+    LOCK_DOMAIN,
+    lock_range,
+    sample,
+    with_domain,
+)
+from tests.build.sampled import sampled_rank, sampled_ranks
 from tests.build.tools import edit, one_report, run_of
 from tests.build.trace import (
     DEFAULT,
@@ -32,7 +48,14 @@ from tests.pairs import reports
 NEW = "3.25.0 2026.2.1 mfu"
 LOGS = REAL / "logs"
 # What the builder's reports have no tables for.
-NEVER_BUILT = {"profiler_overhead", "os_runtime", "cpu_samples", "gpu_metrics"}
+NEVER_BUILT = {
+    "profiler_overhead",
+    "os_runtime",
+    "cpu_samples",
+    "gpu_metrics",
+    "python_lines",
+    "python_lock",
+}
 
 
 def capabilities(*arguments, log=None, topology=None, rank_map=None, **patterns):
@@ -521,7 +544,6 @@ def test_other_tables_are_told_with_their_flag(tmp_path):
     tables = {
         "os_runtime": ("OSRT_API", "--trace=cuda,nvtx,osrt"),
         "cpu_samples": ("COMPOSITE_EVENTS", "--sample=process-tree"),
-        "gpu_metrics": ("GPU_METRICS", "--gpu-metrics-device=all"),
         "profiler_overhead": ("PROFILER_OVERHEAD", ""),
     }
     for name, (table, flag) in tables.items():
@@ -700,3 +722,72 @@ def test_the_doctor_and_the_analysis_find_the_same_steps(tmp_path, build, step, 
         family is None,
         family is not None,
     )
+
+
+def sampled(folder, n_ranks=2):
+    """Write ranks of which the first counts for both GPUs."""
+    for rank, builder in enumerate(sampled_ranks()[:n_ranks]):
+        builder.write(folder / f"s_{rank}.sqlite")
+    return folder
+
+
+def test_the_gpu_metrics_of_a_rank_can_be_in_the_report_of_another(tmp_path):
+    found = capabilities(sampled(tmp_path))["gpu_metrics"]
+    # 5 counters of 2 GPUs, with 10 samples in each of 6 steps.
+    assert (found.status, found.is_used, figures(found.found)) == ("yes", True, {"600"})
+
+
+def test_the_gpu_metrics_of_another_run_on_the_same_gpu_do_not_count(tmp_path):
+    sampled_ranks()[0].write(tmp_path / "a.sqlite")
+    sampled_rank(0).write(tmp_path / "b.sqlite")
+    found = capabilities(tmp_path)["gpu_metrics"]
+    assert (found.status, found.lacking) == ("partly", ("b.sqlite",))
+
+
+def test_gpu_metrics_of_other_gpus_only_are_no_answer(tmp_path):
+    builder = steady_rank(0, version="3.20.3 2025.3.2", world_size=1)
+    builder.gpu(0, "NVIDIA H200", uuid="a", busLocation="x")
+    builder.counter("SMs Active [Throughput %]", {0: 5, 10: 5}, gpu=3)
+    builder.write(tmp_path / "a_0.sqlite")
+    found = capabilities(tmp_path)["gpu_metrics"]
+    assert (found.status, found.fix.split()[-1]) == ("no", "--gpu-metrics-devices=all")
+
+
+def test_gpu_metrics_with_unknown_names_are_no_answer(tmp_path):
+    builder = steady_rank(0, version="3.20.3 2025.3.2", world_size=1)
+    builder.counter("Frobs [Throughput %]", {0: 5, 10: 5}).write(tmp_path / "a_0.sqlite")
+    found = capabilities(tmp_path)["gpu_metrics"]
+    assert (found.status, found.fix) == ("no", CATALOGUE["counters-without-names"].fix)
+
+
+def test_lines_of_python_and_waits_for_its_lock_are_counted(tmp_path):
+    for rank, builder in enumerate(sampled_ranks()[:1]):
+        builder.domain("GIL Trace", LOCK_DOMAIN)
+        for at in (0, 100, 200):
+            lock_range(builder, "worker", at, at + 50, waits=True)
+        builder.write(tmp_path / f"s_{rank}.sqlite")
+    found = capabilities(tmp_path)
+    # 20 samples in each of 6 steps.
+    lines, lock = found["python_lines"], found["python_lock"]
+    assert (lines.status, lines.is_used, figures(lines.found)) == ("yes", True, {"120"})
+    assert (lock.status, lock.is_used, figures(lock.found)) == ("yes", True, {"3"})
+
+
+def test_missing_lines_of_python_and_waits_for_its_lock_come_with_their_flags(tmp_path):
+    found = capabilities(built(tmp_path))
+    assert (found["python_lines"].status, found["python_lines"].fix) == ("no", SAMPLE_PYTHON)
+    assert (found["python_lock"].status, found["python_lock"].fix) == ("no", TRACE_LOCK)
+
+
+def test_samples_of_python_without_lines_are_no_answer(tmp_path):
+    builder = sample(with_domain(steady_rank(0, version=NEW)), 5, blob=b"")
+    builder.write(tmp_path / "a_0.sqlite")
+    found = capabilities(tmp_path)["python_lines"]
+    assert (found.status, found.fix) == ("no", CATALOGUE["python-samples-without-lines"].fix)
+
+
+def test_samples_of_python_threads_other_than_the_main_one_are_no_answer(tmp_path):
+    builder = with_domain(steady_rank(0, version=NEW))
+    sample(builder, 5, ("work", "/a/b.py", 3), BOOTSTRAP).write(tmp_path / "a_0.sqlite")
+    found = capabilities(tmp_path)["python_lines"]
+    assert (found.status, found.fix) == ("no", None)

@@ -72,6 +72,7 @@ def test_every_figure_of_a_run_in_which_one_rank_arrives_late(tmp_path):
         "held_up_ns": 40,
     }
     common |= dict.fromkeys(("counted_bytes_per_s", "counted_link", "counted_ratio"))
+    common |= dict.fromkeys(("nccl_algorithm", "nccl_protocol"))
     expected = [
         common | first | {"is_late_significant": False},
         common | second | {"is_late_significant": True},

@@ -154,7 +154,8 @@ NO_WORK = dict.fromkeys(
     ("tokens", "samples", "flops", "ideal_compute_ns", "slow_compute_ns", "mfu")
 )
 NO_RATES = {"flops_per_s": None, "mfu": None}
-NOT_COUNTED = dict.fromkeys(("counted_bytes_per_s", "counted_link", "counted_ratio"))
+NOT_RECORDED = ("counted_bytes_per_s", "counted_link", "counted_ratio")
+NOT_COUNTED = dict.fromkeys((*NOT_RECORDED, "nccl_algorithm", "nccl_protocol"))
 
 
 @pytest.mark.parametrize("rank", [0, 1])

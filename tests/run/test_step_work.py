@@ -138,6 +138,90 @@ def test_without_options_the_sidecar_says_it_and_mfu_needs_the_datatype(tmp_path
     assert not {"no-datatype", "work-replaced"}.intersection(codes(run))
 
 
+TF32 = "sm90_xmma_gemm_f32f32_tf32f32_f32_nt_n_tilesize128x256x32_cublas"
+BF16 = "nvjet_tst_128x256_64x4_2x1_v_bz_coopA_NTN"
+
+
+def named_rank(*kernels, n_steps=4):
+    """Return a rank with steps of 1000 ns whose kernels have names and durations, in this order."""
+    builder = TraceBuilder().env(RANK=0, WORLD_SIZE=1).session(10**18)
+    builder.gpu(name="NVIDIA H200").host("node0")
+    for step in range(n_steps):
+        at = 1000 * step
+        builder.range(at, at + 900, f"step {step}")
+        start = at + 100
+        for name, duration in kernels:
+            builder.kernel(start, start + duration, name, launch=at + 10)
+            start += duration
+    return builder
+
+
+def named_run(folder, *kernels, **options):
+    path = named_rank(*kernels).write(folder / "a_0.sqlite")
+    return nsyspipe.load(path, flops_per_step=IN_100_NS, **options)
+
+
+def peak_datatypes(run):
+    return [(row["peak_datatype"], row["peak_datatype_source"]) for row in run.ranks.to_pylist()]
+
+
+def test_the_names_of_kernels_show_the_datatype_of_the_peak(tmp_path):
+    run = named_run(tmp_path, (TF32, 200), ("elementwise_kernel", 50))
+    assert peak_datatypes(run) == [("tf32", "kernel names")]
+    assert worked(run)[2:] == (IN_100_NS, 100, 150, 0.1)
+    assert not {"no-datatype", "mixed-datatypes"}.intersection(codes(run))
+
+
+def test_the_option_wins_over_the_names_of_kernels(tmp_path):
+    run = named_run(tmp_path, (TF32, 200), peak="bf16")
+    assert peak_datatypes(run) == [("bf16", "--peak")]
+    # 989.4 TFLOP/s are twice the peak of TF32.
+    assert worked(run)[3] == 50
+
+
+@pytest.mark.parametrize(("n_others", "ideal_ns"), [(10, 100), (11, None)])
+def test_a_step_that_mixes_datatypes_has_no_mfu(tmp_path, n_others, ideal_ns):
+    # 190 of 200 ns are 95 %.
+    run = named_run(tmp_path, (TF32, 200 - n_others), (BF16, n_others))
+    assert worked(run)[3] == ideal_ns
+    assert ("mixed-datatypes" in codes(run)) == (ideal_ns is None)
+
+
+def test_kernels_of_steps_that_are_not_complete_show_no_datatype(tmp_path):
+    builder = named_rank((TF32, 200))
+    for at in range(-5000, -1000, 500):
+        builder.kernel(at, at + 400, BF16)
+    path = builder.write(tmp_path / "a_0.sqlite")
+    assert peak_datatypes(nsyspipe.load(path)) == [("tf32", "kernel names")]
+
+
+def test_without_a_datatype_the_columns_of_the_peak_are_null(tmp_path):
+    run = named_run(tmp_path, ("gemm", 200))
+    assert peak_datatypes(run) == [(None, None)]
+    assert "no-datatype" in codes(run)
+
+
+def test_graphs_as_a_whole_hide_the_datatype(tmp_path):
+    builder = named_rank((TF32, 200))
+    for step in range(4):
+        builder.graph(1000 * step + 400, 1000 * step + 700, launch=1000 * step + 20)
+    run = nsyspipe.load(builder.write(tmp_path / "a_0.sqlite"), flops_per_step=IN_100_NS)
+    assert peak_datatypes(run) == [(None, None)]
+
+
+def test_the_ladder_names_the_peak_and_what_shows_its_datatype(tmp_path, worded):
+    for name, options in (("kernel names", {}), ("option", {"peak": "tf32"})):
+        run = named_run(tmp_path, (TF32, 200), **options)
+        (table,) = ladder_blocks(run)
+        worded(table.note, name)
+
+
+@pytest.mark.slow
+def test_a_real_program_has_the_datatype_that_it_was_run_with(runs):
+    assert set(peak_datatypes(runs("2gpu-fsdp2"))) == {("bf16", "kernel names")}
+    assert set(peak_datatypes(runs("ddp-2gpu"))) == {("fp32", "kernel names")}
+
+
 def test_ranks_may_have_different_flops_but_tokens_are_of_the_job(tmp_path):
     first = {"tokens": 8192, "flops": IN_100_NS}
     second = {"tokens": 4096, "flops": 2 * IN_100_NS}

@@ -69,6 +69,8 @@ def test_every_column_of_a_rank(run, rank, shift_ns, offset_ns):
         "peak_reserved_bytes": None,
         "headroom_bytes": None,
         "n_alloc_retries": None,
+        "peak_datatype": None,
+        "peak_datatype_source": None,
         "rank_source": "env:RANK",
         "n_kernels": 12,  # in each of four steps two kernels and an all-reduce
         "compute_stream_id": 7,

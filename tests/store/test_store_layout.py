@@ -317,6 +317,7 @@ def test_the_long_form_has_every_figure_of_the_other_tables(store):
     assert duckdb.sql(of_run).fetchall() == duckdb.sql(runs).fetchall()
 
 
+@pytest.mark.reads_anew
 @pytest.mark.parametrize(
     ("table", "n_rows", "ranks"),
     [

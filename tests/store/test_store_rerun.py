@@ -51,6 +51,7 @@ def files(store):
     }
 
 
+@pytest.mark.reads_anew
 def test_the_same_run_gives_the_same_bytes_in_as_many_files(runs, tmp_path):
     store = stored(tmp_path / "store", runs[0], events=True)
     before = contents(store)

@@ -1,0 +1,76 @@
+"""``nsyspipe annotate``: copies of reports with what nsyspipe found, for Nsight Systems."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, cast
+
+import typer
+
+from nsyspipe.cli.inputs import opened_run, refuse_saved_runs
+from nsyspipe.cli.options import OneRunOptions, RunningOptions, option, with_options
+from nsyspipe.cli.outputs import say_written
+from nsyspipe.errors import OptionError
+
+if TYPE_CHECKING:
+    from nsyspipe.report_run import ReportRun
+
+_RUN = (
+    "The reports of one run as nsys captured them (.nsys-rep): files, a directory, or a glob. "
+    "Pass all ranks, because wait time needs them."
+)
+
+
+@dataclass(frozen=True)
+class CopyOptions:
+    """Where the copies are written."""
+
+    out: str | None = option(
+        "The copy of one report, or a directory for several copies, which keep their names. "
+        "[required]",
+        "FILE|DIR",
+        "-o",
+    )
+
+
+@with_options
+def annotate(
+    run: Annotated[list[str], typer.Argument(metavar="REPORTS...", help=_RUN)],
+    *,
+    copies: CopyOptions,
+    reading: OneRunOptions,
+    running: RunningOptions,
+) -> None:
+    """Copy reports with steps, exposed communication, wait time and findings as ranges.
+
+    Open a copy in Nsight Systems, and expand Target (0:0) at the top. annotate never changes the
+    report itself, and replaces no file. It needs the program ImportNvtxt, which is a part of Nsight
+    Systems.
+
+    \b
+    Examples:
+      nsyspipe annotate run_0.nsys-rep -o annotated_0.nsys-rep
+      nsyspipe annotate "ddp-8gpu_*.nsys-rep" -o annotated/
+    """
+    if not copies.out:
+        raise OptionError("annotate", "needs a place for the copies", fix="-o annotated/")
+    refuse_saved_runs(run, "reports that nsys captured")
+    from nsyspipe.nsys.nvtxt import find_importer
+
+    importer = find_importer()
+    with opened_run(run, reading, running) as (opened, stage):
+        from nsyspipe.report.annotations import lanes_by_report, planned_copies, write_copy
+
+        # A saved run was refused.
+        reports = cast("ReportRun", opened)
+        planned = planned_copies(reports, Path(copies.out))
+        lanes = lanes_by_report(reports, stage("reading operations"))
+        on_progress = stage("writing copies")
+        for n_done, copy in enumerate(planned, start=1):
+            added = write_copy(importer, copy, lanes.get(copy.report, []))
+            if on_progress:
+                on_progress(n_done, len(planned))
+            ranges = "1 range" if added.n_ranges == 1 else f"{added.n_ranges} ranges"
+            say_written(f"{copy.target} ({ranges} added)", quiet=running.quiet)
+            if added.n_left_out:
+                note = f"note: {added.n_left_out} ranges are outside of the captured time"
+                typer.echo(note, err=True)

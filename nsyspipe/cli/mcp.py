@@ -1,0 +1,46 @@
+"""``nsyspipe mcp``: a server for agents."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nsyspipe.cli.options import INPUT
+from nsyspipe.errors import OptionError
+
+_ROOT = (
+    "Directory that agents may read, with all below it. Repeat the option for more. Relative paths "
+    "of agents are below the first."
+)
+_PACKAGES = {"anyio", "mcp"}
+
+
+def mcp(
+    root: Annotated[
+        list[Path] | None,
+        typer.Option("--root", metavar="DIR", help=_ROOT, rich_help_panel=INPUT),
+    ] = None,
+) -> None:
+    """Serve four tools that only read to agents: analyze, diff, whatif and query.
+
+    The server uses the Model Context Protocol (MCP) on standard input and output. It reads only
+    files below its roots, and writes no file. It needs the extra mcp of nsyspipe.
+
+    \b
+    Examples:
+      nsyspipe mcp --root captures/
+      nsyspipe mcp --root captures/ --root runs/
+    """
+    from nsyspipe.mcp.roots import Roots
+
+    roots = Roots.of(root or [])
+    try:
+        from nsyspipe.mcp.server import serve
+    except ModuleNotFoundError as error:
+        package = str(error.name).partition(".")[0]
+        if package not in _PACKAGES:
+            raise
+        problem = f"needs the Python package {package}, which is not here"
+        fix = "pip install mcp (the extra mcp of nsyspipe)"
+        raise OptionError("nsyspipe mcp", problem, fix=fix) from error
+    serve(roots)

@@ -1,0 +1,73 @@
+"""``nsyspipe skill``: what a coding agent needs to know, to print or to install."""
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from nsyspipe.cli.options import CHANGES, flag, option, with_options
+from nsyspipe.cli.outputs import Outputs, say_written, write_stdout
+
+
+@dataclass(frozen=True)
+class SkillOutputs(Outputs):
+    """Where the skill is written."""
+
+    install: Path | None = option(
+        "Write SKILL.md and llms.txt into this directory, created if missing.", "DIR"
+    )
+    json: str | None = option("Write JSON. - prints only the JSON.", "FILE|-")
+    markdown: str | None = None
+    html: str | None = None
+    open: bool = False
+    force: bool = flag("Replace existing files.")
+
+
+@with_options
+def skill(context: typer.Context, *, outputs: SkillOutputs) -> None:
+    """Print a skill for coding agents: which command answers which question, and when to abstain.
+
+    The skill lists all questions that nsyspipe answers, each with its field in the JSON. --install
+    also writes llms.txt, an index of the docs. If one of the files exists, nsyspipe writes none
+    without --force.
+
+    \b
+    Examples:
+      nsyspipe skill
+      nsyspipe skill --install .claude/skills/nsyspipe
+      nsyspipe skill --install .agents/skills/nsyspipe --force
+      nsyspipe skill --json - | jq -r '.questions[] | .command + " " + .jq'
+    """
+    from nsyspipe.report.formats import Format, dumps
+    from nsyspipe.report.skill import files as skill_files
+
+    outputs.check()
+    files = skill_files.skill_files(_help_of(context))
+    if outputs.install is not None:
+        skill_files.check_installation(files, outputs.install, force=outputs.force)
+    document = skill_files.skill_document(files)
+    formats = {"json": Format(partial(dumps, document, max_characters=None), lambda _: None)}
+    outputs.answer(formats, [], [], object(), quiet=True)
+    if outputs.install is not None:
+        installed = skill_files.install(files, outputs.install, force=outputs.force)
+        say_written(*map(str, installed), quiet=False)
+    elif outputs.json is None:
+        write_stdout(files[skill_files.SKILL_FILE])
+
+
+# The types of Typer's groups and commands are not known here, and those of the skill are imported
+# only when the command runs.
+def _help_of(context: Any) -> Any:  # noqa: ANN401
+    """Return what the skill repeats of ``--help``."""
+    from nsyspipe.report.skill.text import ProgramHelp
+
+    commands: dict[str, Any] = context.parent.command.commands
+    lines = {name: command.short_help for name, command in commands.items()}
+    changes = []
+    for parameter in commands["whatif"].params:
+        if getattr(parameter, "rich_help_panel", None) == CHANGES:
+            option_and_value = [*parameter.opts, parameter.metavar]
+            changes.append(" ".join(filter(None, option_and_value)))
+    return ProgramHelp(lines, tuple(changes))

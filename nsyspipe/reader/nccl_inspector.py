@@ -1,0 +1,244 @@
+"""Reads the files of NCCL Inspector, a profiler plugin of NCCL.
+
+NCCL's repository documents the format (``plugins/profiler/inspector``). A file has a JSON object in
+each line, for a call of NCCL or for what was lost. Versions v4.0 to v4.2 are read, and algorithms
+are in v4.2 only. No file of a real run was available.
+
+Whoever sent the reports may have sent these files too. Every field is checked by type and range.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+import msgspec
+import numpy as np
+from msgspec import Meta, Struct
+
+from nsyspipe.errors import InputError
+from nsyspipe.model.inspected import InspectedCalls, Tuning
+from nsyspipe.model.names import COLLECTIVES, bare_name, decoded
+from nsyspipe.model.table import Int64
+
+_FIX = "the files that NCCL Inspector writes as JSON (v4.0 to v4.2)"
+_VERSIONS = ("v4.0", "v4.1", "v4.2")
+# A verbose line has two entries for each channel, of which NCCL has at most 64.
+MAX_LINE_BYTES = 1 << 16
+_MAX_NUMBER = 2**62
+_MAX_NAME_CHARACTERS = 255
+_MAX_COMMUNICATORS = 10_000
+_MAX_TUNINGS = 100
+# ``Unknown`` and ``unknown`` are no names.
+_TUNING_NAME = re.compile(r"[A-Z][A-Z0-9_]{0,31}")
+_PLACE_OF_COLLECTIVE = {bare_name(name): place for place, name in enumerate(COLLECTIVES)}
+
+_Count: TypeAlias = Annotated[int, Meta(ge=0, le=_MAX_NUMBER)]
+_Name: TypeAlias = Annotated[str, Meta(max_length=_MAX_NAME_CHARACTERS)]
+_Hash: TypeAlias = Annotated[str, Meta(pattern="^0x[0-9a-f]{1,16}$")]
+
+
+class _Communicator(Struct):
+    id: _Hash
+    rank: _Count
+    n_ranks: _Count
+
+
+class _Origin(Struct):
+    inspector_output_format_version: _Name
+    hostname: _Name
+    pid: _Count
+
+
+class _Collective(Struct):
+    coll: _Name
+    coll_sn: _Count
+    coll_msg_size_bytes: _Count
+    coll_algo: _Name | None = None
+    coll_proto: _Name | None = None
+
+
+class _PointToPoint(Struct):
+    p2p: _Name
+    p2p_peer: _Count
+    p2p_msg_size_bytes: _Count
+
+
+class _Losses(Struct):
+    coll_dropped_total: _Count = 0
+    p2p_dropped_total: _Count = 0
+
+
+class _Line(Struct):
+    """One line. A line has exactly one of the last three fields."""
+
+    header: _Communicator
+    metadata: _Origin
+    coll_perf: _Collective | None = None
+    p2p_perf: _PointToPoint | None = None
+    dump_stats: _Losses | None = None
+
+
+_DECODER = msgspec.json.Decoder(_Line)
+
+
+class InspectedProcess(Struct, frozen=True):
+    """A process that wrote a file."""
+
+    host: str
+    pid: int
+
+
+class _Columns:
+    """The calls of the files that were read so far."""
+
+    def __init__(self) -> None:
+        self.comms: dict[str, int] = {}
+        self.tunings: dict[Tuning, int] = {}
+        self.comm = array("q")
+        self.collective = array("q")
+        self.number = array("q")
+        self.call_bytes = array("q")
+        self.tuning = array("q")
+        self.incomplete: set[str] = set()
+
+    def add(self, comm_id: str, call: _Collective) -> None:
+        """Add a call, unless it is of no collective that nsyspipe knows."""
+        place = _PLACE_OF_COLLECTIVE.get(bare_name(call.coll))
+        if place is None:
+            return
+        tuning = Tuning(_tuning_name(call.coll_algo), _tuning_name(call.coll_proto))
+        self.comm.append(self.comms.setdefault(comm_id, len(self.comms)))
+        self.collective.append(place)
+        self.number.append(call.coll_sn)
+        self.call_bytes.append(call.coll_msg_size_bytes)
+        self.tuning.append(self.tunings.setdefault(tuning, len(self.tunings)))
+
+    def leave_out(self, n_before: int) -> None:
+        """Leave out all calls but the first ones."""
+        for column in (self.comm, self.collective, self.number, self.call_bytes, self.tuning):
+            del column[n_before:]
+
+    def calls(self) -> InspectedCalls:
+        """Return all calls."""
+        comm = _as_numbers(self.comm)
+        collective = _as_numbers(self.collective)
+        number = _as_numbers(self.number)
+        call_bytes = _as_numbers(self.call_bytes)
+        tuning = _as_numbers(self.tuning)
+        return InspectedCalls(
+            comm_ids=tuple(self.comms),
+            tunings=tuple(self.tunings),
+            comm=comm,
+            collective=collective,
+            number=number,
+            call_bytes=call_bytes,
+            tuning=tuning,
+            incomplete=frozenset(self.incomplete),
+        )
+
+
+def _as_numbers(values: array[int]) -> Int64:
+    return np.array(values, np.int64)
+
+
+def _tuning_name(name: str | None) -> str | None:
+    """Return the name of an algorithm or protocol, None if NCCL does not name it."""
+    if name is None or not _TUNING_NAME.fullmatch(name):
+        return None
+    return name
+
+
+def read_inspected_calls(
+    paths: Iterable[tuple[Path, InspectedProcess]], unusable: dict[Path, InputError]
+) -> InspectedCalls:
+    """Read the files of some processes.
+
+    Files that cannot be used are added to `unusable`, and their calls are left out.
+    """
+    columns = _Columns()
+    for path, process in paths:
+        n_calls = len(columns.comm)
+        try:
+            _read_file(path, process, columns)
+        except InputError as error:
+            columns.leave_out(n_calls)
+            unusable[path] = error
+    return columns.calls()
+
+
+def _read_file(path: Path, process: InspectedProcess, columns: _Columns) -> None:
+    """Add the calls of a file; `InputError` if a line is not of this format or process."""
+    comms: set[str] = set()
+    is_complete = False
+    for number, line in enumerate(_lines(path), start=1):
+        is_complete = line.endswith(b"\n")
+        if is_complete and line.strip():
+            comm_id = _read_line(path, process, columns, number=number, line=line)
+            comms.add(comm_id)
+    # A process that is killed may have recorded more than its file has.
+    if not is_complete:
+        columns.incomplete |= comms
+    if not comms:
+        raise InputError(decoded(str(path)), "contains no record of NCCL Inspector", fix=_FIX)
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    """Yield the lines of a file; `InputError` for a line that is too long, or for no file."""
+    try:
+        with path.open("rb") as file:
+            line = file.readline(MAX_LINE_BYTES)
+            while line:
+                is_cut = len(line) == MAX_LINE_BYTES and not line.endswith(b"\n")
+                if is_cut:
+                    raise InputError(decoded(str(path)), "contains a line that is too long")
+                yield line
+                line = file.readline(MAX_LINE_BYTES)
+    except OSError as error:
+        raise InputError(decoded(str(path)), error.strerror or "unreadable") from error
+
+
+def _read_line(
+    path: Path, process: InspectedProcess, columns: _Columns, *, number: int, line: bytes
+) -> str:
+    """Add what a line says, and return its communicator; `InputError` if it is impossible."""
+    try:
+        record = _DECODER.decode(line)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise _bad_line(path, number, "is not of the known format") from error
+    why = _why_impossible(record, process, columns)
+    if why:
+        raise _bad_line(path, number, why)
+    comm_id = record.header.id
+    if record.coll_perf is not None:
+        columns.add(comm_id, record.coll_perf)
+    if record.dump_stats is not None and record.dump_stats.coll_dropped_total:
+        columns.incomplete.add(comm_id)
+    return comm_id
+
+
+def _why_impossible(record: _Line, process: InspectedProcess, columns: _Columns) -> str | None:
+    """Return why a line cannot be of the process, None if it can."""
+    origin = record.metadata
+    comm = record.header
+    version = origin.inspector_output_format_version
+    if version not in _VERSIONS:
+        return "is of a version that is not known"
+    if origin.pid != process.pid or origin.hostname != process.host:
+        return "is of another process than the file name"
+    parts = (record.coll_perf, record.p2p_perf, record.dump_stats)
+    if sum(part is not None for part in parts) != 1:
+        return "is not of exactly one kind"
+    if comm.rank >= comm.n_ranks:
+        return "has a rank outside of its communicator"
+    if record.p2p_perf is not None and record.p2p_perf.p2p_peer >= comm.n_ranks:
+        return "has a peer outside of its communicator"
+    is_crowded = len(columns.comms) > _MAX_COMMUNICATORS or len(columns.tunings) > _MAX_TUNINGS
+    return "is beyond the limit of communicators or algorithms" if is_crowded else None
+
+
+def _bad_line(path: Path, number: int, why: str) -> InputError:
+    return InputError(decoded(str(path)), f"line {number} {why}", fix=_FIX)

@@ -1,0 +1,169 @@
+"""Copies of the reports of a run with what nsyspipe found, for the timeline of Nsight Systems.
+
+Each rank has lanes with its steps, exposed communication, wait time and the findings of the run.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nsyspipe.analysis.intervals import IntervalSet
+from nsyspipe.errors import NotAReportError, OptionError, OutputError
+from nsyspipe.model.options import OnProgress
+from nsyspipe.model.table import Int64
+from nsyspipe.model.typed_tables import EventsTable, RanksRow, StepsTable
+from nsyspipe.nsys.files import scratch_directory
+from nsyspipe.nsys.find_reports import RAW_SUFFIXES, display_names
+from nsyspipe.nsys.nvtxt import Added, add_ranges
+from nsyspipe.report.derived_lanes import (
+    EXPOSED,
+    WAITING,
+    exposed_comm_in_steps,
+    names_of_steps,
+    rows_of_rank,
+    times_of,
+    waiting_in_steps,
+)
+from nsyspipe.report.nvtxt import Lane, nvtxt_of
+from nsyspipe.report_run import ReportRun
+
+_COLORS = {"steps": "SteelBlue", EXPOSED: "OrangeRed", WAITING: "Gold", "findings": "MediumPurple"}
+TIMEOUT_S = 1800.0
+
+
+class Copy(NamedTuple):
+    """A report of a run, and the file that its copy becomes."""
+
+    # As the run names it.
+    report: str
+    source: Path
+    target: Path
+
+
+class _RankLanes(NamedTuple):
+    """Makes the lanes of a rank, whose times are converted to those of its report."""
+
+    rank: int
+    process_id: int
+    # Aligned time is report time and this.
+    shift_ns: int
+
+    def lane(
+        self, name: str, starts: Int64, ends: Int64, texts: list[str] | pa.ChunkedArray
+    ) -> Lane:
+        """Return a lane of aligned times."""
+        return Lane(
+            name=f"{name}, rank {self.rank}",
+            color=_COLORS[name],
+            process_id=self.process_id,
+            starts_ns=starts - self.shift_ns,
+            ends_ns=ends - self.shift_ns,
+            texts=texts,
+        )
+
+    def lane_of_findings(self, steps: StepsTable, titles: list[str]) -> Lane:
+        """Return a range for each finding, over the steps that the findings are about.
+
+        The ranges nest: the first finding is the outermost, so that it is on top.
+        """
+        used = steps.filter(pc.field("in_summary"))
+        if not used.num_rows:
+            titles = []
+        depths = np.arange(len(titles))
+        starts = depths + (pc.min(used["start_ns"]).as_py() or 0)
+        ends = (pc.max(used["end_ns"]).as_py() or 0) - depths
+        return self.lane("findings", starts, ends, titles)
+
+
+def planned_copies(run: ReportRun, out: Path) -> list[Copy]:
+    """Return the copies of all reports of a run, or refuse what cannot be copied there.
+
+    `out` is the copy of one report, or a directory. No file is ever replaced.
+    """
+    sources = [_source(report.source) for report in run.paths]
+    is_directory = len(sources) > 1 or out.is_dir()
+    targets = [out / source.name if is_directory else out for source in sources]
+    names = display_names(run.paths)
+    copies = [Copy(*parts) for parts in zip(names, sources, targets, strict=True)]
+    _check_one_capture(run, names)
+    for copy in copies:
+        _check_target(copy, targets)
+    return copies
+
+
+def _source(path: Path) -> Path:
+    """Return the report that nsys captured: a path itself, or the file next to its export."""
+    candidates = [path] if path.suffix in RAW_SUFFIXES else map(path.with_suffix, RAW_SUFFIXES)
+    for candidate in candidates:
+        if candidate.is_file():
+            return candidate
+    problem = "is an export, but only a report that nsys captured can have ranges added"
+    raise NotAReportError(str(path), problem, fix="pass the .nsys-rep files")
+
+
+def _check_one_capture(run: ReportRun, names: list[str]) -> None:
+    for row in run.ranks.to_pylist():
+        if row["report"] not in names:
+            problem = "are several captures of one rank"
+            raise OptionError(row["report"], problem, fix="pass the reports of one capture")
+
+
+def _check_target(copy: Copy, targets: list[Path]) -> None:
+    target = copy.target
+    if target.exists() or target.is_symlink():
+        raise OutputError(str(target), "exists, and annotate replaces no file", fix="another name")
+    if targets.count(target) > 1:
+        problem = "would be the copy of several reports with this name"
+        raise OutputError(str(target), problem, fix="annotate the reports one by one")
+    if target.suffix != copy.source.suffix:
+        problem = f"is no name of a report, which ends in {copy.source.suffix}"
+        raise OutputError(str(target), problem, fix=f"-o {target.with_suffix(copy.source.suffix)}")
+
+
+def write_copy(importer: Path, copy: Copy, lanes: list[Lane]) -> Added:
+    """Write the copy of a report, complete or not at all."""
+    try:
+        copy.target.parent.mkdir(parents=True, exist_ok=True)
+        with scratch_directory(copy.target.parent) as scratch:
+            file = scratch / copy.target.name
+            nvtxt = nvtxt_of(lanes)
+            added = add_ranges(importer, copy.source, file, nvtxt, timeout_s=TIMEOUT_S)
+            file.rename(copy.target)
+    except OSError as error:
+        problem = f"cannot be written ({error.strerror})"
+        raise OutputError(str(copy.target), problem, fix="another directory") from error
+    return added
+
+
+def lanes_by_report(run: ReportRun, on_progress: OnProgress | None = None) -> dict[str, list[Lane]]:
+    """Return the lanes of the ranks of each report, in its own time."""
+    rows = {row["rank"]: row for row in run.ranks.to_pylist()}
+    lanes: dict[str, list[Lane]] = {row["report"]: [] for row in rows.values()}
+    for n_done, (rank, events, _) in enumerate(run.operations(None, [*rows]), start=1):
+        row = rows[rank]
+        lanes[row["report"]] += _lanes_of_rank(run, row, events)
+        if on_progress:
+            on_progress(n_done, len(rows))
+    return lanes
+
+
+def _lanes_of_rank(run: ReportRun, row: RanksRow, events: EventsTable) -> Iterator[Lane]:
+    """Yield the lanes of a rank that are known. A known lane may be empty, which means zero."""
+    rank = row["rank"]
+    made = _RankLanes(rank, row["pid"] or 0, row["clock_shift_ns"])
+    steps = rows_of_rank(run.steps(), rank)
+    starts, ends = times_of(steps, "start_ns", "end_ns")
+    names = ["whole capture"] * len(starts) if run.is_capture else names_of_steps(steps)
+    yield made.lane("steps", starts, ends, names)
+    derived: dict[str, IntervalSet | None] = {
+        EXPOSED: exposed_comm_in_steps(steps, events),
+        WAITING: waiting_in_steps(steps, rows_of_rank(run.collectives(), rank)),
+    }
+    for name, times in derived.items():
+        if times is not None:
+            yield made.lane(name, times.starts, times.ends, [name] * len(times))
+    yield made.lane_of_findings(steps, run.findings()["title"].to_pylist())

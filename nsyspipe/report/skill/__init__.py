@@ -1,0 +1,1 @@
+"""The skill for coding agents: which command answers which question, and when to abstain."""

@@ -1,0 +1,205 @@
+"""Which algorithm and protocol NCCL ran for each collective, from the records of NCCL Inspector.
+
+A record and an operation share no ID. So a match is only taken if no other one is possible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from msgspec import Struct
+
+from nsyspipe.analysis.intervals import least_of
+from nsyspipe.model.inspected import InspectedCalls
+from nsyspipe.model.names import COLLECTIVES
+from nsyspipe.model.problems import Problem, problem
+from nsyspipe.model.table import Flags, Int64
+from nsyspipe.run.comm_rows import ABSENT, NONE, CommRows, joint_code
+
+_NAMES = ("algorithm", "protocol")
+# Why the tuning of operations is not known. Each reason holds if those before do not.
+_REASONS = (
+    "the files have no algorithms, which come with format v4.2",
+    "the files or the reports do not have the hash of the communicator",
+    "the size of the call is not known, or several calls ran as one kernel",
+    "records may be missing, or calls of the same size ran with different algorithms",
+)
+
+
+def tuning_columns(rows: CommRows, calls: InspectedCalls | None) -> dict[str, pa.Array]:
+    """Return algorithm and protocol of each operation, null if they are not certain.
+
+    The columns are those of `schema.COLLECTIVES`.
+    """
+    if calls is None or not calls.tunings or not len(rows):
+        return {f"nccl_{name}": pa.nulls(len(rows), pa.string()) for name in _NAMES}
+    index = _tunings_of(rows, calls)
+    taken = pa.array(index, mask=index == NONE)
+    columns = {}
+    for name in _NAMES:
+        names = [getattr(tuning, name) for tuning in calls.tunings]
+        values = pa.array(names, pa.string())
+        columns[f"nccl_{name}"] = values.take(taken)
+    return columns
+
+
+def problem_of_tunings(rows: CommRows, calls: InspectedCalls | None) -> Problem | None:
+    """Return the problem that operations in steps have no tuning, with the most common reason.
+
+    Return None if all have one, or without files of NCCL Inspector.
+    """
+    if calls is None or not rows.in_step.any():
+        return None
+    is_known = tuning_columns(rows, calls)["nccl_algorithm"].is_valid()
+    is_unknown = rows.in_step & ~is_known.to_numpy(zero_copy_only=False)
+    n_unknown = np.count_nonzero(is_unknown)
+    if not n_unknown:
+        return None
+    reason = _reasons(rows, calls)[is_unknown]
+    most_common = int(np.bincount(reason).argmax())
+    total = int(np.count_nonzero(rows.in_step))
+    return problem(
+        "nccl-inspector-unmatched", n=int(n_unknown), total=total, reason=_REASONS[most_common]
+    )
+
+
+def _reasons(rows: CommRows, calls: InspectedCalls) -> Int64:
+    """Return why the tuning of each operation is not known, as an index into `_REASONS`."""
+    has_algorithm = any(tuning.algorithm for tuning in calls.tunings)
+    is_named = np.array([name in calls.comm_ids for name in rows.communicators])
+    is_one_call = (rows.n_calls == 1) & (rows.message_bytes != ABSENT)
+    conditions = [np.full(len(rows), not has_algorithm), ~is_named[rows.communicator]]
+    conditions.append(~is_one_call)
+    numbers = list(range(len(conditions)))
+    reason: Int64 = np.select(conditions, numbers, default=len(conditions))
+    return reason
+
+
+def _tunings_of(rows: CommRows, calls: InspectedCalls) -> Int64:
+    """Return the tuning of each operation, by its number if NCCL recorded it, else by its size."""
+    known = np.full(len(rows), NONE)
+    # Several calls in one kernel may have different tunings.
+    chosen = np.flatnonzero((rows.n_calls == 1) & (rows.message_bytes != ABSENT))
+    records = _Records.of(rows, calls)
+    if not chosen.size or not records.use.size:
+        return known
+    operations = _Operations.of(rows, chosen)
+    by_size = _by_size(operations, records)
+    by_number = _by_number(operations, records)
+    known[chosen] = np.where(by_number == NONE, by_size, by_number)
+    return known
+
+
+class _Operations(Struct, frozen=True):
+    """Operations that are one call of a known size."""
+
+    # The use of a communicator for one collective.
+    use: Int64
+    number: Int64
+    call_bytes: Int64
+
+    @classmethod
+    def of(cls, rows: CommRows, chosen: Int64) -> _Operations:
+        """Return some operations of a run."""
+        use = _use(rows.communicator[chosen], rows.collective[chosen])
+        return cls(use, rows.seq_number[chosen], rows.message_bytes[chosen])
+
+
+class _Records(Struct, frozen=True):
+    """The recorded calls of the communicators of a run."""
+
+    # As in `_Operations`.
+    use: Int64
+    number: Int64
+    call_bytes: Int64
+    tuning: Int64
+    # Of each use of the run, whether all calls from the first to the last were recorded.
+    is_whole: Flags
+
+    @classmethod
+    def of(cls, rows: CommRows, calls: InspectedCalls) -> _Records:
+        """Return the calls of the communicators of a run."""
+        place_in_run = {name: place for place, name in enumerate(rows.communicators)}
+        places = [place_in_run.get(comm_id, NONE) for comm_id in calls.comm_ids]
+        communicator = np.array([*places, NONE])[calls.comm]
+        chosen = np.flatnonzero(communicator != NONE)
+        use = _use(communicator[chosen], calls.collective[chosen])
+        number = calls.number[chosen]
+        n_uses = len(rows.communicators) * len(COLLECTIVES)
+        is_whole = np.zeros(n_uses, np.bool_)
+        if chosen.size:
+            is_whole = _are_without_gap(use, number, n_uses)
+        for name in calls.incomplete & place_in_run.keys():
+            first_use = place_in_run[name] * len(COLLECTIVES)
+            is_whole[first_use : first_use + len(COLLECTIVES)] = False
+        return cls(use, number, calls.call_bytes[chosen], calls.tuning[chosen], is_whole)
+
+
+def _use(communicator: Any, collective: Any) -> Int64:  # noqa: ANN401 - arrays of any integers
+    """Return a number for each pair of a communicator and a collective."""
+    use: Int64 = communicator.astype(np.int64) * len(COLLECTIVES)
+    use += collective
+    return use
+
+
+def _are_without_gap(use: Int64, number: Int64, n_uses: int) -> Flags:
+    """Tell of which uses every number from the first to the last one is there."""
+    code, _ = joint_code([use, number])
+    _, first_record = np.unique(code, return_index=True)
+    n_numbers = np.bincount(use[first_record], minlength=n_uses)
+    first = least_of(use, number, n_uses)
+    last = -least_of(use, -number, n_uses)
+    is_whole: Flags = n_numbers > 0
+    is_whole &= last - first == n_numbers - 1
+    return is_whole
+
+
+def _by_size(operations: _Operations, records: _Records) -> Int64:
+    """Return the only tuning of all recorded calls of a use that have the size of an operation."""
+    keys = _keys([records.use, records.call_bytes], [operations.use, operations.call_bytes])
+    tuning = _only_values(keys, records.tuning)
+    return np.where(records.is_whole[operations.use], tuning, NONE)
+
+
+def _by_number(operations: _Operations, records: _Records) -> Int64:
+    """Return the tuning of the recorded call that has the number of an operation.
+
+    The sizes must agree for all operations of the same communicator and collective.
+    """
+    keys = _keys([records.use, records.number], [operations.use, operations.number])
+    tuning = _only_values(keys, records.tuning)
+    recorded_bytes = _only_values(keys, records.call_bytes)
+    is_recorded = recorded_bytes != NONE
+    differs = recorded_bytes != operations.call_bytes
+    differs &= is_recorded
+    contradicted = np.unique(operations.use[differs])
+    is_trusted = ~np.isin(operations.use, contradicted)
+    return np.where(is_recorded & is_trusted, tuning, NONE)
+
+
+class _Keys(Struct, frozen=True):
+    """The keys of records and of operations, as numbers from 0."""
+
+    of_records: Int64
+    of_operations: Int64
+    n_keys: int
+
+
+def _keys(of_records: Sequence[Int64], of_operations: Sequence[Int64]) -> _Keys:
+    """Return the joint keys of two pairs of columns."""
+    pairs = zip(of_records, of_operations, strict=True)
+    columns = [np.concatenate(pair) for pair in pairs]
+    key, n_keys = joint_code(columns)
+    n_records = of_records[0].size
+    return _Keys(key[:n_records], key[n_records:], n_keys)
+
+
+def _only_values(keys: _Keys, values: Int64) -> Int64:
+    """Return the value that all records of an operation's key have; `NONE` without such a one."""
+    lowest = least_of(keys.of_records, values, keys.n_keys)
+    highest = -least_of(keys.of_records, -values, keys.n_keys)
+    only = np.where(lowest == highest, lowest, NONE)
+    return only[keys.of_operations]

@@ -1,0 +1,92 @@
+"""The annotate command, with a fake nsys and a fake ImportNvtxt."""
+
+import hashlib
+import os
+
+import pytest
+
+from tests.build.fake_nsys import fake_nsys, fake_report
+from tests.build.programs import program
+from tests.build.read_nvtxt import read_nvtxt
+from tests.cli.tools import assert_refused, nsyspipe_here
+from tests.nsys.test_nvtxt import IMPORTER
+
+
+@pytest.fixture
+def tool(tmp_path):
+    fake_nsys(tmp_path / "tool")
+    return program(tmp_path / "tool", "ImportNvtxt", IMPORTER)
+
+
+@pytest.fixture
+def run(tmp_path, tool, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    variables = {
+        "PATH": f"{tool.parent}{os.pathsep}{os.environ['PATH']}",
+        "NSYSPIPE_CACHE_DIR": str(tmp_path / "cache"),
+    }
+    return lambda *arguments: nsyspipe_here("annotate", *arguments, **variables)
+
+
+@pytest.fixture
+def reports(tmp_path):
+    for rank in (0, 1):
+        fake_report(tmp_path / "reports" / f"run_{rank}.nsys-rep", rank)
+    return tmp_path / "reports"
+
+
+def state_of(folder):
+    return {
+        path.name: (path.stat().st_mtime_ns, hashlib.sha256(path.read_bytes()).hexdigest())
+        for path in folder.iterdir()
+    }
+
+
+def test_each_report_gets_a_copy_and_stays_as_it_is(run, reports, tmp_path, tool):
+    before = state_of(reports)
+    done = run("reports", "-o", "out")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert state_of(reports) == before
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [*sorted(before)]
+    lanes = read_nvtxt(tool.with_name("ImportNvtxt.text").read_text())
+    n_ranges = sum(map(len, lanes.values()))
+    assert f"out/run_1.nsys-rep ({n_ranges} ranges added)" in done.stderr
+    quiet = run("reports", "-o", "other", "-q")
+    assert (quiet.returncode, quiet.stdout, quiet.stderr) == (0, "", "")
+
+
+def test_one_report_has_one_copy(run, reports, tmp_path):
+    assert run("reports/run_0.nsys-rep", "-o", "copy.nsys-rep").returncode == 0
+    assert (tmp_path / "copy.nsys-rep").is_file()
+
+
+def test_a_report_is_never_its_own_copy(run, reports):
+    before = state_of(reports)
+    assert_refused(run("reports", "-o", "reports"))
+    assert_refused(run("reports/run_0.nsys-rep", "-o", "reports/run_0.nsys-rep"))
+    assert state_of(reports) == before
+
+
+def test_without_a_place_for_copies_nothing_is_read(run, reports):
+    assert_refused(run("reports"))
+
+
+def test_a_failed_copy_leaves_nothing(run, reports, tmp_path, tool):
+    program(tool.parent, "ImportNvtxt", "exit 1")
+    assert_refused(run("reports", "-o", "out"))
+    assert [*(tmp_path / "out").iterdir()] == []
+
+
+def test_an_nsys_without_the_program_is_refused_before_reports_are_read(
+    run, reports, tmp_path, tool
+):
+    tool.unlink()
+    assert_refused(run("reports", "-o", "out"))
+    assert not (tmp_path / "cache").exists()
+
+
+def test_ranges_that_do_not_fit_are_counted(run, reports, tool):
+    program(tool.parent, "ImportNvtxt", IMPORTER.replace("$(grep -c '^Range' \"$text\")", "2"))
+    done = run("reports/run_0.nsys-rep", "-o", "copy.nsys-rep")
+    assert done.returncode == 0
+    assert "(1 range added)" in done.stderr

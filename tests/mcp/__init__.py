@@ -1,0 +1,1 @@
+"""The server for agents: what it answers, and what it refuses."""
