@@ -251,8 +251,7 @@ def mean_of(values: Iterable[Number | None]) -> Number | None:
     if not known or len(known) < len(numbers):
         return None
     # The sum starts at a value instead of the integer 0, so that it has the type of the values.
-    first, *further = known
-    total = sum(further, first)
+    total = sum(known[1:], known[0])
     return total / len(known)
 
 

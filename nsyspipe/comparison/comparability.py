@@ -694,7 +694,7 @@ def _check_recording(sides: Sides) -> Iterator[Check]:
         "python-sampling",
         "Python was sampled differently, which can slow the program down",
         _python_sampling,
-        unless=_NOT_RECORDED,
+        unknown_word=_NOT_RECORDED,
     )
     yield from _warnings(sides)
 
