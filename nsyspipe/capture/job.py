@@ -44,8 +44,8 @@ def main(words: Sequence[str] | None = None) -> int:
         # `interruptible` passes the number of the signal. Python itself passes nothing for Ctrl-C.
         number = interrupt.args[0] if interrupt.args else signal.SIGINT
         exit_status: int = supervision.SIGNALLED + number
-        error = interrupted(exit_status)
-        _say(f"{error}\n  fix: nsyspipe convert exports the reports that are there")
+        problem = interrupted(exit_status)
+        _say(f"{problem}\n  fix: nsyspipe convert exports the reports that are there")
         return exit_status
 
 

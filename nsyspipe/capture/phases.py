@@ -275,8 +275,8 @@ def _with_subclasses(base: type) -> list[type]:
     types = [base]
     # The list grows while the loop walks it, so the subclasses of subclasses get their turn.
     for known_type in types:
-        new_types = set(known_type.__subclasses__()).difference(types)
-        types.extend(new_types)
+        subclasses: set[type] = set(known_type.__subclasses__())
+        types.extend(subclasses.difference(types))
     return types
 
 
