@@ -606,8 +606,9 @@ def _are_clocks_comparable(clock: DeviceClock, windows: Windows) -> bool:
     window. Without windows, they can too.
     """
     error_ns = clock.span_ns
-    is_small = error_ns is None or error_ns <= MAX_UNREPORTED_CLOCK_ERROR_NS
-    if is_small or not len(windows):
+    if error_ns is None or error_ns <= MAX_UNREPORTED_CLOCK_ERROR_NS:
+        return True
+    if not len(windows):
         return True
     durations_ns = windows.ends - windows.starts
     return bool(error_ns < np.median(durations_ns))
