@@ -453,8 +453,8 @@ def _failure(nsys: Nsys, report: Path, output: Output, timeout_s: float) -> Nsys
     """Return the error for a failed export."""
     by_hand = shlex.join([str(nsys.path), "export", "--type=sqlite", str(report.absolute())])
     lines: str | None = " / ".join(telling_lines(output.text, 3)) or None
-    ran_out_of_time = output.status is None
-    if ran_out_of_time:
+    # Without a status, nsys ran out of time.
+    if output.status is None:
         problem = f"nsys export did not end within {timeout_s:g} s, and was stopped"
         longer_timeout_s = max(2 * timeout_s, 60)
         fix = f"--timeout {longer_timeout_s:.0f}, or run the export yourself: {by_hand}"

@@ -247,7 +247,7 @@ def _split(table: pa.Table, columns: Sequence[_Column]) -> list[_Samples]:
     n_rows_of_counter = np.bincount(counter_of_row, minlength=n_counters + 1)[:n_counters]
     end_of_counter = np.cumsum(n_rows_of_counter)
     first_of_counter = end_of_counter - n_rows_of_counter
-    samples = []
+    samples: list[_Samples] = []
     for first, end in zip(first_of_counter, end_of_counter, strict=True):
         n_nulls_of_counter = 0 if samples else n_nulls
         samples.append(_Samples(times[first:end], values[first:end], n_nulls_of_counter))

@@ -473,11 +473,12 @@ def _fill(
 
 def _are_valid(field: str, values: Int64) -> Flags:
     """Tell which values of a field are known and possible."""
+    are_valid: Flags = values >= 0
     if field in _UNKNOWN_IF_ZERO:
-        return values != 0
-    if field in _FIELDS_WITH_ANY_VALUE:
-        return np.ones(values.size, np.bool_)
-    return values >= 0
+        are_valid = values != 0
+    elif field in _FIELDS_WITH_ANY_VALUE:
+        are_valid = np.ones(values.size, np.bool_)
+    return are_valid
 
 
 def _derive_message_bytes(fields: Fields) -> None:

@@ -604,7 +604,8 @@ def _count_columns_left_behind(copying: Copying, table: str) -> None:
     # A query needs a column, even if nothing was left behind.
     expressions = ", ".join(["count(*)", *counts])
     result = copying.run(f"SELECT {expressions} FROM source.{quoted(table)}")  # noqa: S608
-    _, *n_values = result.one()
+    row_of_counts: list[int] = [*result.one()]
+    n_values = row_of_counts[1:]
     for name, n_values_of_column in zip(left_behind, n_values, strict=True):
         kind = HARDWARE if name in _HARDWARE_COLUMNS else _OTHER_COLUMNS
         if name not in KNOWN[base]:
