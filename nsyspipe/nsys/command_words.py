@@ -336,7 +336,7 @@ def shown_commands(commands: Iterable[Iterable[str]]) -> list[str]:
     Commands whose words are all hidden are left out.
     """
     recorded = [recorded_command(words, Mask()) for words in commands]
-    with_shown_words = [words for words in recorded if any(word != MASK for word in words)]
+    with_shown_words = [words for words in recorded if set(words) - {MASK}]
     return sorted({shlex.join(words) for words in with_shown_words})
 
 

@@ -341,7 +341,7 @@ def _export(
     timeout_s: float,
     is_stopped: Callable[[], bool],
 ) -> None:
-    """Export one report, into a scratch directory first, and move the complete export to its target.
+    """Export one report into a scratch directory, and move the complete export to its target.
 
     `nsys` may be the name of an nsys on the machine where this function runs. An export that
     another process made meanwhile stays, unless `force`.

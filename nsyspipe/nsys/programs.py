@@ -315,7 +315,7 @@ def _torch_version_file() -> str:
 
 
 def nccl_version(root: Path) -> str | None:
-    """Return the version of NCCL: that of the package that torch uses, else of the system's library.
+    """Return the version of NCCL: that of torch's package, else that of the system's library.
 
     Of several libraries, it is the newest. None without NCCL.
     """

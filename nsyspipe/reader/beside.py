@@ -243,7 +243,7 @@ def _read_contents(paths: Iterable[Path], problems: list[Problem]) -> list[_LogC
 
 
 def read_topology_beside(paths: Sequence[Path], gpus: Collection[int]) -> FilesBeside:
-    """Read the topology of some files, if all have the same one, and it has the GPUs of the reports.
+    """Read the topology of a run, if all files have the same, and it has the GPUs of the reports.
 
     Otherwise a problem tells why no topology is used.
     """

@@ -260,8 +260,7 @@ def _stream_waits(report: Report, strings: Strings, all_calls: pa.Table) -> pa.T
         stream = records["streamId"].take(record_of_call)
         is_no_stream = pc.equal(stream, _NO_STREAM)
         stream = pc.if_else(is_no_stream, None, stream)
-    copy_end = unknown
-    return _host_waits(calls, device, stream, is_of_device, copy_end)
+    return _host_waits(calls, device, stream, is_whole=is_of_device, copy_end=unknown)
 
 
 def _blocking_copies(
@@ -289,8 +288,7 @@ def _copy_waits(strings: Strings, all_calls: pa.Table, host_copies: pa.Table | N
     """
     if host_copies is None:
         return canonical.HOST_WAITS.empty()
-    is_to_host = pc.equal(host_copies["copyKind"], DTOH_KIND)
-    copies = host_copies.filter(is_to_host)
+    copies = host_copies.filter(pc.equal(host_copies["copyKind"], DTOH_KIND))
     ids_of_copies = copies["correlationId"].to_numpy()
     calls = _timed(all_calls, "correlationId", ids_of_copies).drop_null()
     copy_of_call = _last_records_of(calls, copies)
@@ -298,16 +296,19 @@ def _copy_waits(strings: Strings, all_calls: pa.Table, host_copies: pa.Table | N
     is_sync = pc.is_in(calls["nameId"], value_set=sync_names)
     host_memory = copies["dstKind"].take(copy_of_call)
     is_pageable = pc.fill_null(pc.equal(host_memory, PAGEABLE), fill_value=False)
-    has_copy = pc.is_valid(copy_of_call)
-    is_blocking = pc.and_(has_copy, pc.or_(is_sync, is_pageable))
+    # A call has no copy if nsys did not record it.
+    is_blocking = pc.and_(pc.is_valid(copy_of_call), pc.or_(is_sync, is_pageable))
     blocking_calls = calls.filter(is_blocking)
     copy_of_blocking_call = copy_of_call.filter(is_blocking.combine_chunks())
     blocking_copies = copies.take(copy_of_blocking_call)
-    device = blocking_copies["deviceId"]
     n_calls = blocking_calls.num_rows
-    stream = pa.nulls(n_calls, pa.int64())
-    is_whole = np.zeros(n_calls, np.bool_)
-    return _host_waits(blocking_calls, device, stream, is_whole, blocking_copies["end"])
+    return _host_waits(
+        blocking_calls,
+        device=blocking_copies["deviceId"],
+        stream=pa.nulls(n_calls, pa.int64()),
+        is_whole=np.zeros(n_calls, np.bool_),
+        copy_end=blocking_copies["end"],
+    )
 
 
 def _last_records_of(calls: pa.Table, records: pa.Table) -> pa.Array:
@@ -331,11 +332,10 @@ def _last_records_of(calls: pa.Table, records: pa.Table) -> pa.Array:
     keys_in_order = key_of_record[records_by_key]
     # The last record up to the key of a call has this key, if any record has it.
     n_records_up_to_key = np.searchsorted(keys_in_order, key_of_call, side="right")
-    has_none_up_to_key = n_records_up_to_key == 0
     last_place = np.maximum(n_records_up_to_key - 1, 0)
     record_of_call = records_by_key[last_place]
     has_other_key = key_of_record[record_of_call] != key_of_call
-    return pa.array(record_of_call, mask=has_none_up_to_key | has_other_key)
+    return pa.array(record_of_call, mask=(n_records_up_to_key == 0) | has_other_key)
 
 
 def _blocking_calls(

@@ -69,8 +69,7 @@ def find_blocking_copies(
     is_from_host = filled(copies["copyKind"]) == HTOD_KIND
     host_memory = _host_memory(copies, is_from_host)
     is_pageable = host_memory == PAGEABLE
-    name_of_copy = _values_at(calls["nameId"], call_of_copy)
-    is_async = np.isin(name_of_copy, async_names)
+    is_async = np.isin(_values_at(calls["nameId"], call_of_copy), async_names)
     calls_from_host = np.unique(call_of_copy[is_from_host])
     followed = _synchronising_next(calls_from_host, calls, waiting_names)
     is_waited_for = np.isin(call_of_copy, followed.copy_calls)

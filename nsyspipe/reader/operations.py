@@ -414,8 +414,7 @@ def read_operations(
     zones |= copies.zones
     n_dropped = n_bad_kernels + n_bad_graphs + copies.n_dropped
     uncounted = _uncounted(kernels, names)
-    has_no_kernels = kernels.num_rows == 0
-    has_names = bool(names) or has_no_kernels
+    has_names = bool(names) or kernels.num_rows == 0
     return Operations(
         kernels=pa.concat_tables([kernels, graphs]),
         copies=copies.table,

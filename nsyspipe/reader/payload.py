@@ -173,12 +173,11 @@ def read_layouts(report: Report) -> dict[Key, Layout]:
     for key, distinct_schemas in schemas_by_key.items():
         distinct_entries = entries_by_key.get(key, [])
         entry_of_index = {entry["idx"]: entry for entry in distinct_entries}
-        # Two different entries with one index contradict each other.
+        # Different entries with one index contradict each other, and so do different schemas.
         has_contradicting_entries = len(entry_of_index) < len(distinct_entries)
-        has_contradicting_schemas = len(distinct_schemas) > 1
         schema = distinct_schemas[0]
         is_union = schema["type"] in _UNIONS
-        if has_contradicting_schemas or has_contradicting_entries or is_union:
+        if len(distinct_schemas) > 1 or has_contradicting_entries or is_union:
             continue
         domain, _ = key
         enum_sizes = enum_sizes_by_domain.get(domain, {})
@@ -713,8 +712,7 @@ def _sizes_of_payloads(payloads: Payloads) -> Int64:
     comm_of_pair = distinct_comms[pair_numbers % n_comms]
     size_of_pair = _known_sizes(payloads.comm_sizes, process_of_pair, comm_of_pair)
     stated_sizes = filled(table["n_ranks"], 0)
-    states_size = stated_sizes > 0
-    return np.where(states_size, stated_sizes, size_of_pair[pair_of_payload])
+    return np.where(stated_sizes > 0, stated_sizes, size_of_pair[pair_of_payload])
 
 
 def _known_sizes(comm_sizes: pa.Table, process_ids: Int64, comm_ids: Int64) -> Int64:
@@ -799,13 +797,12 @@ def _table(events: pa.Table, fields: Fields, is_chosen: Flags) -> pa.Table:
     starts = start_of_event[rows]
     ends = filled(events["end"], TIME_LIMIT)[rows]
     is_end_unknown = (ends < starts) | (ends >= TIME_LIMIT)
-    texts = events["text"].take(pa.array(rows))
     columns = {
         "process_id": process_of_event[rows],
         "thread_id": thread_of_event[rows],
         "start_ns": starts,
         "end_ns": pa.array(ends, mask=is_end_unknown),
-        "call": pc.dictionary_encode(texts),
+        "call": pc.dictionary_encode(events["text"].take(pa.array(rows))),
     }
     for name in _COLUMNS:
         values = fields.values[name][rows]

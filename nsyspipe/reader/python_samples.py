@@ -305,15 +305,18 @@ def _number_lines(records: NDArray[np.void], n_frames: Int64, strings: Strings) 
     )
     code_of_frame = (pair_of_frame << 32) + records["line"].astype(np.int64)
     code_of_line, line_of_frame = np.unique(code_of_frame, return_inverse=True)
-    pair_of_line = code_of_line >> 32
-    file_of_line, function_of_line = np.divmod(pair_numbers[pair_of_line], n_functions)
+    file_of_line, function_of_line = np.divmod(pair_numbers[code_of_line >> 32], n_functions)
     columns = _file_columns(_clean_texts(strings, file_ids), file_of_line)
-    functions = pa.array(_clean_texts(strings, function_ids), pa.string())
-    columns["function"] = functions.take(pa.array(function_of_line))
+    function_texts = pa.array(_clean_texts(strings, function_ids), pa.string())
+    columns["function"] = function_texts.take(pa.array(function_of_line))
     columns["line"] = code_of_line & 0xFFFFFFFF
     end = np.cumsum(n_frames)
-    lines = PYTHON_LINES.table(columns)
-    return _Frames(end - n_frames, end, line_of_frame.astype(np.int64), lines)
+    return _Frames(
+        first=end - n_frames,
+        end=end,
+        line=line_of_frame.astype(np.int64),
+        lines=PYTHON_LINES.table(columns),
+    )
 
 
 def _file_columns(paths: list[str], file_of_line: Int64) -> dict[str, Any]:

@@ -85,8 +85,7 @@ def read_ranges(
     events = _events(report, strings, _WANTED)
     ranges = _of_kinds(events, _PUSH_POP, _START_END)
     open_end_ns = None
-    has_open_range = ranges["end"].null_count > 0
-    if has_open_range:
+    if ranges["end"].null_count:
         open_end_ns = _open_end_ns(report, ranges, operation_ends)
     domains = _of_kinds(events, DOMAIN_ROW)
     table, n_dropped = _table(ranges, open_end_ns, domains)
