@@ -106,21 +106,26 @@ class _Columns:
         self.incomplete: set[str] = set()
 
     def add(self, comm_id: str, call: _Collective) -> None:
-        """Add a call, unless it is of no collective that nsyspipe knows."""
-        place = _PLACE_OF_COLLECTIVE.get(bare_name(call.coll))
-        if place is None:
+        """Add a call, if nsyspipe knows its collective.
+
+        Communicators and tunings are numbered in the order in which they appear.
+        """
+        collective = _PLACE_OF_COLLECTIVE.get(bare_name(call.coll))
+        if collective is None:
             return
+        comm = self.comms.setdefault(comm_id, len(self.comms))
         tuning = Tuning(_tuning_name(call.coll_algo), _tuning_name(call.coll_proto))
-        self.comm.append(self.comms.setdefault(comm_id, len(self.comms)))
-        self.collective.append(place)
+        tuning_number = self.tunings.setdefault(tuning, len(self.tunings))
+        self.comm.append(comm)
+        self.collective.append(collective)
         self.number.append(call.coll_sn)
         self.call_bytes.append(call.coll_msg_size_bytes)
-        self.tuning.append(self.tunings.setdefault(tuning, len(self.tunings)))
+        self.tuning.append(tuning_number)
 
-    def leave_out(self, n_before: int) -> None:
-        """Leave out all calls but the first ones."""
+    def leave_out(self, n_kept: int) -> None:
+        """Leave out all calls after the first ones, of which `n_kept` stay."""
         for column in (self.comm, self.collective, self.number, self.call_bytes, self.tuning):
-            del column[n_before:]
+            del column[n_kept:]
 
     def calls(self) -> InspectedCalls:
         """Return all calls."""
@@ -161,33 +166,40 @@ def read_inspected_calls(
     """
     columns = _Columns()
     for path, process in paths:
-        n_calls = len(columns.comm)
+        n_calls_before = len(columns.comm)
         try:
             _read_file(path, process, columns)
         except InputError as error:
-            columns.leave_out(n_calls)
+            columns.leave_out(n_calls_before)
             unusable[path] = error
     return columns.calls()
 
 
 def _read_file(path: Path, process: InspectedProcess, columns: _Columns) -> None:
-    """Add the calls of a file; `InputError` if a line is not of this format or process."""
-    comms: set[str] = set()
-    is_complete = False
+    """Add the calls of a file; `InputError` if a line is not of this format or process.
+
+    If the last line is cut off, the calls of all communicators of the file are incomplete.
+    """
+    comm_ids: set[str] = set()
+    is_last_complete = False
     for number, line in enumerate(_lines(path), start=1):
-        is_complete = line.endswith(b"\n")
-        if is_complete and line.strip():
+        # Only the last line can be without an end.
+        is_last_complete = line.endswith(b"\n")
+        if is_last_complete and line.strip():
             comm_id = _read_line(path, process, columns, number=number, line=line)
-            comms.add(comm_id)
-    # A process that is killed may have recorded more than its file has.
-    if not is_complete:
-        columns.incomplete |= comms
-    if not comms:
+            comm_ids.add(comm_id)
+    if not is_last_complete:
+        # The process was killed, and may have made more calls than its file has.
+        columns.incomplete |= comm_ids
+    if not comm_ids:
         raise InputError(decoded(str(path)), "contains no record of NCCL Inspector", fix=_FIX)
 
 
 def _lines(path: Path) -> Iterator[bytes]:
-    """Yield the lines of a file; `InputError` for a line that is too long, or for no file."""
+    """Yield the lines of a file with their ends.
+
+    Raises `InputError` for a line that is too long, or for a file that cannot be read.
+    """
     try:
         with path.open("rb") as file:
             line = file.readline(MAX_LINE_BYTES)
@@ -204,7 +216,10 @@ def _lines(path: Path) -> Iterator[bytes]:
 def _read_line(
     path: Path, process: InspectedProcess, columns: _Columns, *, number: int, line: bytes
 ) -> str:
-    """Add what a line says, and return its communicator; `InputError` if it is impossible."""
+    """Add what a line says, and return its communicator; `InputError` if the line is impossible.
+
+    A line with a collective adds a call. A line about lost calls makes the communicator incomplete.
+    """
     try:
         record = _DECODER.decode(line)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
@@ -221,7 +236,11 @@ def _read_line(
 
 
 def _why_impossible(record: _Line, process: InspectedProcess, columns: _Columns) -> str | None:
-    """Return why a line cannot be of the process, None if it can."""
+    """Return why a line cannot be right, None if it can.
+
+    It must be of a known version, of the process, and of one kind, with ranks of its communicator.
+    `columns` has the calls before, which have a limit.
+    """
     origin = record.metadata
     comm = record.header
     version = origin.inspector_output_format_version
@@ -229,8 +248,9 @@ def _why_impossible(record: _Line, process: InspectedProcess, columns: _Columns)
         return "is of a version that is not known"
     if origin.pid != process.pid or origin.hostname != process.host:
         return "is of another process than the file name"
-    parts = (record.coll_perf, record.p2p_perf, record.dump_stats)
-    if sum(part is not None for part in parts) != 1:
+    possible_kinds = (record.coll_perf, record.p2p_perf, record.dump_stats)
+    kinds = [kind for kind in possible_kinds if kind is not None]
+    if len(kinds) != 1:
         return "is not of exactly one kind"
     if comm.rank >= comm.n_ranks:
         return "has a rank outside of its communicator"
