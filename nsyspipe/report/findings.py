@@ -272,18 +272,21 @@ def _finding(row: Mapping[str, Any], summary: Mapping[str, Any], names: RankName
     estimate = _estimate(row, evidence, mean_step_ns, summary["step_time_ns"])
     # Lines of Python have texts of their own.
     figures = {key: value for key, value in evidence.items() if key not in _LINE_KEYS}
+    evidence_texts = [*evidence_rows(figures, names)]
+    title = _sentence(row["title"])
+    advice = _sentence(row["advice"])
     finding = Finding(
         id=row["id"],
         severity=row["severity"],
         action=row["action"],
-        title=_sentence(row["title"]),
-        advice=_sentence(row["advice"]),
+        title=title,
+        advice=advice,
         bound=bound,
         estimate=estimate,
         is_conditional=is_conditional(row),
         is_wait_included=is_wait_included(row),
         is_nvlink_assumed=is_nvlink_assumed(row),
-        evidence=[*evidence_rows(figures, names)],
+        evidence=evidence_texts,
     )
     return _with_lines_of_python(finding, evidence)
 
