@@ -747,8 +747,8 @@ def assumed_text(evidence: Mapping[str, Any]) -> str:
     if evidence.get("is_wait_included"):
         text += ", which may include wait time"
     compared_share = evidence.get("compared_share")
-    is_visibly_partial = bool(compared_share) and compared_share < 1 - SEEN
-    if is_visibly_partial:
+    # Unless this is visibly less than all compute, there is nothing to assume.
+    if compared_share and compared_share < 1 - SEEN:
         text += (
             ", if all compute concurrent with communication is slowed like the "
             f"{percent_text(compared_share, 0)} that can be compared"
@@ -1123,7 +1123,7 @@ def settling_text(
 def _rounded_up(count: int) -> int:
     """Return a count rounded up to two digits, because more digits of it are not known."""
     n_zeros = max(len(str(count)) - 2, 0)
-    unit = 10**n_zeros
+    unit: int = 10**n_zeros
     n_units, remainder = divmod(count, unit)
     if remainder:
         n_units += 1
