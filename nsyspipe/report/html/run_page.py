@@ -494,11 +494,11 @@ def _timeline(
         return
     which = _ONLY_STEP if n_steps(run) == 1 else "closest to the median"
     median = _DrawnTimeline(which, data, bars, _lanes(run))
-    further = _more_timelines(run, data, first_ranks)
-    data["others"] = [timeline.data for timeline in further]
-    color_of_line = _add_lanes(run, [median, *further])
+    more_timelines = _more_timelines(run, data, first_ranks)
+    data["others"] = [timeline.data for timeline in more_timelines]
+    color_of_line = _add_lanes(run, [median, *more_timelines])
     choices = [_choice(run, median, listed_ranks)]
-    choices += [_choice(run, timeline, first_ranks) for timeline in further]
+    choices += [_choice(run, timeline, first_ranks) for timeline in more_timelines]
     n_drawn = len(data["ranks"])
     left_out = ""
     if n_drawn < len(ranks):
