@@ -151,7 +151,7 @@ class Kernel(NamedTuple):
 def table(calls):
     names = ("start_ns", "message_bytes", "call", "comm_id", "seq", "end_ns")
     columns = {"process_id": [1] * len(calls), "thread_id": [1] * len(calls)}
-    columns |= dict.fromkeys(("n_ranks", "rank"), [None] * len(calls))
+    columns |= dict.fromkeys(("n_ranks", "rank", "operation_id"), [None] * len(calls))
     columns |= {name: [call[at] for call in calls] for at, name in enumerate(names)}
     columns["call"] = pa.array(columns["call"], pa.string()).dictionary_encode()
     return PAYLOADS.table(columns)

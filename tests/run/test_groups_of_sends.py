@@ -32,6 +32,8 @@ def sends_and_receives(n_before):
         communicator=np.zeros(count, np.int32),
         communicators=("send_recv/0",),
         seq_number=np.full(count, ABSENT),
+        operation_id=np.full(count, ABSENT),
+        n_calls=np.full(count, ABSENT),
         message_bytes=np.full(count, ABSENT),
         launched_in=nothing,
         micro_batch=nothing,
