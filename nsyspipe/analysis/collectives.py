@@ -651,8 +651,7 @@ def _places_in_steps(
     key = member[rows_in_steps] * n_pairs
     key += pair[rows_in_steps]
     key_of_cell, cell = np.unique(key, return_inverse=True)
-    n_cells = key_of_cell.size
-    first_used, first_row = _first_uses(cell, used[rows_in_steps], n_cells)
+    first_used, first_row = _first_uses(cell, used[rows_in_steps], key_of_cell.size)
     step, pair_of_cell = np.divmod(key_of_cell, n_pairs)
     # A group is what one step has of one collective.
     group = step * n_collectives
@@ -829,8 +828,8 @@ def assign_messages(payloads: PayloadsOfReportTable, launches: Int64, kinds: Int
     belongs_to_last_call &= is_in_last_call
     row_of_kernel[kernel[belongs_to_last_call]] = last_call[belongs_to_last_call]
     fused_groups, is_fused = _fuse_calls(calls, groups, kinds)
-    is_each_launch_known = (launches < NEVER).all()
-    if is_each_launch_known:
+    if (launches < NEVER).all():
+        # Each launch is known.
         is_fused &= ~is_in_last_call
         fused = np.flatnonzero(is_fused)
         row_of_kernel[kernel[fused]] = calls.num_rows + fused
