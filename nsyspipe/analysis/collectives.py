@@ -832,7 +832,7 @@ def assign_messages(payloads: PayloadsOfReportTable, launches: Int64, kinds: Int
         # Each launch is known.
         is_fused &= ~is_in_last_call
         fused = np.flatnonzero(is_fused)
-        row_of_kernel[kernel[fused]] = calls.num_rows + fused
+        row_of_kernel[kernel[fused]] = fused + calls.num_rows
     calls_and_groups = pa.concat_tables([calls, fused_groups])
     return calls_and_groups.take(_known(row_of_kernel))
 
@@ -860,7 +860,8 @@ def _find_blocks(calls: HostCallsOfReportTable, launches: Int64) -> _Blocks:
     block_of_call = block[~is_kernel]
     is_counted = _is_counted(calls.take(call), block_of_call)
     counted_block = block_of_call[is_counted]
-    kernel_number = events[is_kernel] - calls.num_rows
+    kernel_number = events[is_kernel]
+    kernel_number -= calls.num_rows
     kernel_block = block[is_kernel]
     n_calls = np.bincount(counted_block, minlength=n_blocks)
     n_kernels = np.bincount(kernel_block, minlength=n_blocks)

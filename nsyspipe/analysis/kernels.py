@@ -327,7 +327,8 @@ def _find_slowed(operations: ProcessOperations, comm: IntervalSet) -> Slowed:
     begin = int(sampled[0])
     end = int(sampled[-1]) + 1
     is_compute = ~operations.is_comm[begin:end]
-    compute_kernels = begin + np.flatnonzero(is_compute)
+    compute_kernels = np.flatnonzero(is_compute)
+    compute_kernels += begin
     name_id = operations.kernel_column("name_id", begin, end)[is_compute]
     grid = operations.kernel_column("grid", begin, end)[is_compute]
     block = operations.kernel_column("block", begin, end)[is_compute]
@@ -564,17 +565,28 @@ def _medians_by_context(context: Int64, free: Int64, duration: Int64) -> Int64:
     first = run_starts(context_of_free)
     count = np.diff(first, append=free.size)
     median = _medians_of(sorted_duration, first, count)
-    # The middle three quarters lie between the first and the seventh eighth.
-    place_of_short = first + count // 8
-    place_of_long = first + count * 7 // 8
-    spread = sorted_duration[place_of_long] - sorted_duration[place_of_short]
+    spread = _spreads_of(sorted_duration, first, count)
     is_known = spread <= _MAX_SPREAD * median
     is_known &= count >= _MIN_EQUAL_KERNELS
     n_contexts = context.max() + 1
     median_of_context = np.full(n_contexts, UNKNOWN)
-    known_contexts = context_of_free[first[is_known]]
+    first_of_known = first[is_known]
+    known_contexts = context_of_free[first_of_known]
     median_of_context[known_contexts] = median[is_known]
     return median_of_context
+
+
+def _spreads_of(values: Int64, first: Int64, count: Int64) -> Int64:
+    """Return how far the middle three quarters of each run of sorted values reach.
+
+    `first` is the place of the first value of each run, and `count` is how many values it has.
+    """
+    place_of_low = first + count // 8
+    place_of_high = first + count * 7 // 8
+    low = values[place_of_low]
+    high = values[place_of_high]
+    spreads: Int64 = high - low
+    return spreads
 
 
 def _medians_of(values: Int64, first: Int64, count: Int64) -> Int64:

@@ -211,7 +211,8 @@ def _indices_in(names: Sequence[str], wanted: Sequence[str]) -> Int64:
 
 def _names_of_copies(memcpys: pa.Table) -> tuple[list[str], Int64]:
     """Return the name of each kind of copy that occurs, and for each copy the index of its name."""
-    kinds, name_of_copy = np.unique(filled(memcpys["copy_kind"]), return_inverse=True)
+    kind_of_copy = filled(memcpys["copy_kind"])
+    kinds, name_of_copy = np.unique(kind_of_copy, return_inverse=True)
     names = [_COPY_NAMES.get(kind, "memcpy") for kind in kinds.tolist()]
     return names, name_of_copy
 

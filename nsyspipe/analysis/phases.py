@@ -234,7 +234,8 @@ def between_steps(
     is_data &= is_of_loop
     # From the end of each step range to the start of the next.
     gaps = nonempty(members.ends[:-1], members.starts[1:])
-    loading = union(starts[is_data], ends[is_data]).intersect(gaps)
+    loading = union(starts[is_data], ends[is_data])
+    loading = loading.intersect(gaps)
     is_loading_marked = bool(is_data.any())
     launch_gaps = EMPTY if is_loading_marked else _launch_gaps_around_starts(members, operations)
     has_gaps = len(gaps) > 0 or len(launch_gaps) > 0
@@ -519,8 +520,9 @@ def phase_stretches(
     n_launched = operations.n_launched
     if not members.starts.size or not n_launched:
         return NO_STRETCHES
-    has_phase = phase[:n_launched] != NO_PHASE
-    kernels = np.flatnonzero(has_phase & ~operations.is_comm[:n_launched])
+    is_chosen = phase[:n_launched] != NO_PHASE
+    is_chosen &= ~operations.is_comm[:n_launched]
+    kernels = np.flatnonzero(is_chosen)
     member = holders(members.starts, members.ends, operations.kernel_launch[kernels])
     is_in_step = member >= 0
     kernels = kernels[is_in_step]

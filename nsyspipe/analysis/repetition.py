@@ -128,7 +128,8 @@ class Repetition(Struct, frozen=True):
         # Here, the launch with index `i` has index `i + 1`.
         padded_times = np.concatenate([time_before, times, time_behind])
         launch_before_edge = padded_times[edges]
-        launch_behind_edge = padded_times[edges + 1]
+        places_behind = edges + 1
+        launch_behind_edge = padded_times[places_behind]
         half_pause = (launch_behind_edge - launch_before_edge) // 2
         time_of_edge = launch_behind_edge - half_pause
         no_rows = np.empty(0, np.int64)
@@ -170,7 +171,8 @@ class Repetition(Struct, frozen=True):
         following = launches[1:]
         is_behind_backward = is_backward[previous] & is_update[following]
         updates = following[is_behind_backward]
-        unit_of_update = _unit_of_launches(self.edges)[updates]
+        unit_of_launch = _unit_of_launches(self.edges)
+        unit_of_update = unit_of_launch[updates]
         n_units = self.edges.size - 1
         n_updates_of_unit = np.bincount(unit_of_update, minlength=n_units)
         return int(np.median(n_updates_of_unit))
@@ -593,7 +595,8 @@ def _find_units(sequence: LaunchSequence, keyed: _Keyed, edges: Int64) -> Repeti
     run = _find_run(keyed, first_compared[is_counted])
     if run is None:
         return None
-    edges_of_run = edges[is_counted][run.first : run.last + 1]
+    counted_edges = edges[is_counted]
+    edges_of_run = counted_edges[run.first : run.last + 1]
     edges = _behind_blocks(sequence, edges_of_run)
     is_of_communication = keyed.key == COMM
     if is_of_communication:
@@ -877,13 +880,16 @@ def _recur_regularly(unit: Int64, groups: _Groups, n_units: int) -> Flags:
     first = groups.first
     counts = groups.counts
     first_unit = unit[first]
-    last_unit = unit[first + counts - 1]
+    last = first + counts - 1
+    last_unit = unit[last]
     second = np.minimum(first + 1, unit.size - 1)
     # The `m` of a name. A name in a single unit has none, and 1 is never regular.
     distance = unit[second] - first_unit
     distance[counts == 1] = 1
-    number_in_name = np.arange(unit.size) - np.repeat(first, counts)
-    expected_unit = number_in_name * np.repeat(distance, counts)
+    number_in_name = np.arange(unit.size)
+    number_in_name -= np.repeat(first, counts)
+    expected_unit = np.repeat(distance, counts)
+    expected_unit *= number_in_name
     expected_unit += np.repeat(first_unit, counts)
     is_regular: Flags = np.logical_and.reduceat(unit == expected_unit, first)
     is_regular &= distance > 1
@@ -947,7 +953,8 @@ def _behind_blocks(sequence: LaunchSequence, edges: Int64) -> Int64:
     sizes = np.diff(edges)
     deviations = np.abs(sizes - np.median(sizes))
     usual = int(deviations.argmin())
-    usual_names = sequence.name[edges[usual] : edges[usual + 1]]
+    begin, end = edges[usual : usual + 2]
+    usual_names = sequence.name[begin:end]
     min_agreement = _MIN_AGREEMENT[NAMES] - _MIN_NOISE
     is_larger = sizes * min_agreement > usual_names.size
     for unit in np.flatnonzero(is_larger).tolist():
