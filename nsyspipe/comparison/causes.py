@@ -8,7 +8,6 @@ from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
-from nsyspipe.comparison.changes import PARTS, SIDES
 from nsyspipe.comparison.facts import (
     BANDWIDTH,
     BOTH,
@@ -34,10 +33,11 @@ from nsyspipe.model.comm_kernels import is_communication
 from nsyspipe.nsys.command_words import VARIABLES
 from nsyspipe.nsys.settings import HOST, LINK, SETTINGS, STREAMS, is_costly
 
-# A part is named beside the part that changed most if it changed by this share of that at least.
+# A part is named beside the part that changed most if its change is at least this share of the
+# largest change.
 MIN_SHARE_OF_LARGEST_CHANGE = 0.5
-# Of each part of the step the topics, and single facts, that it may depend on.
-_TOPICS_BY_PART = {
+# A part of the step -> the topics of facts, and the names of single facts, that it may depend on.
+_TOPICS_AND_FACTS_BY_PART = {
     "compute": frozenset[str](),
     "exposed_comm": frozenset({"collectives", "link", "stragglers", "NCCL"}),
     "exposed_memory": frozenset({"copies"}),
@@ -70,25 +70,33 @@ class Change(NamedTuple):
 class PartDelta(NamedTuple):
     """By how much a part of the step, or a cause of idle time, changed."""
 
+    # Of `changes.PARTS`, or "idle, " and a cause.
     part: str
     delta_ns: float
+
+    @property
+    def is_of_idle_time(self) -> bool:
+        """Whether this is the idle part, or one of its causes."""
+        return self.part.startswith("idle")
 
 
 class Cause(NamedTuple):
     """The part that makes up at least half of a change of the mean step time, and its causes."""
 
-    # Of `PARTS`.
+    # Of `changes.PARTS`.
     part: str
     delta_ns: float
     # Changed facts that such a part depends on, and times that make up half of its change.
     facts: tuple[Change, ...]
     # How many matters the facts are about. Number and size of collectives are one matter. If there
-    # are several, none of them is the cause for sure.
+    # are several matters, none of them is the cause for sure.
     n_matters: int
     # Gradient copies that only one side has, each with the change of exposed copies, ns.
     beside: tuple[tuple[Change, float], ...] = ()
-    # It changed too, but it is measured as the part is, so that it is an effect.
+    # The bus bandwidth, if it changed too. It is measured on the same collectives as the part, so
+    # its change is an effect and no cause.
     bandwidth: Change | None = None
+    # Whether both sides recorded the interconnect.
     is_link_compared: bool = True
 
 
@@ -172,10 +180,10 @@ class DifferenceTables(Protocol):
 
 
 def cause_of(difference: DifferenceTables) -> Cause | None:
-    """Return where a step time that got better or worse comes from.
+    """Return the part that a change of the step time comes from, and what may be its cause.
 
-    None if the sides are not comparable, if the step time did not change, or if no part makes up
-    half of its change.
+    None if the sides are not comparable, if the step time got neither better nor worse, or if no
+    part makes up half of the change of the step time.
     """
     if not difference.is_comparable:
         return None
@@ -186,10 +194,11 @@ def cause_of(difference: DifferenceTables) -> Cause | None:
     causes = _possible_causes(difference, largest, possible_changes)
     changes = [cause.change for cause in causes]
     matters = {cause.matter for cause in causes}
-    gradient_copies = _removed_gradient_copies(difference, largest.part)
+    gradient_copies = _one_sided_gradient_copies(difference, largest.part)
     bandwidth = _bandwidth_change(difference, largest, possible_changes)
     return Cause(
-        *largest,
+        part=largest.part,
+        delta_ns=largest.delta_ns,
         facts=tuple(changes),
         n_matters=len(matters),
         beside=tuple(gradient_copies),
@@ -201,13 +210,16 @@ def cause_of(difference: DifferenceTables) -> Cause | None:
 def _possible_causes(
     difference: DifferenceTables, largest: PartDelta, possible_changes: Sequence[_ChangedFact]
 ) -> list[_PossibleCause]:
-    """Return the changes that may be the cause; the changed commands if nothing else may be."""
-    # Bandwidth is measured on the same collectives as the part, so it is not a cause.
-    facts = [fact for fact in possible_changes if fact.what != BANDWIDTH]
+    """Return the changes that may be the cause of the change of the largest part.
+
+    These are changed facts, kernels and times. Without any of them, they are the changed commands.
+    """
     causes = []
-    for fact in facts:
-        matter = _matter_of(fact, largest.part)
-        causes.append(_PossibleCause(matter, fact.change))
+    for fact in possible_changes:
+        # Bandwidth is measured on the same collectives as the part, so it is not a cause.
+        if fact.what != BANDWIDTH:
+            matter = _matter_of(fact, largest.part)
+            causes.append(_PossibleCause(matter, fact.change))
     causes += _causes_among_kernels(difference, largest)
     causes += _causes_among_times(difference, largest)
     return causes or _changed_commands(difference)
@@ -216,9 +228,10 @@ def _possible_causes(
 def _bandwidth_change(
     difference: DifferenceTables, largest: PartDelta, possible_changes: Sequence[_ChangedFact]
 ) -> Change | None:
-    """Return the bus bandwidth if it changed with exposed communication.
+    """Return the change of the bus bandwidth, if it goes with that of exposed communication.
 
-    If nothing else that it depends on changed, the verdict of the bandwidth decides.
+    The bandwidth may be one of the possible changes. If these are empty, it is returned too if its
+    verdict is that of the step time. None otherwise.
     """
     for fact in possible_changes:
         if fact.what == BANDWIDTH:
@@ -233,15 +246,27 @@ def _bandwidth_change(
 
 
 def _find_largest_part(difference: DifferenceTables) -> PartDelta | None:
-    """Return the part that makes up at least half of a decided change of the step time."""
-    step_time = _metric_row(difference, "step_time")
-    whole_ns = difference.mean_step_time.delta_ns or 0.0
-    if step_time["verdict"] not in _DECIDED:
+    """Return the part that makes up at least half of a decided change of the step time.
+
+    None if the step time got neither better nor worse, or if no part makes up half of its change.
+    """
+    if not _is_step_time_decided(difference):
         return None
-    is_in_same_direction = whole_ns * step_time["delta"] > 0
-    largest = max(_part_deltas(difference), key=lambda part: part.delta_ns * whole_ns)
-    is_half = largest.delta_ns * whole_ns >= whole_ns**2 / 2
-    return largest if is_in_same_direction and is_half else None
+    step_time = _metric_row(difference, "step_time")
+    mean_delta_ns = difference.mean_step_time.delta_ns
+    # The parts sum to the change of the mean. The verdict may be about medians, so both averages
+    # have to change the same way.
+    if mean_delta_ns is None or mean_delta_ns * step_time["delta"] <= 0:
+        return None
+    parts = _part_deltas(difference)
+    largest = max(parts, key=lambda part: part.delta_ns / mean_delta_ns)
+    return largest if _is_half_of(largest.delta_ns, mean_delta_ns) else None
+
+
+def _is_half_of(delta_ns: float, whole_delta_ns: float) -> bool:
+    """Tell whether a change goes the same way as a whole change, and is at least half of it."""
+    # Multiplied by the whole change, both sides have a sign that does not depend on its direction.
+    return delta_ns * whole_delta_ns >= whole_delta_ns**2 / 2
 
 
 def _is_step_time_decided(difference: DifferenceTables) -> bool:
@@ -262,40 +287,42 @@ def _metric_row(difference: DifferenceTables, metric: str) -> dict[str, Any]:
 
 
 def _is_link_compared(difference: DifferenceTables) -> bool:
+    """Tell whether both sides recorded the interconnect."""
     for row in difference.facts.to_pylist():
         if row["what"] == LINK_MATTER:
             return bool(row["recorded_on"] == BOTH)
     return False
 
 
-def _removed_gradient_copies(
-    difference: DifferenceTables, part: str
+def _one_sided_gradient_copies(
+    difference: DifferenceTables, largest_part: str
 ) -> Iterator[tuple[Change, float]]:
     """Yield gradient copies that only one side has, with the change of exposed copies, ns.
 
-    This is the trace of gradient_as_bucket_view. It explains no part but the exposed copies, so it
-    is told beside the cause of any other part.
+    Such a change shows that one side sets PyTorch's gradient_as_bucket_view. It explains only the
+    exposed copies. If these are the largest part, the change is a possible cause already, and
+    nothing is yielded.
     """
-    if part == "exposed_memory":
+    if largest_part == "exposed_memory":
         return
-    deltas_ns = dict(_part_deltas(difference))
-    exposed_copies_ns = deltas_ns["exposed_memory"]
+    delta_ns_by_part = dict(_part_deltas(difference))
+    exposed_copies_delta_ns = delta_ns_by_part["exposed_memory"]
     for fact in _changed_facts(difference):
         if fact.what == GRADIENT_COPIES and 0.0 in {fact.baseline, fact.candidate}:
-            yield fact.change, exposed_copies_ns
+            yield fact.change, exposed_copies_delta_ns
 
 
 # --- facts that may be the cause ------------------------------------------------------------------
 def _changed_facts(difference: DifferenceTables) -> Iterator[_ChangedFact]:
+    """Yield the rows of `CHANGES`, with numbers or else words as baseline and candidate."""
     for row in difference.changes.to_pylist():
-        suffix = "" if row["delta"] is None else "_value"
-        before, after = (row[f"{side}{suffix}"] for side in SIDES)
+        is_number = row["delta"] is not None
         yield _ChangedFact(
             topic=row["topic"],
             what=row["what"],
             unit=row["unit"],
-            baseline=before,
-            candidate=after,
+            baseline=row["baseline_value"] if is_number else row["baseline"],
+            candidate=row["candidate_value"] if is_number else row["candidate"],
             delta=row["delta"],
         )
 
@@ -313,28 +340,35 @@ def _possible_changes(difference: DifferenceTables, part: PartDelta) -> list[_Ch
 
 
 def _follows_from_link_setting(fact: _ChangedFact, part: str) -> bool:
+    """Tell whether a fact of the interconnect is no setting itself, so that it is an effect."""
     if fact.what in SETTINGS:
         return False
     return _matter_of(fact, part) == LINK
 
 
 def _explaining_effects(facts: Iterable[_ChangedFact], part: PartDelta) -> set[str]:
-    """Return what those settings act on that explain the change of a part."""
-    explaining = [fact.what for fact in facts if _explains(fact, part.delta_ns)]
-    return {SETTINGS[name].acts_on for name in explaining}
+    """Return what the settings act on that explain the change of a part: `LINK` or `HOST`."""
+    explaining_settings = [fact.what for fact in facts if _explains(fact, part.delta_ns)]
+    return {SETTINGS[name].acts_on for name in explaining_settings}
 
 
 def _may_cause(fact: _ChangedFact, part: PartDelta) -> bool:
-    """Tell whether a part may depend on a changed fact, and the fact changed the right way."""
+    """Tell whether a changed fact may be the cause of the change of a part.
+
+    The part has to depend on such facts. A number has to change in the right direction, and a
+    straggler has to be on the slower side. Any other change of words may be the cause.
+    """
     if fact.name in VARIABLES:
         return _may_variable_cause(fact, part)
-    topics = _TOPICS_BY_PART[part.part] | _FACTS_OF_ANY_PART
-    if topics.isdisjoint({fact.topic, fact.name}):
+    topics_and_facts = _TOPICS_AND_FACTS_BY_PART[part.part] | _FACTS_OF_ANY_PART
+    if fact.topic not in topics_and_facts and fact.name not in topics_and_facts:
         return False
     if fact.name == STRAGGLER:
-        slower_side = fact.candidate if part.delta_ns > 0 else fact.baseline
-        return bool(slower_side != NONE)
-    return fact.delta is None or _may_number_cause(fact, fact.delta, part)
+        straggler_of_slower_side = fact.candidate if part.delta_ns > 0 else fact.baseline
+        return bool(straggler_of_slower_side != NONE)
+    if fact.delta is None:
+        return True
+    return _may_number_cause(fact, fact.delta, part)
 
 
 def _may_number_cause(fact: _ChangedFact, delta: float, part: PartDelta) -> bool:
@@ -348,15 +382,17 @@ def _may_number_cause(fact: _ChangedFact, delta: float, part: PartDelta) -> bool
     is_number_of_collectives = fact.topic == "collectives" and fact.unit == "count"
     if fact.name == MEAN_MESSAGE or is_number_of_collectives:
         return True
-    slowing_delta = -delta if fact.name == BANDWIDTH else delta
-    return slowing_delta * part.delta_ns > 0
+    # Above 0 if the number changed so that the part gets longer.
+    lengthening_delta = -delta if fact.name == BANDWIDTH else delta
+    return lengthening_delta * part.delta_ns > 0
 
 
 def _may_variable_cause(fact: _ChangedFact, part: PartDelta) -> bool:
-    """Tell whether an environment variable acts on a part.
+    """Tell whether an environment variable may be the cause of the change of a part.
 
-    If a value is known to cost time, the slower side has to be the one that has it, unless it is
-    hidden whether the value changed.
+    A variable that is not among `SETTINGS` may only act on communication, by its name. A setting
+    has to act on the part. If a side has a value of the setting that is known to cost time, it has
+    to be the slower side alone. If values are hidden, this cannot be told, and is not asked.
     """
     setting = SETTINGS.get(fact.name)
     if setting is None:
@@ -365,10 +401,10 @@ def _may_variable_cause(fact: _ChangedFact, part: PartDelta) -> bool:
         return part.part == "exposed_comm" and acts_on_comm
     if part.part not in _PARTS_BY_EFFECT[setting.acts_on]:
         return False
-    is_hidden = fact.what != fact.name
+    has_hidden_values = fact.what != fact.name
     values = (fact.baseline, fact.candidate)
     is_costly_on_a_side = any(is_costly(fact.name, value) for value in values)
-    if is_hidden or not is_costly_on_a_side:
+    if has_hidden_values or not is_costly_on_a_side:
         return True
     return _explains(fact, part.delta_ns)
 
@@ -384,23 +420,34 @@ def _explains(fact: _ChangedFact, delta_ns: float) -> bool:
 
 
 def _is_marked(before: float, after: float) -> bool:
-    """Tell whether a number changed by so much that it may be the cause of another change."""
+    """Tell whether a number changed by a tenth of the larger side or more.
+
+    So much of a change may be the cause of another change.
+    """
     larger = max(abs(before), abs(after))
     change = abs(after - before)
     return change >= MIN_MARKED_SHARE * larger
 
 
 def _matter_of(fact: _ChangedFact, part: str) -> str:
-    """Return the matter of a fact: sorts, number and size of collectives are one, for example."""
+    """Return the matter of a fact. Facts of one matter count as one cause.
+
+    If the part depends on all facts of a topic, these are one matter, for example number and size
+    of collectives. Settings that act on the interconnect are one matter with it. Any other fact is
+    a matter of its own.
+    """
     if fact.name in SETTINGS:
         acts_on_link = SETTINGS[fact.name].acts_on == LINK
         return LINK if acts_on_link else fact.name
-    is_topic_of_part = fact.topic in _TOPICS_BY_PART[part]
+    is_topic_of_part = fact.topic in _TOPICS_AND_FACTS_BY_PART[part]
     return fact.topic if is_topic_of_part else fact.name
 
 
 def _changed_commands(difference: DifferenceTables) -> list[_PossibleCause]:
-    """Return the changed commands: any part may depend on them, so they are named last."""
+    """Return the changed commands as one matter.
+
+    Any part may depend on a command, which says little. So they only count without other causes.
+    """
     facts = _changed_facts(difference)
     commands = [fact.change for fact in facts if fact.what in COMMANDS]
     return [_PossibleCause(COMMAND, command) for command in commands]
@@ -412,9 +459,8 @@ def _causes_among_times(difference: DifferenceTables, part: PartDelta) -> list[_
     causes = []
     times = _times_behind_part(difference, part)
     for name, (before_ns, after_ns) in times.items():
-        change = Change(name, "ns", before_ns, after_ns)
-        explained = (after_ns - before_ns) * part.delta_ns
-        if explained >= part.delta_ns**2 / 2:
+        if _is_half_of(after_ns - before_ns, part.delta_ns):
+            change = Change(name, "ns", before_ns, after_ns)
             causes.append(_PossibleCause(name, change))
     return causes
 
@@ -422,20 +468,22 @@ def _causes_among_times(difference: DifferenceTables, part: PartDelta) -> list[_
 def _times_behind_part(
     difference: DifferenceTables, part: PartDelta
 ) -> dict[str, tuple[float, float]]:
-    """Return the times of baseline and candidate that a part consists of or depends on, ns.
+    """Return the times that a part consists of, or depends on, by name, of both sides, ns.
 
-    The causes of idle time are left out if a setting explains it.
+    If a setting explains the change of idle time, there are none for the part idle. There are none
+    either for communication and copies.
     """
     if part.part == "idle":
         possible_changes = _possible_changes(difference, part)
-        is_explained = bool(_explaining_effects(possible_changes, part))
-        return {} if is_explained else _times_by_idle_cause(difference)
+        is_explained_by_setting = bool(_explaining_effects(possible_changes, part))
+        return {} if is_explained_by_setting else _times_by_idle_cause(difference)
     if part.part == "compute":
         return _times_of_compute(difference)
     return {}
 
 
 def _times_by_idle_cause(difference: DifferenceTables) -> dict[str, tuple[float, float]]:
+    """Return the idle time of both sides, ns, by causes that both sides recorded."""
     times = {}
     for row in difference.idle_causes.to_pylist():
         if row["delta_ns"] is not None:
@@ -445,9 +493,11 @@ def _times_by_idle_cause(difference: DifferenceTables) -> dict[str, tuple[float,
 
 
 def _times_of_compute(difference: DifferenceTables) -> dict[str, tuple[float, float]]:
+    """Return the time of kernels of one side only, and of overlapped communication, by name, ns."""
     kernels = _computing_kernels(difference)
-    rows = [row for row in kernels if row["status"] in {"vanished", "appeared"}]
-    times = {"kernels that only one side runs": _sums_of_sides(rows, "ns_per_step")}
+    one_sided_kernels = [row for row in kernels if row["status"] in {"vanished", "appeared"}]
+    one_sided_ns = _sums_of_sides(one_sided_kernels, "ns_per_step")
+    times = {"kernels that only one side runs": one_sided_ns}
     hidden_comm_ns = difference.hidden_comm_ns
     # Communication that runs at the same time takes its share of the GPU.
     if hidden_comm_ns is not None:
@@ -463,14 +513,15 @@ def _causes_among_kernels(difference: DifferenceTables, part: PartDelta) -> list
     in_candidate = [row for row in kernels if row["candidate_n_per_step"]]
     in_both = [row for row in in_candidate if row["baseline_n_per_step"]]
     n_before, n_after = _sums_of_sides(in_both, "n_per_step")
-    changed_alike = (n_after - n_before) * part.delta_ns > 0
-    if not (changed_alike and _is_marked(n_before, n_after)):
+    is_in_same_direction = (n_after - n_before) * part.delta_ns > 0
+    if not (is_in_same_direction and _is_marked(n_before, n_after)):
         return []
     change = Change("kernels that both sides run, per step", "count", n_before, n_after)
     return [_PossibleCause("kernels", change)]
 
 
 def _sums_of_sides(rows: Sequence[Mapping[str, Any]], column: str) -> tuple[float, float]:
+    """Return the sums over rows of the baseline's column and of the candidate's."""
     before = sum(row[f"baseline_{column}"] for row in rows)
     after = sum(row[f"candidate_{column}"] for row in rows)
     return before, after
@@ -483,48 +534,58 @@ def _computing_kernels(difference: DifferenceTables) -> list[Mapping[str, Any]]:
 
 # --- parts that changed against the step time -----------------------------------------------------
 def opposed_parts(difference: DifferenceTables) -> tuple[PartDelta, ...]:
-    """Return the parts, and causes of idle time, that changed against each other.
+    """Return the parts of a step, and causes of idle time, that changed against each other.
 
-    If the step time got better or worse, it is the part that changed most against it. Otherwise it
-    is the part that changed most in each direction, each followed by the parts that changed at
-    least half as much. Parts that changed by less than the default minimum effect are left out.
-    Nothing if the sides are not comparable.
+    If the step time got better or worse, the result is the one part that changed most against the
+    step time. The result is empty if this part changed by less than the default minimum effect.
+
+    If the step time got neither better nor worse, the result is the part that got shorter by most,
+    and then the part that got longer by most. Each is followed by the other parts that changed the
+    same way and at least half as much. The result is empty unless both changed by the default
+    minimum effect or more.
+
+    The result is empty too if the sides are not comparable, or if a side has no step time.
     """
     before_ns, _, delta_ns = difference.mean_step_time
     if before_ns is None or delta_ns is None or not difference.is_comparable:
         return ()
-    parts = [*_idle_cause_deltas(difference), *_part_deltas(difference)]
-    shortened, *_, lengthened = sorted(parts, key=attrgetter("delta_ns"))
+    whole_parts = _part_deltas(difference)
+    parts_and_causes = [*_idle_cause_deltas(difference), *whole_parts]
+    shortened, *_, lengthened = sorted(parts_and_causes, key=attrgetter("delta_ns"))
     min_delta_ns = DEFAULT_MIN_EFFECT * before_ns
-    is_shortened = -min(shortened.delta_ns, 0.0) >= min_delta_ns
-    is_lengthened = max(lengthened.delta_ns, 0.0) >= min_delta_ns
+    is_shortened_enough = shortened.delta_ns <= -min_delta_ns
+    is_lengthened_enough = lengthened.delta_ns >= min_delta_ns
     if _is_step_time_decided(difference):
-        opposed = lengthened if delta_ns < 0 else shortened
-        is_enough = is_lengthened if delta_ns < 0 else is_shortened
-        return (opposed,) if is_enough else ()
-    if not (is_shortened and is_lengthened):
+        if delta_ns < 0:
+            return (lengthened,) if is_lengthened_enough else ()
+        return (shortened,) if is_shortened_enough else ()
+    if not (is_shortened_enough and is_lengthened_enough):
         return ()
-    whole_parts = [part for part in parts if part.part in PARTS]
-    with_shortened = _changed_alike(shortened, whole_parts)
-    with_lengthened = _changed_alike(lengthened, whole_parts)
-    return (shortened, *with_shortened, lengthened, *with_lengthened)
+    # Followers are whole parts: a cause of idle time beside the idle part would count twice.
+    beside_shortened = _parts_changed_alike(shortened, whole_parts)
+    beside_lengthened = _parts_changed_alike(lengthened, whole_parts)
+    return (shortened, *beside_shortened, lengthened, *beside_lengthened)
 
 
 def _idle_cause_deltas(difference: DifferenceTables) -> Iterator[PartDelta]:
+    """Yield by how much each cause of idle time changed; by 0 if this is not known."""
     for row in difference.idle_causes.to_pylist():
         name = f"idle, {row['cause']}"
         yield PartDelta(name, row["delta_ns"] or 0.0)
 
 
-def _changed_alike(largest: PartDelta, parts: Sequence[PartDelta]) -> list[PartDelta]:
-    """Return the parts that changed the same way as the largest, at least half as much."""
-    # A cause of idle time is in the part idle already.
-    covered = {largest.part}
-    if largest.part.startswith("idle"):
-        covered.add("idle")
+def _parts_changed_alike(largest: PartDelta, whole_parts: Sequence[PartDelta]) -> list[PartDelta]:
+    """Return the other parts that changed the same way as the largest, at least half as much.
+
+    The largest change may be that of a cause of idle time. Then the idle part is left out, because
+    it contains this cause. The part with the largest change comes first.
+    """
     alike = []
-    for part in parts:
-        share = part.delta_ns / largest.delta_ns
-        if part.part not in covered and share >= MIN_SHARE_OF_LARGEST_CHANGE:
-            alike.append(part)
-    return sorted(alike, key=lambda part: -abs(part.delta_ns))
+    for whole_part in whole_parts:
+        contains_largest = largest.is_of_idle_time and whole_part.is_of_idle_time
+        # Below 0 if the part changed the other way.
+        share_of_largest = whole_part.delta_ns / largest.delta_ns
+        is_other_part = whole_part.part != largest.part and not contains_largest
+        if is_other_part and share_of_largest >= MIN_SHARE_OF_LARGEST_CHANGE:
+            alike.append(whole_part)
+    return sorted(alike, key=lambda part: abs(part.delta_ns), reverse=True)

@@ -139,6 +139,7 @@ _MAX_FINE_NS = 2**42
 MIN_KERNEL_CHANGE_SHARE_OF_STEP = 0.001
 _MAX_TOP_KERNELS = 10
 
+# A part of the step, or a cause of idle time -> its mean over steps, ns. None if it is not known.
 Means = dict[str, Fraction | None]
 Number = TypeVar("Number", float, Fraction)
 
@@ -151,14 +152,15 @@ def step_parts(
 
     Times are multiples of 1/1024 ns, or of 1 ns if they are long, and sum exactly.
     """
-    means = [_means_of_side(side) for side in (baseline, candidate)]
-    parts = [_round_parts(side) for side in means]
-    causes = _round_idle_causes(means, parts)
-    part_rows = [{"part": name, **_cells(parts, name)} for name in PARTS]
+    means_of_sides = [_means_of_side(side) for side in (baseline, candidate)]
+    parts_of_sides = [_round_parts(means) for means in means_of_sides]
+    causes_of_sides = _round_idle_causes(means_of_sides, parts_of_sides)
+    part_rows = [{"part": name, **_cells(parts_of_sides, name)} for name in PARTS]
     cause_rows = []
     for name in (*_KNOWN_CAUSES, _OTHER):
+        # The words of the column `idle_launch_ns` are "launch".
         word = name.removeprefix("idle_").removesuffix("_ns")
-        cells = _cells(causes, name)
+        cells = _cells(causes_of_sides, name)
         cause_rows.append({"cause": word, **cells})
     return STEP_TIME_PARTS.from_rows(part_rows), IDLE_CAUSE_PARTS.from_rows(cause_rows)
 
@@ -169,52 +171,62 @@ def _means_of_side(side: Sequence[StepTable]) -> Means:
 
 
 def _round_parts(means: Means) -> Means:
-    """Round the parts so that they sum to the step time, if all of them are known."""
-    whole = means["wall"]
+    """Return the rounded parts of a side, which sum to its rounded step time.
+
+    If the step time or a part is not known, the known parts are rounded one by one.
+    """
+    step_time = means["wall"]
     parts = {name: means[name] for name in PARTS}
     known_parts = _without_none(parts)
-    if whole is None or len(known_parts) < len(PARTS):
+    if step_time is None or len(known_parts) < len(PARTS):
         return {name: _rounded_or_none(part) for name, part in parts.items()}
-    unit = _unit(whole)
-    rounded_whole = _rounded(whole, unit)
-    return apportioned(rounded_whole, known_parts, unit)
+    unit = _unit(step_time)
+    rounded_step_time = _rounded(step_time, unit)
+    return apportioned(rounded_step_time, known_parts, unit)
 
 
 def _without_none(means: Means) -> dict[str, Fraction]:
     return {name: mean for name, mean in means.items() if mean is not None}
 
 
-def _round_idle_causes(means: Sequence[Means], parts: Sequence[Means]) -> list[Means]:
-    """Round the causes of idle time of both sides so that they sum to the part idle.
+def _round_idle_causes(
+    means_of_sides: Sequence[Means], parts_of_sides: Sequence[Means]
+) -> list[Means]:
+    """Return for each side the rounded causes of idle time, which sum to its rounded idle part.
 
-    Causes that only one side recorded are part of the other causes. Without idle time of both sides
-    nothing is known of its causes.
+    A cause that only one side recorded is None, and its time is in the other causes. If a side has
+    no idle part, all causes of both sides are None.
     """
     unknown: Means = dict.fromkeys((*_KNOWN_CAUSES, _OTHER))
-    if any(side["idle"] is None for side in means):
-        return [unknown for _ in means]
-    before, after = means
+    before, after = means_of_sides
+    if before["idle"] is None or after["idle"] is None:
+        return [unknown, unknown]
     known_on_both = _without_none(before).keys() & _without_none(after).keys()
-    known = [name for name in _KNOWN_CAUSES if name in known_on_both]
-    causes = []
-    for side_means, side_parts in zip(means, parts, strict=True):
-        side_causes = _round_causes_of_side(side_means, side_parts, known)
-        causes.append(unknown | side_causes)
-    return causes
+    names_on_both = [name for name in _KNOWN_CAUSES if name in known_on_both]
+    causes_of_sides = []
+    for means, parts in zip(means_of_sides, parts_of_sides, strict=True):
+        causes = _round_causes_of_side(means, parts, names_on_both)
+        causes_of_sides.append(unknown | causes)
+    return causes_of_sides
 
 
-def _round_causes_of_side(means: Means, parts: Means, known: Sequence[str]) -> Means:
+def _round_causes_of_side(means: Means, parts: Means, names_on_both: Sequence[str]) -> Means:
+    """Return the rounded causes that both sides recorded, and all others as one.
+
+    They sum to the rounded part idle. Empty if this is not known.
+    """
     idle = means["idle"]
-    total = parts["idle"]
-    if idle is None or total is None:
+    rounded_idle = parts["idle"]
+    if idle is None or rounded_idle is None:
         return {}
-    causes = {name: means[name] or Fraction(0) for name in known}
+    causes = {name: means[name] or Fraction(0) for name in names_on_both}
     causes[_OTHER] = idle - sum(causes.values())
     unit = _unit(means["wall"])
-    return apportioned(total, causes, unit)
+    return apportioned(rounded_idle, causes, unit)
 
 
 def _cells(sides: Sequence[Means], name: str) -> dict[str, float | None]:
+    """Return the columns of a part: both sides and their difference, None if not known."""
     before, after = (side[name] for side in sides)
     delta = None
     if before is not None and after is not None:
@@ -229,57 +241,70 @@ def float_or_none(value: Fraction | None) -> float | None:
 
 
 def mean_of(values: Iterable[Number | None]) -> Number | None:
-    """Return the mean; None if a value is None, or is not finite as in a damaged run."""
+    """Return the mean, of the type of the values; None without values.
+
+    None too if a value is None, or is not finite as in a damaged run.
+    """
     numbers = list(values)
     recorded = [number for number in numbers if number is not None]
     known = [number for number in recorded if math.isfinite(number)]
     if not known or len(known) < len(numbers):
         return None
+    # The sum starts at a value instead of the integer 0, so that it has the type of the values.
     total = sum(known[1:], known[0])
     return total / len(known)
 
 
 def mean_step_time(side: Sequence[StepTable]) -> Fraction | None:
-    """Return a side's mean step time as the parts sum to it, ns; None without steps."""
-    wall = _mean(side, "wall")
-    if wall is None:
+    """Return a side's mean step time, rounded to what its parts sum to, ns; None without steps."""
+    step_time = _mean(side, "wall")
+    if step_time is None:
         return None
-    return _rounded(wall, _unit(wall))
+    return _rounded(step_time, _unit(step_time))
 
 
 def apportioned(
     total: Fraction, parts: Mapping[str, Fraction], unit: Fraction
 ) -> dict[str, Fraction | None]:
-    """Round parts to multiples of a unit so that they sum to a total, by largest remainders.
+    """Return parts that are rounded to multiples of a unit so that they sum to a total.
 
-    Of equal remainders the first is rounded up.
+    The total is such a multiple itself. All parts are rounded down. Then the parts with the largest
+    remainders get one unit more, until the sum is reached. Of equal remainders the first counts.
     """
-    in_units = {name: part / unit for name, part in parts.items()}
-    floors = {name: math.floor(n_units) for name, n_units in in_units.items()}
-    by_remainder = sorted(parts, key=lambda name: floors[name] - in_units[name])
+    n_units_of_parts = {name: part / unit for name, part in parts.items()}
+    n_whole_units = {name: math.floor(n_units) for name, n_units in n_units_of_parts.items()}
+
+    def remainder_of(name: str) -> Fraction:
+        return n_units_of_parts[name] - n_whole_units[name]
+
+    # Stable although reversed: names with equal remainders stay in their order.
+    largest_remainder_first = sorted(parts, key=remainder_of, reverse=True)
     n_units_of_total = int(total / unit)
-    n_left = n_units_of_total - sum(floors.values())
-    for name in by_remainder[:n_left]:
-        floors[name] += 1
-    return {name: floor * unit for name, floor in floors.items()}
+    n_missing_units = n_units_of_total - sum(n_whole_units.values())
+    for name in largest_remainder_first[:n_missing_units]:
+        n_whole_units[name] += 1
+    return {name: n_units * unit for name, n_units in n_whole_units.items()}
 
 
 def _mean(side: Sequence[StepTable], name: str) -> Fraction | None:
+    """Return the mean of a part over a side's captures; None if a capture does not have it."""
     return mean_of(table.mean_of_slowest(name) for table in side)
 
 
-def _unit(whole: Fraction | None) -> Fraction:
-    """Return the unit that a time, and its parts, are rounded to."""
-    is_fine = whole is None or whole < _MAX_FINE_NS
+def _unit(step_time: Fraction | None) -> Fraction:
+    """Return the unit that a step time and its parts are rounded to, ns; the fine one for None."""
+    is_fine = step_time is None or step_time < _MAX_FINE_NS
     return _FINE_UNIT if is_fine else Fraction(1)
 
 
 def _rounded(value: Fraction, unit: Fraction) -> Fraction:
+    """Return the nearest multiple of a unit."""
     n_units = round(value / unit)
     return n_units * unit
 
 
 def _rounded_or_none(value: Fraction | None) -> Fraction | None:
+    """Return a time in fine units, and None as None."""
     return None if value is None else _rounded(value, _FINE_UNIT)
 
 
@@ -288,23 +313,24 @@ class StepTable(Struct, frozen=True, dict=True):
     """The summary steps of a run as matrices: a row per rank, a column per step by time."""
 
     run: Run
-    # Idle time is null: this run has CUDA graphs that were captured as a whole, and the gaps inside
-    # these were not seen, but other runs do not.
+    # Whether idle time counts as null. So it does if this run has CUDA graphs that were captured as
+    # a whole, and another run has none: the gaps inside such graphs were not seen.
     hides_idle: bool = False
-    # Null columns: they mean something else in a run that this one is compared with.
+    # Columns that count as null, because they mean something else in a newer run that this one is
+    # compared with.
     outdated_columns: frozenset[str] = frozenset()
 
     @classmethod
     def of_sides(cls, *sides: Sequence[Run]) -> tuple[list[StepTable], ...]:
-        """Return the captures of sides that are compared with each other, side by side."""
+        """Return for each side the tables of its captures, which are compared with each other."""
         runs = [run for side in sides for run in side]
-        has_graphs = {has_whole_graphs(run) for run in runs}
-        is_mixed = len(has_graphs) > 1
-        latest = latest_of(run.definitions_version for run in runs)
+        runs_with_graphs = [run for run in runs if has_whole_graphs(run)]
+        have_only_some_graphs = 0 < len(runs_with_graphs) < len(runs)
+        latest_version = latest_of(run.definitions_version for run in runs)
 
         def table_of(run: Run) -> StepTable:
-            outdated_columns = changed_columns(run.definitions_version, latest)
-            hides_idle = is_mixed and has_whole_graphs(run)
+            outdated_columns = changed_columns(run.definitions_version, latest_version)
+            hides_idle = have_only_some_graphs and has_whole_graphs(run)
             return cls(run, hides_idle=hides_idle, outdated_columns=outdated_columns)
 
         tables = [list(map(table_of, side)) for side in sides]
@@ -335,19 +361,28 @@ class StepTable(Struct, frozen=True, dict=True):
 
     @cached_property
     def steps(self) -> Int64:
-        """The numbers of the summary steps, in order of time: the matrices' columns."""
-        step = self.rows["step"].to_numpy()
+        """The numbers of the summary steps, in order of time: the matrices' columns.
+
+        A DatasetError if not all ranks have the same steps.
+        """
+        step_of_row = self.rows["step"].to_numpy()
         n_ranks = len(self.ranks)
-        n_steps = step.size // max(n_ranks, 1)
-        steps: Int64 = step[:n_steps]
+        if not n_ranks:
+            return np.empty(0, np.int64)
+        # The rows are sorted by rank, so those of the first rank come first.
+        n_steps = step_of_row.size // n_ranks
+        steps: Int64 = step_of_row[:n_steps]
         steps_of_all_ranks = np.tile(steps, n_ranks)
-        if not np.array_equal(step, steps_of_all_ranks):
+        if not np.array_equal(step_of_row, steps_of_all_ranks):
             what = "has metrics of steps that some ranks do not have"
             raise DatasetError(self.run.header.run_id, what, fix="analyze the reports again")
         return steps
 
     def matrix(self, column: str) -> Int64 | None:
-        """Return a column of integers as ranks x steps; None without steps, or if one is null."""
+        """Return a column of integers as ranks x steps; None without steps.
+
+        None too if a value is null, or if the column counts as null in this comparison.
+        """
         is_hidden = self.hides_idle and column.startswith("idle_")
         if is_hidden or column in self.outdated_columns:
             return None
@@ -358,53 +393,66 @@ class StepTable(Struct, frozen=True, dict=True):
         return matrix
 
     @cached_property
-    def slowest(self) -> Int64:
-        """For each step the row of the rank with the largest window (tie: the lowest rank)."""
-        wall = self.matrix("wall_ns")
-        if wall is None:
+    def slowest_row_of_step(self) -> Int64:
+        """For each step the matrix row of the rank with the largest window; empty without steps.
+
+        If windows are equally long, it is the row of the lowest rank.
+        """
+        wall_ns = self.matrix("wall_ns")
+        if wall_ns is None:
             return np.empty(0, np.int64)
-        slowest: Int64 = np.argmax(wall, axis=0)
-        return slowest
+        # Of equal values argmax returns the first, and the rows ascend by rank.
+        slowest_row_of_step: Int64 = np.argmax(wall_ns, axis=0)
+        return slowest_row_of_step
 
     def mean_of_slowest(self, name: str) -> Fraction | None:
-        """Return the exact mean of a part, or a cause of idle time, on the slowest ranks, ns."""
+        """Return the exact mean over steps of a part, or a cause of idle time, ns.
+
+        Of each step the value of the slowest rank counts. None if the column has no matrix.
+        """
         column = name if name in IDLE_CAUSES else f"{name}_ns"
         values = self.matrix(column)
         if values is None:
             return None
         every_step = np.arange(self.n_steps)
-        on_slowest = values[self.slowest, every_step]
-        # Python's integers do not overflow.
-        total = sum(on_slowest.tolist())
+        value_of_step = values[self.slowest_row_of_step, every_step]
+        # Python's integers do not overflow, as a sum in 64 bits may.
+        total = sum(value_of_step.tolist())
         return Fraction(total, self.n_steps)
 
     @cached_property
     def transfers(self) -> dict[str, Float64 | None]:
-        """Sums per step over matched collectives: transfer time, message bytes and bus bytes.
+        """Transfer time, message bytes and bus bytes of each step, in the order of steps.
 
-        A sum is None if it is null for a collective.
+        They are sums over the matched collectives of the summary steps. A sum is None without such
+        collectives, or if the column is null for one of them.
         """
         collectives = self.run.collectives()
+        # Only matched collectives have a transfer time.
         is_matched = pc.is_valid(collectives["transfer_ns"])
         is_used = pc.and_(collectives["in_summary"], is_matched)
-        rows = collectives.filter(is_used)
-        steps = rows["step"].to_numpy()
-        columns = self._columns_of_steps(steps)
+        used_collectives = collectives.filter(is_used)
+        step_of_collective = used_collectives["step"].to_numpy()
+        index_of_step = self._indices_of_steps(step_of_collective)
         names = ("transfer_ns", "message_bytes", "bus_bytes")
         sums: dict[str, Float64 | None] = dict.fromkeys(names)
-        for name in {*sums} - self.outdated_columns:
-            values = rows.column(name)
-            if rows.num_rows and not values.null_count:
-                sums_of_steps = np.bincount(columns, values.to_numpy(), self.n_steps)
+        for name in {*names} - self.outdated_columns:
+            values = used_collectives.column(name)
+            if used_collectives.num_rows and not values.null_count:
+                sums_of_steps = np.bincount(index_of_step, values.to_numpy(), self.n_steps)
                 sums[name] = sums_of_steps.astype(np.float64)
         return sums
 
-    def _columns_of_steps(self, steps: Int64) -> Int64:
-        """Return the columns of the matrices for numbers of steps."""
-        by_number = np.argsort(self.steps)
-        positions = np.searchsorted(self.steps[by_number], steps)
-        columns: Int64 = by_number[positions]
-        return columns
+    def _indices_of_steps(self, numbers: Int64) -> Int64:
+        """Return for each number of a step the index of this step in `steps`.
+
+        Numbers need not ascend in `steps`, so they are looked up in a sorted copy.
+        """
+        index_in_steps = np.argsort(self.steps)
+        sorted_numbers = self.steps[index_in_steps]
+        index_in_sorted = np.searchsorted(sorted_numbers, numbers)
+        indices: Int64 = index_in_steps[index_in_sorted]
+        return indices
 
 
 # --- kernels --------------------------------------------------------------------------------------
@@ -447,18 +495,19 @@ def kernel_changes(
     seen.
     """
     captures = (*baseline, *candidate)
-    has_graphs = {has_whole_graphs(capture.run) for capture in captures}
-    if len(has_graphs) > 1 or not all(map(_has_kernel_times, captures)):
+    n_captures_with_graphs = sum(has_whole_graphs(capture.run) for capture in captures)
+    have_only_some_graphs = 0 < n_captures_with_graphs < len(captures)
+    if have_only_some_graphs or not all(map(_has_kernel_times, captures)):
         return KERNEL_CHANGES.empty()
-    before = _kernel_costs(baseline)
-    after = _kernel_costs(candidate)
+    costs_before = _kernel_costs(baseline)
+    costs_after = _kernel_costs(candidate)
     max_same_ns = little_ns(captures)
     rows = []
-    for key in {*before, *after}:
-        old = before.get(key)
-        new = after.get(key)
-        status = _status_of_kernel(old, new, min_effect, max_same_ns)
-        row = _kernel_row(key, old or _NO_COST, new or _NO_COST, status)
+    for key in {*costs_before, *costs_after}:
+        before = costs_before.get(key)
+        after = costs_after.get(key)
+        status = _status_of_kernel(before, after, min_effect, max_same_ns)
+        row = _kernel_row(key, before or _NO_COST, after or _NO_COST, status)
         rows.append(row)
     rows.sort(key=_largest_change_first)
     return KERNEL_CHANGES.from_rows(rows)
@@ -467,17 +516,19 @@ def kernel_changes(
 class _KernelOrder(NamedTuple):
     """What the rows of kernels are sorted by."""
 
-    negative_size: float
+    # Less than 0, so that the largest change comes first in an ascending sort.
+    negative_change_ns: float
     phase: str
     name: str
 
 
 def _largest_change_first(row: Mapping[str, Any]) -> _KernelOrder:
-    size = abs(row["delta_ns_per_step"])
-    return _KernelOrder(-size, row["phase"] or "", row["name"])
+    change_ns = abs(row["delta_ns_per_step"])
+    return _KernelOrder(-change_ns, row["phase"] or "", row["name"])
 
 
 def _has_kernel_times(capture: StepTable) -> bool:
+    """Tell whether a capture has summary steps, and the time of every kernel in them."""
     if not capture.n_steps:
         return False
     times = capture.run.kernels()["in_summary_ns"]
@@ -485,23 +536,26 @@ def _has_kernel_times(capture: StepTable) -> bool:
 
 
 def _status_of_kernel(
-    old: KernelCost | None, new: KernelCost | None, min_effect: float, max_same_ns: float
+    before: KernelCost | None, after: KernelCost | None, min_effect: float, max_same_ns: float
 ) -> str:
-    if old is None:
+    """Return the status of a kernel of `KERNEL_CHANGES`; None for a side without the kernel."""
+    if before is None:
         return "appeared"
-    if new is None:
+    if after is None:
         return "vanished"
-    shorter_ns = min(old.ns, new.ns)
+    shorter_ns = min(before.ns, after.ns)
     max_change_ns = min(min_effect * shorter_ns, max_same_ns)
-    change_ns = abs(new.ns - old.ns)
+    change_ns = abs(after.ns - before.ns)
     return "same" if change_ns <= max_change_ns else "changed"
 
 
-def _kernel_row(key: KernelKey, old: KernelCost, new: KernelCost, status: str) -> dict[str, Any]:
+def _kernel_row(
+    key: KernelKey, before: KernelCost, after: KernelCost, status: str
+) -> dict[str, Any]:
     row = {**key._asdict(), "status": status}
-    row["delta_ns_per_step"] = new.ns - old.ns
-    row |= _columns_of_side("baseline", old)
-    row |= _columns_of_side("candidate", new)
+    row["delta_ns_per_step"] = after.ns - before.ns
+    row |= _columns_of_side("baseline", before)
+    row |= _columns_of_side("candidate", after)
     return row
 
 
@@ -514,28 +568,36 @@ def _columns_of_side(side: str, cost: KernelCost) -> dict[str, float | None]:
 
 
 def little_ns(captures: Iterable[StepTable]) -> float:
-    """Return the change of a kernel that is not worth a line, ns per rank and step."""
-    mean_step_times = []
+    """Return up to which change a kernel is not worth a line, ns per rank and step.
+
+    It is a share of the shortest mean step time of a capture; 0 if no capture has steps.
+    """
+    mean_step_times_ns = []
     for capture in captures:
         wall_ns = capture.matrix("wall_ns")
         if wall_ns is not None:
-            step_times = wall_ns.max(axis=0)
-            mean_step_times.append(float(step_times.mean()))
-    return MIN_KERNEL_CHANGE_SHARE_OF_STEP * min(mean_step_times, default=0.0)
+            step_times_ns = wall_ns.max(axis=0)
+            mean_step_times_ns.append(float(step_times_ns.mean()))
+    return MIN_KERNEL_CHANGE_SHARE_OF_STEP * min(mean_step_times_ns, default=0.0)
 
 
 def top_kernels(kernels: pa.Table, little_ns: float) -> pa.Table:
-    """Keep the ten largest differences of those that are worth a line, in their order."""
-    sizes = pc.abs(kernels["delta_ns_per_step"])
-    is_large = pc.greater(sizes, little_ns)
-    return kernels.filter(is_large).slice(0, _MAX_TOP_KERNELS)
+    """Return the first ten of `KERNEL_CHANGES` that are worth a line, the largest change first."""
+    changes_ns = pc.abs(kernels["delta_ns_per_step"])
+    is_worth_line = pc.greater(changes_ns, little_ns)
+    return kernels.filter(is_worth_line).slice(0, _MAX_TOP_KERNELS)
 
 
 def _kernel_costs(side: Sequence[StepTable]) -> dict[KernelKey, KernelCost]:
-    """Return the costs of the kernels that run in summary steps, as means over captures."""
+    """Return the costs of the kernels that run in summary steps, as means over captures.
+
+    A capture without a kernel counts as one in which the kernel costs nothing.
+    """
     costs: dict[KernelKey, KernelCost] = {}
     for capture in side:
-        n_rank_steps = len(capture.ranks) * capture.n_steps * len(side)
+        n_rank_steps = len(capture.ranks) * capture.n_steps
+        # Of the mean per rank and step, each capture adds its share to the mean over captures.
+        divisor = n_rank_steps * len(side)
         kernels = capture.run.kernels()
         by_key = kernels.group_by(["phase", "name"], use_threads=False)
         sums = by_key.aggregate([("in_summary_ns", "sum"), ("n_in_summary", "sum")])
@@ -544,7 +606,7 @@ def _kernel_costs(side: Sequence[StepTable]) -> dict[KernelKey, KernelCost]:
             if n_launches:
                 key = KernelKey(row["phase"], row["name"])
                 so_far = costs.get(key, _NO_COST)
-                ns = so_far.ns + row["in_summary_ns_sum"] / n_rank_steps
-                n_so_far = so_far.n_launches + n_launches / n_rank_steps
-                costs[key] = KernelCost(ns, n_so_far)
+                ns_per_step = so_far.ns + row["in_summary_ns_sum"] / divisor
+                n_per_step = so_far.n_launches + n_launches / divisor
+                costs[key] = KernelCost(ns_per_step, n_per_step)
     return costs

@@ -155,7 +155,7 @@ class Check(NamedTuple):
 def check_comparable(baseline: Side, candidate: Side) -> list[Check]:
     """Return the reasons not to compare two sides; those that block come first."""
     sides = (baseline, candidate)
-    # The order in which reasons are told. Where a capture lacks something, it measures less.
+    # This is the order in which reasons are told. The sort below keeps it among those that block.
     checks = [
         *_check_captures(sides),
         *_check_machines(sides),
@@ -164,16 +164,17 @@ def check_comparable(baseline: Side, candidate: Side) -> list[Check]:
         *_check_recording(sides),
         *_check_steps(sides),
     ]
+    # False sorts before True.
     return sorted(checks, key=lambda check: not check.blocks)
 
 
 def _check(
-    name: str, what: str, words: Sequence[str], *, blocks: bool = False, after: str = ""
+    name: str, what: str, words_of_sides: Sequence[str], *, blocks: bool = False, advice: str = ""
 ) -> Check:
-    """Return a check with the words of both sides in one sentence."""
-    before, now = words
-    message = f"{what}: baseline {before}, candidate {now}{after}"
-    return Check(name, blocks, before, now, message)
+    """Return a check with the words of both sides in one sentence, and the advice after it."""
+    before, after = words_of_sides
+    message = f"{what}: baseline {before}, candidate {after}{advice}"
+    return Check(name, blocks, before, after, message)
 
 
 def _compare_words(
@@ -183,22 +184,24 @@ def _compare_words(
     word_of: Callable[[Run], str],
     *,
     blocks: bool = False,
-    unless: str | None = None,
-    fine: str | None = None,
-    after: str = "",
+    unknown_word: str | None = None,
+    fine_word: str | None = None,
+    advice: str = "",
 ) -> Iterator[Check]:
-    """Yield a check if captures differ in a word, or if none of them has the word that is fine.
+    """Yield a check if a word differs between captures, of one side or of both.
 
-    Nothing if a capture has the word `unless`: then it is not known.
+    If there is a fine word, a check is yielded too if all captures have the same other word. No
+    check is yielded if a capture has the unknown word, because then nothing can be compared.
     """
-    words = [dict.fromkeys(map(word_of, side.runs)) for side in sides]
-    distinct = {*words[0], *words[1]}
-    if unless in distinct:
+    # Distinct words of each side, in the order of its captures.
+    words_of_sides = [list(dict.fromkeys(map(word_of, side.runs))) for side in sides]
+    distinct_words = {*chain.from_iterable(words_of_sides)}
+    if unknown_word in distinct_words:
         return
-    are_fine = fine is None or distinct == {fine}
-    if len(distinct) > 1 or not are_fine:
-        texts = [" | ".join(side) for side in words]
-        yield _check(name, what, texts, blocks=blocks, after=after)
+    are_fine = fine_word is None or distinct_words == {fine_word}
+    if len(distinct_words) > 1 or not are_fine:
+        texts = [" | ".join(words) for words in words_of_sides]
+        yield _check(name, what, texts, blocks=blocks, advice=advice)
 
 
 def _runs_of(sides: Sides) -> list[Run]:
@@ -217,47 +220,54 @@ def _same_capture(sides: Sides) -> Iterator[Check]:
 
     There is nothing to compare then, and a gate would always pass.
     """
-    for now in sides[1].runs:
-        for before in sides[0].runs:
-            if _is_same_capture(before, now):
+    baseline, candidate = sides
+    for after in candidate.runs:
+        for before in baseline.runs:
+            if _is_same_capture(before, after):
                 label = before.header.label
                 message = f"both sides are the same capture: {label}"
-                labels = {"baseline": label, "candidate": now.header.label}
+                labels = {"baseline": label, "candidate": after.header.label}
                 yield Check("same-capture", blocks=True, **labels, message=message)
+                # One check says enough, however many captures are on both sides.
                 return
 
 
 def _repeated_capture(sides: Sides) -> Iterator[Check]:
     """Yield a check if a side has a capture twice: this shows no spread between captures."""
-    words = [_repeated_run_ids(side) for side in sides]
-    if any(words):
-        texts = [word or _NONE for word in words]
+    run_ids_of_sides = [_repeated_run_ids(side) for side in sides]
+    if any(run_ids_of_sides):
+        texts = [run_ids or _NONE for run_ids in run_ids_of_sides]
         yield _check("repeated-capture", "one capture has two run IDs", texts)
 
 
 def _repeated_run_ids(side: Side) -> str:
+    """Return the run IDs of captures that an earlier run of the side has too; empty if none."""
     pairs = combinations(side.runs, 2)
-    repeated = [now for before, now in pairs if _is_same_capture(before, now)]
+    repeated = [later for earlier, later in pairs if _is_same_capture(earlier, later)]
     run_ids = [run.header.run_id for run in repeated]
     return ", ".join(run_ids)
 
 
-def _is_same_capture(before: Run, now: Run) -> bool:
-    """Tell whether two runs share what no two captures share, whatever their run IDs."""
-    captured_at = before.header.captured_at_utc
-    if before is now:
+def _is_same_capture(run: Run, other_run: Run) -> bool:
+    """Tell whether two runs are of one capture, whatever their run IDs.
+
+    Then they share the time of the capture, the step time, and the processes of the ranks. No two
+    captures share all of these.
+    """
+    if run is other_run:
         return True
+    captured_at = run.header.captured_at_utc
     # The cheap comparison comes first.
-    if captured_at is None or captured_at != now.header.captured_at_utc:
+    if captured_at is None or captured_at != other_run.header.captured_at_utc:
         return False
-    step_time_before = before.summary()["step_time_ns"]
-    step_time_now = now.summary()["step_time_ns"]
-    if not step_time_before.equals(step_time_now):
+    step_time = run.summary()["step_time_ns"]
+    other_step_time = other_run.summary()["step_time_ns"]
+    if not step_time.equals(other_step_time):
         return False
     columns: list[RanksColumn] = ["rank", "pid", "n_kernels"]
-    ranks_before = before.ranks.select(columns)
-    ranks_now = now.ranks.select(columns)
-    return bool(ranks_before.equals(ranks_now))
+    ranks = run.ranks.select(columns)
+    other_ranks = other_run.ranks.select(columns)
+    return bool(ranks.equals(other_ranks))
 
 
 def _unlike_captures(sides: Sides) -> Iterator[Check]:
@@ -265,32 +275,39 @@ def _unlike_captures(sides: Sides) -> Iterator[Check]:
 
     The spread between such captures is not noise.
     """
-    for index, side in enumerate(sides):
+    for side_name, side in zip(SIDES, sides, strict=True):
         unlikeness = _find_unlikeness(side.runs) if len(side.runs) > 1 else None
         if unlikeness is None:
             continue
-        by = f"by {unlikeness.slower_pct:.0f}%"
+        difference = f"by {unlikeness.longest_over_shortest_pct:.0f}%"
         facts = ", ".join(unlikeness.facts)
         message = (
-            f"captures of {side.name} differ {by} ({facts}). "
+            f"captures of {side.name} differ {difference} ({facts}). "
             "Pass only captures of one configuration"
         )
-        words = dict.fromkeys(SIDES, _NONE) | {SIDES[index]: by}
-        yield Check(UNLIKE, blocks=True, **words, message=message)
+        words_by_side = dict.fromkeys(SIDES, _NONE)
+        words_by_side[side_name] = difference
+        yield Check(UNLIKE, blocks=True, **words_by_side, message=message)
 
 
 class _Unlikeness(NamedTuple):
     """By how much captures differ in step time, and all in which they differ."""
 
-    slower_pct: float
+    # How much longer the longest step time is than the shortest.
+    longest_over_shortest_pct: float
+    # In words, the step times first.
     facts: list[str]
 
 
 def _find_unlikeness(runs: Sequence[Run]) -> _Unlikeness | None:
-    """Return how captures differ, if they differ by more than captures of one configuration."""
+    """Return how captures differ, if they differ by more than captures of one configuration.
+
+    None otherwise. Captures without a step time are left out of the comparison of step times.
+    """
     summaries = [run.summary().to_pylist()[0] for run in runs]
     summaries.sort(key=lambda summary: summary["step_time_ns"] or 0.0)
     step_times = [summary["step_time_ns"] for summary in summaries]
+    # Without any step time, two equal ones stand for them.
     known_ns = [ns for ns in step_times if ns] or [1.0]
     shortest_ns = known_ns[0]
     longest_ns = known_ns[-1]
@@ -305,81 +322,89 @@ def _find_unlikeness(runs: Sequence[Run]) -> _Unlikeness | None:
     shortest_ms = shortest_ns / 1e6
     longest_ms = longest_ns / 1e6
     times = f"{shortest_ms:.4g} and {longest_ms:.4g} ms per step"
-    slower_pct = 100 * (longest_ns / shortest_ns - 1)
-    return _Unlikeness(slower_pct, [times, *facts])
+    longest_over_shortest_pct = 100 * (longest_ns / shortest_ns - 1)
+    return _Unlikeness(longest_over_shortest_pct, [times, *facts])
 
 
 def _different_amounts(summaries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield the amounts of a step that differ between captures, as texts."""
+    """Yield the amounts of a step that differ by too much between captures, as texts."""
     for amount in _AMOUNTS:
         cells = [summary[amount.column] for summary in summaries]
-        values = [cell for cell in cells if cell is not None]
-        smallest = min(values, default=0.0)
-        largest = max(values, default=0.0)
+        known_values = [cell for cell in cells if cell is not None]
+        smallest = min(known_values, default=0.0)
+        largest = max(known_values, default=0.0)
         if largest > MAX_RATIO_OF_AMOUNTS * smallest:
-            texts = [f"{value / amount.unit:.4g}" for value in values]
+            texts = [f"{value / amount.unit:.4g}" for value in known_values]
             distinct = " and ".join(dict.fromkeys(texts))
             yield f"{distinct} {amount.what}"
 
 
 def _different_collectives(runs: Sequence[Run]) -> Iterator[str]:
-    """Yield the sorts of collectives that only some captures have, if these are many.
+    """Yield a text with the sorts of collectives that only some captures have, if they matter.
 
-    Collectives inside CUDA graphs that were captured as a whole were not seen, so nothing can be
-    said then.
+    They matter if a capture has many more collectives than all captures have in common. Nothing is
+    yielded if a capture has CUDA graphs that were captured as a whole: the collectives inside these
+    were not seen.
     """
     if any(map(has_whole_graphs, runs)):
         return
-    numbers_by_sort = _collectives_of_captures(runs)
-    only_of_some = [sort for sort, numbers in numbers_by_sort.items() if not all(numbers)]
-    if not only_of_some:
+    n_per_step_by_sort = _collectives_of_captures(runs)
+    sorts_of_some = [sort for sort, numbers in n_per_step_by_sort.items() if not all(numbers)]
+    if not sorts_of_some:
         return
-    numbers_of_captures = zip(*numbers_by_sort.values(), strict=True)
-    largest_total = max(map(sum, numbers_of_captures))
-    n_common = sum(map(min, numbers_by_sort.values()))
-    if largest_total > MAX_RATIO_OF_AMOUNTS * n_common:
-        yield f"only some have {listed(only_of_some)}"
+    n_of_sorts_by_capture = zip(*n_per_step_by_sort.values(), strict=True)
+    most_of_a_capture = max(map(sum, n_of_sorts_by_capture))
+    # Of each sort, all captures have at least as many as the capture with fewest.
+    n_common = sum(map(min, n_per_step_by_sort.values()))
+    if most_of_a_capture > MAX_RATIO_OF_AMOUNTS * n_common:
+        yield f"only some have {listed(sorts_of_some)}"
 
 
 def _collectives_of_captures(runs: Sequence[Run]) -> dict[str, list[float]]:
-    """Return how many collectives of each sort each capture has per step, by sort.
+    """Return for each sort of collective how many of it the captures have per step.
 
-    Sorts have datatypes if all captures recorded them.
+    The numbers of each sort are in the order of those captures that have steps. A sort is the name
+    of a collective, with its datatype if all captures recorded all datatypes.
     """
     datatypes = [run.collectives()["datatype"] for run in runs]
     are_datatypes_known = not any(column.null_count for column in datatypes)
     columns: list[CollectivesColumn] = ["collective"]
     if are_datatypes_known:
         columns.append("datatype")
-    counts = [collectives_per_step(run, columns) for run in runs if n_steps(run)]
-    numbers_by_sort = {}
-    for sort in sorted({*chain(*counts)}):
-        numbers_by_sort[sort] = [count.get(sort, 0.0) for count in counts]
-    return numbers_by_sort
+    runs_with_steps = [run for run in runs if n_steps(run)]
+    n_by_sort_of_runs = [collectives_per_step(run, columns) for run in runs_with_steps]
+    n_of_runs_by_sort = {}
+    for sort in sorted({*chain.from_iterable(n_by_sort_of_runs)}):
+        n_of_runs_by_sort[sort] = [n_by_sort.get(sort, 0.0) for n_by_sort in n_by_sort_of_runs]
+    return n_of_runs_by_sort
 
 
 def _has_different_kernels(runs: Sequence[Run]) -> bool:
+    """Tell whether two captures with known kernels do different work."""
     works = [Work.of([run]) for run in runs]
     known_works = [work for work in works if work.kernels]
     pairs = combinations(known_works, 2)
-    return any(before.is_other(now) for before, now in pairs)
+    return any(work.is_other(other_work) for work, other_work in pairs)
 
 
 def collectives_per_step(
     run: Run, by: Sequence[CollectivesColumn] = ("collective", "datatype")
 ) -> dict[str, float]:
-    """Return how many collectives of each sort a rank has per summary step."""
-    rows = run.collectives()
-    rows = rows.filter(rows["in_summary"])
-    by_sort = rows.group_by(by, use_threads=False)
-    counted = by_sort.aggregate([([], "count_all")])
+    """Return how many collectives of each sort a rank has per summary step, by sort.
+
+    A sort is what a collective has in the columns `by`, joined to one text without nulls.
+    """
+    collectives = run.collectives()
+    collectives = collectives.filter(collectives["in_summary"])
+    groups = collectives.group_by(by, use_threads=False)
+    counts = groups.aggregate([([], "count_all")])
     n_rank_steps = n_steps(run) * run.header.n_ranks
-    counts = {}
-    for row in counted.to_pylist():
+    n_per_step_by_sort = {}
+    for row in counts.to_pylist():
         words = [row[name] for name in by]
         sort = " ".join(filter(None, words))
-        counts[sort] = row["count_all"] / n_rank_steps
-    return counts
+        n_per_step_by_sort[sort] = row["count_all"] / n_rank_steps
+    return n_per_step_by_sort
 
 
 # --- machines, ranks and definitions --------------------------------------------------------------
@@ -393,7 +418,7 @@ def _check_machines(sides: Sides) -> Iterator[Check]:
         "GPU activity",
         _gpu_activity,
         blocks=has_gpu_activity,
-        fine=_RECORDED,
+        fine_word=_RECORDED,
     )
     are_gpus_known = all(run.header.gpu_names for run in runs)
     yield from _compare_words(
@@ -410,7 +435,7 @@ def _check_machines(sides: Sides) -> Iterator[Check]:
         "missing ranks",
         _missing_rank_names,
         blocks=len(missing_in_runs) > 1,
-        fine=_NONE,
+        fine_word=_NONE,
     )
     yield from _compare_words(
         sides,
@@ -418,7 +443,7 @@ def _check_machines(sides: Sides) -> Iterator[Check]:
         "reports that may be of different runs",
         _codes_of_mixed_runs,
         blocks=True,
-        fine=_NONE,
+        fine_word=_NONE,
     )
     yield from _other_ranks(sides)
 
@@ -442,7 +467,10 @@ def _codes_of_mixed_runs(run: Run) -> str:
 
 
 def _world_size(sides: Sides) -> Iterator[Check]:
-    """Yield a check if world sizes differ; if a capture does not know its own, numbers of ranks."""
+    """Yield a check if world sizes differ.
+
+    If a capture does not know its world size, the numbers of recorded ranks are compared instead.
+    """
     what = "number of ranks"
     word_of = _number_of_ranks
     if all(run.header.n_job_ranks is not None for run in _runs_of(sides)):
@@ -460,22 +488,29 @@ def _world_size_of(run: Run) -> str:
 
 
 def check_order(baseline: Side, candidate: Side) -> Iterator[Check]:
-    """Yield a check if the candidate was captured before the baseline: the order may be wrong."""
-    before = [run.header.captured_at_utc for run in baseline.runs]
-    now = [run.header.captured_at_utc for run in candidate.runs]
-    if not all([*before, *now]):
+    """Yield a check if the whole candidate was captured before the baseline.
+
+    Then the order of the arguments may be wrong. Nothing is yielded if the time of a capture is not
+    known.
+    """
+    baseline_times = [run.header.captured_at_utc for run in baseline.runs]
+    candidate_times = [run.header.captured_at_utc for run in candidate.runs]
+    if not all([*baseline_times, *candidate_times]):
         return
-    first_baseline = min(map(str, before))
-    last_candidate = max(map(str, now))
+    # Times in this format are in order if their texts are.
+    first_baseline = min(map(str, baseline_times))
+    last_candidate = max(map(str, candidate_times))
     if last_candidate < first_baseline:
         texts = [_time_text(first_baseline), _time_text(last_candidate)]
         what = "the candidate was captured before the baseline"
-        after = ". Swap the arguments if their order is wrong"
-        yield _check("capture-order", what, texts, after=after)
+        advice = ". Swap the arguments if their order is wrong"
+        yield _check("capture-order", what, texts, advice=advice)
 
 
 def _time_text(time: str) -> str:
-    to_the_second = time[:19].replace("T", " ")
+    """Return a time like 2026-11-30T12:00:00.5Z in words, to the second."""
+    n_letters_to_the_second = 19
+    to_the_second = time[:n_letters_to_the_second].replace("T", " ")
     return f"{to_the_second} UTC"
 
 
@@ -484,28 +519,29 @@ def check_definitions(baseline: Side, candidate: Side) -> Iterator[Check]:
 
     Metrics that mean something else are not compared.
     """
-    words = _definitions_by_side((baseline, candidate))
-    has_mixed_side = any("|" in word for word in words)
-    if has_mixed_side or words[0] != words[1]:
-        after = f". Communication, copies and compute are not compared ({ANALYZE_AGAIN})"
-        yield _check(DEFINITIONS, "different versions of the definitions", words, after=after)
+    sides = (baseline, candidate)
+    if not _follow_same_definitions(_runs_of(sides)):
+        what = "different versions of the definitions"
+        advice = f". Communication, copies and compute are not compared ({ANALYZE_AGAIN})"
+        yield _check(DEFINITIONS, what, _definitions_of_sides(sides), advice=advice)
 
 
 def _other_ranks(sides: Sides) -> Iterator[Check]:
-    """Yield a check if ranks of some captures follow another definition of a rank.
+    """Yield a check if the definition of a rank may differ between captures.
 
-    In version 1 of the definitions, several devices of one process were one rank.
+    In version 1 of the definitions, several devices of one process were one rank. What a rank is in
+    a version that is newer than this nsyspipe is not known.
     """
     runs = _runs_of(sides)
-    latest = latest_of(run.definitions_version for run in runs)
-    outdated = [run for run in runs if run.definitions_version != latest]
-    is_newer_than_known = latest > DEFINITIONS_VERSION
-    may_differ = is_newer_than_known or any(map(_has_rank_of_several_devices, outdated))
-    if outdated and may_differ:
-        words = _definitions_by_side(sides)
+    latest_version = latest_of(run.definitions_version for run in runs)
+    outdated_runs = [run for run in runs if run.definitions_version != latest_version]
+    is_newer_than_known = latest_version > DEFINITIONS_VERSION
+    may_differ = is_newer_than_known or any(map(_has_rank_of_several_devices, outdated_runs))
+    if outdated_runs and may_differ:
+        versions = _definitions_of_sides(sides)
         what = "different versions of the definitions"
-        after = f". The definition of a rank may differ ({ANALYZE_AGAIN})"
-        yield _check("definitions-of-ranks", what, words, blocks=True, after=after)
+        advice = f". The definition of a rank may differ ({ANALYZE_AGAIN})"
+        yield _check("definitions-of-ranks", what, versions, blocks=True, advice=advice)
 
 
 def _has_rank_of_several_devices(run: Run) -> bool:
@@ -513,7 +549,8 @@ def _has_rank_of_several_devices(run: Run) -> bool:
     return any("," in devices for devices in devices_of_ranks)
 
 
-def _definitions_by_side(sides: Sides) -> list[str]:
+def _definitions_of_sides(sides: Sides) -> list[str]:
+    """Return the versions of the definitions of each side, as one text per side."""
     texts = []
     for side in sides:
         versions = {run.definitions_version for run in side.runs}
@@ -539,7 +576,7 @@ def _check_work(sides: Sides) -> Iterator[Check]:
             "experts",
             "all-to-all of expert parallelism",
             _use_of_experts,
-            after=". If only one side has experts, the models differ",
+            advice=". If only one side has experts, the models differ",
         )
 
 
@@ -549,42 +586,53 @@ def _use_of_experts(run: Run) -> str:
 
 
 def _ranks_per_batch(sides: Sides) -> Iterator[Check]:
-    """Yield a check if more ranks share a batch on one side, so that a step has fewer batches."""
-    before, now = sides
-    blocks = before.work.other_batches(now.work)
-    if blocks is not None:
-        words = [" | ".join(side.work.per_batch) for side in sides]
+    """Yield a check if more ranks share a batch on one side, so that a step has fewer batches.
+
+    The check blocks if this is certain.
+    """
+    before, after = (side.work for side in sides)
+    # None if the same number of ranks shares a batch everywhere.
+    is_certainly_other = before.other_batches(after)
+    if is_certainly_other is not None:
+        texts = [" | ".join(work.per_batch) for work in (before, after)]
         what = "different model-parallel sizes"
-        after = ". Ranks of one tensor or pipeline parallel group share a batch"
-        yield _check(SHARED_BATCH, what, words, blocks=blocks, after=after)
+        advice = ". Ranks of one tensor or pipeline parallel group share a batch"
+        yield _check(SHARED_BATCH, what, texts, blocks=is_certainly_other, advice=advice)
 
 
 def _unknown_work(sides: Sides) -> Iterator[Check]:
-    """Yield a check if the compute of steps was not recorded; it blocks if one side recorded it."""
-    is_known = [side.work.busy_ns is not None for side in sides]
-    if all(is_known) or not all(map(n_steps, _runs_of(sides))):
+    """Yield a check if a side did not record the compute of its steps.
+
+    The check blocks if the other side recorded it. Nothing is yielded if a capture has no steps.
+    """
+    known_sides = [side.work.busy_ns is not None for side in sides]
+    if all(known_sides) or not all(map(n_steps, _runs_of(sides))):
         return
-    texts = ["known compute" if known else "unknown compute" for known in is_known]
+    texts = ["known compute" if is_known else "unknown compute" for is_known in known_sides]
     what = "nsyspipe cannot check that steps do the same work"
-    after = ". Unrecorded work may be of another model, batch size or precision"
-    yield _check(UNKNOWN_WORK, what, texts, blocks=any(is_known), after=after)
+    advice = ". Unrecorded work may be of another model, batch size or precision"
+    yield _check(UNKNOWN_WORK, what, texts, blocks=any(known_sides), advice=advice)
 
 
 def _other_work(sides: Sides) -> Iterator[Check]:
-    """Yield a check if steps do different work: other kernels, or much more compute."""
-    before, now = (side.work for side in sides)
-    if before.busy_ns is None or now.busy_ns is None:
+    """Yield a check if steps do different work: other kernels, or much more compute.
+
+    Nothing is yielded if a side did not record its compute, or its kernels.
+    """
+    before, after = (side.work for side in sides)
+    if before.busy_ns is None or after.busy_ns is None:
         return
-    if not (before.kernels and now.kernels) or not before.is_other(now):
+    if not (before.kernels and after.kernels) or not before.is_other(after):
         return
-    shared_ratio = now.shared(before)
+    shared_ratio = after.shared(before)
     shared_pct = f"{100 * shared_ratio:.0f}%"
-    now_text = now.text
-    # If all compute is in the same kernels, time and number differ.
+    after_text = after.text
+    # At 100%, the sides run the same kernels. Then their time and number are what differs, and
+    # these stand in the texts of both sides.
     if shared_pct != "100%":
         kernels = f"kernels that the {SIDES[0]} also runs"
-        now_text += f" (only {shared_pct} of this compute time is in {kernels})"
-    yield _check(OTHER_WORK, "different work per step", [before.text, now_text], blocks=True)
+        after_text += f" (only {shared_pct} of this compute time is in {kernels})"
+    yield _check(OTHER_WORK, "different work per step", [before.text, after_text], blocks=True)
 
 
 # --- what a step is -------------------------------------------------------------------------------
@@ -596,7 +644,7 @@ def _check_definition_of_steps(sides: Sides) -> Iterator[Check]:
         )
     yield from _compare_words(sides, "step-family", "steps are", _step_family)
     yield from _compare_words(
-        sides, "backward-from", "backward is taken from", _source_of_backward, unless=_NONE
+        sides, "backward-from", "backward is taken from", _source_of_backward, unknown_word=_NONE
     )
     yield from _compare_words(
         sides, "skipped-steps", "skipped warm-up steps", _number_of_skipped_steps
@@ -615,9 +663,14 @@ def _step_family(run: Run) -> str:
 
 
 def _source_of_backward(run: Run) -> str:
-    """Return in words how backward was found: by problems that tell it, else by ranges."""
-    parts = [code.partition("backward-by-") for code in problem_codes(run)]
-    ways = sorted(way for _, _, way in parts if way)
+    """Return in words how backward was found: as problems say, or else by ranges.
+
+    A problem of the code "backward-by-thread", for example, says "thread". The word is `_NONE` if
+    there is no backward.
+    """
+    prefix = "backward-by-"
+    codes = [code for code in problem_codes(run) if code.startswith(prefix)]
+    ways = sorted(code.removeprefix(prefix) for code in codes)
     if ways:
         return " and ".join(ways)
     phases = run.phases()["phase"].unique().to_pylist()
@@ -628,20 +681,20 @@ def _source_of_backward(run: Run) -> str:
 def _check_recording(sides: Sides) -> Iterator[Check]:
     yield from _message_bytes(sides)
     yield from _profiler_overhead(sides)
-    yield from _compare_words(sides, "traces", "traced", _traces, unless=_NOT_RECORDED)
+    yield from _compare_words(sides, "traces", "traced", _traces, unknown_word=_NOT_RECORDED)
     yield from _compare_words(
         sides,
         "cuda-trace",
         "CUDA was traced by different methods, which delay the program differently",
         _cuda_trace,
-        unless=_NOT_RECORDED,
+        unknown_word=_NOT_RECORDED,
     )
     yield from _compare_words(
         sides,
         "python-sampling",
         "Python was sampled differently, which can slow the program down",
         _python_sampling,
-        unless=_NOT_RECORDED,
+        unknown_word=_NOT_RECORDED,
     )
     yield from _warnings(sides)
 
@@ -650,17 +703,18 @@ def _message_bytes(sides: Sides) -> Iterator[Check]:
     """Yield a check if a step sends more or fewer bytes than on the other side."""
     if not _follow_same_definitions(_runs_of(sides)):
         return
-    before, now = (_mean_message_bytes(side) for side in sides)
-    if before is None or now is None:
+    before, after = (_mean_message_bytes(side) for side in sides)
+    if before is None or after is None:
         return
-    change = abs(now - before)
-    if change > MAX_SHARE_OF_OTHER_BYTES * max(before, now):
-        texts = [f"{n_bytes / 1e6:.4g} MB" for n_bytes in (before, now)]
+    change = abs(after - before)
+    if change > MAX_SHARE_OF_OTHER_BYTES * max(before, after):
+        texts = [f"{n_bytes / 1e6:.4g} MB" for n_bytes in (before, after)]
         what = "different message sizes per step (another model, precision or parallelism?)"
         yield _check("message-bytes", what, texts)
 
 
 def _mean_message_bytes(side: Side) -> float | None:
+    """Return the message bytes per step, mean over captures; None if one did not record them."""
     columns = [run.summary()["message_bytes_per_step"] for run in side.runs]
     return mean_of(column[0].as_py() for column in columns)
 
@@ -706,24 +760,24 @@ def _python_sampling(run: Run) -> str:
 def _warnings(sides: Sides) -> Iterator[Check]:
     """Yield a check if captures have warnings, or errors, that others do not have.
 
-    The words of a warning are those before its colon.
+    Of several problems with one code, the last one's words stand for all.
     """
     codes_of_runs = [problem_codes(run) for run in _runs_of(sides)]
     common_codes = set.intersection(*codes_of_runs)
     rows_of_sides = [_rows_of_warnings(side, common_codes) for side in sides]
-    sentences = {}
+    text_by_code = {}
     for row in chain.from_iterable(rows_of_sides):
-        sentences[row["code"]] = _first_sentence(row["message"])
-    if not sentences:
+        text_by_code[row["code"]] = _start_of_message(row["message"])
+    if not text_by_code:
         return
-    words = []
+    texts_of_sides = []
     for rows in rows_of_sides:
-        codes = {row["code"] for row in rows}
-        texts = [text for code, text in sentences.items() if code in codes]
-        words.append(" / ".join(texts) or _NONE)
-    is_about_logs = any(code.startswith("log-of-") for code in sentences)
-    after = ". nsyspipe uses a log without LABEL= for both sides" if is_about_logs else ""
-    yield _check("recorded", "warnings that only some captures have", words, after=after)
+        codes_of_side = {row["code"] for row in rows}
+        texts = [text for code, text in text_by_code.items() if code in codes_of_side]
+        texts_of_sides.append(" / ".join(texts) or _NONE)
+    is_about_logs = any(code.startswith("log-of-") for code in text_by_code)
+    advice = ". nsyspipe uses a log without LABEL= for both sides" if is_about_logs else ""
+    yield _check("recorded", "warnings that only some captures have", texts_of_sides, advice=advice)
 
 
 def _rows_of_warnings(side: Side, common_codes: set[str]) -> list[Mapping[str, Any]]:
@@ -733,9 +787,11 @@ def _rows_of_warnings(side: Side, common_codes: set[str]) -> list[Mapping[str, A
     return [row for row in serious_rows if row["code"] not in common_codes]
 
 
-def _first_sentence(message: str) -> str:
-    sentence = message.partition(". ")[0]
-    return sentence.partition(": ")[0]
+def _start_of_message(message: str) -> str:
+    """Return the first sentence of a message, up to its colon."""
+    first_sentence, _, _ = message.partition(". ")
+    start, _, _ = first_sentence.partition(": ")
+    return start
 
 
 # --- steps used -----------------------------------------------------------------------------------
@@ -745,15 +801,15 @@ def _check_steps(sides: Sides) -> Iterator[Check]:
         "cut-off-steps",
         "incomplete steps among the steps used",
         _incomplete_steps,
-        fine=_NONE,
+        fine_word=_NONE,
     )
     yield from _compare_words(
         sides,
         "kernel-times",
         "times of kernels per step are",
         _times_of_kernels,
-        fine=_COUNTED,
-        after=". If an older nsyspipe saved the runs, save them again from their reports",
+        fine_word=_COUNTED,
+        advice=". If an older nsyspipe saved the runs, save them again from their reports",
     )
     yield from _few_steps(sides)
 
@@ -771,15 +827,18 @@ def _times_of_kernels(run: Run) -> str:
 
 
 def _few_steps(sides: Sides) -> Iterator[Check]:
-    """Yield a check if a capture has too few steps; not if it lacks more than steps."""
+    """Yield a check if a capture has too few steps.
+
+    Nothing is yielded if a capture has no steps or no ranks at all, because other checks tell this.
+    """
     runs = _runs_of(sides)
     if any(run.is_capture or not run.header.n_ranks for run in runs):
         return
     fewest_steps = min(map(n_steps, runs))
     if fewest_steps < MIN_STEPS:
         texts = [_numbers_of_steps_text(side) for side in sides]
-        after = f" (at least {MIN_STEPS} are needed, {MORE_STEPS})"
-        yield _check("few-steps", "too few steps used", texts, after=after)
+        advice = f" (at least {MIN_STEPS} are needed, {MORE_STEPS})"
+        yield _check("few-steps", "too few steps used", texts, advice=advice)
 
 
 def _numbers_of_steps_text(side: Side) -> str:

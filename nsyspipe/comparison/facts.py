@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from msgspec import Struct
@@ -124,25 +124,39 @@ class Matter(Struct, frozen=True):
         return self.is_recorded or bool(self.words)
 
 
+class KnownSides(NamedTuple):
+    """For each side, whether it recorded a matter."""
+
+    baseline: bool
+    candidate: bool
+
+    @property
+    def is_one_side(self) -> bool:
+        """Whether one side recorded the matter and the other one did not."""
+        return self.baseline != self.candidate
+
+
 class Compared(Struct, frozen=True):
     """A matter on both sides: which of them recorded it, and whether it is the same."""
 
     topic: str
     what: str
+    # What would record the matter on the sides that lack it. It counts only if one does.
     recorded_by: str | None
-    is_known: tuple[bool, bool]
+    known_sides: KnownSides
     is_same: bool | None
-    # Of the only side that recorded it, or of both if they are the same; of a number its name.
+    # Words of the only side that recorded the matter, or of both sides if they have the same.
+    # For a number this is its name.
     words: str | None = None
     unit: str | None = None
     # The number, if only one side recorded it.
     value: float | None = None
-    # Why each side does not have it, if this is known.
+    # Why the baseline, and why the candidate, lacks the matter. None if this is not known.
     whys: tuple[str | None, str | None] = (None, None)
 
     def row(self) -> dict[str, Any]:
-        """Return its row of `FACTS`."""
-        recorded_on = _SIDE_BY_RECORDED[self.is_known]
+        """Return the row of `FACTS` of this matter."""
+        recorded_on = _SIDE_BY_RECORDED[self.known_sides]
         is_on_both = recorded_on == BOTH
         row: dict[str, Any] = {"topic": self.topic, "what": self.what}
         row["recorded_on"] = recorded_on
@@ -161,7 +175,10 @@ def facts_table(compared: Iterable[Compared]) -> pa.Table:
 
 # --- matters of a run -----------------------------------------------------------------------------
 def matters_of(table: StepTable) -> list[Matter]:
-    """Return the matters of a run that have words; every run has the same ones in one order."""
+    """Return the matters of a run that are told in words.
+
+    Every run has the same matters in the same order. A matter that was not recorded has no words.
+    """
     run = table.run
     capture = run.header.capture or RunCapture()
     matters = [_parallelism_matter(table), _straggler_matter(table)]
@@ -172,7 +189,10 @@ def matters_of(table: StepTable) -> list[Matter]:
 
 
 def by_log(run: Run) -> str:
-    """Return how to come by NCCL's log of a run; if the run wrote one, it is there already."""
+    """Return how to give NCCL's log of a run, in words.
+
+    If the run wrote a log that was not given, only the option is needed. Otherwise a new run is.
+    """
     variables = run.header.training_variables or {}
     is_written = run.nccl is None and writes_log(variables)
     return BY_WRITTEN_LOG if is_written else BY_LOG
@@ -184,18 +204,23 @@ def _fact(topic: str, name: str, recorded_by: str, word: str | None) -> Matter:
     return Matter(topic, name, recorded_by, words)
 
 
-def _known(words: Mapping[str, str | None]) -> dict[str, str]:
+def _without_empty(words: Mapping[str, str | None]) -> dict[str, str]:
+    """Return the words by name that are neither None nor empty."""
     return {name: word for name, word in words.items() if word}
 
 
 def _parallelism_matter(table: StepTable) -> Matter:
-    """Return how ranks share the work, unless this means something else in a compared run."""
+    """Return how ranks share the work: the dimensions of parallelism with their sizes.
+
+    The matter has no words if the size of a dimension is not known. It has none either if this
+    run was saved under older definitions than another run of the comparison.
+    """
     if table.outdated_columns:
         return _fact("collectives", "parallelism", ANALYZE_AGAIN, None)
     run = table.run
-    groups = dimensions(run.traffic(), run.header.n_job_ranks)
-    is_known = all(group.size is not None for group in groups)
-    degrees = ", ".join(map(str, groups)) if is_known else None
+    parallel_dimensions = dimensions(run.traffic(), run.header.n_job_ranks)
+    are_sizes_known = all(dimension.size is not None for dimension in parallel_dimensions)
+    degrees = ", ".join(map(str, parallel_dimensions)) if are_sizes_known else None
     return _fact("collectives", "parallelism", BY_PAYLOADS, degrees)
 
 
@@ -212,7 +237,7 @@ def _link_words(run: Run) -> dict[str, str]:
         "transport": ", ".join(known_transports),
         "NVLink SHARP": _use_of_nvlink_sharp(run),
     }
-    return _known(words)
+    return _without_empty(words)
 
 
 def _slowest_link(run: Run) -> str | None:
@@ -234,9 +259,10 @@ def _use_of_nvlink_sharp(run: Run) -> str | None:
 def _nccl_settings(run: Run) -> Matter:
     nccl = run.nccl
     settings = nccl.settings if nccl else {}
-    # Logs of a level that names no setting do not tell of NVLink SHARP either.
-    has_nvls = nccl is not None and nccl.nvls is not None
-    is_recorded = bool(settings) or has_nvls
+    # A log that tells of NVLink SHARP has a level that would name settings too. So if such a log
+    # names none, none is set.
+    tells_of_nvlink_sharp = nccl is not None and nccl.nvls is not None
+    is_recorded = bool(settings) or tells_of_nvlink_sharp
     return Matter(
         topic="link",
         what=NCCL_SETTINGS,
@@ -250,7 +276,7 @@ def _nccl_settings(run: Run) -> Matter:
 def _version_matters(run: Run, capture: RunCapture) -> list[Matter]:
     """Return the versions of nsys, NCCL, the driver, torch, Python and the program."""
     version_in_log = run.nccl.version if run.nccl else None
-    nccl_words = _known({"NCCL": version_in_log or capture.nccl_version})
+    nccl_words = _without_empty({"NCCL": version_in_log or capture.nccl_version})
     exporter = Matter("versions", EXPORTER, "nsys", _nsys_words(run))
     nccl = Matter("versions", NCCL_VERSION, by_log(run), nccl_words)
     return [exporter, nccl, *_driver_matters(run, capture), *_program_matters(capture)]
@@ -273,7 +299,7 @@ def _program_matters(capture: RunCapture) -> Iterator[Matter]:
 def _nsys_words(run: Run) -> dict[str, str]:
     exporters = ", ".join(run.header.nsys_versions)
     schemas = ", ".join(run.header.export_schema_versions)
-    return _known({EXPORTER: exporters, "export schema": schemas})
+    return _without_empty({EXPORTER: exporters, "export schema": schemas})
 
 
 def _commit(capture: RunCapture) -> str | None:
@@ -306,7 +332,7 @@ def _host_words(run: Run) -> str | None:
 def _command_words(run: Run, capture: RunCapture) -> dict[str, str]:
     command = shlex.join(command_without_launcher(capture.command or []))
     started_command = " | ".join(run.header.commands)
-    return _known({COMMAND: command, STARTED_COMMAND: started_command})
+    return _without_empty({COMMAND: command, STARTED_COMMAND: started_command})
 
 
 def _trace_words(run: Run, capture: RunCapture) -> dict[str, str]:
@@ -314,7 +340,7 @@ def _trace_words(run: Run, capture: RunCapture) -> dict[str, str]:
     graph_traces = ", ".join(run.header.cuda_graph_traces)
     trace = ", ".join(capture.trace or [])
     words = {TRACED_EVENTS: events, GRAPH_TRACE: graph_traces, TRACE: trace}
-    return _known({**words, "capture range": capture.capture_range})
+    return _without_empty({**words, "capture range": capture.capture_range})
 
 
 def environment_of(run: Run) -> Matter:
@@ -331,13 +357,17 @@ def environment_of(run: Run) -> Matter:
 
 
 def environment_contradicts_log(matters: Iterable[Matter]) -> bool:
-    """Tell whether NCCL took a variable that the environment has not, or with another value."""
+    """Tell whether a setting in NCCL's log differs from the environment of the same run.
+
+    The environment may lack the variable, or have another value. An environment that was not
+    recorded contradicts nothing.
+    """
     matter_by_name = {matter.what: matter for matter in matters}
     environment = matter_by_name[ENVIRONMENT]
     if not environment.is_known:
         return False
-    taken = matter_by_name[NCCL_SETTINGS].words
-    return not taken.items() <= environment.words.items()
+    settings_in_log = matter_by_name[NCCL_SETTINGS].words
+    return any(environment.words.get(name) != value for name, value in settings_in_log.items())
 
 
 # --- delays ---------------------------------------------------------------------------------------
@@ -351,7 +381,10 @@ class Lack(Struct, frozen=True):
 
 
 def lack_of_delays(table: StepTable) -> Lack:
-    """Return what a run lacks, so that it is not known how late its ranks are."""
+    """Return what a run lacks, so that it is not known how late its ranks are.
+
+    The first lack that applies is returned. Call it only if the delays are not known.
+    """
     run = table.run
     if table.outdated_columns:
         return Lack(ANALYZE_AGAIN)
@@ -362,33 +395,39 @@ def lack_of_delays(table: StepTable) -> Lack:
         return Lack(BY_GROUPS)
     if run.header.n_job_ranks == 1:
         return Lack(None, ONE_RANK)
-    waits = run.stragglers()["wait_ns"]
-    has_wait_times = waits.null_count < len(waits)
+    wait_ns_of_ranks = run.stragglers()["wait_ns"]
+    has_wait_times = wait_ns_of_ranks.null_count < len(wait_ns_of_ranks)
+    # Ranks that waited have met, so all was recorded. Only stages wait without anybody being late.
     return Lack(None, ONLY_STAGES) if has_wait_times else Lack(BY_ALL_RANKS)
 
 
 def longest_delay(table: StepTable) -> float | None:
-    """Return how long all other ranks waited for the latest rank of a step, mean over steps, ns.
+    """Return the longest delay that a rank causes in a step, mean over summary steps, ns.
 
-    None if it is not known.
+    None if the delays of a rank are not known.
     """
-    rows = table.run.stragglers()
-    if not rows.num_rows or rows["lateness_ns"].null_count:
+    ranks = table.run.stragglers()
+    if not ranks.num_rows or ranks["lateness_ns"].null_count:
         return None
-    total_ns = sum(rows["lateness_ns"].to_pylist())
+    # Of each step only the rank with the longest delay has it, so that no step counts twice.
+    total_ns = sum(ranks["lateness_ns"].to_pylist())
     return float(total_ns / table.n_steps)
 
 
 def _straggler_matter(table: StepTable) -> Matter:
-    """Return which ranks the others wait for; if that was not judged, why not."""
+    """Return the matter of which ranks the others wait for.
+
+    It has no words if delays are not known, or if the rule for stragglers was skipped. Then it has
+    the reason, or what would record the delays.
+    """
     if longest_delay(table) is None:
         lack = lack_of_delays(table)
         return Matter("stragglers", STRAGGLER, lack.recorded_by, {}, why_unknown=lack.why)
     if table.outdated_columns:
         return Matter("stragglers", STRAGGLER, ANALYZE_AGAIN, {})
-    why = _why_not_judged(table.run)
-    if why is not None:
-        return Matter("stragglers", STRAGGLER, None, {}, why_unknown=why)
+    why_not_judged = _why_not_judged(table.run)
+    if why_not_judged is not None:
+        return Matter("stragglers", STRAGGLER, None, {}, why_unknown=why_not_judged)
     words = {STRAGGLER: _straggler(table.run)}
     return Matter("stragglers", STRAGGLER, BY_ALL_RANKS, words)
 
@@ -402,23 +441,28 @@ def _why_not_judged(run: Run) -> str | None:
 
 
 def _straggler(run: Run) -> str:
-    """Return the node, or the ranks, that the finding about stragglers names."""
+    """Return the node, or the ranks, that the finding about stragglers names, in words.
+
+    Ranks that hold others up without being slower are left out. If no rank is left, the word is
+    `NONE`.
+    """
     evidence = _evidence_of_straggler(run)
     if "node" in evidence:
         return f"node {evidence['node']}"
     no_slower_ranks = evidence.get("no_slower_ranks", ())
-    held_up_ns = evidence.get("held_up_ns_per_step_by_rank", {})
-    waited_for = [int(rank) for rank in held_up_ns]
-    slower_ranks = [rank for rank in waited_for if rank not in no_slower_ranks]
+    # The keys of JSON objects are texts.
+    held_up_ns_by_rank = evidence.get("held_up_ns_per_step_by_rank", {})
+    waited_for_ranks = [int(rank) for rank in held_up_ns_by_rank]
+    slower_ranks = [rank for rank in waited_for_ranks if rank not in no_slower_ranks]
     names = [run.rank_names.name(rank) for rank in slower_ranks]
     if not names:
         return NONE
-    ranks = "rank" if len(names) == 1 else "ranks"
-    return f"{ranks} {', '.join(names)}"
+    noun = "rank" if len(names) == 1 else "ranks"
+    return f"{noun} {', '.join(names)}"
 
 
 def _evidence_of_straggler(run: Run) -> dict[str, Any]:
-    """Return the evidence of the finding about stragglers; nothing without this finding."""
+    """Return the evidence of the finding about stragglers; empty without this finding."""
     for row in run.judged_findings().to_pylist():
         if row["id"] == STRAGGLER:
             evidence: dict[str, Any] = json.loads(row["evidence"])

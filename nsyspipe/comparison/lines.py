@@ -11,8 +11,9 @@ from nsyspipe.findings.host_lines import HOST_CALL, HOST_FUNCTION, HOST_LINE, LO
 from nsyspipe.run.run import Run
 
 TOPIC = "lines"
-# What a finding names, and what this is called. Of the first three, the first counts.
-_WHERE = {
+# Evidence of a finding that names a place in the program -> what such a place is called. Of
+# several in one finding, the first in this order counts.
+_WORDS_OF_PLACE = {
     HOST_LINE: "line of Python",
     HOST_FUNCTION: "Python function",
     HOST_CALL: "call in Python",
@@ -46,59 +47,67 @@ class _Place(NamedTuple):
     def is_same(self, place: _Place) -> bool:
         """Tell whether a place of another run is the same.
 
-        Files are relative to a folder that depends on the files of the run. So one name may be the
-        end of the other.
+        Each run names its files relative to a folder of its own. So the file names of one place may
+        differ at their start: one name has to be the end of the other.
         """
-        if self[1:] != place[1:]:
+        lines_and_function = (self.line, self.last_line, self.function)
+        if lines_and_function != (place.line, place.last_line, place.function):
             return False
-        # With a root, a whole name is an end too.
+        # Each name begins with a slash, so that only whole folders count: `a.py` is no end of
+        # `data.py`.
         file = f"/{self.file}"
         file_of_place = f"/{place.file}"
         return file.endswith(file_of_place) or file_of_place.endswith(file)
 
 
+# What a finding names, in words with the finding -> the place that is named.
 _Places = dict[str, _Place]
 
 
 def line_changes(
     before: Sequence[StepTable], after: Sequence[StepTable]
 ) -> list[dict[str, str | None]]:
-    """Return the lines that findings of both sides name, if they differ, as rows of `CHANGES`.
+    """Return a row of `CHANGES` for each place that a finding names differently on both sides.
 
-    A finding counts if all captures of its side name the same line.
+    The finding has to stand on both sides, and all captures of a side have to name the same place.
     """
-    old_places = _places_of_side(before)
-    new_places = _places_of_side(after)
+    places_before = _places_of_side(before)
+    places_after = _places_of_side(after)
     rows: list[dict[str, str | None]] = []
-    for what in sorted(old_places.keys() & new_places.keys()):
-        old = old_places[what]
-        new = new_places[what]
-        if not old.is_same(new):
+    for what in sorted(places_before.keys() & places_after.keys()):
+        place_before = places_before[what]
+        place_after = places_after[what]
+        if not place_before.is_same(place_after):
             row: dict[str, str | None] = {"topic": TOPIC, "what": what}
-            row |= {"baseline": old.text, "candidate": new.text}
+            row |= {"baseline": place_before.text, "candidate": place_after.text}
             rows.append(row)
     return rows
 
 
 def _places_of_side(captures: Iterable[StepTable]) -> _Places:
-    """Return the places on which all captures of a side agree."""
-    places_of_captures = [_places_of_run(capture.run) for capture in captures]
-    agreed = places_of_captures[0]
-    for places in places_of_captures:
+    """Return the places on which all captures of a side agree, as the first capture names them."""
+    first_places, *further_places = [_places_of_run(capture.run) for capture in captures]
+    agreed = first_places
+    for places in further_places:
         common = agreed.keys() & places.keys()
         agreed = {what: agreed[what] for what in common if agreed[what].is_same(places[what])}
     return agreed
 
 
 def _places_of_run(run: Run) -> _Places:
+    """Return the places that the findings of a run name.
+
+    Of a finding these are at most the place where its host is, and the line that held Python's
+    lock.
+    """
     places = {}
     for finding in run.judged_findings().to_pylist():
         evidence = json.loads(finding["evidence"])
         finding_id = finding["id"]
-        names = [name for name in _WHERE if name in evidence]
-        for name in names[:1]:
-            what = f"{_WHERE[name]} of {finding_id}"
-            places[what] = _Place.of(evidence[name])
+        place_name = next((name for name in _WORDS_OF_PLACE if name in evidence), None)
+        if place_name is not None:
+            what = f"{_WORDS_OF_PLACE[place_name]} of {finding_id}"
+            places[what] = _Place.of(evidence[place_name])
         if LOCK_HOLDER_LINE in evidence:
             what = f"{_HOLDER} in {finding_id}"
             places[what] = _Place.of(evidence[LOCK_HOLDER_LINE])

@@ -175,12 +175,12 @@ _VERDICTS_BY_WEIGHT = ("regression", INCONCLUSIVE, "improvement", NO_CHANGE)
 
 # --- values of steps ------------------------------------------------------------------------------
 def per_step(table: StepTable, name: str) -> Float64 | str:
-    """Return a metric of each summary step, in order of time; in words why there is none.
+    """Return a metric of each summary step, in order of time, or in words why there is none.
 
     Times are the largest over ranks. Ratios are the sum over ranks of the numerator over that of
     the denominator. Counts and bytes are the mean over ranks. Steps in which the denominator of a
     ratio is 0 are left out. A capture without steps has one value of each ratio and rate, pooled
-    over the capture, and nothing else.
+    over the capture. It has no other metrics.
     """
     figure = METRICS[name]
     why_no_steps = _why_no_steps(table, figure)
@@ -201,7 +201,7 @@ def per_step(table: StepTable, name: str) -> Float64 | str:
 
 
 def _pooled_value(table: StepTable, figure: Figure) -> Float64 | str:
-    """Return the one value of a capture without steps; in words why there is none."""
+    """Return the one value of a capture without steps, or in words why there is none."""
     pooled = table.run.summary().column(figure.column)[0].as_py()
     if pooled is None:
         return _why_null(table, figure)
@@ -209,10 +209,14 @@ def _pooled_value(table: StepTable, figure: Figure) -> Float64 | str:
 
 
 def _why_no_steps(table: StepTable, figure: Figure) -> str | None:
-    """Return why a run has no steps to measure a metric in; None if it needs none, or has some."""
+    """Return why a run lacks the steps that a metric needs; None if it lacks none.
+
+    Metrics that are ratios need no steps in a capture as a whole.
+    """
     if table.run.is_capture:
         _, denominator = figure.of_step
-        return "a capture without steps" if denominator is None else None
+        is_ratio = denominator is not None
+        return None if is_ratio else "a capture without steps"
     if table.n_steps:
         return None
     if table.run.header.n_ranks:
@@ -242,50 +246,59 @@ class _Fraction(NamedTuple):
 
 
 def _fraction_of_steps(table: StepTable, figure: Figure) -> _Fraction | None:
-    """Return a metric of each step; None if a column that it needs is null."""
-    above, below = figure.of_step
+    """Return a metric of each step; None if a column that the metric needs is null."""
+    # Names of columns, as `Figure.of_step` says.
+    numerator, denominator = figure.of_step
     if figure.unit == "bytes/s":
-        return _rate_of_transfers(table, above)
+        return _rate_of_transfers(table, numerator)
     if figure.column in JOB_RATES:
-        return _rate_of_job(table, above)
-    if below is not None:
+        return _rate_of_job(table, numerator)
+    if denominator is not None:
         factor = _NS_PER_S if figure.column in GPU_RATES else 1.0
-        return _ratio_of_sums(table, above, below, factor)
-    return _value_over_ranks(table, figure, above)
+        return _ratio_of_sums(table, numerator, denominator, factor)
+    return _value_over_ranks(table, figure, numerator)
 
 
 def _value_over_ranks(table: StepTable, figure: Figure, column: str) -> _Fraction | None:
-    """Return the largest time over ranks, or the mean of anything else; None if it is null."""
+    """Return a column over ranks: of times the largest, of anything else the mean.
+
+    A rate is one step over the largest time, per second. None if the column has a null.
+    """
     values = table.matrix(column)
     if values is None:
         return None
-    per_step = np.ones(table.n_steps)
+    ones = np.ones(table.n_steps)
     if figure.unit not in {_TIME, _RATE}:
         n_ranks = float(len(values))
         means = values.sum(axis=0) / n_ranks
-        return _Fraction(means, per_step)
-    largest = values.max(axis=0).astype(np.float64)
+        return _Fraction(means, ones)
+    largest_ns = values.max(axis=0).astype(np.float64)
     if figure.unit == _RATE:
-        return _Fraction(_NS_PER_S * per_step, largest)
-    return _Fraction(largest, per_step)
+        return _Fraction(_NS_PER_S * ones, largest_ns)
+    return _Fraction(largest_ns, ones)
 
 
 def _rate_of_job(table: StepTable, count: str) -> _Fraction | None:
-    """Return a count of the whole job over the step time; None if the count is null."""
+    """Return a count of the whole job per second of the step time; None if the count is null."""
     counts = table.matrix(count)
     wall_ns = table.matrix("wall_ns")
     if counts is None or wall_ns is None:
         return None
-    largest_ns = wall_ns.max(axis=0).astype(np.float64)
-    return _Fraction(_NS_PER_S * counts.max(axis=0), largest_ns)
+    # Each rank has the count of the whole job, so that no sum over ranks is taken.
+    count_of_step = counts.max(axis=0)
+    step_time_ns = wall_ns.max(axis=0).astype(np.float64)
+    return _Fraction(_NS_PER_S * count_of_step, step_time_ns)
 
 
 def _ratio_of_sums(
-    table: StepTable, above: str, below: str, factor: float = 1.0
+    table: StepTable, numerator: str, denominator: str, factor: float = 1.0
 ) -> _Fraction | None:
-    """Return a column over another one, both summed over ranks; None if one of them is null."""
-    values = table.matrix(above)
-    divisors = table.matrix(below)
+    """Return a column over another one, both summed over ranks, times a factor.
+
+    None if one of the columns has a null.
+    """
+    values = table.matrix(numerator)
+    divisors = table.matrix(denominator)
     if values is None or divisors is None:
         return None
     return _Fraction(factor * _sum_of_ranks(values), _sum_of_ranks(divisors))
@@ -298,6 +311,10 @@ def _sum_of_ranks(matrix: Int64) -> Float64:
 
 
 def _rate_of_transfers(table: StepTable, column: str) -> _Fraction | None:
+    """Return bytes of the collectives of a step per second of their transfer time.
+
+    None if one of them is not known.
+    """
     n_bytes = table.transfers[column]
     transfer_ns = table.transfers["transfer_ns"]
     if n_bytes is None or transfer_ns is None:
@@ -308,7 +325,7 @@ def _rate_of_transfers(table: StepTable, column: str) -> _Fraction | None:
 class CaptureValues(NamedTuple):
     """A metric of the captures of a side."""
 
-    # Of those captures that have any, one array each, in the order of steps.
+    # An array of one value per step, for each capture that has the metric.
     values: list[Float64]
     # Why the first capture without the metric does not have it; None if all have it.
     why_lacking: str | None
@@ -317,51 +334,52 @@ class CaptureValues(NamedTuple):
 def values_of_captures(captures: Sequence[StepTable], name: str = DEFAULT_METRIC) -> CaptureValues:
     """Return a metric of the steps of each capture of a side."""
     values = []
-    whys = []
+    why_lacking = None
     for capture in captures:
         is_old = is_outdated(METRICS[name], capture)
-        steps = OTHER_DEFINITIONS if is_old else per_step(capture, name)
-        if isinstance(steps, str):
-            whys.append(steps)
-        else:
-            values.append(steps)
-    return CaptureValues(values, next(iter(whys), None))
+        values_or_why = OTHER_DEFINITIONS if is_old else per_step(capture, name)
+        if not isinstance(values_or_why, str):
+            values.append(values_or_why)
+        elif why_lacking is None:
+            why_lacking = values_or_why
+    return CaptureValues(values, why_lacking)
 
 
 def hidden_comm_ns(captures: Sequence[StepTable], statistic: str) -> float | None:
-    """Return how long communication overlaps with compute, measured as a time of `METRIC_ROWS`.
+    """Return how long communication overlaps with compute per step, ns; None if it is not known.
 
-    None if it is not known. The value of a step is that of the rank with most overlap. It is not
-    all communication less exposed communication, because these may be of different ranks.
+    The value of a step is that of the rank with most overlap. Over steps it is the mean or median,
+    as the statistic says, and over captures the mean. The overlap cannot be computed as all
+    communication less exposed communication: in a step these two may be of different ranks.
     """
-    centre = np.mean if statistic == MEAN else np.median
-    centres: list[float] = []
+    centre_of = np.mean if statistic == MEAN else np.median
+    centres_ns: list[float] = []
     for capture in captures:
-        overlap = capture.matrix("overlap_compute_ns")
-        if overlap is None:
+        overlap_ns = capture.matrix("overlap_compute_ns")
+        if overlap_ns is None:
             return None
-        largest = overlap.max(axis=0)
-        centres.append(float(centre(largest)))
-    return sum(centres) / len(centres)
+        largest_of_step_ns = overlap_ns.max(axis=0)
+        centres_ns.append(float(centre_of(largest_of_step_ns)))
+    return sum(centres_ns) / len(centres_ns)
 
 
 def evenness_of(captures: Sequence[StepTable]) -> list[Evenness]:
-    """Return how even the step times of each capture are; of those that have any."""
+    """Return how even the step times are, for each capture in which this can be told."""
     step_times = values_of_captures(captures)
     return _known_evenness(step_times.values)
 
 
-def _known_evenness(captures: Sequence[Float64]) -> list[Evenness]:
-    results = map(evenness, captures)
-    return [result for result in results if result is not None]
+def _known_evenness(step_times_of_captures: Sequence[Float64]) -> list[Evenness]:
+    evenness_of_captures = map(evenness, step_times_of_captures)
+    return [known for known in evenness_of_captures if known is not None]
 
 
-def statistic_of(*step_times: Sequence[Float64]) -> str:
+def statistic_of(*step_times_of_sides: Sequence[Float64]) -> str:
     """Return what times are judged on: the mean if steps of any capture are uneven, else median."""
-    for side in step_times:
-        if any(capture.is_uneven for capture in _known_evenness(side)):
-            return MEAN
-    return MEDIAN
+    step_times_of_captures = [*chain.from_iterable(step_times_of_sides)]
+    evenness_of_captures = _known_evenness(step_times_of_captures)
+    is_any_uneven = any(evenness.is_uneven for evenness in evenness_of_captures)
+    return MEAN if is_any_uneven else MEDIAN
 
 
 # --- judgements -----------------------------------------------------------------------------------
@@ -394,20 +412,25 @@ def judge(
     difference = difference_of_centres(
         before, after, confidence=rules.confidence, statistic=statistic, names=names
     )
-    measure = abs(difference.baseline or 0.0)
-    if not measure:
-        measure_by_unit = {_TIME: step_time_ns or 0.0, _RATIO: 1.0}
-        measure = measure_by_unit.get(metric.unit, 0.0)
-    return Judgement(difference, rules.min_effect * measure, metric.better)
+    # What the minimum effect is a share of.
+    whole = abs(difference.baseline or 0.0)
+    if not whole:
+        whole_by_unit = {_TIME: step_time_ns or 0.0, _RATIO: 1.0}
+        whole = whole_by_unit.get(metric.unit, 0.0)
+    return Judgement(difference, rules.min_effect * whole, metric.better)
 
 
 def overall_verdict(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return one verdict for several rows, as `RunDifference.verdict` tells it."""
-    verdicts = {row["verdict"] for row in rows if row["better"] != NEITHER}
-    if not verdicts:
+    """Return one verdict for several rows of `METRIC_ROWS`.
+
+    The verdict with most weight counts. Metrics without a better direction have no weight. If there
+    are only such metrics, the verdict is "no change" if all of them have it, else "inconclusive".
+    """
+    weighed_verdicts = {row["verdict"] for row in rows if row["better"] != NEITHER}
+    if not weighed_verdicts:
         is_unchanged = all(row["verdict"] == NO_CHANGE for row in rows)
         return NO_CHANGE if is_unchanged else INCONCLUSIVE
-    return next(verdict for verdict in _VERDICTS_BY_WEIGHT if verdict in verdicts)
+    return next(verdict for verdict in _VERDICTS_BY_WEIGHT if verdict in weighed_verdicts)
 
 
 # --- one outlier ----------------------------------------------------------------------------------
@@ -425,16 +448,16 @@ class Outlier(NamedTuple):
 class _Capture(NamedTuple):
     """The step times of one capture, and where the capture is."""
 
-    side: int
-    number: int
+    side_index: int
+    index_in_side: int
     series: Series
 
     @property
     def largest_deviation_ratio(self) -> float:
         """Largest distance of a step from the median, over the median."""
         ratios = self.series.values / self.series.centre
-        deviations = np.abs(ratios - 1)
-        return float(deviations.max())
+        deviation_ratios = np.abs(ratios - 1)
+        return float(deviation_ratios.max())
 
 
 def find_outlier(
@@ -442,35 +465,39 @@ def find_outlier(
 ) -> Outlier | None:
     """Return the step that alone makes the step time of judged rows inconclusive; else None.
 
-    Only the step furthest from the median of its capture is tried, if it is beyond 3 robust
-    standard deviations. If several steps were left out one after the other, some of them would
-    decide by chance.
+    Only one step is tried: the one furthest from the median of its capture. It has to be beyond 3
+    robust standard deviations. If several steps were left out one after the other, some of them
+    would decide by chance. Nothing is tried if a capture would have too few steps without it.
     """
     if not _is_step_time_open(rows):
         return None
-    sides = [values_of_captures(side).values for side in tables]
-    captures = _long_captures(sides)
+    values_of_sides = [values_of_captures(side).values for side in tables]
+    captures = _long_captures(values_of_sides)
     n_captures = sum(map(len, tables))
     if len(captures) < n_captures:
         return None
     capture = max(captures, key=lambda capture: capture.largest_deviation_ratio)
     series = capture.series
-    deviations = np.abs(series.values - series.centre)
-    furthest = int(deviations.argmax())
-    is_within_reach = deviations[furthest] <= abs(series.deviations[furthest])
-    if is_within_reach:
+    distances_ns = np.abs(series.values - series.centre)
+    furthest_index = int(distances_ns.argmax())
+    # A series cuts its deviations off at 3 robust standard deviations.
+    is_cut_off = distances_ns[furthest_index] > abs(series.deviations[furthest_index])
+    if not is_cut_off:
         return None
-    values_of_side = sides[capture.side]
-    values_of_side[capture.number] = np.delete(series.values, furthest)
-    step_time = METRICS[DEFAULT_METRIC]
-    judgement = judge(step_time, sides, rules, statistic=statistic_of(*sides))
+    values_of_side = values_of_sides[capture.side_index]
+    values_of_side[capture.index_in_side] = np.delete(series.values, furthest_index)
+    statistic = statistic_of(*values_of_sides)
+    judgement = judge(METRICS[DEFAULT_METRIC], values_of_sides, rules, statistic=statistic)
     if judgement.verdict == INCONCLUSIVE:
         return None
-    side = SIDES[capture.side]
-    table = tables[capture.side][capture.number]
-    step = int(table.steps[furthest])
-    step_ns = float(series.values[furthest])
-    return Outlier(side, step, step_ns, series.centre, judgement.verdict)
+    table = tables[capture.side_index][capture.index_in_side]
+    return Outlier(
+        side=SIDES[capture.side_index],
+        step=int(table.steps[furthest_index]),
+        ns=float(series.values[furthest_index]),
+        median_ns=series.centre,
+        verdict=judgement.verdict,
+    )
 
 
 def _is_step_time_open(rows: Sequence[Mapping[str, Any]]) -> bool:
@@ -482,12 +509,13 @@ def _is_step_time_open(rows: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def _long_captures(sides: Sequence[Sequence[Float64]]) -> list[_Capture]:
-    """Return the captures that have enough steps if one step is left out."""
+    """Return the captures that have enough steps even if one step is left out."""
     captures = []
-    for side_number, side in enumerate(sides):
-        for number, values in enumerate(side):
-            if values.size > MIN_STEPS:
-                capture = _Capture(side_number, number, Series(values))
+    for side_index, side in enumerate(sides):
+        for index_in_side, values in enumerate(side):
+            n_steps_without_one = values.size - 1
+            if n_steps_without_one >= MIN_STEPS:
+                capture = _Capture(side_index, index_in_side, Series(values))
                 captures.append(capture)
     return captures
 
@@ -496,20 +524,23 @@ def _long_captures(sides: Sequence[Sequence[Float64]]) -> list[_Capture]:
 class _StepTimes(Struct, frozen=True):
     """Step times of both sides, by which all times are measured."""
 
+    # Of each side the captures, of each capture the steps.
     values: list[list[Float64]]
-    # What times are judged on.
+    # What times are judged on: `MEAN` or `MEDIAN`.
     statistic: str
-    # Median over all steps of the baseline.
+    # Median over all steps of the baseline. None if it has none.
     baseline_ns: float | None
 
 
 def _step_times_of(tables: Sequence[Sequence[StepTable]]) -> _StepTimes:
-    values = [values_of_captures(side).values for side in tables]
-    baseline = values[0]
+    """Return the step times of both sides, ns."""
+    values_of_sides = [values_of_captures(side).values for side in tables]
+    baseline = values_of_sides[0]
     median_ns = None
     if baseline:
-        median_ns = float(np.median(np.concatenate(baseline)))
-    return _StepTimes(values, statistic_of(*values), median_ns)
+        all_steps_ns = np.concatenate(baseline)
+        median_ns = float(np.median(all_steps_ns))
+    return _StepTimes(values_of_sides, statistic_of(*values_of_sides), median_ns)
 
 
 def metric_rows(
@@ -517,33 +548,36 @@ def metric_rows(
 ) -> pa.Table:
     """Return `METRIC_ROWS`: every metric of baseline and candidate, in the order of `METRICS`.
 
-    `blocked` says why no verdict may be given although there are values. `settled` names the
-    metrics for which to find what would settle the verdict, because this takes a while.
+    `blocked` says why no verdict may be given although there are values. None if one may be given.
+    `settled` names the metrics for which to find what would settle the verdict. The others are
+    spared this search, because it takes a while.
     """
     step_times = _step_times_of(tables)
     blocked_columns = _blocked_columns(tables, blocked)
     rows = []
     for name, metric in METRICS.items():
-        captures = [values_of_captures(side, name) for side in tables]
-        row = _columns_of_metric(name, metric, rules) | _numbers_of_steps(captures)
-        why_lacking = _why_lacking(captures)
+        values_of_sides = [values_of_captures(side, name) for side in tables]
+        row = _columns_of_metric(name, metric, rules) | _numbers_of_steps(values_of_sides)
+        why_lacking = _why_lacking(values_of_sides)
         if why_lacking is not None:
             rows.append(row | _columns_without_verdict(why_lacking))
             continue
-        values = [side.values for side in captures]
+        values = [side.values for side in values_of_sides]
         judgement = _judge_metric(metric, values, step_times, rules)
         row |= _columns_of_judgement(metric, judgement, values, step_times)
         if name in settled:
             row |= _columns_to_settle(judgement)
+        # These replace the verdict, and the reason.
         row |= blocked_columns
         has_no_interval = judgement.difference.low is None
-        if blocked and has_no_interval and judgement.why and not _has_capture(tables):
+        # Both reasons count then, unless the reason is that a capture has no steps.
+        if blocked and has_no_interval and judgement.why and not _has_whole_capture(tables):
             row["why"] = f"{judgement.why}, {blocked}"
         rows.append(row)
     return METRIC_ROWS.from_rows(rows)
 
 
-def _has_capture(tables: Sequence[Sequence[StepTable]]) -> bool:
+def _has_whole_capture(tables: Sequence[Sequence[StepTable]]) -> bool:
     """Tell whether a side has a capture without steps."""
     all_tables = chain.from_iterable(tables)
     return any(table.run.is_capture for table in all_tables)
@@ -552,13 +586,15 @@ def _has_capture(tables: Sequence[Sequence[StepTable]]) -> bool:
 def _blocked_columns(tables: Sequence[Sequence[StepTable]], blocked: str | None) -> dict[str, Any]:
     """Return columns that replace those of all metrics if no verdict may be given.
 
-    Metrics of a capture without steps are of no step, and have no spread.
+    Empty if a verdict may be given. None may be given if a capture has no steps: its metrics have
+    no spread, and its side counts 0 steps.
     """
     columns: dict[str, Any] = {}
     for name, side in zip(SIDES, tables, strict=True):
         if any(table.run.is_capture for table in side):
             columns[f"n_{name}"] = 0
-    if columns:
+    has_whole_capture = bool(columns)
+    if has_whole_capture:
         hints = ("statistic", "settle_steps", "settle_captures", "gate_steps", "gate_captures")
         columns |= dict.fromkeys(hints)
         columns |= _columns_without_verdict("a capture without steps has no interval")
@@ -574,34 +610,35 @@ def _columns_without_verdict(why: str) -> dict[str, Any]:
 def _columns_of_metric(name: str, metric: Figure, rules: Rules) -> dict[str, Any]:
     columns: dict[str, Any] = {"metric": name, "unit": metric.unit, "better": metric.better}
     columns["confidence"] = rules.confidence
+    # 100 * 0.07 is not exactly 7.
     columns["min_effect_pct"] = round(100 * rules.min_effect, 12)
     return columns
 
 
-def _numbers_of_steps(captures: Sequence[CaptureValues]) -> dict[str, Any]:
+def _numbers_of_steps(values_of_sides: Sequence[CaptureValues]) -> dict[str, Any]:
+    """Return the columns with the number of steps of each side that have a metric."""
     columns = {}
-    for name, side in zip(SIDES, captures, strict=True):
+    for name, side in zip(SIDES, values_of_sides, strict=True):
         columns[f"n_{name}"] = sum(map(len, side.values))
     return columns
 
 
-def _why_lacking(captures: Sequence[CaptureValues]) -> str | None:
+def _why_lacking(values_of_sides: Sequence[CaptureValues]) -> str | None:
     """Return which sides do not have a metric, and why; None if both have it."""
-    before, after = captures
+    before, after = values_of_sides
     if before.why_lacking is not None and before.why_lacking == after.why_lacking:
         return f"both sides: {before.why_lacking}"
-    named_sides = zip(SIDES, captures, strict=True)
-    words = []
-    for name, side in named_sides:
+    reasons = []
+    for name, side in zip(SIDES, values_of_sides, strict=True):
         if side.why_lacking:
-            words.append(f"{name}: {side.why_lacking}")
-    return ", ".join(words) or None
+            reasons.append(f"{name}: {side.why_lacking}")
+    return ", ".join(reasons) or None
 
 
 def _judge_metric(
     metric: Figure, values: Sequence[Sequence[Float64]], step_times: _StepTimes, rules: Rules
 ) -> Judgement:
-    """Judge a metric; steps/s by the step time, so that the two verdicts never differ."""
+    """Judge a metric. The rate of steps is judged by the step time, so their verdicts agree."""
     if metric.unit == _RATE:
         step_time = METRICS[DEFAULT_METRIC]
         return _judge_metric(step_time, step_times.values, step_times, rules)
@@ -616,10 +653,11 @@ def _columns_of_judgement(
     values: Sequence[Sequence[Float64]],
     step_times: _StepTimes,
 ) -> dict[str, Any]:
+    """Return the columns of a metric's difference, and of the medians and means of both sides."""
     columns = _columns_of_difference(judgement)
     if metric.unit != _RATE:
         return columns | _columns_of_centres(values)
-    # The judgement of a rate is that of the step times: both are computed as times first.
+    # The judgement of a rate is that of the step times, so all columns are times first.
     columns_of_times = columns | _columns_of_centres(step_times.values)
     return _as_rate(columns_of_times)
 
@@ -642,12 +680,12 @@ def _columns_of_difference(judgement: Judgement) -> dict[str, Any]:
 
 
 def _columns_of_centres(sides: Sequence[Sequence[Float64]]) -> dict[str, Any]:
-    """Return median and mean of both sides; of several captures the mean of theirs."""
+    """Return the columns with median and mean of both sides, as means over captures."""
     columns = {}
     for name, side in zip(SIDES, sides, strict=True):
-        captures = [values for values in side if values.size]
-        medians = [np.median(values) for values in captures]
-        means = [np.mean(values) for values in captures]
+        values_of_captures_with_steps = [values for values in side if values.size]
+        medians = [np.median(values) for values in values_of_captures_with_steps]
+        means = [np.mean(values) for values in values_of_captures_with_steps]
         columns[f"{name}_{MEDIAN}"] = float(np.mean(medians))
         columns[f"{name}_{MEAN}"] = float(np.mean(means))
     return columns
@@ -667,7 +705,9 @@ def _columns_to_settle(judgement: Judgement) -> dict[str, Any]:
 def _as_rate(times: Mapping[str, Any]) -> dict[str, Any]:
     """Return columns of the step time as steps/s.
 
-    1/c - 1/b = -(c - b) / bc, and so the interval and the minimum effect.
+    The rates of a candidate c and a baseline b differ by 1/c - 1/b = -(c - b) / bc. So a difference
+    of times is negated, and divided by bc. The minimum effect has no sign, and is only divided. All
+    are unknown if b or c is unknown or 0.
     """
     baseline_ns = times["baseline"]
     candidate_ns = times["candidate"]
@@ -675,16 +715,17 @@ def _as_rate(times: Mapping[str, Any]) -> dict[str, Any]:
         unknown = ("baseline", "candidate", "delta", "delta_pct", "ci_low", "ci_high")
         return {**times, **dict.fromkeys(unknown)}
     rate_per_ns = _NS_PER_S / (baseline_ns * candidate_ns)
-    # The ends change places.
-    ends = {"delta": times["delta"], "ci_low": times["ci_high"], "ci_high": times["ci_low"]}
+    # Negated, the ends of the interval change places.
+    ns_by_column = {"delta": times["delta"], "ci_low": times["ci_high"], "ci_high": times["ci_low"]}
     rates = dict(times)
-    for name, ns in ends.items():
+    for name, ns in ns_by_column.items():
         rates[name] = None if ns is None else -ns * rate_per_ns
     for side in SIDES:
         for name in (side, f"{side}_{MEDIAN}", f"{side}_{MEAN}"):
             time_ns = times[name]
             rates[name] = _NS_PER_S / time_ns if time_ns else None
     delta_ns = times["delta"]
+    # In percent of the baseline's rate 1/b, (1/c - 1/b) is -(c - b) / c.
     rates["delta_pct"] = None if delta_ns is None else -100 * delta_ns / candidate_ns
     rates["min_effect"] = times["min_effect"] * rate_per_ns
     return rates

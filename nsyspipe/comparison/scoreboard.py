@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
+from itertools import chain, islice
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -338,46 +338,52 @@ class Scoreboard(NamedTables):
         return tuple(kinds)
 
     def _kind_of(self, peer: str, rows: Sequence[Mapping[str, Any]]) -> Kind:
-        """Return the kind of some rows of the table; of equal speed-ups the peer is the best."""
+        """Return the kind of the runs in some rows of the table, which have this peer."""
         labels = tuple(row["label"] for row in rows)
-        with_interval = [row for row in rows if row["peer_speedup_low"] is not None]
-        if not with_interval:
-            return Kind(peer, labels, None)
-        best = _fastest_run(with_interval, peer)
-        level = []
-        uncertain = []
+        rows_with_interval = [row for row in rows if row["peer_speedup_low"] is not None]
+        if not rows_with_interval:
+            return Kind(peer, labels, best=None)
+        best = _fastest_run(rows_with_interval, peer)
+        level_with = []
+        not_told_from = []
         for label in labels:
             if self._is_copy(best, label):
                 continue
             verdict = self._verdict(best, label)
             if verdict == NO_CHANGE:
-                level.append(label)
-            # If the median of a run is shorter than that of the run with the shortest mean, nothing
-            # is certain either.
+                level_with.append(label)
+            # The best run has the shortest mean. If another run has a shorter median, its verdict
+            # is "improvement", and nothing is certain either.
             elif verdict != "regression":
-                uncertain.append(label)
-        return Kind(peer, labels, best, tuple(level), tuple(uncertain))
+                not_told_from.append(label)
+        return Kind(peer, labels, best, tuple(level_with), tuple(not_told_from))
 
     def _verdict(self, reference: str, label: str) -> str:
+        """Return the verdict on a run against a reference, whether it may be given or not."""
         if self._why_not_judged(reference, label) is not None:
             return INCONCLUSIVE
         return self._judge(reference, label).verdict
 
     @cached_property
     def _peers(self) -> dict[str, str]:
-        """The peer of each run: the first that was given of those that it can be compared with."""
+        """The peer of each run, by label: the first run that was given of its kind.
+
+        The labels are in the order in which the runs were given.
+        """
         labels = [side.label for side in self.sides]
         if self.rules.is_forced:
             return dict.fromkeys(labels, self.reference)
-        founding_sides = sorted(self.sides, key=_founding_order)
-        founding = [side.label for side in founding_sides]
-        peers: dict[str, str] = {}
-        for kind in parted(founding, self._is_comparable_with_all):
-            peer = min(kind, key=labels.index)
-            peers |= dict.fromkeys(kind, peer)
-        return {label: peers[label] for label in labels}
+        # Which kind a run joins may depend on the order. So it is not the order given.
+        sides_in_founding_order = sorted(self.sides, key=_founding_order)
+        labels_in_founding_order = [side.label for side in sides_in_founding_order]
+        peer_by_label: dict[str, str] = {}
+        for kind in parted(labels_in_founding_order, self._is_comparable_with_all):
+            first_given = min(kind, key=labels.index)
+            peer_by_label |= dict.fromkeys(kind, first_given)
+        return {label: peer_by_label[label] for label in labels}
 
     def _is_comparable_with_all(self, label: str, kind: Sequence[str]) -> bool:
+        """Tell whether no check separates a run from a run of a kind."""
         for member in kind:
             checks = self._check_in_order(label, member)
             if any(check.separates_runs for check in checks):
@@ -395,16 +401,22 @@ class Scoreboard(NamedTables):
         return CHECKS_OF_RUNS.from_rows(rows)
 
     def _checks_of_run(self, label: str) -> list[_CheckAgainst]:
-        """Return what separates a run from the first, and the doubts about it beside its peer."""
+        """Return what separates a run from the first one, and then the doubts beside its peer.
+
+        A run may be of another kind than the first one although nothing separates these two. Then
+        it is separated from another run of the first one's kind, and one such check is returned.
+        """
         peer = self._peers[label]
         separating = [*self._separating_checks(self.reference, label)]
         if not separating and peer != self.reference:
-            separating = [*self._separating_checks_of_kind(label)][:1]
+            checks_against_kind = self._separating_checks_of_kind(label)
+            separating = [*islice(checks_against_kind, 1)]
         checks = self._check(peer, label)
         doubts = [check for check in checks if not check.separates_runs]
         return separating + [_CheckAgainst(peer, doubt) for doubt in doubts]
 
     def _separating_checks(self, reference: str, label: str) -> Iterator[_CheckAgainst]:
+        """Yield the checks that separate a run from a reference."""
         for check in self._check(reference, label):
             if check.separates_runs:
                 yield _CheckAgainst(reference, check)
@@ -463,9 +475,9 @@ class Scoreboard(NamedTables):
         rows = []
         all_names = set(chain(*recorded.values()))
         for name in sorted(all_names):
-            values = [variables.get(name, NOT_SET) for variables in recorded.values()]
-            if len(set(values)) > 1:
-                for label, value in zip(recorded, values, strict=True):
+            values_of_runs = [variables.get(name, NOT_SET) for variables in recorded.values()]
+            if len(set(values_of_runs)) > 1:
+                for label, value in zip(recorded, values_of_runs, strict=True):
                     rows.append({"what": name, "label": label, "value": value})
         return ENVIRONMENTS.from_rows(rows)
 
@@ -487,7 +499,7 @@ class Scoreboard(NamedTables):
 
     @property
     def problem_rows(self) -> list[dict[str, Any]]:
-        """The same in the words of the commands."""
+        """The rows of `problems`, in the words of the commands."""
         rows = []
         for label, captures in self._tables.items():
             for capture in captures:
@@ -516,11 +528,13 @@ class Scoreboard(NamedTables):
 
     def _why_not_judged(self, reference: str, label: str) -> str | None:
         """Return why the step times of two runs cannot be compared; None if they can be."""
-        labels = dict.fromkeys((reference, label))
-        values = {label: self._step_times[label] for label in labels}
-        lacking = [label for label in labels if values[label].why_lacking is not None]
-        if lacking:
-            return f"{' and '.join(lacking)}: no steps to compare"
+        # One label if the run is the reference itself.
+        distinct_labels = dict.fromkeys((reference, label))
+        labels_without_steps = [
+            name for name in distinct_labels if self._step_times[name].why_lacking is not None
+        ]
+        if labels_without_steps:
+            return f"{' and '.join(labels_without_steps)}: no steps to compare"
         if label != reference and self._is_copy(reference, label):
             return f"the same capture as {reference}"
         return None
@@ -535,7 +549,10 @@ class Scoreboard(NamedTables):
         return judge(step_time, (before, after), self.rules, statistic=statistic, names=names)
 
     def _standing_columns(self, reference: str, label: str) -> dict[str, Any]:
-        """Return speed-up and verdict of a run against a reference; the speed-up is of means."""
+        """Return the columns with speed-up and verdict of a run against a reference.
+
+        The speed-up is of mean step times. It is left out if a side lacks step times.
+        """
         is_itself = label == reference
         columns: dict[str, Any] = {"verdict": REFERENCE if is_itself else INCONCLUSIVE}
         before = self._step_times[reference]
@@ -559,13 +576,14 @@ class Scoreboard(NamedTables):
         why = self._why_not_judged(reference, label)
         if why is not None or label == reference or self.rules.is_forced:
             return why
-        blocking = []
-        for against in self._separating_checks(reference, label):
-            what, *_ = against.check.message.partition(": ")
-            blocking.append(what)
-        if not blocking:
+        reasons = []
+        for separating in self._separating_checks(reference, label):
+            # A message is what differs, and behind a colon the values.
+            what_differs, _, _ = separating.check.message.partition(": ")
+            reasons.append(what_differs)
+        if not reasons:
             return None
-        return f"not comparable: {', '.join(blocking)}"
+        return f"not comparable: {', '.join(reasons)}"
 
     def _facts_columns(self, side: Side) -> dict[str, Any]:
         header = side.runs[0].header
@@ -630,13 +648,14 @@ def _joined_environment(side: Side) -> dict[str, str] | None:
 
 
 def _throughput(side: Side) -> float | None:
-    """Return the steps per second of a run.
+    """Return the steps per second of a run; None if this is not known of a capture.
 
-    For several captures it is that of the mean of their step times, as the speed-up is.
+    For several captures, it is one step over the mean of their step times, as in the speed-up.
     """
     columns = [run.summary()["throughput_steps_per_s"] for run in side.runs]
     rates = [column[0].as_py() for column in columns]
     if len(rates) == 1:
+        # The mean of one rate is this rate, or None if it is not a finite number.
         return mean_of(rates)
     mean_step_s = mean_of(divided(1, rate) for rate in rates)
     return divided(1, mean_step_s)
@@ -668,14 +687,19 @@ def _problems_of_capture(capture: StepTable) -> Iterator[dict[str, Any]]:
 
 
 def _row_of_check(label: str, against: _CheckAgainst) -> dict[str, Any]:
-    """Return a row of `CHECKS_OF_RUNS`, with labels in the place of baseline and candidate."""
+    """Return a row of `CHECKS_OF_RUNS`, with labels in the place of baseline and candidate.
+
+    The message of a check is "WHAT: baseline VALUE, candidate VALUE", or has no values.
+    """
     reference, check = against
     value = check.candidate.replace(f"the {SIDES[0]}'s", f"{reference}'s")
-    values = f"{label} {value}"
+    values_text = f"{label} {value}"
+    # A check of captures of one run has one label.
     if label != reference:
-        values = f"{reference} {check.baseline}, {values}"
-    what, has_values, _ = check.message.partition(": baseline ")
-    message = f"{what}: {values}" if has_values else what
+        values_text = f"{reference} {check.baseline}, {values_text}"
+    what, separator, _ = check.message.partition(": baseline ")
+    has_values = bool(separator)
+    message = f"{what}: {values_text}" if has_values else what
     return {
         "label": label,
         "against": reference,

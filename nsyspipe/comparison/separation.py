@@ -21,11 +21,11 @@ from nsyspipe.model.table import Float64
 
 MIN_STEPS_OF_SIDE = 5
 MAX_CONFIDENCE = 0.95
-# Two levels count as seen if the gap between them is this many times the spread within them. Fewer
-# come by chance.
+# Two levels count as seen if the gap between them is this many times the spread within them. A
+# smaller gap comes by chance.
 MIN_GAP_OF_LEVELS_IN_SPREADS = 4.0
-# The least gap between the sides, as a multiple of the wider side's range, by steps of the shorter
-# side.
+# Number of steps of the side with fewer -> the least gap between the sides, as a multiple of the
+# wider side's range. With more steps, any gap is enough.
 _MIN_GAP_IN_RANGES = {5: 0.5, 6: 0.25, 7: 0.25}
 
 
@@ -52,22 +52,23 @@ class Separation(Struct, frozen=True):
 def separation_of(baseline: Captures, candidate: Captures, confidence: float) -> Separation | None:
     """Return how far two sides are apart, if their steps do not overlap and this is evidence.
 
-    None if steps overlap, if a side has fewer than 5 steps, if the gap is small for so few steps,
-    if a capture switches between two levels by as much as the gap, or if the confidence is above
-    95 %.
+    None if steps overlap, if a side has fewer than 5 steps, or if the confidence is above 95 %.
+    None too if the gap is small for so few steps, or smaller than that between two levels of a
+    capture's steps.
     """
-    shorter = min(baseline.n, candidate.n)
-    if shorter < MIN_STEPS_OF_SIDE or confidence > MAX_CONFIDENCE:
+    fewest_steps = min(baseline.n, candidate.n)
+    if fewest_steps < MIN_STEPS_OF_SIDE or confidence > MAX_CONFIDENCE:
         return None
     before = _all_steps(baseline)
     after = _all_steps(candidate)
-    smallest = after.min() - before.max()
-    largest = after.max() - before.min()
-    separation = Separation(float(smallest), float(largest))
+    lowest_difference = after.min() - before.max()
+    highest_difference = after.max() - before.min()
+    separation = Separation(low=float(lowest_difference), high=float(highest_difference))
+    # If differences have both signs, the steps overlap.
     if separation.low <= 0 <= separation.high:
         return None
     wider_range = float(max(np.ptp(before), np.ptp(after)))
-    min_gap = _MIN_GAP_IN_RANGES.get(shorter, 0.0) * wider_range
+    min_gap = _MIN_GAP_IN_RANGES.get(fewest_steps, 0.0) * wider_range
     level_switch = max(_largest_level_switch(baseline), _largest_level_switch(candidate))
     if separation.gap < max(min_gap, level_switch):
         return None
@@ -75,6 +76,7 @@ def separation_of(baseline: Captures, candidate: Captures, confidence: float) ->
 
 
 def _all_steps(side: Captures) -> Float64:
+    """Return the steps of all captures of a side in one array."""
     captures = [series.values for series in side.series]
     return np.concatenate(captures)
 

@@ -17,8 +17,8 @@ from nsyspipe.model.table import Flags, Float64
 MIN_STEPS = 3
 # Stands behind the number of steps of a side that has fewer.
 TOO_FEW = f"and at least {MIN_STEPS} are needed"
-# Steps that are further away from the median count as this many standard deviations away: a stall
-# does not tell where the median is.
+# A step that is further away from the median counts as if it were this many standard deviations
+# away: a stall does not tell where the median is.
 MAX_STANDARD_DEVIATIONS = 3.0
 # Standard deviation of a normal distribution over its median absolute deviation.
 _STANDARD_PER_MEDIAN_DEVIATION = 1.482602218505602
@@ -42,14 +42,13 @@ _SMALLEST_SQUARES = 1e-300
 
 
 class _Sums(NamedTuple):
-    """Sums of values in step order."""
+    """Sums over steps, in their order."""
 
     values: float
     squares: float
-    # Of the products of neighbours.
-    lagged: float
-    # Of the first and the last value alone, and of their squares.
-    ends: float
+    products_of_neighbours: float
+    # Of the first and the last step alone.
+    end_values: float
     end_squares: float
 
 
@@ -70,22 +69,21 @@ class Series(Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def deviations(self) -> Float64:
-        """Values less the median, cut at 3 robust standard deviations."""
+        """Values less the median, cut off at 3 robust standard deviations on either side."""
         deviations = self.values - self.centre
-        sizes = np.abs(deviations)
-        median_deviation = float(np.median(sizes))
-        limit = MAX_STANDARD_DEVIATIONS * _STANDARD_PER_MEDIAN_DEVIATION * median_deviation
+        median_absolute_deviation = float(np.median(np.abs(deviations)))
+        robust_deviation = _STANDARD_PER_MEDIAN_DEVIATION * median_absolute_deviation
+        limit = MAX_STANDARD_DEVIATIONS * robust_deviation
         return np.clip(deviations, -limit, limit)
 
     @property
     def is_varying(self) -> bool:
         """Whether steps differ."""
-        shortest = self.values.min()
-        return bool(shortest < self.values.max())
+        return bool(self.values.min() < self.values.max())
 
     @cached_property
     def is_long(self) -> Flags:
-        """Which steps are of the longer of two kinds; none if there are not two kinds."""
+        """Whether each step is of the longer of two kinds; no step if there are not two kinds."""
         is_long = levels_of(self.values)
         if is_long is None:
             return np.zeros(self.n, np.bool_)
@@ -98,161 +96,175 @@ class Series(Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def period(self) -> int:
-        """The distance of steps of the rarer kind; 0 if no pattern comes at least twice."""
-        period = None
-        if self.is_long.any():
-            period = period_of(self.is_long)
+        """The distance of steps of the rarer kind, in steps.
+
+        0 if there is no regular distance, or if the steps are fewer than two such distances.
+        """
+        if not self.is_long.any():
+            return 0
+        period = period_of(self.is_long)
         if period is None or 2 * period > self.n:
             return 0
         return period
 
     @property
     def whole_period_offset(self) -> float:
-        """How far the centre is from that of whole periods."""
+        """How far the centre is from that of whole periods; 0 without a period."""
         return 0.0
 
     def squares(self, correlations: Float64, steps_factor: float = 1.0) -> Float64:
-        """Return (x - m)' R^-1 (x - m) of AR(1) steps for each correlation.
+        """Return the generalised sum of squares of AR(1) steps, for each correlation r.
 
-        The result is that of a capture with `steps_factor` times the steps, all like these.
+        It is (x - m)' R^-1 (x - m), with the deviations x of the steps, the matrix R of their
+        correlations, and the most likely mean m. The result is that of a capture with
+        `steps_factor` times the steps, all like these.
         """
         r = correlations
         n = self.n * steps_factor
         sums = self._sums
         total = sums.values * steps_factor
         squares = sums.squares * steps_factor
-        lagged = sums.lagged * steps_factor
+        products_of_neighbours = sums.products_of_neighbours * steps_factor
+        # Without the first and the last step, which have one neighbour each.
+        inner_total = total - sums.end_values
         inner_squares = squares - sums.end_squares
-        innovations = squares - 2 * r * lagged + r * r * inner_squares
-        around_zero = innovations / (1 - r * r)
-        inner_total = total - sums.ends
+        # x' R^-1 x, as if the mean were 0.
+        unscaled_around_zero = squares - 2 * r * products_of_neighbours + r * r * inner_squares
+        around_zero = unscaled_around_zero / (1 - r * r)
+        # 1' R^-1 x, whose square over 1' R^-1 1 is what the mean takes away.
         projection = (total - r * inner_total) / (1 + r)
         of_mean = projection**2 / _information(n, r)
         around_mean = around_zero - of_mean
+        # Its logarithm is taken, so it must not be 0.
         return np.maximum(around_mean, _SMALLEST_SQUARES)
 
     @cached_property
     def _sums(self) -> _Sums:
         """Sums of the deviations."""
-        x = self.deviations
-        first = x[0]
-        last = x[-1]
-        lagged = x[1:] @ x[:-1]
-        ends = first + last
-        end_squares = first**2 + last**2
+        deviations = self.deviations
+        first = deviations[0]
+        last = deviations[-1]
+        # Each step but the first, times the step before it.
+        products_of_neighbours = deviations[1:] @ deviations[:-1]
         return _Sums(
-            values=float(x.sum()),
-            squares=float(x @ x),
-            lagged=float(lagged),
-            ends=float(ends),
-            end_squares=float(end_squares),
+            values=float(deviations.sum()),
+            squares=float(deviations @ deviations),
+            products_of_neighbours=float(products_of_neighbours),
+            end_values=float(first + last),
+            end_squares=float(first**2 + last**2),
         )
 
     def log_likelihood(self, correlations: Float64, steps_factor: float = 1.0) -> Float64:
-        """Return the logarithm of the likelihood of each correlation.
+        """Return the logarithm of the likelihood of each correlation, up to a constant.
 
-        Mean and variance are integrated out: |R|^-1/2 (1' R^-1 1)^-1/2 Q^-(n-1)/2, with Q of
-        `squares`, for the priors dm and ds/s. A constant is left out, so that the result does not
-        depend on the unit of the values.
+        Mean and variance are integrated out, with the priors dm and ds/s. The likelihood is then
+        |R|^-1/2 (1' R^-1 1)^-1/2 Q^-(n-1)/2, with the correlations R of the steps, and Q of
+        `squares`. Q is divided by its maximum, so that the result does not depend on the unit of
+        the values.
         """
         r = correlations
         n = self.n * steps_factor
         squares = self.squares(correlations, steps_factor)
         relative_squares = squares / squares.max()
-        determinant = (n - 1) * np.log(1 - r * r)
-        information = np.log(_information(n, r))
-        spread = (n - 1) * np.log(relative_squares)
-        return np.asarray(-0.5 * (determinant + information + spread))
+        log_determinant = (n - 1) * np.log(1 - r * r)
+        log_information = np.log(_information(n, r))
+        log_spread = (n - 1) * np.log(relative_squares)
+        return np.asarray(-0.5 * (log_determinant + log_information + log_spread))
 
     def centre_variances(self, correlations: Float64, steps_factor: float = 1.0) -> Float64:
         """Return the variance of the centre for each correlation, by the spread of the steps."""
         n = self.n * steps_factor
         squares = self.squares(correlations, steps_factor)
         step_variances = squares / (n - 1)
-        return step_variances * self._cost(correlations, n)
+        return step_variances * self._centre_over_step_variance(correlations, n)
 
     def is_beside_gap(self, correlation: float) -> bool:
-        """Whether the median stands beside a gap between two levels, and may jump across it.
+        """Tell whether the median stands beside a gap between two levels, and may jump across it.
 
-        Order statistics about 2 standard errors around the median tell it (Bonett and Price 2002),
-        with the number of independent steps that correlated steps are worth.
+        Then the values about 2 standard errors around the median are far apart (Bonett and Price
+        2002), and give the median a much larger variance than normal steps would. This is tried
+        with all steps, and with the number of independent steps that correlated ones are worth.
         """
         if not self.is_varying:
             return False
         step_variance = float(np.var(self.deviations, ddof=1))
         normal_variance = _MEDIAN_COST * step_variance
         inflation = float(variance_inflation(self.n, np.asarray(correlation)))
-        variance = self._variance_by_ranks(1.0)
-        inflated_variance = self._variance_by_ranks(inflation)
-        larger = max(variance, inflated_variance)
-        return larger > MAX_VARIANCE_OVER_NORMAL * normal_variance
+        variance_of_independent = self._variance_by_ranks(1.0)
+        variance_of_correlated = self._variance_by_ranks(inflation)
+        larger_variance = max(variance_of_independent, variance_of_correlated)
+        return larger_variance > MAX_VARIANCE_OVER_NORMAL * normal_variance
 
-    def _cost(self, correlations: Float64, n: float) -> Float64:
-        """Return the variance of the median of n normal AR(1) steps, over that of a step.
-
-        It has arcsin r^k in the place of r^k.
-        """
-        cost = _median_cost(n, tuple(correlations.tolist()))
-        return np.asarray(cost)
+    def _centre_over_step_variance(self, correlations: Float64, n: float) -> Float64:
+        """Return the variance of the median of n normal AR(1) steps, over that of a step."""
+        return np.asarray(_median_over_step_variance(n, tuple(correlations.tolist())))
 
     def _variance_by_ranks(self, inflation: float) -> float:
-        """Return 1 / (4 f^2), from the order statistics on the wider side of the median."""
+        """Return n times the variance of the median, from the values around the median.
+
+        It is 1 / (4 f^2), with the density f of values at the median. This is read from a band of
+        ranks, on the side of the median where the values are further apart.
+        """
         n = self.n
         independent_steps = max(n / inflation, _MIN_EFFECTIVE_STEPS)
         effective_steps = min(independent_steps, n)
-        band = _BAND_IN_STANDARD_ERRORS * 0.5 / math.sqrt(effective_steps)
-        widest_band = 0.5 * (n - 1) / (n + 1)
-        half_band = min(band, widest_band)
-        rank = (0.5 + half_band) * (n + 1) - 1
-        deviations = self.values - self.centre
-        ordered = np.sort(deviations)
-        high = _value_at_rank(ordered, rank)
-        low = _value_at_rank(ordered[::-1], rank)
-        wider = max(high, -low)
-        half_inverse_density = wider / (2 * half_band)
+        # Half-widths of bands around the median, as shares of all steps.
+        wanted_half_band = _BAND_IN_STANDARD_ERRORS * 0.5 / math.sqrt(effective_steps)
+        widest_half_band = 0.5 * (n - 1) / (n + 1)
+        half_band = min(wanted_half_band, widest_half_band)
+        # The ranks 1 to n are the shares 1 / (n + 1) to n / (n + 1) of all steps. Indices count
+        # from 0.
+        index = (0.5 + half_band) * (n + 1) - 1
+        ascending = np.sort(self.values - self.centre)
+        descending = ascending[::-1]
+        above_median = _value_between(ascending, index)
+        below_median = -_value_between(descending, index)
+        width = max(above_median, below_median)
+        half_inverse_density = width / (2 * half_band)
         return half_inverse_density**2
 
 
-def _value_at_rank(ordered: Float64, rank: float) -> float:
-    """Return a value between those of two ranks, counted from 0."""
-    lower = int(rank)
-    share = rank - lower
+def _value_between(ordered: Float64, index: float) -> float:
+    """Return the value at an index that need not be whole: between those of two neighbours."""
+    lower = int(index)
+    upper_share = index - lower
+    # The last value has none above it. There the upper share is 0.
     upper = min(lower + 1, ordered.size - 1)
     lower_value = float(ordered[lower])
     upper_value = float(ordered[upper])
-    return lower_value * (1 - share) + upper_value * share
+    return lower_value * (1 - upper_share) + upper_value * upper_share
 
 
 class MeanSeries(Series, frozen=True, eq=False, dict=True):
-    """The same with a mean: deviations are not cut, and no density is needed."""
+    """The values of one capture's steps in step order, and their mean."""
 
     @cached_property
     def centre(self) -> float:
-        """The mean. The smallest value is added last, which is exact on equal values."""
+        """The mean. The smallest value is added last, so that equal values have an exact mean."""
         smallest = float(self.values.min())
         above_smallest = self.values - smallest
         return smallest + float(above_smallest.mean())
 
     @cached_property
     def deviations(self) -> Float64:
-        """Values less the mean; exactly the same if the values are shifted."""
+        """Values less the mean, not cut off.
+
+        The smallest value is subtracted first, so that a shift of all values changes nothing.
+        """
         above_smallest = self.values - self.values.min()
         mean = float(above_smallest.mean())
         return np.asarray(above_smallest - mean)
 
-    def _cost(self, correlations: Float64, n: float) -> Float64:
+    def _centre_over_step_variance(self, correlations: Float64, n: float) -> Float64:
         """Return the variance of the mean of n AR(1) steps, over that of a step."""
         return np.asarray(variance_inflation(n, correlations) / n)
 
 
 class RegularSeries(MeanSeries, frozen=True, eq=False, dict=True):
-    """The mean of steps with a `period`.
-
-    Deviations are from the mean of each kind of step, which takes one more degree of freedom.
-    """
+    """The mean of steps of two kinds, long and short ones, of which one comes with a `period`."""
 
     @cached_property
-    def _means(self) -> tuple[float, float]:
+    def _means_of_kinds(self) -> tuple[float, float]:
         """Means of the long and of the short steps."""
         is_short = ~self.is_long
         long_mean = self.values[self.is_long].mean()
@@ -261,22 +273,29 @@ class RegularSeries(MeanSeries, frozen=True, eq=False, dict=True):
 
     @cached_property
     def deviations(self) -> Float64:
-        """Values less the mean of their kind."""
-        long_mean, short_mean = self._means
-        kind_means = np.where(self.is_long, long_mean, short_mean)
+        """Values less the mean of their kind, enlarged for the degree of freedom that this takes.
+
+        Two means leave n - 2 degrees of freedom. But all users of deviations reckon with n - 1.
+        """
+        long_mean, short_mean = self._means_of_kinds
+        mean_of_kind = np.where(self.is_long, long_mean, short_mean)
         freedom = max(self.n - 2, 1)
-        lost_freedom = ((self.n - 1) / freedom) ** 0.5
-        deviations = self.values - kind_means
-        return np.asarray(deviations * lost_freedom)
+        enlargement = ((self.n - 1) / freedom) ** 0.5
+        deviations = self.values - mean_of_kind
+        return np.asarray(deviations * enlargement)
 
     @cached_property
     def whole_period_offset(self) -> float:
-        """How far the mean is from that of whole periods."""
-        long_mean, short_mean = self._means
+        """How far the mean is from that of whole periods.
+
+        The last period may be incomplete, so that one kind of step has more than its share.
+        """
+        long_mean, short_mean = self._means_of_kinds
         rare_share = 1 / self.period
         are_long_rare = 2 * self.n_long <= self.n
-        long_share = rare_share if are_long_rare else 1 - rare_share
-        excess_share = float(self.is_long.mean()) - long_share
+        long_share_of_period = rare_share if are_long_rare else 1 - rare_share
+        long_share_of_steps = float(self.is_long.mean())
+        excess_share = long_share_of_steps - long_share_of_period
         return excess_share * (long_mean - short_mean)
 
 
@@ -286,33 +305,41 @@ def variance_inflation(n: float, correlation: Float64) -> Float64:
     It is 1 + 2 sum_k (1 - k/n) r^k, in closed form.
     """
     r = correlation
-    of_endless_steps = (1 + r) / (1 - r)
-    missing_powers = 2 * r * (1 - r**n)
-    beyond_the_end = missing_powers / (n * (1 - r) ** 2)
-    return np.asarray(of_endless_steps - beyond_the_end)
+    inflation_of_endless_steps = (1 + r) / (1 - r)
+    beyond_the_end = 2 * r * (1 - r**n) / (n * (1 - r) ** 2)
+    return np.asarray(inflation_of_endless_steps - beyond_the_end)
 
 
 def _information(n: float, r: Float64) -> Float64:
-    """Return 1' R^-1 1 of n AR(1) steps."""
+    """Return 1' R^-1 1: the sum of the inverse of the correlations R of n AR(1) steps.
+
+    Over the variance of a step, it is how exactly the steps tell their mean.
+    """
     return (2 + (n - 2) * (1 - r)) / (1 + r)
 
 
 @lru_cache(maxsize=256)
-def _median_cost(n: float, correlations: tuple[float, ...]) -> Float64:
-    n_steps = min(math.ceil(n), _MAX_STEPS_APART)
-    steps_apart = np.arange(1, n_steps)
-    by_row = np.asarray(correlations)[:, None]
-    powers = by_row**steps_apart
-    doubled = 2 * np.arcsin(powers)
-    shares_of_pairs = 1 - steps_apart / n
-    return (_MEDIAN_COST + doubled @ shares_of_pairs) / n
+def _median_over_step_variance(n: float, correlations: tuple[float, ...]) -> Float64:
+    """Return the variance of the median of n normal AR(1) steps, over that of a step.
+
+    For each correlation r it is (pi/2 + 2 sum_k (1 - k/n) arcsin r^k) / n, over the distances k
+    between two steps. Steps that are very far apart are left out.
+    """
+    n_distances = min(math.ceil(n), _MAX_STEPS_APART)
+    distances = np.arange(1, n_distances)
+    # A row per correlation, a column per distance.
+    powers = np.asarray(correlations)[:, np.newaxis] ** distances
+    terms = 2 * np.arcsin(powers)
+    shares_of_pairs = 1 - distances / n
+    return (_MEDIAN_COST + terms @ shares_of_pairs) / n
 
 
 class CentreVariance(NamedTuple):
     """The variance of a centre, or of a difference of two, for each correlation."""
 
     variance: Float64
-    # What Welch's formula sums.
+    # Squared variances of independent captures, each over its degrees of freedom, as a sum. Welch's
+    # formula divides by it.
     squares_over_freedom: Float64
 
 
@@ -335,9 +362,9 @@ class Captures(Struct, frozen=True, eq=False, dict=True):
         return cls(tuple(series))
 
     def of_kind(self, kind: type[Series]) -> Captures:
-        """Return the same steps with another centre."""
-        all_series = [kind(series.values) for series in self.series]
-        return Captures(tuple(all_series))
+        """Return the same steps as series of another kind, which has another centre."""
+        series_of_kind = [kind(series.values) for series in self.series]
+        return Captures(tuple(series_of_kind))
 
     @cached_property
     def n(self) -> int:
@@ -346,13 +373,16 @@ class Captures(Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def centre(self) -> float:
-        """The mean of the captures' centres, exact for a single capture; NaN without any."""
+        """The mean of the captures' centres; NaN without any.
+
+        The first centre is added last, so that the mean of equal centres is exactly this centre.
+        """
         if not self.series:
             return math.nan
         centres = [series.centre for series in self.series]
         first = centres[0]
-        above_first = math.fsum(centre - first for centre in centres)
-        return first + above_first / len(centres)
+        sum_above_first = math.fsum(centre - first for centre in centres)
+        return first + sum_above_first / len(centres)
 
     @cached_property
     def long_series(self) -> tuple[Series, ...]:
@@ -362,9 +392,9 @@ class Captures(Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def why_too_few(self) -> str | None:
-        """Why nothing can be decided from this side.
+        """Why nothing can be decided from this side; None if something can.
 
-        None with three steps in one capture, or with three captures.
+        It can with three steps in one capture, or with three captures.
         """
         if self.n < MIN_STEPS:
             steps = "step" if self.n == 1 else "steps"
@@ -374,23 +404,26 @@ class Captures(Struct, frozen=True, eq=False, dict=True):
 
     @property
     def whole_period_offset(self) -> float:
-        """How far the mean is from that of whole periods."""
+        """How far the mean is from that of whole periods, as a mean over captures."""
         offsets = [series.whole_period_offset for series in self.series]
         return sum(offsets) / len(offsets)
 
     def centre_variance(
         self, correlations: Float64, steps_factor: float, captures_factor: int
     ) -> CentreVariance:
-        """Return the variance of the centre for each correlation.
+        """Return the variance of the side's centre for each correlation, by the spread of steps.
 
-        The factors are as in `statistics.Interval`.
+        The centre is taken as the mean of those captures that have enough steps. The result is for
+        `steps_factor` times the steps per capture, and `captures_factor` times the captures. It is
+        0 if no capture has enough steps.
         """
+        # Of a mean over captures, each capture adds this share.
         share = 1 / max(len(self.long_series), 1)
         variance = np.zeros_like(correlations)
         squares = np.zeros_like(correlations)
         for series in self.long_series:
-            of_series = series.centre_variances(correlations, steps_factor)
-            contribution = of_series * share**2 / captures_factor
+            capture_variance = series.centre_variances(correlations, steps_factor)
+            contribution = capture_variance * share**2 / captures_factor
             freedom = series.n * steps_factor - 1
             squares_over_freedom = contribution**2 / freedom
             variance += contribution
@@ -425,36 +458,39 @@ def why_undecided(baseline: Captures, candidate: Captures, names: tuple[str, str
     if why_before == why_after:
         return f"{' and '.join(names)} have {why_before}"
     named_whys = zip(names, (why_before, why_after), strict=True)
-    lacks = [f"{name} has {why}" for name, why in named_whys if why]
-    return ", ".join(lacks)
+    texts = [f"{name} has {why}" for name, why in named_whys if why]
+    return ", ".join(texts)
 
 
 def centre_by_means(baseline: Captures, candidate: Captures) -> tuple[Captures, Captures]:
-    """Return both sides with means as their centres; regular patterns are not spread.
+    """Return both sides with means as their centres.
 
-    A pattern counts if all captures of both sides have the same one. It also counts if all captures
-    of one side have it four times or more, and no capture of the other side has two levels.
+    The captures of a side are `RegularSeries` if their regular pattern counts, so that the pattern
+    is not taken for spread. A pattern counts if all captures of both sides have the same one. It
+    also counts if all captures of one side have it four times or more, and no capture of the other
+    side has two levels.
     """
-    before = baseline.of_kind(MeanSeries)
-    after = candidate.of_kind(MeanSeries)
-    kind_before = RegularSeries if _is_regular(before, after) else MeanSeries
-    kind_after = RegularSeries if _is_regular(after, before) else MeanSeries
+    kind_before = RegularSeries if _does_pattern_count(baseline, candidate) else MeanSeries
+    kind_after = RegularSeries if _does_pattern_count(candidate, baseline) else MeanSeries
     return baseline.of_kind(kind_before), candidate.of_kind(kind_after)
 
 
-def _is_regular(side: Captures, opposite: Captures) -> bool:
-    """Tell whether the pattern of a side counts, beside the opposite side."""
+def _does_pattern_count(side: Captures, opposite: Captures) -> bool:
+    """Tell whether a side has a regular pattern that counts, beside the opposite side."""
     periods = {series.period for series in side.series}
-    opposite_periods = {series.period for series in opposite.series}
-    if len(periods) != 1 or 0 in periods:
+    has_common_period = len(periods) == 1 and 0 not in periods
+    if not has_common_period:
         return False
+    opposite_periods = {series.period for series in opposite.series}
     if periods == opposite_periods:
         return True
-    if any(series.n_long for series in opposite.series):
+    has_opposite_two_levels = any(series.n_long for series in opposite.series)
+    if has_opposite_two_levels:
         return False
     return all(map(_has_sure_pattern, side.series))
 
 
 def _has_sure_pattern(series: Series) -> bool:
+    """Tell whether both kinds of steps come so often that chance hardly made the pattern."""
     n_short = series.n - series.n_long
     return min(series.n_long, n_short) >= MIN_STEPS_OF_EACH_KIND

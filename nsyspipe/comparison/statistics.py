@@ -77,10 +77,15 @@ class _WeightedCorrelations(NamedTuple):
 
 @lru_cache(maxsize=8)
 def _prior_of_correlations(n_correlations: int) -> _WeightedCorrelations:
-    """Return correlations and their weights before any step is seen: Gauss and Legendre's."""
-    nodes, node_weights = np.polynomial.legendre.leggauss(n_correlations)
-    correlations = MAX_CORRELATION * (nodes + 1) / 2
-    return _WeightedCorrelations(correlations, node_weights / 2)
+    """Return correlations and their weights before any step is seen.
+
+    All correlations up to the largest are as likely. A sum over the weighted correlations stands
+    for the integral over all of them, by Gauss and Legendre's formula.
+    """
+    # The formula has its places from -1 to 1, and weights that sum to 2.
+    places, weights = np.polynomial.legendre.leggauss(n_correlations)
+    places_from_0_to_1 = (places + 1) / 2
+    return _WeightedCorrelations(MAX_CORRELATION * places_from_0_to_1, weights / 2)
 
 
 class Interval(Struct, frozen=True, eq=False, dict=True):
@@ -90,18 +95,18 @@ class Interval(Struct, frozen=True, eq=False, dict=True):
     confidence: float
     # What no spread shows, in the unit of the values.
     extra_half_width: float = 0.0
-    # The half-widths are those of this many times the steps per capture, all like these, ...
+    # The half-widths are what to expect of this many times the steps per capture, all like these.
     steps_factor: float = 1.0
-    # ... or of this many times the captures.
+    # Also, they are what to expect of this many times the captures.
     captures_factor: int = 1
 
     @cached_property
     def half(self) -> float:
-        """Half-width: that of the steps, and not less than that of the captures."""
-        shared = max(self._half_within, self.half_between)
+        """Half-width: the larger one of the steps' and the captures', and what neither shows."""
+        half_by_spread = max(self._half_within, self.half_between)
         before, after = self.sides
         period_offset = abs(before.whole_period_offset - after.whole_period_offset)
-        return shared + (period_offset + self.extra_half_width)
+        return half_by_spread + (period_offset + self.extra_half_width)
 
     @property
     def half_between(self) -> float:
@@ -123,8 +128,9 @@ class Interval(Struct, frozen=True, eq=False, dict=True):
     @property
     def is_beside_gap(self) -> bool:
         """Whether the centre of a capture may jump from one level of its steps to the other."""
-        correlation = float(np.dot(*self.weighted_correlations))
-        return any(series.is_beside_gap(correlation) for series in self._long_series)
+        correlations, weights = self.weighted_correlations
+        mean_correlation = float(correlations @ weights)
+        return any(series.is_beside_gap(mean_correlation) for series in self._long_series)
 
     @cached_property
     def is_same(self) -> bool:
@@ -137,16 +143,19 @@ class Interval(Struct, frozen=True, eq=False, dict=True):
 
     @property
     def _long_series(self) -> tuple[Series, ...]:
+        """The captures of both sides that have enough steps to show their own spread."""
         before, after = self.sides
         return (*before.long_series, *after.long_series)
 
     @cached_property
     def _n_captures(self) -> list[int]:
+        """Numbers of captures of both sides, times the factor."""
         factor = self.captures_factor
         return [factor * len(side.series) for side in self.sides]
 
     @property
     def _n_steps(self) -> float:
+        """Number of steps of both sides together, times the factor of steps."""
         before, after = self.sides
         return (before.n + after.n) * self.steps_factor
 
@@ -155,16 +164,21 @@ class Interval(Struct, frozen=True, eq=False, dict=True):
         """Correlations, and how likely each is by all steps of both sides."""
         n_steps = self._n_steps
         limits = _N_CORRELATIONS_BY_MAX_STEPS
-        n_correlations = next(n for max_steps, n in limits if n_steps <= max_steps)
+        n_correlations = next(number for max_steps, number in limits if n_steps <= max_steps)
         correlations, prior_weights = _prior_of_correlations(n_correlations)
         before, after = (self._log_likelihood(side, correlations) for side in self.sides)
         # Both sides are summed first: swapped, they sum to exactly the same.
-        both = before + after
-        log_weights = np.log(prior_weights) + self.captures_factor * both
+        log_likelihood = before + after
+        log_weights = np.log(prior_weights) + self.captures_factor * log_likelihood
+        # Less the largest one, so that exp does not make all of them 0.
         weights = np.exp(log_weights - log_weights.max())
         return _WeightedCorrelations(correlations, weights / weights.sum())
 
     def _log_likelihood(self, side: Captures, correlations: Float64) -> Float64:
+        """Return the logarithm of the likelihood of each correlation, by the steps of a side.
+
+        Captures are independent, so their logarithms are summed. Equal steps tell nothing.
+        """
         total = np.zeros(1)
         for series in side.long_series:
             if series.is_varying:
@@ -172,6 +186,7 @@ class Interval(Struct, frozen=True, eq=False, dict=True):
         return total
 
     def _variance_of_difference(self, captures_factor: int) -> CentreVariance:
+        """Return the variance of the difference of both centres, by the spread of the steps."""
         correlations = self.weighted_correlations.correlations
         steps_factor = self.steps_factor
         before, after = (
@@ -183,9 +198,10 @@ class Interval(Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def _half_within(self) -> float:
-        """Half-width from the spread of the steps.
+        """Half-width from the spread of the steps; 0 if the steps of each capture are equal.
 
-        It is where the tails of Welch's t, weighted over correlations, are the cautious error.
+        At this half-width, the tails of Welch's t are the cautious error, as a mean over the
+        weighted correlations.
         """
         if not any(series.is_varying for series in self._long_series):
             return 0.0
@@ -199,30 +215,39 @@ class Interval(Struct, frozen=True, eq=False, dict=True):
 
     @property
     def _cautious_error(self) -> float:
-        """The error that was asked for, divided by what many correlated steps take in caution."""
-        steps_of_side = self._n_steps / 2 * self.captures_factor
-        caution = math.sqrt(CAUTION_PER_STEP * steps_of_side)
+        """The error that was asked for, divided by the caution that correlated steps need.
+
+        The caution grows with the number of steps, from 1 to the largest caution.
+        """
+        mean_steps_of_side = self._n_steps / 2 * self.captures_factor
+        caution = math.sqrt(CAUTION_PER_STEP * mean_steps_of_side)
         divisor = min(max(caution, 1.0), MAX_CAUTION)
-        return (1 - self.confidence) / divisor
+        asked_error = 1 - self.confidence
+        return asked_error / divisor
 
     @cached_property
     def _half_between(self) -> float:
         """Half-width from the captures' centres: the wider one of pooled t and Welch's.
 
-        Pooled t is far too narrow if the side with fewer captures spreads more. Welch's is if two
-        captures agree by chance. One capture shows no spread, so that only pooled t is left. If
-        each side has one capture and would go on as several, their steps tell what to expect.
+        Pooled t is far too narrow if the side with fewer captures spreads more. Welch's t is far
+        too narrow if two captures agree by chance.
+
+        A side with one capture shows no spread between captures. If only one side has one, only
+        pooled t is left. If each side has one, the half-width is what to expect of more captures,
+        by the spread of the steps.
         """
         freedom = sum(self._n_captures) - 2
         t = critical_value(self.confidence, freedom)
-        has_one_each = max(self._n_captures) == self.captures_factor
+        # Before they are multiplied by the factor.
+        n_real_captures = [len(side.series) for side in self.sides]
+        has_one_each = max(n_real_captures) == 1
         if has_one_each:
             variances = self._variance_of_difference(captures_factor=1).variance
-            expected = float(self.weighted_correlations.weights @ variances)
-            return t * math.sqrt(expected / self.captures_factor)
+            mean_variance = float(self.weighted_correlations.weights @ variances)
+            return t * math.sqrt(mean_variance / self.captures_factor)
         pooled_variance = self._pooled_variance(freedom)
         half_pooled = t * math.sqrt(pooled_variance)
-        has_one_on_a_side = min(self._n_captures) == self.captures_factor
+        has_one_on_a_side = min(n_real_captures) == 1
         if has_one_on_a_side:
             return half_pooled
         return max(half_pooled, self._half_by_welch())
@@ -230,19 +255,20 @@ class Interval(Struct, frozen=True, eq=False, dict=True):
     def _pooled_variance(self, freedom: int) -> float:
         """Return the variance of the difference, by the spread between captures of both sides."""
         squares = sum(side.squares_between for side in self.sides)
-        pooled = self.captures_factor * squares / freedom
-        before, after = self._n_captures
-        return pooled * (1 / before + 1 / after)
+        variance_of_capture = self.captures_factor * squares / freedom
+        n_before, n_after = self._n_captures
+        return variance_of_capture * (1 / n_before + 1 / n_after)
 
     def _half_by_welch(self) -> float:
         """Return the half-width by Welch's t of the captures' centres; 0 if they are equal."""
         before, after = self.sides
-        both_variances = before.variance_between + after.variance_between
-        variance = both_variances / self.captures_factor
+        variance_of_real_captures = before.variance_between + after.variance_between
+        variance = variance_of_real_captures / self.captures_factor
         if not variance:
             return 0.0
         squares_before = before.variance_between**2 / before.freedom_between
         squares_after = after.variance_between**2 / after.freedom_between
+        # Squared variances fall with the square of the factor, and the freedom grows with it.
         squares = (squares_before + squares_after) / self.captures_factor**3
         freedom = max(variance**2 / squares, 1.0)
         t = critical_value(self.confidence, freedom)
@@ -259,21 +285,21 @@ class Difference:
 
     # ``median`` or ``mean``: what baseline, candidate and delta are.
     statistic: str
-    # Of several captures the mean of theirs; None without a step.
+    # Of several captures the mean of their medians or means. None without a step.
     baseline: float | None
     candidate: float | None
     delta: float | None
-    # The difference of the other statistic.
+    # The difference of the means if the statistic is the median, and of the medians otherwise.
     other_delta: float | None
     # The ends of the interval; None if `undecided`.
     low: float | None
     high: float | None
     # Why there is no interval, in words; None if there is one.
     undecided: str | None
-    # What low and high come from; asked for what more steps or captures would give. If it
-    # `is_borrowed`, one side has a single capture, whose spread between captures is taken from the
-    # other side. If it spreads more than that, there are many false alarms, and nothing here can
-    # show it.
+    # What low and high come from. It also tells what more steps or captures would give. If the
+    # interval `is_borrowed`, one side has a single capture, and is assumed to spread between
+    # captures like the other side. If such a side spreads more, there are many false alarms, and
+    # nothing here can show this.
     interval: Interval = field(compare=False)
     # Set if the end of the interval that is nearer to 0 comes from steps that do not overlap.
     separation: Separation | None = None
@@ -352,9 +378,11 @@ def difference_of_centres(
     other_kind = MeanSeries if is_median else Series
     before = Captures.of(baseline, kind)
     after = Captures.of(candidate, kind)
+    # NaN if a side has no step.
     delta = after.centre - before.centre
-    other_before = before.of_kind(other_kind).centre
-    other_delta = after.of_kind(other_kind).centre - other_before
+    other_before = before.of_kind(other_kind)
+    other_after = after.of_kind(other_kind)
+    other_delta = other_after.centre - other_before.centre
     undecided = why_undecided(before, after, names)
     interval = Interval((before, after), confidence)
     ends = _NO_ENDS
@@ -364,10 +392,10 @@ def difference_of_centres(
         ends = _ends_of(delta, interval)
     return Difference(
         statistic=statistic,
-        baseline=_known(before.centre),
-        candidate=_known(after.centre),
-        delta=_known(delta),
-        other_delta=_known(other_delta),
+        baseline=_none_for_nan(before.centre),
+        candidate=_none_for_nan(after.centre),
+        delta=_none_for_nan(delta),
+        other_delta=_none_for_nan(other_delta),
         low=ends.low,
         high=ends.high,
         undecided=undecided,
@@ -376,12 +404,16 @@ def difference_of_centres(
     )
 
 
-def _known(value: float) -> float | None:
+def _none_for_nan(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
 def _fit_interval(interval: Interval, statistic: str, delta_of_statistics: float) -> Interval:
-    """Return the interval of means, if it is asked for or if a median stands beside a gap."""
+    """Return the interval that fits the statistic, and the steps.
+
+    It is that of the means if means are compared. It is that of the means too, and wider by the
+    distance of the two statistics, if a median stands beside a gap. Else it is that of the medians.
+    """
     if interval.is_same:
         return interval
     if statistic == MEAN:
@@ -404,39 +436,45 @@ _NO_ENDS = Ends(None, None, None)
 
 
 def _ends_of(delta: float, interval: Interval) -> Ends:
-    """Return delta -/+ the half-width, but without 0 between them if the sides do not overlap."""
-    half = 0.0 if interval.is_same else interval.half
-    low = delta - half
-    high = delta + half
-    if low <= 0 <= high:
-        return _without_zero_if_separated(delta, half, interval)
-    return Ends(low, high, None)
+    """Return delta -/+ the half-width.
 
-
-def _without_zero_if_separated(delta: float, half: float, interval: Interval) -> Ends:
-    """Return the ends delta -/+ half, but without 0 between them if the sides do not overlap.
-
-    The end nearer to 0 becomes the gap between the sides, the other is at most the largest
-    difference of two steps. With several captures on a side, the spread between their centres must
-    leave out 0 as well, and the nearer end goes at least as far towards 0 as that spread.
+    If 0 lies between these ends, but the steps of both sides do not overlap, the ends come from the
+    separation of the sides instead. Then 0 does not lie between them.
     """
+    half = 0.0 if interval.is_same else interval.half
+    ends = Ends(delta - half, delta + half, None)
+    is_zero_inside = delta - half <= 0 <= delta + half
+    if not is_zero_inside:
+        return ends
     separation = separation_of(*interval.sides, interval.confidence)
-    half_between = interval.half_between
+    # The spread between captures has to exclude 0 as well.
+    if separation is None or abs(delta) <= interval.half_between:
+        return ends
+    return _ends_by_separation(delta, half, interval.half_between, separation)
+
+
+def _ends_by_separation(
+    delta: float, half: float, half_between: float, separation: Separation
+) -> Ends:
+    """Return the ends of an interval on the side of delta, without 0 between them.
+
+    The end nearer to 0 is the gap between the sides. It is nearer still if the half-width from the
+    spread between captures reaches further. The end further from 0 is the largest difference of two
+    steps, but not beyond the half-width, and not below delta.
+    """
     size = abs(delta)
-    if separation is None or size <= half_between:
-        return Ends(delta - half, delta + half, None)
-    near_end = min(separation.gap, size - half_between)
-    largest = min(separation.largest, size + half)
-    far_end = max(size, largest)
+    near_size = min(separation.gap, size - half_between)
+    far_size = max(min(separation.largest, size + half), size)
     if delta > 0:
-        return Ends(near_end, far_end, separation)
-    return Ends(-far_end, -near_end, separation)
+        return Ends(near_size, far_size, separation)
+    return Ends(-far_size, -near_size, separation)
 
 
 class Speedup(NamedTuple):
-    """Mean of the reference over mean of the run, above 1 if the run is faster, and its interval.
+    """Mean of the reference over mean of the run, and the interval of this ratio.
 
-    Ends are None if there is no interval, and the ratio too if a mean is not above 0.
+    The ratio is above 1 if the run is faster, and None if a mean is not above 0. The ends are None
+    if there is no interval.
     """
 
     ratio: float | None
@@ -470,16 +508,16 @@ def ratio_of_means(
 
 
 def _over_centre(side: Captures) -> Captures:
-    """Return the values of a side over its centre."""
+    """Return a side with its values divided by its centre."""
     factor = 1 / side.centre
-    captures = [series.values * factor for series in side.series]
-    return Captures.of(captures)
+    values_of_captures = [series.values * factor for series in side.series]
+    return Captures.of(values_of_captures)
 
 
 class Needed(NamedTuple):
     """About how many steps per capture, or captures on each side, would settle a verdict.
 
-    None if it is settled, or if no number that anybody captures is enough.
+    None if the verdict is settled, or if no number that anybody captures is enough.
     """
 
     steps: int | None
@@ -499,16 +537,16 @@ class Judgement(Struct, frozen=True, dict=True):
 
     @cached_property
     def verdict(self) -> Verdict:
-        """The name of the difference.
+        """What the difference is called.
 
         "regression", "improvement" or "change" if the interval excludes 0 and |delta| is at least
         the minimum effect. "no change" if the whole interval is within the minimum effect. Else
         "inconclusive".
 
-        It is "inconclusive" too if mean and median differ in sign, whatever the interval is, and
-        one of them is at least the minimum effect: the signs of two differences that are both too
-        small to count do not matter. And it is if the interval rests on steps that do not overlap,
-        and the gap between the sides is below the minimum effect.
+        Two cases are "inconclusive" whatever the interval is. In one, the differences of means and
+        of medians have opposite signs, and one of them is at least the minimum effect. (If both are
+        smaller, their signs do not matter.) In the other, the interval rests on steps that do not
+        overlap, and the gap between the sides is below the minimum effect.
         """
         delta = self.difference.delta
         low = self.difference.low
@@ -524,6 +562,7 @@ class Judgement(Struct, frozen=True, dict=True):
         return "no change" if is_within_effect else "inconclusive"
 
     def _name_of_change(self, delta: float) -> Verdict:
+        """Return what a difference is called that counts."""
         if self.better == "neither":
             return "change"
         is_lower_better = self.better == "lower"
@@ -532,8 +571,10 @@ class Judgement(Struct, frozen=True, dict=True):
 
     @property
     def why(self) -> str | None:
-        """Why it is inconclusive, in words; None if it is not."""
-        if self.difference.undecided or self.verdict != "inconclusive":
+        """Why the verdict is inconclusive, in words; None if the verdict is another one."""
+        if self.verdict != "inconclusive":
+            return None
+        if self.difference.undecided:
             return self.difference.undecided
         if self._is_opposed:
             return "mean and median differ in sign"
@@ -541,18 +582,24 @@ class Judgement(Struct, frozen=True, dict=True):
 
     @property
     def is_worse_excluded(self) -> bool:
-        """Whether the worse end of the interval is below the minimum effect: no regression."""
+        """Whether a regression is excluded: at worst, the change is below the minimum effect.
+
+        Two sides with the same steps exclude a regression even if the minimum effect is 0.
+        """
         low = self.difference.low
         high = self.difference.high
         if low is None or high is None or self._is_opposed:
             return False
-        either_end = max(high, -low)
-        worse_end = {"lower": high, "higher": -low, "neither": either_end}[self.better]
+        # By how much the metric may have got worse at most. Without a better direction, either
+        # change is worse.
+        largest_either_way = max(high, -low)
+        worst_by_better = {"lower": high, "higher": -low, "neither": largest_either_way}
         is_exactly_zero = low == high == 0
-        return worse_end < self.min_effect or is_exactly_zero
+        return worst_by_better[self.better] < self.min_effect or is_exactly_zero
 
     @property
     def _is_gap_too_small(self) -> bool:
+        """Whether the interval comes from sides that do not overlap, with a gap that is small."""
         separation = self.difference.separation
         if separation is None:
             return False
@@ -560,7 +607,7 @@ class Judgement(Struct, frozen=True, dict=True):
 
     @property
     def _is_opposed(self) -> bool:
-        """Whether mean and median differ in sign, and one of them counts."""
+        """Whether the differences of means and of medians have opposite signs, and one counts."""
         delta = self.difference.delta
         other_delta = self.difference.other_delta
         if delta is None or other_delta is None:
@@ -569,9 +616,10 @@ class Judgement(Struct, frozen=True, dict=True):
         return delta * other_delta < 0 and larger >= self.min_effect
 
     def estimate_needed(self, *, one_sided: bool = False) -> Needed:
-        """Return about how many steps, or captures, would settle it, if the rest were like these.
+        """Return about how many steps, or captures, would settle the verdict.
 
-        If `one_sided`, it is enough to know that there is no regression.
+        Further steps and captures are assumed to be like these. If `one_sided`, it is enough to
+        know that there is no regression.
         """
         target_half = self._target_half_width(one_sided=one_sided)
         if target_half is None or target_half <= 0:
@@ -581,7 +629,10 @@ class Judgement(Struct, frozen=True, dict=True):
         return Needed(n_steps, n_captures)
 
     def _target_half_width(self, *, one_sided: bool) -> float | None:
-        """Return the half-width that would settle it; None if it is settled or none would."""
+        """Return the half-width below which the verdict is settled.
+
+        None if the verdict is settled, or if no half-width would settle it.
+        """
         delta = self.difference.delta
         if delta is None or self.difference.low is None or self._is_opposed:
             return None
@@ -589,33 +640,42 @@ class Judgement(Struct, frozen=True, dict=True):
             return None
         size = abs(delta)
         if one_sided:
+            # By how much the metric got worse; below 0 if it got better.
             size = {"lower": delta, "higher": -delta, "neither": size}[self.better]
+        # A change has to exclude 0. Anything smaller has to stay within the minimum effect.
         distance = size if size >= self.min_effect else self.min_effect - size
         return SETTLE_MARGIN * distance
 
     def _needed_steps(self, target_half: float) -> int | None:
-        """Return about how many steps per capture are enough; None of several captures."""
+        """Return about how many steps per capture are enough.
+
+        None if a side has several captures, or if nobody captures so many steps.
+        """
         before, after = self.difference.interval.sides
-        half = self.difference.half
         all_series = (*before.series, *after.series)
         n_steps = max(series.n for series in all_series)
-        enough = MAX_STEPS_TO_SETTLE / n_steps
-        if self._n_captures > 1 or half(enough) >= target_half:
+        half_width_of = self.difference.half
+        # The factor of steps that is needed lies between these two.
+        too_small_factor = 1.0
+        sufficient_factor = MAX_STEPS_TO_SETTLE / n_steps
+        if self._n_captures > 1 or half_width_of(sufficient_factor) >= target_half:
             return None
-        too_few = 1.0
         for _ in range(_N_BISECTIONS):
-            middle = math.sqrt(too_few * enough)
-            if half(middle) < target_half:
-                enough = middle
+            middle_factor = math.sqrt(too_small_factor * sufficient_factor)
+            if half_width_of(middle_factor) < target_half:
+                sufficient_factor = middle_factor
             else:
-                too_few = middle
-        return math.ceil(n_steps * enough)
+                too_small_factor = middle_factor
+        return math.ceil(n_steps * sufficient_factor)
 
     def _needed_captures(self, target_half: float) -> int | None:
-        """Return about how many captures of each side are enough."""
-        max_factor = max(MAX_CAPTURES_TO_SETTLE // self._n_captures, 1)
+        """Return about how many captures of each side are enough.
+
+        None if nobody captures so many.
+        """
+        max_factor = MAX_CAPTURES_TO_SETTLE // self._n_captures
         for factor in range(2, max_factor + 1):
-            if self.difference.half(1.0, factor) < target_half:
+            if self.difference.half(captures_factor=factor) < target_half:
                 return factor * self._n_captures
         return None
 

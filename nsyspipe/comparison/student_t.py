@@ -11,8 +11,8 @@ import numpy as np
 from nsyspipe.model.table import Float64
 
 # Gauss and Legendre: places in a piece of the integral, and their weights. The places are closer
-# together towards the upper end of the piece, where the density has no derivative below 2 degrees
-# of freedom. This gives nine digits of the integral.
+# together towards the upper end of the piece, because below 2 degrees of freedom the density has no
+# derivative there. This gives nine digits of the integral.
 _GRADING = 4
 _NODES, _NODE_WEIGHTS = np.polynomial.legendre.leggauss(24)
 _UNIT_NODES = (_NODES + 1) / 2
@@ -25,40 +25,47 @@ _MAX_NEWTON_STEPS = 60
 
 
 def two_sided_tails(t: Float64, freedom: Float64) -> tuple[Float64, Float64]:
-    """Return P(|T| > t) for several t, each with its degrees of freedom, and the density of |T|.
+    """Return P(|T| > t), and the density of |T| at t, for several t.
 
-    With t = sqrt(freedom) tan a, the density of T is cos(a)^(freedom - 1) da, up to a constant. It
-    is integrated piece by piece.
+    Each t has its own degrees of freedom. With t = sqrt(freedom) tan a, the density of T over the
+    angle a is cos(a)^(freedom - 1), up to a constant. It is integrated piece by piece, from 0 to
+    the angle of t, and from 0 to the angle of infinity, which gives the constant.
     """
     root = np.sqrt(freedom)
     angle = np.arctan(t / root)
-    below = np.zeros_like(angle)
-    whole = np.zeros_like(angle)
+    integral_to_t = np.zeros_like(angle)
+    integral_to_infinity = np.zeros_like(angle)
     for low, high in pairwise(_PIECE_ENDS):
         first_angle = np.arctan(low / root)
         last_angle = np.arctan(high / root)
-        clipped_angle = np.clip(angle, first_angle, last_angle)
-        below += _integrate_density(first_angle, clipped_angle, freedom)
-        whole += _integrate_density(first_angle, last_angle, freedom)
-    derivative = np.cos(angle) ** (freedom + 1) / root
-    densities = derivative / whole
-    return 1 - below / whole, densities
+        # Of the pieces beyond t, nothing counts: both angles are equal then.
+        angle_in_piece = np.clip(angle, first_angle, last_angle)
+        integral_to_t += _integrate_density(first_angle, angle_in_piece, freedom)
+        integral_to_infinity += _integrate_density(first_angle, last_angle, freedom)
+    # Over t instead of the angle, which changes by cos(a)^2 / root.
+    density_over_t = np.cos(angle) ** (freedom + 1) / root
+    tails = 1 - integral_to_t / integral_to_infinity
+    return tails, density_over_t / integral_to_infinity
 
 
 def _integrate_density(first_angle: Float64, last_angle: Float64, freedom: Float64) -> Float64:
-    """Integrate cos(a)^(freedom - 1) between two angles."""
+    """Return the integral of cos(a)^(freedom - 1) between two angles, for each of several pairs."""
     width = last_angle - first_angle
-    angles = last_angle[:, None] - width[:, None] * _SHARES_FROM_END
-    densities = np.cos(angles) ** (freedom[:, None] - 1)
+    # A row per pair of angles, a column per place of the integral.
+    angles = last_angle[:, np.newaxis] - width[:, np.newaxis] * _SHARES_FROM_END
+    densities = np.cos(angles) ** (freedom[:, np.newaxis] - 1)
     integral: Float64 = width * (densities @ _WEIGHTS)
     return integral
 
 
 def half_width(weights: Float64, errors: Float64, freedom: Float64, error: float) -> float:
-    """Return the half-width h for which the sum of weights x P(|T| > h / errors) is `error`.
+    """Return the half-width at which the tails have the probability `error`.
 
-    Newton's method on the logarithm of the tail, within brackets.
+    The tails of a half-width h are the sum of weights x P(|T| > h / errors), where each standard
+    error in `errors` has its weight and its degrees of freedom. The half-width is found by Newton's
+    method on the logarithm of the tails.
     """
+    # The half-width that is looked for lies between these two.
     low = 0.0
     high = math.inf
     half = 2 * float(weights @ errors)
@@ -74,6 +81,8 @@ def half_width(weights: Float64, errors: Float64, freedom: Float64, error: float
         target = half + newton_step
         if abs(newton_step) <= _MAX_RELATIVE_ERROR * half:
             return target
+        # A step that leaves the bracket, or is very long, is replaced by half the bracket. Without
+        # an upper end, the half-width is doubled.
         if low < target < min(high, 4 * half):
             half = target
         elif math.isfinite(high):
@@ -84,7 +93,10 @@ def half_width(weights: Float64, errors: Float64, freedom: Float64, error: float
 
 
 def _newton_step(tail: float, slope: float, error: float) -> float:
-    """Return how far Newton's method moves a half-width with this tail; infinity without slope."""
+    """Return by how much Newton's method moves a half-width with this tail.
+
+    `slope` is how fast the tail falls with the half-width. Without it, the step is infinite.
+    """
     if slope <= 0:
         return math.inf
     safe_tail = max(tail, _MAX_RELATIVE_ERROR)
@@ -98,5 +110,6 @@ def critical_value(confidence: float, freedom: float) -> float:
 
     Degrees of freedom come from captures, so they are few, at least 1, and not whole (Welch).
     """
-    unit = np.ones(1)
-    return half_width(unit, unit, freedom * unit, 1 - confidence)
+    # It is the half-width of a single standard error of 1, with all the weight.
+    one = np.ones(1)
+    return half_width(weights=one, errors=one, freedom=freedom * one, error=1 - confidence)

@@ -31,6 +31,7 @@ from nsyspipe.comparison.facts import (
     TRACE,
     TRACED_EVENTS,
     Compared,
+    KnownSides,
     Matter,
     environment_contradicts_log,
     facts_table,
@@ -89,6 +90,15 @@ class NumberKey(NamedTuple):
 
 
 Numbers = Mapping[NumberKey, float | None]
+
+
+class NumbersOfSides(NamedTuple):
+    """The numbers around baseline and candidate. None for a number that was not recorded."""
+
+    before: Numbers
+    after: Numbers
+
+
 # The captures of each side.
 Sides = Sequence[Sequence[StepTable]]
 
@@ -103,8 +113,8 @@ class _NumberMatter(Struct, frozen=True):
 
     def keys_in(self, numbers: Numbers) -> list[NumberKey]:
         """Return the keys of the numbers that belong to this matter."""
-        of_topic = [key for key in numbers if key.topic == self.topic]
-        return [key for key in of_topic if key.what in self.number_names]
+        keys_of_topic = [key for key in numbers if key.topic == self.topic]
+        return [key for key in keys_of_topic if key.what in self.number_names]
 
     def is_known_in(self, numbers: Numbers) -> bool:
         """Tell whether all numbers of this matter were recorded."""
@@ -179,57 +189,62 @@ def surroundings(*sides: Sequence[StepTable]) -> Surroundings:
     """Compare the facts around the captures of baseline and candidate, the two `sides`.
 
     Numbers are means over ranks, summary steps and captures of a side. Words that differ between
-    captures of a side are joined. If the reports of a side cannot tell a fact, nothing has changed.
-    If they tell that a setting is not set on one side only, it has changed. Hashed values are
-    compared if one key hashed all of them. Otherwise they may have changed.
+    captures of a side are joined.
+
+    A fact that only one side recorded is no change. A setting is a change if both sides recorded
+    their settings, and only one of them has it set. Hashed values are compared if one key hashed
+    all of them. Otherwise such a value is a change, with words that say that it may have changed.
     """
     numbers = _compare_numbers(sides)
     words = _compare_words(sides)
-    # Both sorts are stable: within a topic the order of the comparison stays.
-    compared = [*numbers.compared, *words.compared]
-    compared.sort(key=lambda matter: _TOPICS.index(matter.topic))
-    rows = [*_n_steps_rows(sides), *numbers.changes]
-    rows += line_changes(*sides)
-    rows += words.changes
-    rows.sort(key=lambda row: _TOPICS.index(row["topic"]))
-    return Surroundings(CHANGES.from_rows(rows), facts_table(compared))
+    changes = [*_n_steps_rows(sides), *numbers.changes]
+    changes += line_changes(*sides)
+    changes += words.changes
+    matters = [*numbers.compared, *words.compared]
+    # Both sorts are stable, so rows of one topic stay in the order in which they were compared.
+    changes.sort(key=lambda row: _TOPICS.index(row["topic"]))
+    matters.sort(key=lambda matter: _TOPICS.index(matter.topic))
+    return Surroundings(CHANGES.from_rows(changes), facts_table(matters))
 
 
 # --- numbers --------------------------------------------------------------------------------------
 def _n_steps_rows(sides: Sides) -> list[dict[str, Any]]:
-    """Return the row of the number of steps used, if it differs: in words for several captures."""
-    before = _numbers_of_steps(sides[0])
-    after = _numbers_of_steps(sides[1])
-    if before == after:
+    """Return the row of the number of steps used; no row if it is the same on both sides.
+
+    A side of several captures has a number for each of them. Then the row is in words.
+    """
+    n_steps_before = _n_steps_of_captures(sides[0])
+    n_steps_after = _n_steps_of_captures(sides[1])
+    if n_steps_before == n_steps_after:
         return []
-    if len(before) == 1 and len(after) == 1:
+    if len(n_steps_before) == 1 and len(n_steps_after) == 1:
         key = NumberKey("steps", _STEPS_USED, "count")
-        (n_before,) = before
-        (n_after,) = after
-        return [_number_row(key, float(n_before), float(n_after))]
-    before_text = ", ".join(map(str, before))
-    after_text = ", ".join(map(str, after))
+        return [_number_row(key, float(n_steps_before[0]), float(n_steps_after[0]))]
+    before_text = ", ".join(map(str, n_steps_before))
+    after_text = ", ".join(map(str, n_steps_after))
     return _word_rows("steps", _STEPS_USED, before_text, after_text)
 
 
-def _numbers_of_steps(side: Sequence[StepTable]) -> list[int]:
+def _n_steps_of_captures(side: Sequence[StepTable]) -> list[int]:
     return [n_steps(capture.run) for capture in side]
 
 
 def _compare_numbers(sides: Sides) -> _Comparison:
-    """Compare collectives, copies, delays and bandwidth."""
+    """Compare collectives, copies, delays and bandwidth.
+
+    Nothing is compared if a capture was saved under older definitions. All numbers are unknown if a
+    capture has no steps.
+    """
     captures = [*chain.from_iterable(sides)]
     # Counts and times of communication mean something else under older definitions.
     if any(capture.outdated_columns for capture in captures):
         return _Comparison()
     if not all(capture.n_steps for capture in captures):
-        unknown = list(map(_unknown_numbers, _NUMBER_MATTERS))
-        return _Comparison(compared=unknown)
-    before_numbers = _mean_numbers(sides[0])
-    after_numbers = _mean_numbers(sides[1])
-    numbers = (before_numbers, after_numbers)
+        unknown_matters = list(map(_unknown_numbers, _NUMBER_MATTERS))
+        return _Comparison(compared=unknown_matters)
+    numbers = NumbersOfSides(_mean_numbers(sides[0]), _mean_numbers(sides[1]))
     keys = _comparable_keys(numbers, captures)
-    different = _different_numbers(numbers, keys, _little_ns(sides))
+    different = _different_numbers(numbers, keys, _min_late_ns(sides))
     comparison = _Comparison()
     for key, (before, after) in different.items():
         if not _repeats_total(key, before, after, numbers):
@@ -242,28 +257,32 @@ def _compare_numbers(sides: Sides) -> _Comparison:
 
 def _unknown_numbers(matter: _NumberMatter) -> Compared:
     """Return a matter of numbers that no side has, because a capture has no steps."""
-    return Compared(matter.topic, matter.what, BY_STEPS, (False, False), None)
+    neither = KnownSides(baseline=False, candidate=False)
+    return Compared(matter.topic, matter.what, BY_STEPS, neither, is_same=None)
 
 
-def _little_ns(sides: Sides) -> float:
-    """Return the delay below which nobody is called late, ns: a share of the shorter step time."""
-    step_times_ns = map(mean_step_time, sides)
-    shortest_ns = min(step_time_ns or 0 for step_time_ns in step_times_ns)
-    return MIN_LATE_SHARE_OF_STEP * float(shortest_ns)
+def _min_late_ns(sides: Sides) -> float:
+    """Return the delay from which on a rank is called late, ns: a share of the shorter step time.
 
-
-def _comparable_keys(
-    numbers: tuple[Numbers, Numbers], captures: Sequence[StepTable]
-) -> list[NumberKey]:
-    """Return the numbers that can be compared, by topic, with the total of collectives first.
-
-    A sort of collective that only one side has is 0 on the other. Inside CUDA graphs that were
-    captured as a whole it was not seen, so then only numbers of both sides are compared.
+    It is 0 if a side has no step time.
     """
-    before, after = numbers
-    keys = before.keys() | after.keys()
+    step_times_ns = [mean_step_time(side) or 0 for side in sides]
+    return MIN_LATE_SHARE_OF_STEP * float(min(step_times_ns))
+
+
+def _comparable_keys(numbers: NumbersOfSides, captures: Sequence[StepTable]) -> list[NumberKey]:
+    """Return the keys of the numbers that can be compared.
+
+    They are in the order of their topics. The total of collectives comes before their sorts.
+
+    A sort of collective that only one side has is compared too, with 0 on the other side. But
+    inside CUDA graphs that were captured as a whole, a sort is there without being seen. Then only
+    numbers that both sides have are compared.
+    """
+    keys = numbers.before.keys() | numbers.after.keys()
     if _has_whole_graphs(captures):
-        keys = before.keys() & after.keys()
+        keys = numbers.before.keys() & numbers.after.keys()
+    # False sorts before True, so the total is the first of its topic.
     return sorted(keys, key=lambda key: (key.topic, key != ALL_COLLECTIVES, key))
 
 
@@ -273,102 +292,110 @@ def _has_whole_graphs(captures: Iterable[StepTable]) -> bool:
 
 
 def _different_numbers(
-    numbers: tuple[Numbers, Numbers], keys: Iterable[NumberKey], little_ns: float
+    numbers: NumbersOfSides, keys: Iterable[NumberKey], min_late_ns: float
 ) -> dict[NumberKey, tuple[float, float]]:
-    """Return the numbers that differ between the sides, in the order of the keys."""
+    """Return baseline and candidate of the numbers that differ, in the order of the keys.
+
+    A number that a side does not have is 0 there. A number that a side did not record is left out.
+    """
     different = {}
     for key in keys:
-        before, after = (side.get(key, 0.0) for side in numbers)
+        before = numbers.before.get(key, 0.0)
+        after = numbers.after.get(key, 0.0)
         if before is None or after is None:
             continue
-        if not _is_alike(key.unit, before, after, little_ns):
+        if not _is_alike(key.unit, before, after, min_late_ns):
             different[key] = (before, after)
     return different
 
 
-def _repeats_total(
-    key: NumberKey, before: float, after: float, numbers: tuple[Numbers, Numbers]
-) -> bool:
-    """Tell whether a sort of collective is as many as all collectives: then the total is enough."""
+def _repeats_total(key: NumberKey, before: float, after: float, numbers: NumbersOfSides) -> bool:
+    """Tell whether a number repeats the total of collectives, so that its row would add nothing.
+
+    This is so if all collectives of both sides are of one sort.
+    """
     if key.topic != "collectives" or key == ALL_COLLECTIVES:
         return False
-    total_before, total_after = (side[ALL_COLLECTIVES] for side in numbers)
+    total_before = numbers.before[ALL_COLLECTIVES]
+    total_after = numbers.after[ALL_COLLECTIVES]
     return before == total_before and after == total_after
 
 
 def _compare_number_matter(
     matter: _NumberMatter,
     sides: Sides,
-    numbers: tuple[Numbers, Numbers],
+    numbers: NumbersOfSides,
     different: Iterable[NumberKey],
 ) -> Compared:
-    """Return on which sides a matter of numbers was recorded, and whether it is the same there.
+    """Return on which sides a matter of numbers was recorded, and whether both have the same.
 
     If only one side recorded a matter of a single number, the result has that number.
     """
     before, after = numbers
-    is_known = (matter.is_known_in(before), matter.is_known_in(after))
+    known_sides = KnownSides(matter.is_known_in(before), matter.is_known_in(after))
     keys = matter.keys_in({**before, **after})
-    is_same = set(keys).isdisjoint(different)
-    lacking = [
-        side for side, is_side_known in zip(sides, is_known, strict=True) if not is_side_known
-    ]
-    recorded_by = _recorded_by(matter, lacking)
+    captures_without: list[StepTable] = []
+    for side, is_known in zip(sides, known_sides, strict=True):
+        if not is_known:
+            captures_without += side
+    baseline_why = _why_unknown(matter, sides[0], is_known=known_sides.baseline)
+    candidate_why = _why_unknown(matter, sides[1], is_known=known_sides.candidate)
     compared = Compared(
         topic=matter.topic,
         what=matter.what,
-        recorded_by=recorded_by,
-        is_known=is_known,
-        is_same=is_same,
-        whys=_whys_unknown(matter, sides, is_known),
+        recorded_by=_recorder_of_numbers(matter, captures_without),
+        known_sides=known_sides,
+        is_same=set(keys).isdisjoint(different),
+        whys=(baseline_why, candidate_why),
     )
-    is_on_one_side = is_known[0] != is_known[1]
-    if not is_on_one_side or len(matter.number_names) > 1:
+    if not known_sides.is_one_side or len(matter.number_names) > 1:
         return compared
-    key = keys[0]
-    value = before[key] if is_known[0] else after[key]
+    (key,) = keys
+    value = before[key] if known_sides.baseline else after[key]
     return replace(compared, words=key.what, unit=key.unit, value=value)
 
 
-def _whys_unknown(
-    matter: _NumberMatter, sides: Sides, is_known: tuple[bool, bool]
-) -> tuple[str | None, str | None]:
-    """Return why each side does not have numbers, if more is known than what would record them."""
-    whys: list[str | None] = [None, None]
-    for index, side in enumerate(sides):
-        if matter.what == DELAYS and not is_known[index]:
-            lacks = map(lack_of_delays, side)
-            whys[index] = _join_whys(lack.why for lack in lacks)
-    before_why, after_why = whys
-    return before_why, after_why
+def _why_unknown(matter: _NumberMatter, side: Sequence[StepTable], *, is_known: bool) -> str | None:
+    """Return why a side lacks numbers; None if it has them, or if no reason is known."""
+    if is_known or matter.what != DELAYS:
+        return None
+    lacks = map(lack_of_delays, side)
+    return _join_whys(lack.why for lack in lacks)
 
 
 def _join_whys(whys: Iterable[str | None]) -> str | None:
+    """Return the distinct reasons as one text; None if there is none."""
     distinct = dict.fromkeys(filter(None, whys))
     return " | ".join(distinct) or None
 
 
-def _recorded_by(matter: _NumberMatter, lacking: Sides) -> str | None:
-    """Return what records numbers that some sides do not have.
+def _recorder_of_numbers(
+    matter: _NumberMatter, captures_without: Sequence[StepTable]
+) -> str | None:
+    """Return what would record a matter of numbers in the captures of sides that lack it.
 
-    If operations inside CUDA graphs were not seen, it is the option that records these.
+    For delays this depends on what the captures lack. None if nothing would record the delays. For
+    a capture with CUDA graphs as a whole, it may be the option that records their operations.
     """
-    captures = [*chain.from_iterable(lacking)]
-    if matter.what == DELAYS and captures:
-        lacks = map(lack_of_delays, captures)
+    if matter.what == DELAYS and captures_without:
+        lacks = map(lack_of_delays, captures_without)
         recorders = (lack.recorded_by for lack in lacks)
         return next(filter(None, recorders), None)
-    if matter.recorded_by == BY_STEPS and _has_whole_graphs(captures):
+    if matter.recorded_by == BY_STEPS and _has_whole_graphs(captures_without):
         return BY_GRAPH_NODES
     return matter.recorded_by
 
 
-def _is_alike(unit: str, before: float, after: float, little_ns: float) -> bool:
-    """Tell whether nobody would see the difference of two numbers; whole counts differ by one."""
+def _is_alike(unit: str, before: float, after: float, min_late_ns: float) -> bool:
+    """Tell whether the difference of two numbers is too small to be told.
+
+    Whole counts have to be equal. Delays are alike if nobody is late on either side. All others may
+    differ by a share of the larger number.
+    """
     are_whole = before.is_integer() and after.is_integer()
     if unit == "count" and are_whole:
         return before == after
-    if unit == "ns" and max(before, after) < little_ns:
+    if unit == "ns" and max(before, after) < min_late_ns:
         return True
     # A measured bandwidth is never the same twice.
     max_share = MIN_MARKED_SHARE if unit == "bytes/s" else MAX_ALIKE_SHARE
@@ -384,12 +411,15 @@ def _number_row(key: NumberKey, before: float, after: float) -> dict[str, Any]:
 
 
 def _mean_numbers(side: Sequence[StepTable]) -> dict[NumberKey, float | None]:
-    """Return the numbers around a side, as means over its captures."""
-    captures = [dict(_numbers_of_capture(capture)) for capture in side]
+    """Return the numbers around a side, as means over its captures.
+
+    A mean is None if a capture did not record the number.
+    """
+    numbers_of_captures = [dict(_numbers_of_capture(capture)) for capture in side]
     means = {}
-    for key in chain(*captures):
+    for key in chain(*numbers_of_captures):
         # A sort of collective that a capture does not have is 0 there, not unknown.
-        values = [numbers.get(key, 0.0) for numbers in captures]
+        values = [numbers.get(key, 0.0) for numbers in numbers_of_captures]
         means[key] = mean_of(values)
     return means
 
@@ -421,7 +451,10 @@ def _numbers_of_capture(capture: StepTable) -> Iterator[tuple[NumberKey, float |
 
 
 def _memory_numbers(capture: StepTable) -> Iterator[tuple[NumberKey, float | None]]:
-    """Yield how often steps allocate GPU memory, and the peaks of the rank with most."""
+    """Yield how often a step allocates GPU memory, and the largest figure of any rank.
+
+    These figures are the peaks of allocated and of reserved memory, and the allocator's retries.
+    """
     yield NumberKey("memory", ALLOCATIONS, "count"), _mean_of_column(capture, "n_allocs")
     ranks = capture.run.ranks
     largest_allocated = _largest(ranks["peak_allocated_bytes"])
@@ -432,17 +465,17 @@ def _memory_numbers(capture: StepTable) -> Iterator[tuple[NumberKey, float | Non
 
 
 def _largest(column: pa.ChunkedArray) -> float | None:
-    """Return the largest value over ranks; None if it is not known of all."""
+    """Return the largest value over ranks; None if the value of a rank is not known."""
     largest = pc.max(column, skip_nulls=False).as_py()
     return None if largest is None else float(largest)
 
 
 def _median_bandwidth(capture: StepTable) -> float | None:
     """Return the median over steps of the bus bandwidth, bytes/s; None if it is not known."""
-    bandwidths = per_step(capture, "busbw")
-    if isinstance(bandwidths, str):
+    bandwidths_or_reason = per_step(capture, "busbw")
+    if isinstance(bandwidths_or_reason, str):
         return None
-    return float(np.median(bandwidths))
+    return float(np.median(bandwidths_or_reason))
 
 
 def _mean_of_column(capture: StepTable, column: str) -> float | None:
@@ -456,135 +489,139 @@ def _mean_of_column(capture: StepTable, column: str) -> float | None:
 class _MatterOfSide(Struct, frozen=True):
     """One matter of words as the captures of a side have it."""
 
-    captures: Sequence[Matter]
+    # The same matter, once per capture.
+    in_captures: Sequence[Matter]
     # Of all captures by name, joined where they differ.
     words: Mapping[str, str]
 
     @property
     def matter(self) -> Matter:
         """The matter in the first capture."""
-        return self.captures[0]
+        return self.in_captures[0]
 
     @property
-    def unknown_captures(self) -> list[Matter]:
-        """Return the matter of those captures that did not record it."""
-        return [matter for matter in self.captures if not matter.is_known]
+    def in_captures_without(self) -> list[Matter]:
+        """The matter of those captures that did not record it: what would, and why not."""
+        return [matter for matter in self.in_captures if not matter.is_known]
 
     @property
     def is_known(self) -> bool:
         """Whether all captures recorded the matter."""
-        return not self.unknown_captures
+        return not self.in_captures_without
 
     @property
     def why_unknown(self) -> str | None:
         """Why captures do not have the matter, if more is known than what would record it."""
-        return _join_whys(matter.why_unknown for matter in self.unknown_captures)
+        return _join_whys(matter.why_unknown for matter in self.in_captures_without)
 
 
 class _WordRows(NamedTuple):
     """Rows of `CHANGES` of one matter of words."""
 
     rows: list[dict[str, Any]]
-    # NCCL's logs of both sides compare these settings too, and have the last word on them.
-    rows_by_log: list[dict[str, Any]]
+    # Settings that NCCL's logs of all captures name too. The matter of the logs compares them, so
+    # that these rows are not shown. They only say that this matter is not the same.
+    rows_left_to_logs: list[dict[str, Any]]
 
 
 def _compare_words(sides: Sides) -> _Comparison:
     """Compare versions, settings, commands and other facts in words."""
-    before = [matters_of(capture) for capture in sides[0]]
-    after = [matters_of(capture) for capture in sides[1]]
-    matters_of_captures = [*before, *after]
-    names_in_logs = _names_in_logs(matters_of_captures)
-    is_contradicted = any(map(environment_contradicts_log, matters_of_captures))
+    captures_before, captures_after = (list(map(matters_of, side)) for side in sides)
     can_compare_hashes = _can_compare_hashes(sides)
+    matters_before = _matters_of_side(captures_before, can_compare_hashes=can_compare_hashes)
+    matters_after = _matters_of_side(captures_after, can_compare_hashes=can_compare_hashes)
+    all_captures = [*captures_before, *captures_after]
+    is_contradicted = any(map(environment_contradicts_log, all_captures))
     comparison = _Comparison()
-    for old, new in _pair_matters(before, after, can_compare_hashes=can_compare_hashes):
-        is_environment = old.matter.what == ENVIRONMENT
-        names_by_log = names_in_logs if is_environment else set()
-        changes = _changes_of_matter(old, new, names_by_log)
+    for before, after in zip(matters_before, matters_after, strict=True):
+        # What NCCL's logs tell counts more than the environment variables of the same names.
+        is_environment = before.matter.what == ENVIRONMENT
+        names_left_to_logs = _names_in_logs(all_captures) if is_environment else set()
         may_be_same = not (is_environment and is_contradicted)
-        compared = _compare_word_matter(old, new, changes, may_be_same=may_be_same)
+        changes = _changes_of_matter(before, after, names_left_to_logs)
         comparison.changes += changes.rows
-        comparison.compared.append(compared)
+        comparison.compared.append(
+            _compare_word_matter(before, after, changes, may_be_same=may_be_same)
+        )
     return comparison
 
 
-def _pair_matters(
-    before: Sequence[Sequence[Matter]],
-    after: Sequence[Sequence[Matter]],
-    *,
-    can_compare_hashes: bool,
-) -> Iterator[tuple[_MatterOfSide, _MatterOfSide]]:
-    """Yield each matter of baseline and candidate; every run has the same ones in one order."""
-    old_matters = zip(*before, strict=True)
-    new_matters = zip(*after, strict=True)
-    for old, new in zip(old_matters, new_matters, strict=True):
-        old_words = _join_words(old, can_compare_hashes=can_compare_hashes)
-        new_words = _join_words(new, can_compare_hashes=can_compare_hashes)
-        before_matter = _MatterOfSide(old, old_words)
-        yield before_matter, _MatterOfSide(new, new_words)
+def _matters_of_side(
+    matters_of_captures: Sequence[Sequence[Matter]], *, can_compare_hashes: bool
+) -> list[_MatterOfSide]:
+    """Return the matters of a side, each over all captures of the side.
+
+    Every capture has the same matters in the same order, which is the order of the result too.
+    """
+    matters = []
+    for in_captures in zip(*matters_of_captures, strict=True):
+        words = _join_words(in_captures, can_compare_hashes=can_compare_hashes)
+        matters.append(_MatterOfSide(in_captures, words))
+    return matters
 
 
 def _changes_of_matter(
-    old: _MatterOfSide, new: _MatterOfSide, names_in_logs: set[str]
+    before: _MatterOfSide, after: _MatterOfSide, names_left_to_logs: set[str]
 ) -> _WordRows:
-    """Return the words of a matter that differ between the sides.
+    """Return the words of a matter that differ between the sides, by name.
 
-    If both sides recorded settings, a setting that is not there was not set. Any other word is
-    compared only if both sides have it.
+    If both sides recorded settings, a setting without a word was not set, and this is compared.
+    Any other word is compared only if both sides have it.
     """
-    matter = old.matter
-    are_settings_known = matter.is_setting and old.is_known and new.is_known
-    common = old.words.keys() & new.words.keys()
+    matter = before.matter
+    are_settings_known = matter.is_setting and before.is_known and after.is_known
+    common_names = before.words.keys() & after.words.keys()
     changes = _WordRows([], [])
-    for name in sorted({*old.words, *new.words}):
-        is_compared = name in common or are_settings_known
-        has_more_words = _MORE_BY_LAUNCHER.get(name) in common
-        if not is_compared or has_more_words:
+    for name in sorted({*before.words, *after.words}):
+        is_compared = name in common_names or are_settings_known
+        # The launchers of both sides recorded the same fact, and more of it.
+        is_in_launchers_words = _MORE_BY_LAUNCHER.get(name) in common_names
+        if not is_compared or is_in_launchers_words:
             continue
-        rows = changes.rows_by_log if name in names_in_logs else changes.rows
-        before = old.words.get(name)
-        after = new.words.get(name)
-        rows += _word_rows(matter.topic, name, before, after)
+        rows = changes.rows_left_to_logs if name in names_left_to_logs else changes.rows
+        rows += _word_rows(matter.topic, name, before.words.get(name), after.words.get(name))
     return changes
 
 
 def _compare_word_matter(
-    old: _MatterOfSide, new: _MatterOfSide, changes: _WordRows, *, may_be_same: bool
+    before: _MatterOfSide, after: _MatterOfSide, changes: _WordRows, *, may_be_same: bool
 ) -> Compared:
-    """Return on which sides a matter of words was recorded, and whether it is the same there."""
-    matter = old.matter
-    is_known = _sides_with_common_words(old, new)
+    """Return on which sides a matter of words was recorded, and whether both have the same.
+
+    The words of the result are those of the only side that recorded the matter, or those of both
+    sides if they have the same. Otherwise there are none.
+    """
+    matter = before.matter
+    known_sides = _comparable_sides(before, after)
     is_same = _are_words_same(changes, may_be_same=may_be_same)
-    is_on_one_side = is_known[0] != is_known[1]
-    is_only_in_new = is_known == (False, True)
     words = None
-    if is_on_one_side or is_same:
-        shown_side = new if is_only_in_new else old
-        words = _words_text(matter, shown_side.words)
-    recorded_by = matter.recorded_by
-    unknown_captures = [*old.unknown_captures, *new.unknown_captures]
-    if unknown_captures:
-        recorders = [capture.recorded_by for capture in unknown_captures]
-        recorded_by = _recorder_for_all(recorders)
+    is_shared = known_sides.candidate and is_same
+    if known_sides == KnownSides(baseline=False, candidate=True):
+        words = _words_text(matter, after.words)
+    elif known_sides.baseline and (known_sides.is_one_side or is_shared):
+        words = _words_text(matter, before.words)
     return Compared(
         topic=matter.topic,
         what=matter.what,
-        recorded_by=recorded_by,
-        is_known=is_known,
+        recorded_by=_recorder_of_words(before, after),
+        known_sides=known_sides,
         is_same=is_same,
         words=words,
-        whys=(old.why_unknown, new.why_unknown),
+        whys=(before.why_unknown, after.why_unknown),
     )
 
 
-def _sides_with_common_words(old: _MatterOfSide, new: _MatterOfSide) -> tuple[bool, bool]:
-    """Return which sides recorded a matter; neither if both did, but no word of it twice."""
-    has_common_words = not old.words.keys().isdisjoint(new.words)
-    can_be_compared = old.matter.is_setting or has_common_words
-    if old.is_known and new.is_known and not can_be_compared:
-        return False, False
-    return old.is_known, new.is_known
+def _comparable_sides(before: _MatterOfSide, after: _MatterOfSide) -> KnownSides:
+    """Return which sides recorded a matter.
+
+    If both did, but have no name of a word in common, nothing can be compared. Then the result is
+    as if neither side had recorded the matter. Settings can be compared even then.
+    """
+    has_common_words = not before.words.keys().isdisjoint(after.words)
+    can_be_compared = before.matter.is_setting or has_common_words
+    if before.is_known and after.is_known and not can_be_compared:
+        return KnownSides(baseline=False, candidate=False)
+    return KnownSides(before.is_known, after.is_known)
 
 
 def _are_words_same(changes: _WordRows, *, may_be_same: bool) -> bool | None:
@@ -592,32 +629,44 @@ def _are_words_same(changes: _WordRows, *, may_be_same: bool) -> bool | None:
     names = [row["what"] for row in changes.rows]
     if any(name.endswith(MAY_HAVE) for name in names):
         return None
-    if changes.rows or changes.rows_by_log:
+    if changes.rows or changes.rows_left_to_logs:
         return False
     return True if may_be_same else None
 
 
-def _recorder_for_all(recorders: Sequence[str | None]) -> str | None:
-    """Return what would record a matter in all runs that do not have it.
+def _recorder_of_words(before: _MatterOfSide, after: _MatterOfSide) -> str | None:
+    """Return what would record a matter in all captures that lack it.
 
-    A log that only some of these runs wrote needs another run, so then it is a run with a log.
+    If no capture lacks the matter, the result is what recorded it. NCCL's log may lie beside one
+    of these captures, while another one wrote no log. Then only another run with a log helps.
     """
+    in_captures_without = [*before.in_captures_without, *after.in_captures_without]
+    if not in_captures_without:
+        return before.matter.recorded_by
+    recorders = [matter.recorded_by for matter in in_captures_without]
     if BY_LOG in recorders:
         return BY_LOG
     return next(filter(None, recorders), None)
 
 
 def _words_text(matter: Matter, words: Mapping[str, str]) -> str | None:
-    """Return the words of a matter as one text, with their names if there are several of them."""
+    """Return the words of a matter as one text: "NAME=WORD" of settings, else "NAME WORD".
+
+    A single word, unless of a setting, is without its name. None if there are no words.
+    """
     if not matter.is_setting and len(words) == 1:
-        return next(iter(words.values()))
+        (word,) = words.values()
+        return word
     separator = "=" if matter.is_setting else " "
     named_words = map(separator.join, words.items())
     return ", ".join(named_words) or None
 
 
 def _can_compare_hashes(sides: Sides) -> bool:
-    """Tell whether one key, which is kept, has hashed the values of all captures."""
+    """Tell whether equal hashes mean equal values: one key has hashed the values of all captures.
+
+    A key that was made for a single capture is not kept, so it cannot have hashed another one.
+    """
     captures = chain.from_iterable(sides)
     sidecars = [capture.run.header.capture for capture in captures]
     keys = {sidecar.hash_key for sidecar in sidecars if sidecar is not None}
@@ -625,7 +674,7 @@ def _can_compare_hashes(sides: Sides) -> bool:
 
 
 def _names_in_logs(matters_of_runs: Sequence[Sequence[Matter]]) -> set[str]:
-    """Return the names of settings that NCCL's logs tell of; none if a run has no log.
+    """Return the names of settings that NCCL's logs tell of; no name if a run has no log.
 
     Logs say what NCCL took, which counts more than what the programs were started with.
     """
@@ -640,25 +689,31 @@ def _names_in_logs(matters_of_runs: Sequence[Sequence[Matter]]) -> set[str]:
 def _word_rows(
     topic: str, what: str, before: str | None, after: str | None
 ) -> list[dict[str, Any]]:
-    """Return the row of a fact in words, if it differs or may differ; else no row."""
+    """Return the row of a fact in words, if the fact differs or may differ; else no row.
+
+    Hidden values may differ even if their words are equal.
+    """
     name = what
     if before == after:
-        if HIDDEN not in (before or ""):
+        is_hidden = before is not None and HIDDEN in before
+        if not is_hidden:
             return []
         name = f"{what}{MAY_HAVE}"
     return [{"topic": topic, "what": name, "baseline": before, "candidate": after}]
 
 
-def _join_words(captures: Sequence[Matter], *, can_compare_hashes: bool) -> dict[str, str]:
-    """Return the words of a matter by name, of all captures of a side.
+def _join_words(in_captures: Sequence[Matter], *, can_compare_hashes: bool) -> dict[str, str]:
+    """Return the words of a matter by name, with the distinct words of all captures of a side.
 
-    Hidden values look all alike, and so do hashed ones unless hashes can be compared.
+    The same text, `HIDDEN`, stands for every hidden value. It stands for hashed values too, unless
+    hashes can be compared.
     """
-    words: dict[str, dict[str, None]] = {}
-    for capture in captures:
-        for name, word in capture.words.items():
+    # The keys of each inner dict are the distinct words, in the order in which they were met.
+    words_by_name: dict[str, dict[str, None]] = {}
+    for matter in in_captures:
+        for name, word in matter.words.items():
             comparable = word if can_compare_hashes else HASHED.sub(HIDDEN, word)
             shown = _HIDDEN_VALUE.sub(HIDDEN, comparable)
-            distinct_words = words.setdefault(name, {})
+            distinct_words = words_by_name.setdefault(name, {})
             distinct_words[shown] = None
-    return {name: " | ".join(distinct) for name, distinct in words.items()}
+    return {name: " | ".join(distinct_words) for name, distinct_words in words_by_name.items()}

@@ -83,10 +83,10 @@ _ABOUT_COMPUTE_STREAM = _Advice(
 
 
 def comm_bound(evidence: Evidence) -> Answer:
-    r"""Fire if at least 5 % of step time is exposed communication without waiting for other ranks.
+    """Fire if at least 5 % of step time is exposed communication without waiting for other ranks.
 
-    Waiting belongs to `straggler`. If it is not known, it counts here. Saving: what is exposed,
-    ``|M \ C \ W|``, and what communication slows compute, as `Evidence.saving_without` has it.
+    Waiting for late ranks belongs to `straggler`. If waiting is not known, all exposed
+    communication counts here. Saving: that of `Evidence.saving_without` all communication.
     """
     exposed_ns = evidence.mean("exposed_comm_ns") if evidence.has_comm else None
     transfer_ns = evidence.exposed_transfer_ns_per_step
@@ -106,7 +106,7 @@ def comm_bound(evidence: Evidence) -> Answer:
         figures |= evidence.means("comm_on_compute_stream_ns")
     figures |= evidence.counted_figures
     figures["exposed_comm_ns_per_step_by_phase"] = exposed_by_phase
-    if not _has_only_gradients(evidence) or _is_mostly_no_gradients(evidence, exposed_ns):
+    if not _has_only_gradients(evidence) or _is_mostly_other_than_gradients(evidence, exposed_ns):
         figures["exposed_comm_ns_per_step_by_role"] = evidence.exposed_by_role
     where = _phase_text(exposed_by_phase, exposed_ns=exposed_ns, transfer_ns=transfer_ns)
     role = evidence.main_role_text("communication ", "exposed_ns_per_step", transfer_ns)
@@ -118,7 +118,10 @@ def comm_bound(evidence: Evidence) -> Answer:
 
 
 def _exposed_by_phase(evidence: Evidence) -> dict[str, float]:
-    """Return exposed communication per step by the phase that launched it, also by no phase."""
+    """Return exposed communication per step by the phase that launched it, in order of names.
+
+    What no phase launched comes last, as `_NO_PHASE`. Phases without any are left out.
+    """
     exposed_ns = aggregate_by(evidence.phases, "phase", "exposed_comm_ns", "sum")
     by_name = sorted(exposed_ns.items())
     by_phase = {phase: phase_ns for phase, phase_ns in by_name if phase_ns}
@@ -133,24 +136,27 @@ def _exposed_by_phase(evidence: Evidence) -> dict[str, float]:
 def _phase_text(
     exposed_by_phase: dict[str, float], *, exposed_ns: float, transfer_ns: float
 ) -> str:
-    """Name the phase that launched two thirds of exposed communication; nothing without one."""
+    """Name the phase that launched two thirds of exposed transfer; empty if no phase did."""
     phase = max(exposed_by_phase, key=exposed_by_phase.__getitem__)
-    # It is not known in which phase ranks wait: it may be all in this one.
     wait_ns = exposed_ns - transfer_ns
-    phase_transfer_ns = exposed_by_phase[phase] - wait_ns
-    is_mostly = phase_transfer_ns >= _MIN_SHARE_OF_MOST * transfer_ns
+    # It is not known which phase has the waiting, so this phase may have all of it.
+    least_transfer_ns = exposed_by_phase[phase] - wait_ns
+    is_mostly = least_transfer_ns >= _MIN_SHARE_OF_MOST * transfer_ns
     if not is_mostly or phase == _NO_PHASE:
         return ""
     return f", most of it launched in the {phase} phase"
 
 
 def _has_only_gradients(evidence: Evidence) -> bool:
-    """Tell whether no known traffic is of another role than gradients of data parallelism."""
+    """Tell whether all traffic of known roles is gradients of data parallelism."""
     return set(evidence.roles) <= {DATA, OTHER}
 
 
-def _is_mostly_no_gradients(evidence: Evidence, exposed_ns: float) -> bool:
-    """Tell whether a run has gradients, but most exposed communication is not gradients."""
+def _is_mostly_other_than_gradients(evidence: Evidence, exposed_ns: float) -> bool:
+    """Tell whether a run has gradients, but most exposed communication is not gradients.
+
+    False if it is not known how much of the gradients is exposed.
+    """
     gradients_ns = evidence.exposed_by_role.get(DATA)
     if not evidence.gradient_all_reduces.num_rows or gradients_ns is None:
         return False
@@ -158,13 +164,14 @@ def _is_mostly_no_gradients(evidence: Evidence, exposed_ns: float) -> bool:
 
 
 def _advise_to_expose_less(evidence: Evidence, exposed_ns: float) -> _Advice:
-    """Return what to change by which communication is exposed, and on which stream it runs."""
+    """Return what to change, which depends on the stream and the purpose of communication."""
+    # If compute needs the results at once, another stream would not let it run on.
     if _is_on_compute_stream(evidence) and not _is_needed_at_once(evidence):
         return _ABOUT_COMPUTE_STREAM
     has_gradients = evidence.gradient_all_reduces.num_rows > 0
     if not has_gradients or not _has_only_gradients(evidence):
         return _ABOUT_ALL
-    if _is_mostly_no_gradients(evidence, exposed_ns):
+    if _is_mostly_other_than_gradients(evidence, exposed_ns):
         return _ABOUT_OTHER_THAN_GRADIENTS
     return _ABOUT_GRADIENTS
 
@@ -173,7 +180,7 @@ def _is_on_compute_stream(evidence: Evidence) -> bool:
     """Tell whether two thirds of communication run on the compute stream."""
     on_stream_ns = evidence.mean("comm_on_compute_stream_ns") or 0.0
     comm_ns = evidence.mean("comm_ns") or 0.0
-    return on_stream_ns >= _MIN_SHARE_OF_MOST * comm_ns > 0
+    return comm_ns > 0 and on_stream_ns >= _MIN_SHARE_OF_MOST * comm_ns
 
 
 def _is_needed_at_once(evidence: Evidence) -> bool:
@@ -190,14 +197,14 @@ def _is_needed_at_once(evidence: Evidence) -> bool:
 def comm_slows_compute(evidence: Evidence) -> Answer:
     """Fire if equal kernels take 2 % longer during communication, and that is 0.25 % of step time.
 
-    The slowdown c is slowed / free - 1 over all kernels that can be compared, also those that
-    communication covers in part. Not judged if they are less than a quarter of the kernel time
-    during communication.
+    The slowdown c is the time of kernels during communication over that of equal kernels without
+    communication, minus 1. Kernels that communication covers in part count too. The rule is not
+    judged if such kernels have less than a quarter of the kernel time during communication.
 
-    Saving: overlapped compute x c / (1 + c), and how much later kernels begin during communication,
-    both with 30 % more than measured, because the measure may be so much too low. c is at most 1.
-    See `_bound_on_slowdown` for what a step gains of that. Figures ``at_most`` are of the rank that
-    sets the bound.
+    Compute loses overlapped compute x c / (1 + c), and the time by which kernels begin later during
+    communication. Saving: what a step gains of that, see `_bound_on_slowdown`. There, both c and
+    the later begins are 30 % larger than measured, because the measure may be too low by that much.
+    c is at most 1. Figures ``at_most`` are of the rank that sets the bound.
     """
     overlap_ns = evidence.mean("overlap_compute_ns")
     if not evidence.has_comm or overlap_ns is None:
@@ -224,6 +231,10 @@ def comm_slows_compute(evidence: Evidence) -> Answer:
 
 
 def _slowdown_figures(evidence: Evidence, slowdown: float, limit: _LimitRows) -> dict[str, Any]:
+    """Return the figures of the finding: those measured, those of the bound, and some kernels.
+
+    `slowdown` is the measured ratio. Figures of the bound are means over the rows that set it.
+    """
     hidden_ns, delay_ns = evidence.columns("overlap_compute_ns", "comm_delay_ns")
     compared = evidence.compared_kernels
     measured = {
@@ -264,33 +275,36 @@ def _not_judged_without_kernels(evidence: Evidence) -> NotJudged:
 
 
 class _KernelTime(NamedTuple):
-    """The time of a kernel during communication, and that of equal kernels without it, ns."""
+    """The time of a kernel during communication, and that of equal kernels without any, ns."""
 
     name: str
-    slowed_ns: int
-    free_ns: int
+    during_comm_ns: int
+    without_comm_ns: int
 
     @property
-    def order(self) -> tuple[int, str]:
-        """The place among other kernels: the one that loses most is first."""
-        return self.free_ns - self.slowed_ns, self.name
+    def lost_ns(self) -> int:
+        """How much time the kernel loses by communication."""
+        return self.during_comm_ns - self.without_comm_ns
 
     @property
     def slowdown(self) -> float:
-        """How much longer it takes during communication."""
-        return self.slowed_ns / self.free_ns - 1
+        """The lost time as a share of the time without communication."""
+        return self.during_comm_ns / self.without_comm_ns - 1
 
 
 def _slowdown_by_kernel(evidence: Evidence) -> dict[str, float]:
-    """Return the slowdown of the kernels that lose most."""
+    """Return the slowdown of the kernels that lose most time, by name, the most first."""
     by_name = evidence.kernels.group_by("name", use_threads=False)
     sums = by_name.aggregate([("slowed_ns", "sum"), ("free_ns", "sum")])
-    columns = sums.select(["name", "slowed_ns_sum", "free_ns_sum"])
-    rows = zip(*columns.to_pydict().values(), strict=True)
-    kernels = [_KernelTime(*row) for row in rows]
-    compared = [kernel for kernel in kernels if kernel.free_ns]
-    compared.sort(key=lambda kernel: kernel.order)
-    shown = compared[:_MAX_SHOWN_KERNELS]
+    kernels = [
+        _KernelTime(row["name"], row["slowed_ns_sum"], row["free_ns_sum"])
+        for row in sums.to_pylist()
+    ]
+    compared = [kernel for kernel in kernels if kernel.without_comm_ns]
+    # Kernels that lose the same time stay in order of names.
+    in_alphabet = sorted(compared, key=lambda kernel: kernel.name)
+    most_lost_first = sorted(in_alphabet, key=lambda kernel: kernel.lost_ns, reverse=True)
+    shown = most_lost_first[:_MAX_SHOWN_KERNELS]
     return {kernel.name: kernel.slowdown for kernel in shown}
 
 
@@ -302,14 +316,15 @@ class _LimitRows(NamedTuple):
 
 
 def _bound_on_slowdown(evidence: Evidence) -> _LimitRows:
-    """Return what a step gains at most if communication slows no compute.
+    """Return what a step gains at most if communication slows no compute: the smaller bound of two.
 
-    That is at most what the rank with most of it loses. If it is known who waits for whom, and no
-    stage of a pipeline waits by design, it is also at most::
+    The first bound is the slowdown of the rank that is slowed most. The second bound holds if it is
+    known who waits for whom, and if no stage of a pipeline waits by design::
 
         max over ranks(wall) - max over ranks(wall - slowed - min(wait, slowed of all other ranks))
 
-    because a rank that waits for another is as long as that one.
+    ``wall`` is the window of a rank, and ``slowed`` is how much its compute is slowed. A rank that
+    waits for slowed ranks waits less if they are not slowed.
     """
     (hidden_ns,) = evidence.columns("overlap_compute_ns")
     slowed_ns = evidence.slowed_ns(hidden_ns, is_most=True)
@@ -325,7 +340,7 @@ def _bound_on_slowdown(evidence: Evidence) -> _LimitRows:
 
 
 def _bound_with_waiting(evidence: Evidence, slowed_ns: Float64) -> _LimitRows:
-    """Return what a step gains without slowed compute, and the waiting that it causes."""
+    """Return what a step gains without slowed compute and without the waiting that this causes."""
     wall_ns, wait_ns = evidence.columns("wall_ns", "wait_ns")
     slowed_of_others_ns = evidence.sum_of_other_ranks(slowed_ns)
     caused_ns = np.minimum(wait_ns, slowed_of_others_ns)

@@ -89,20 +89,20 @@ _REDUCE_IN_NODES = (
 class _AllReduces(NamedTuple):
     """The all-reduces of gradients of all ranks and steps."""
 
-    # The sum of the longest one of each rank and step.
-    longest_ns: int
-    # The most of a rank and step.
-    max_number: int
+    # The sum, over ranks and steps, of the longest all-reduce of a rank in a step.
+    sum_of_longest_ns: int
+    # The largest number of all-reduces of a rank in a step.
+    max_per_step: int
 
 
 def single_bucket(evidence: Evidence) -> Answer:
     """Fire if one all-reduce is 95 % of communication, and compute overlaps less than 10 % of it.
 
-    Saving: what the backward pass could hide. That is the least of exposed communication, transfer
-    (nothing hides waiting for a slower rank), and `_hiding_parts`.
+    Saving: what the backward pass could hide. That is the least of exposed communication, transfer,
+    and `_hiding_parts`. Nothing hides waiting for a slower rank, and transfer is without it.
     """
     if not evidence.has_comm or not evidence.mean("compute_ns"):
-        # Without compute nothing can hide it.
+        # Without compute, nothing can hide communication.
         return None
     exposed_ns = evidence.exposed_transfer_ns_per_step or 0.0
     to_hide_ns = min(exposed_ns, evidence.transfer_ns_per_step)
@@ -114,8 +114,8 @@ def single_bucket(evidence: Evidence) -> Answer:
         return evidence.why_gradients_are_unknown
     all_reduces = _measure_all_reduces(evidence.gradient_all_reduces)
     comm_ns = pc.sum(evidence.steps["comm_ns"]).as_py()
-    is_dominant = all_reduces.longest_ns >= _MIN_SHARE_OF_SINGLE_BUCKET * comm_ns
-    if all_reduces.max_number > _MAX_ALL_REDUCES_OF_SINGLE_BUCKET or not is_dominant:
+    is_dominant = all_reduces.sum_of_longest_ns >= _MIN_SHARE_OF_SINGLE_BUCKET * comm_ns
+    if all_reduces.max_per_step > _MAX_ALL_REDUCES_OF_SINGLE_BUCKET or not is_dominant:
         return None
     return _finding_about_bucket(evidence, all_reduces, to_hide_ns)
 
@@ -123,7 +123,10 @@ def single_bucket(evidence: Evidence) -> Answer:
 def _finding_about_bucket(
     evidence: Evidence, all_reduces: _AllReduces, to_hide_ns: float
 ) -> Finding:
-    """Return the finding that one bucket has all gradients, or almost all."""
+    """Return the finding that one bucket has all gradients, or almost all.
+
+    `to_hide_ns` is the time per step that the backward pass would have to hide.
+    """
     backward = select_rows(evidence.phases, "phase", "backward")
     hiding_parts = _hiding_parts(evidence, backward)
     hiding_ns = float(sum(hiding_parts.values()))
@@ -132,9 +135,9 @@ def _finding_about_bucket(
         "overlap_ratio": evidence.summary["overlap_ratio"],
     }
     figures |= evidence.means("exposed_comm_ns", "transfer_ns")
-    figures["all_reduce_ns_per_step"] = all_reduces.longest_ns / evidence.steps.num_rows
+    figures["all_reduce_ns_per_step"] = all_reduces.sum_of_longest_ns / evidence.steps.num_rows
     figures["could_hide_ns_per_step_by_part"] = hiding_parts
-    gradients = "all gradients" if all_reduces.max_number == 1 else "almost all gradients"
+    gradients = "all gradients" if all_reduces.max_per_step == 1 else "almost all gradients"
     is_backward_known = backward["compute_ns"].null_count < backward.num_rows
     when = "that hardly overlaps with compute"
     if is_backward_known:
@@ -159,16 +162,17 @@ def _measure_all_reduces(rows: pa.Table) -> _AllReduces:
     rows = rows.append_column("ns", length_ns)
     by_step = rows.group_by(["rank", "step"], use_threads=False)
     steps = by_step.aggregate([("ns", "max"), ("ns", "count")])
-    longest_ns = pc.sum(steps["ns_max"]).as_py()
-    max_number = pc.max(steps["ns_count"]).as_py()
-    return _AllReduces(longest_ns, max_number)
+    sum_of_longest_ns = pc.sum(steps["ns_max"]).as_py()
+    max_per_step = pc.max(steps["ns_count"]).as_py()
+    return _AllReduces(sum_of_longest_ns, max_per_step)
 
 
 def _hiding_parts(evidence: Evidence, backward: PhasesTable) -> dict[str, float]:
     """Return the time of the backward pass that could hide an all-reduce, per step, by part.
 
-    That is its time on the device except exposed communication, with the idle time before it, or
-    its compute if that is more. If backward is not marked, it is all compute.
+    The parts are the time of backward on the device, the idle time before it, and less the exposed
+    communication. If the compute of backward is not less than their sum, compute is the only part.
+    Without marked backward passes, the only part is the compute of the whole step.
     """
     compute_ns = pc.mean(backward["compute_ns"]).as_py()
     if not compute_ns:
@@ -179,22 +183,27 @@ def _hiding_parts(evidence: Evidence, backward: PhasesTable) -> dict[str, float]
     compute_part = {"compute_of_backward": compute_ns}
     if None in {device_ns, exposed_ns, idle_ns}:
         return compute_part
-    is_more_than_compute = device_ns - exposed_ns + idle_ns > compute_ns
-    device_parts = {
+    without_exposed_ns = device_ns - exposed_ns + idle_ns
+    if without_exposed_ns <= compute_ns:
+        return compute_part
+    return {
         "backward_on_device": device_ns,
         "idle_before": idle_ns,
         "less_exposed_comm": -exposed_ns,
     }
-    return device_parts if is_more_than_compute else compute_part
 
 
 def too_many_buckets(evidence: Evidence) -> Answer:
-    """Fire if a step has many small all-reduces of gradients, see `many_small`; saving, too."""
+    """Fire if a step has many small all-reduces of gradients.
+
+    `many_small` says from where on they are many and small, and what they cost. That is the saving.
+    """
     rows = evidence.gradient_all_reduces
     if not rows.num_rows:
+        # Many small all-reduces of unknown purpose may be gradients.
         all_reduces_of_unknown_role = evidence.operations_of_role(OTHER, "all_reduce")
-        if many_small(evidence, all_reduces_of_unknown_role) is not None:
-            return evidence.why_gradients_are_unknown
+        has_candidates = many_small(evidence, all_reduces_of_unknown_role) is not None
+        return evidence.why_gradients_are_unknown if has_candidates else None
     small = many_small(evidence, rows)
     if small is None or isinstance(small, NotJudged):
         return small
@@ -214,11 +223,13 @@ def too_many_buckets(evidence: Evidence) -> Answer:
 
 
 def many_small(evidence: Evidence, rows: pa.Table) -> Saving | NotJudged | None:
-    """Return what the latency of many small collectives costs at most; None if they are not so.
+    """Return what the latency of many small collectives costs a step at most.
 
-    They are many if a step has 20 at least, and small if their median transfer is at most 100 us
-    and their median size, if it is known, at most 4 MB. The saving is the smaller one of exposed
-    communication and their number times the median transfer, and 1 % of step time at least.
+    Collectives are many if a step has at least 20 of them. They are small if their median transfer
+    is at most 100 us, and their median size at most 4 MB. A size that is not known does not count.
+    The cost is the number of collectives times their median transfer, but at most what is exposed.
+
+    The result is None if the collectives are few or large, or cost less than 1 % of step time.
     """
     n_steps = evidence.steps.num_rows
     n_per_step = rows.num_rows / n_steps if n_steps else 0
@@ -229,15 +240,15 @@ def many_small(evidence: Evidence, rows: pa.Table) -> Saving | NotJudged | None:
         return NotJudged("transfer times are not known", WAITING_UNKNOWN.fix)
     median_ns = pc.approximate_median(transfer_ns).as_py()
     known_bytes = rows["message_bytes"].drop_null()
-    n_bytes = pc.approximate_median(known_bytes).as_py()
-    is_large = n_bytes is not None and n_bytes > _MAX_SMALL_BUCKET_BYTES
+    median_bytes = pc.approximate_median(known_bytes).as_py()
+    is_large = median_bytes is not None and median_bytes > _MAX_SMALL_BUCKET_BYTES
     if median_ns > _MAX_SMALL_TRANSFER_NS or is_large:
         return None
     exposed_ns = evidence.exposed_transfer_ns_per_step or 0.0
     saving_ns = min(exposed_ns, n_per_step * median_ns)
     if _is_little(evidence, saving_ns):
         return None
-    figures = {"median_transfer_ns": median_ns, "median_message_bytes": n_bytes}
+    figures = {"median_transfer_ns": median_ns, "median_message_bytes": median_bytes}
     return Saving(saving_ns, figures | evidence.means("exposed_comm_ns"))
 
 
@@ -245,9 +256,11 @@ def many_small(evidence: Evidence, rows: pa.Table) -> Saving | NotJudged | None:
 
 
 def grad_copy(evidence: Evidence) -> Answer:
-    """Fire if long runs of DtoD copies take 0.1 % of step time in a run with all-reduces.
+    """Fire if gradient copies that nothing hides take 0.1 % of step time.
 
-    If they are less than 16 MB, they have to take 0.5 %. Saving: see `_parts_of_copies`.
+    Gradient copies are long sequences of copies within a device. If a step copies less than 16 MB,
+    its copies have to take 0.5 %. The run must have all-reduces of gradients. Saving: the sum of
+    `_parts_of_copies`.
     """
     exposed_ns = evidence.mean("exposed_grad_copy_ns")
     if exposed_ns is None:
@@ -277,11 +290,11 @@ def grad_copy(evidence: Evidence) -> Answer:
 
 
 def _parts_of_copies(evidence: Evidence) -> dict[str, float] | None:
-    """Return the time of gradient copies and of the gaps between them, per step.
+    """Return the time of gradient copies, and of the short gaps between them, means over steps.
 
-    The rank with most of it counts in each step. In gaps of up to 20 us nothing else of the copies
-    could run. Copies during communication count too, because they slow it down. None if they are
-    not known on every rank.
+    In each step, the rank counts whose copies and gaps take longest together. Gaps of up to 20 us
+    are short: without the copies they would not be there. Copies during communication count too,
+    because they slow it down. The result is None if copies are not known on every rank.
     """
     if evidence.mean("grad_copy_span_ns") is None or evidence.mean("grad_copy_ns") is None:
         return None
@@ -310,8 +323,9 @@ def ddp_single_gpu(evidence: Evidence) -> Answer:
     If the size of the world is not known, only copies inside marked backward ranges are known to be
     DDP's.
 
-    Saving: the part of these copies without concurrent compute, and all idle time except that for
-    input, because DDP also launches a small kernel for each gradient.
+    Saving: the part of these copies without concurrent compute, and the idle time, because DDP also
+    launches a small kernel for each gradient. Idle time for input, and in pauses of the host, does
+    not count: small kernels delay other launches by less than a pause.
     """
     if evidence.n_ranks != 1 or evidence.has_comm or evidence.world_size not in {1, None}:
         return None
@@ -321,7 +335,7 @@ def ddp_single_gpu(evidence: Evidence) -> Answer:
     is_ddp = evidence.world_size == 1 or is_backward_marked
     if not is_ddp or not evidence.mean("n_grad_copies"):
         return None
-    idle_ns = _idle_without_input(evidence)
+    idle_ns = _idle_that_launches_can_make(evidence)
     copies_ns = evidence.mean("exposed_grad_copy_ns")
     parts = None
     if copies_ns is not None and idle_ns is not None:
@@ -338,12 +352,17 @@ def ddp_single_gpu(evidence: Evidence) -> Answer:
     )
 
 
-def _idle_without_input(evidence: Evidence) -> float | None:
+def _idle_that_launches_can_make(evidence: Evidence) -> float | None:
+    """Return the idle time without that for input and in pauses of the host, ns per step.
+
+    None if the idle time is not known.
+    """
     idle_ns = evidence.mean("idle_ns")
     if idle_ns is None:
         return None
     input_ns = evidence.mean("idle_input_ns") or 0.0
-    return idle_ns - input_ns
+    pause_ns = evidence.mean("idle_pause_ns") or 0.0
+    return idle_ns - input_ns - pause_ns
 
 
 # compress-gradients
@@ -352,15 +371,17 @@ def _idle_without_input(evidence: Evidence) -> float | None:
 def compress_gradients(evidence: Evidence) -> Answer:
     """Fire if all-reduces of f32 over a slow link leave 10 % of step time exposed.
 
-    Saving: what all communication costs without waiting for other ranks, see
-    `Evidence.saving_without`, less the transfer that is not of these all-reduces. bf16 halves their
-    transfer, and PowerSGD leaves almost nothing.
+    Such all-reduces are called wide here, because a smaller datatype would shorten them.
+
+    Saving: `Evidence.saving_without` communication, of which the share of other transfer remains.
+    So it is the bound for PowerSGD, which leaves almost nothing of the wide transfer. bf16 halves
+    the wide transfer.
     """
     exposed_ns = evidence.exposed_transfer_ns_per_step if evidence.has_comm else None
     if evidence.n_ranks == 1 or exposed_ns is None:
         return None
-    are_gradients_unknown = not evidence.gradient_all_reduces.num_rows
-    if are_gradients_unknown and _is_much_exposed(evidence, exposed_ns):
+    has_gradients = evidence.gradient_all_reduces.num_rows > 0
+    if not has_gradients and _is_much_exposed(evidence, exposed_ns):
         return evidence.why_gradients_are_unknown
     wide_transfer_ns = _transfer_of_wide_gradients(evidence)
     exposed_wide_ns = min(exposed_ns, wide_transfer_ns)
@@ -374,6 +395,7 @@ def compress_gradients(evidence: Evidence) -> Answer:
     all_transfer_ns = evidence.transfer_ns_per_step
     wide_share = 1.0
     if all_transfer_ns:
+        # The sum over operations may be larger than all transfer if operations overlap.
         wide_share = min(wide_transfer_ns / all_transfer_ns, 1.0)
     saving = evidence.saving_without(remaining_share=1 - wide_share)
     overlap_ratio = evidence.summary["overlap_ratio"] or 0.0
@@ -400,12 +422,15 @@ def _is_much_exposed(evidence: Evidence, exposed_ns: float) -> bool:
 
 
 def _transfer_of_wide_gradients(evidence: Evidence) -> float:
-    """Return the transfer of f32 gradients per step, or their whole time if it is not known."""
+    """Return the transfer of f32 gradients per step, the mean over ranks.
+
+    If the transfer of an all-reduce is not known, all of its time counts.
+    """
     rows = evidence.wide_gradients
     length_ns = pc.subtract(rows["end_ns"], rows["start_ns"])
     transfer_ns = pc.coalesce(rows["transfer_ns"], length_ns)
-    all_transfer_ns = pc.sum(transfer_ns).as_py() or 0
-    return float(all_transfer_ns / evidence.steps.num_rows)
+    total_ns = pc.sum(transfer_ns).as_py() or 0
+    return float(total_ns / evidence.steps.num_rows)
 
 
 # no-sync
@@ -426,30 +451,34 @@ class _Passes(NamedTuple):
 
     @property
     def min_messages(self) -> int | None:
-        """The least number of messages of a pass of a rank; None without messages."""
+        """The smallest number of messages that a rank sends in a pass; None without messages."""
         n_messages: int | None = pc.min(self.sums["end_ns_count"]).as_py()
         return n_messages
 
     @property
     def is_number_the_same(self) -> bool:
-        """Whether each pass of a rank sends the same number of messages."""
+        """Whether each rank sends the same number of messages in all of its passes."""
         return not _varies_by_rank(self.sums, "end_ns_count")
 
     @property
     def are_bytes_the_same(self) -> bool:
-        """Whether each pass of a rank sends the same number of bytes, as far as it is known."""
+        """Whether each rank sends the same number of bytes in all of its passes.
+
+        True if sizes are not known.
+        """
         return not self.is_sized or not _varies_by_rank(self.sums, "message_bytes_sum")
 
 
 def no_sync(evidence: Evidence) -> Answer:
-    """Fire if every backward pass sends as many bytes in as many messages, several passes a step.
+    """Fire if steps have several backward passes, and each pass sends the same amount.
 
-    All steps have the same number of passes. If sizes are not known, passes send the same number of
-    messages, at least two. Messages are DDP's all-reduces, or the reduce-scatters of sharded
-    gradients, without small messages. They must cost 1 % of step time.
+    All steps must have the same number of passes. On each rank, all passes must send the same
+    number of messages and of bytes. If sizes are not known, passes must send at least two messages.
+    Messages are DDP's all-reduces, or the reduce-scatters of sharded gradients. Small messages do
+    not count.
 
-    Saving: `Evidence.saving_without` the messages of all passes except the last one, and without
-    the waiting in them.
+    Saving: `Evidence.saving_without` the messages of all passes except the last pass of each step,
+    and without the waiting in these messages. The saving must be 1 % of step time.
     """
     scatters = evidence.operations_of_role(SHARDED, "reduce_scatter")
     are_sharded = bool(scatters.num_rows)
@@ -457,13 +486,14 @@ def no_sync(evidence: Evidence) -> Answer:
     last_pass = pc.max(rows["micro_batch"]).as_py() or 0
     if last_pass == 0:
         return None
-    passes = _find_passes(rows, last_pass + 1)
-    n_passes = passes.n_per_step * evidence.steps.num_rows
-    has_all_passes = passes.sums.num_rows >= n_passes
+    # Passes are numbered from 0.
+    passes = _find_passes(rows, n_per_step=last_pass + 1)
+    n_expected_passes = passes.n_per_step * evidence.steps.num_rows
+    has_all_passes = passes.sums.num_rows >= n_expected_passes
     if not has_all_passes or not passes.is_number_the_same:
         return None
     if not passes.is_sized and passes.min_messages == 1:
-        # The passes of very different programs may send one message each.
+        # One message in each pass may be of any program, so it does not show that passes are alike.
         return evidence.not_judged_without_sizes(_SIZES_MISSING)
     is_early = pc.less(passes.rows["micro_batch"], last_pass)
     early_messages = passes.rows.filter(is_early)
@@ -481,37 +511,40 @@ def no_sync(evidence: Evidence) -> Answer:
 
 
 def _find_passes(rows: pa.Table, n_per_step: int) -> _Passes:
-    """Return the backward passes that launched operations, without small messages."""
+    """Return the backward passes that launched some of these operations.
+
+    Small messages are left out. A message of unknown size counts as large.
+    """
+    is_small = pc.less_equal(rows["message_bytes"], SMALL_BYTES)
+    is_large = pc.invert(pc.fill_null(is_small, fill_value=False))
     is_of_pass = pc.is_valid(rows["micro_batch"])
-    rows = rows.filter(is_of_pass)
-    # Messages whose size is not known count.
-    n_bytes = pc.fill_null(rows["message_bytes"], SMALL_BYTES + 1)
-    is_large = pc.greater(n_bytes, SMALL_BYTES)
-    rows = rows.filter(is_large)
-    by_pass = rows.group_by(["rank", "step", "micro_batch"], use_threads=False)
+    messages = rows.filter(pc.and_(is_of_pass, is_large))
+    by_pass = messages.group_by(["rank", "step", "micro_batch"], use_threads=False)
     sums = by_pass.aggregate([("message_bytes", "sum"), ("end_ns", "count")])
-    return _Passes(rows, sums, n_per_step)
+    return _Passes(messages, sums, n_per_step)
 
 
 def _varies_by_rank(passes: pa.Table, column: str) -> bool:
-    """Tell whether a column of passes has several values on a rank."""
+    """Tell whether a column of passes has several values on any rank."""
     by_rank = passes.group_by("rank", use_threads=False)
-    ends = by_rank.aggregate([(column, "min"), (column, "max")])
-    least = ends[f"{column}_min"]
-    most = ends[f"{column}_max"]
+    extremes = by_rank.aggregate([(column, "min"), (column, "max")])
+    least = extremes[f"{column}_min"]
+    most = extremes[f"{column}_max"]
     is_varied = pc.not_equal(least, most)
     return bool(pc.any(is_varied).as_py())
 
 
 def _pass_figures(evidence: Evidence, passes: _Passes) -> dict[str, Any]:
-    n_steps = evidence.steps.num_rows
+    """Return what the passes of a step send, the mean over steps and ranks."""
+    # There is a row for each step and rank.
+    n_steps_of_ranks = evidence.steps.num_rows
     bytes_per_step = None
     if passes.is_sized:
         n_bytes = pc.sum(passes.rows["message_bytes"]).as_py()
-        bytes_per_step = n_bytes / n_steps
+        bytes_per_step = n_bytes / n_steps_of_ranks
     return {
         "n_backward_passes": passes.n_per_step,
-        "messages_per_step": passes.rows.num_rows / n_steps,
+        "messages_per_step": passes.rows.num_rows / n_steps_of_ranks,
         "bytes_per_step": bytes_per_step,
     }
 
@@ -528,14 +561,15 @@ def flat_all_reduce(evidence: Evidence) -> Answer:
     if not evidence.gradient_all_reduces.num_rows:
         return None
     cost = evidence.exposed_cost(DATA, "all_reduce")
-    flat = list(filter(_is_flat, _ranks_by_host_of_groups(evidence)))
-    if cost is None or not flat:
+    flat_groups = list(filter(_is_flat, _ranks_by_host_of_groups(evidence)))
+    if cost is None or not flat_groups:
         return None
-    largest = max(flat, key=Counter.total)
-    n_ranks = largest.total()
-    figures = {"n_hosts": len(largest), "n_ranks": n_ranks, **cost.figures}
+    largest_group = max(flat_groups, key=Counter.total)
+    n_hosts = len(largest_group)
+    n_ranks = largest_group.total()
+    figures = {"n_hosts": n_hosts, "n_ranks": n_ranks, **cost.figures}
     return Finding(
-        title=f"One all-reduce spans all {n_ranks} ranks on {len(largest)} nodes",
+        title=f"One all-reduce spans all {n_ranks} ranks on {n_hosts} nodes",
         action="Reduce within each node first, then across nodes",
         advice=_REDUCE_IN_NODES,
         saving_ns_per_step=cost.ns_per_step,
@@ -544,17 +578,23 @@ def flat_all_reduce(evidence: Evidence) -> Answer:
 
 
 def _ranks_by_host_of_groups(evidence: Evidence) -> list[Counter[str | None]]:
-    """Return the number of ranks of each host, for each group that all-reduces gradients."""
-    groups: dict[str, Counter[str | None]] = {}
+    """Return the number of ranks of each host, for each group that all-reduces gradients.
+
+    A host that is not known is None.
+    """
+    n_ranks_by_host_of_groups: dict[str, Counter[str | None]] = {}
     for row in evidence.traffic_of_role(DATA, "all_reduce"):
         host = evidence.hosts.get(row["rank"])
-        group = groups.setdefault(row["communicator"], Counter())
-        group[host] += 1
-    return [*groups.values()]
+        n_ranks_by_host = n_ranks_by_host_of_groups.setdefault(row["communicator"], Counter())
+        n_ranks_by_host[host] += 1
+    return [*n_ranks_by_host_of_groups.values()]
 
 
 def _is_flat(n_ranks_by_host: Counter[str | None]) -> bool:
-    """Tell whether a group spans several hosts, with several ranks on each."""
+    """Tell whether a group spans several hosts, with several ranks on each.
+
+    False if a host is not known.
+    """
     if None in n_ranks_by_host or len(n_ranks_by_host) == 1:
         return False
     return min(n_ranks_by_host.values()) > 1

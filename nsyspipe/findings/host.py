@@ -103,8 +103,8 @@ def launch_bound(evidence: Evidence) -> Answer:
 
     If at least half of the idle time lies in pauses of 2 ms and more, the host did something else
     than launching, and from a quarter on it did so in part. If no range marks the data phase, it
-    may have waited for data. What keeps this rule from being judged also leaves open why
-    `input_bound` and `sync_bound` are silent, so they are named if they did not fire.
+    may have waited for data. If this rule cannot be judged, it is also unknown why `input_bound`
+    and `sync_bound` do not fire, so the answer names those of them that do not.
     """
     missing = _missing_record(evidence) if evidence.steps.num_rows else None
     if missing:
@@ -112,7 +112,7 @@ def launch_bound(evidence: Evidence) -> Answer:
     idle = measure_large_idle(evidence, "idle_launch_ns")
     if idle is None:
         return None
-    if idle.bound is not None and _is_launch_saving_known(evidence):
+    if idle.bound is not None and _has_bound_without_launching(evidence):
         idle = replace(idle, bound=saving_without_launching(evidence))
     figures = idle_figures(evidence, "idle_launch_ns", idle) | evidence.means("idle_pause_ns")
     late = late_launches(evidence)
@@ -129,6 +129,7 @@ def _missing_record(evidence: Evidence) -> str | None:
     """Return what was not recorded; None if the causes of nearly all idle time are known."""
     unknown = measure_idle(evidence, "idle_unknown_ns")
     if unknown is None:
+        # Without copies there is no idle time. Otherwise only its causes are not known.
         return "copies and memsets" if evidence.steps["idle_ns"].null_count else _ONE_CLOCK
     unknown_share = evidence.share_of_step(unknown.judged_ns)
     if unknown_share >= MIN_IDLE_SHARE_OF_STEP:
@@ -155,10 +156,13 @@ def _not_judged_without(evidence: Evidence, missing: str) -> NotJudged:
     return NotJudged(f"why the GPU idles is not known without {missing}{nor}", fix)
 
 
-def _is_launch_saving_known(evidence: Evidence) -> bool:
-    """Tell whether it is known who waits for whom, or that any communication may be waiting."""
-    is_wait_known = evidence.is_wait_known or not evidence.are_groups_known
-    return evidence.n_ranks == 1 or is_wait_known
+def _has_bound_without_launching(evidence: Evidence) -> bool:
+    """Tell whether `saving_without_launching` can say how long ranks wait for each other.
+
+    If process groups are not known, it can: then all communication counts as waiting.
+    """
+    has_one_rank = evidence.n_ranks == 1
+    return has_one_rank or evidence.is_wait_known or not evidence.are_groups_known
 
 
 def _word_late_launches(evidence: Evidence, rank: int | None) -> Wording:
@@ -187,7 +191,10 @@ def _word_late_launches(evidence: Evidence, rank: int | None) -> Wording:
 
 
 def _share_in_pauses(evidence: Evidence, rank: int | None) -> float:
-    """Return how much of the idle time for late launches lies in pauses; without a rank of all."""
+    """Return the share of a rank's idle time for late launches that lies in pauses of its host.
+
+    If the rank is None, all ranks count together.
+    """
     steps = evidence.steps
     if rank is not None:
         steps = steps.filter(pc.equal(steps["rank"], rank))
@@ -276,7 +283,9 @@ def input_bound(evidence: Evidence) -> Answer:
     title = "The GPU idles while the CPU gets the next batch"
     action = "Feed the GPU faster: num_workers, pin_memory, non_blocking"
     between_steps_ns = evidence.mean("idle_between_steps_ns") or 0.0
-    if 2 * between_steps_ns > (evidence.mean("idle_input_ns") or 0.0):
+    input_ns = evidence.mean("idle_input_ns") or 0.0
+    is_mostly_between_steps = 2 * between_steps_ns > input_ns
+    if is_mostly_between_steps:
         title = "The GPU idles between steps, probably while the CPU waits for the data loader"
         action = "Find out whether the data loader is slow: num_workers, pin_memory"
         advice += _MARK_DATA_TO_BE_SURE
@@ -293,15 +302,17 @@ def sync_bound(evidence: Evidence) -> Answer:
     """Fire if the rank that the others wait for idles for 2 % of step time for blocking calls.
 
     These are calls that synchronize or manage memory. Blocking copies from the host belong to
-    `pageable_copy`, and calls that manage GPU memory to `alloc_in_step` if it fires. Saving: that
-    of `idle.measure_idle` without all idle time that these calls can have made, because input would
-    come earlier without them, too. If launches are not known, `launch_bound` says that this cannot
-    be judged.
+    `pageable_copy`, and calls that manage GPU memory belong to `alloc_in_step` if that rule fires.
+
+    Saving: that of `idle.measure_idle` without all idle time that these calls can have made. Idle
+    time for input is among it, because input would come earlier without the calls. If launches are
+    not known, `launch_bound` says that this cannot be judged.
     """
     has_alloc_finding = _has_alloc_finding(evidence)
     idle = _idle_in_calls(evidence, without_allocs=has_alloc_finding)
     if idle is None:
         return None
+    # The calls that block the host longest come first.
     calls = [*evidence.blocked_ns_by_call]
     if has_alloc_finding:
         calls = [name for name in calls if name not in MANAGING_MEMORY]
@@ -333,7 +344,10 @@ def _idle_in_calls(evidence: Evidence, *, without_allocs: bool) -> Idle | None:
 
 
 def _longest_allocator_call(calls: Sequence[str]) -> str | None:
-    """Return the call of the allocator for devices that blocked the host longest, if any did."""
+    """Return the first call that allocates or frees GPU memory; None if there is none.
+
+    Calls are in order of time, the longest first. Calls with "Host" are for memory of the host.
+    """
     for name in calls:
         if name.startswith(_ALLOCATOR_CALLS) and "Host" not in name:
             return name[:LONGEST_CALL]
@@ -346,11 +360,11 @@ def _longest_allocator_call(calls: Sequence[str]) -> str | None:
 def pageable_copy(evidence: Evidence) -> Answer:
     """Fire if blocking copies from the host can cost a thousandth of step time.
 
-    The rank that the others wait for decides. Copies cost idle time while the host is in their
-    calls and after the calls drained the queue, and their own time without concurrent compute or
-    communication. Saving: that of `idle.measure_idle` without all of that.
+    The rank that the others wait for decides. A copy costs its own time without concurrent compute
+    or communication. It also costs idle time while the host is in its call, and after the call has
+    drained the queue. Saving: that of `idle.measure_idle` without all of these costs.
     """
-    if not (evidence.mean("n_blocking_copies") or 0.0):
+    if not evidence.mean("n_blocking_copies"):
         return None
     idle = measure_idle(evidence, "idle_made_by_copies_ns", removed=_REMOVED_WITH_COPIES)
     if idle is None:
@@ -369,6 +383,7 @@ def pageable_copy(evidence: Evidence) -> Answer:
 
 
 def _copy_figures(evidence: Evidence, idle: Idle) -> dict[str, Any]:
+    """Return the figures about blocking copies. `idle` is the idle time that they make."""
     figures: dict[str, Any] = evidence.means(
         "n_blocking_copies",
         "n_pageable_copies",
@@ -385,12 +400,13 @@ def _copy_figures(evidence: Evidence, idle: Idle) -> dict[str, Any]:
 def _copies_by_phase(evidence: Evidence) -> dict[str, float]:
     """Return the number of blocking copies that each phase launches per step and rank.
 
-    Phases that launch none are left out.
+    Phases are in order of names. Phases that launch none are left out.
     """
     n_copies = aggregate_by(evidence.phases, "phase", "n_blocking_copies", "sum")
-    n_steps = evidence.steps.num_rows
+    # There is a row for each step and rank.
+    n_steps_of_ranks = evidence.steps.num_rows
     by_phase = sorted(n_copies.items())
-    return {phase: number / n_steps for phase, number in by_phase if number}
+    return {phase: number / n_steps_of_ranks for phase, number in by_phase if number}
 
 
 RULES: Rules = {

@@ -77,6 +77,11 @@ class _Line(NamedTuple):
     n_samples: int
     n_steps: int
 
+    def is_at_same_place(self, line: _Line) -> bool:
+        """Tell whether another line is the same one, whatever its samples."""
+        is_same_line = self.file == line.file and self.line == line.line
+        return is_same_line and self.function == line.function
+
 
 class _Place(NamedTuple):
     """A function or a call in the stacks of the samples of a cause."""
@@ -125,61 +130,66 @@ def line_figures(evidence: Evidence, name: str, finding: Finding) -> Mapping[str
         return {}
     left_out = {LINE_UNKNOWN: LEFT_OUT} if evidence.are_lines_left_out else {}
     rank = _rank_of(evidence, finding)
-    question = _Question(evidence.host_lines, evidence.steps, cause)
+    lines = evidence.host_lines
+    steps = evidence.steps
     if rank is not None:
-        lines = select_rows(evidence.host_lines, "rank", rank)
-        steps = select_rows(evidence.steps, "rank", rank)
-        question = _Question(lines, steps, cause)
-    has_lines = _has_known_causes(question.lines)
-    waits = _waits_of_ranks(evidence, question)
-    if not has_lines and waits is None:
+        lines = select_rows(lines, "rank", rank)
+        steps = select_rows(steps, "rank", rank)
+    question = _Question(lines, steps, cause)
+    has_lines = _has_known_causes(lines)
+    lock_wait_ns = _mean_lock_wait_ns(evidence, question)
+    if not has_lines and lock_wait_ns is None:
         return left_out
     if name == "straggler" and not _is_late_by_idling(evidence, rank, finding):
         return {LINE_UNKNOWN: NOT_WHY_LATE}
-    figures = _lock_figures(question, waits)
+    figures = _lock_figures(question, lock_wait_ns)
     if has_lines:
         figures |= _figures_of_lines(question)
     return figures | left_out
 
 
 def _has_known_causes(lines: pa.Table) -> bool:
-    """Tell whether there are samples, and it is known which of them are in idle time."""
+    """Tell whether there are samples, and whether it is known which of them are in idle time."""
     n_idle_samples = lines["n_idle_samples"]
     return lines.num_rows > 0 and not n_idle_samples.null_count
 
 
-def _waits_of_ranks(evidence: Evidence, question: _Question) -> float | None:
-    """Return how long the ranks in question wait for Python's lock, mean per step, ns.
+def _mean_lock_wait_ns(evidence: Evidence, question: _Question) -> float | None:
+    """Return how long a rank in question waits for Python's lock in its idle time, ns per step.
 
-    None if that was not recorded on each of them.
+    That is the mean over the ranks in question. None if the waits of any of them were not recorded.
     """
     waits_ns = []
     for rank in question.steps["rank"].unique().to_pylist():
-        by_cause = evidence.lock_waits.get(rank)
-        if by_cause is None:
+        wait_ns_by_cause = evidence.lock_waits.get(rank)
+        if wait_ns_by_cause is None:
             return None
         causes = [question.cause]
         if question.cause == _ANY_CAUSE:
-            causes = [*by_cause]
-        wait_ns = sum(by_cause[cause] for cause in causes)
+            causes = [*wait_ns_by_cause]
+        wait_ns = sum(wait_ns_by_cause[cause] for cause in causes)
         waits_ns.append(wait_ns)
     return sum(waits_ns) / len(waits_ns) if waits_ns else None
 
 
 def _lock_figures(question: _Question, wait_ns: float | None) -> dict[str, Any]:
-    """Return how long the launching thread waits for Python's lock, and who holds it meanwhile."""
+    """Return how long the launching thread waits for Python's lock, and who holds it meanwhile.
+
+    The share of idle time is added if both times are known. The line of the holder is added if that
+    share is large, and if most of enough samples are at this line.
+    """
     figures: dict[str, Any] = {LOCK_WAIT: wait_ns}
     idle_ns = _mean_idle_ns(question)
     if wait_ns is None or not idle_ns:
         return figures
-    figures[LOCK_WAIT_SHARE] = wait_ns / idle_ns
-    if figures[LOCK_WAIT_SHARE] < MIN_SHARE_OF_LOCK:
+    share_of_idle = wait_ns / idle_ns
+    figures[LOCK_WAIT_SHARE] = share_of_idle
+    if share_of_idle < MIN_SHARE_OF_LOCK:
         return figures
     line = _main_line(question, LOCK_HOLDER)
     totals = _totals(question, LOCK_HOLDER)
-    if line is None or totals.n_of_samples < MIN_SAMPLES:
-        return figures
-    if _is_main(line, totals):
+    has_enough_samples = totals.n_of_samples >= MIN_SAMPLES
+    if line is not None and has_enough_samples and _is_main(line, totals):
         figures[LOCK_HOLDER_LINE] = _figure_of(line, totals)
     return figures
 
@@ -191,7 +201,7 @@ def _figure_of(place: _Line | _Place, totals: _Totals) -> dict[str, Any]:
 
 
 def _mean_idle_ns(question: _Question) -> float | None:
-    """Return the mean of the idle time in question, ns per step."""
+    """Return the idle time in question, a mean over steps and ranks, ns; None if not known."""
     is_any = question.cause == _ANY_CAUSE
     columns = _IDLE_COLUMNS if is_any else (f"idle_{question.cause}_ns",)
     means_ns = []
@@ -202,7 +212,7 @@ def _mean_idle_ns(question: _Question) -> float | None:
 
 
 def _rank_of(evidence: Evidence, finding: Finding) -> int | None:
-    """Return the rank that a finding is about; None for all."""
+    """Return the rank that a finding is about; None if it is about all ranks of the run."""
     if evidence.n_ranks == 1:
         return None
     rank: int | None = finding.evidence.get("rank")
@@ -210,7 +220,10 @@ def _rank_of(evidence: Evidence, finding: Finding) -> int | None:
 
 
 def _is_late_by_idling(evidence: Evidence, rank: int | None, finding: Finding) -> bool:
-    """Tell whether the GPU of a late rank idles for its host longer than the other GPUs do."""
+    """Tell whether a rank is late because its GPU idles for its host longer than other GPUs do.
+
+    Half of the lateness must be such idle time. False if that is not known.
+    """
     lateness_ns = finding.evidence.get("lateness_ns_per_step")
     steps = evidence.steps
     if rank is None or not lateness_ns:
@@ -228,21 +241,26 @@ def _is_late_by_idling(evidence: Evidence, rank: int | None, finding: Finding) -
 
 
 class _Totals(NamedTuple):
-    """How many samples and steps there are in all."""
+    """How many samples of a cause and how many steps there are, whatever the line."""
 
     n_of_samples: int
     n_of_steps: int
 
 
 def _totals(question: _Question, frame: str) -> _Totals:
+    """Return the number of samples that have a frame of this kind, and of steps."""
     rows = select_rows(question.lines, "frame", frame)
     n_samples = _sum_of(rows, f"n_{question.cause}_samples")
     return _Totals(n_samples, question.steps.num_rows)
 
 
 def _figures_of_lines(question: _Question) -> dict[str, Any]:
-    """Return the line that most samples of a cause are at, or why it is not known."""
-    # Each sample has one innermost line.
+    """Return the line that most samples of a cause are at, or why it is not known.
+
+    It is a line of the user's program if one has most samples. Otherwise it is the innermost line,
+    and the figures of `_figures_of_stacks` are added.
+    """
+    # Each sample has one innermost line, so these are all samples.
     totals = _totals(question, INNERMOST)
     if totals.n_of_samples < MIN_SAMPLES:
         return {LINE_UNKNOWN: TOO_FEW}
@@ -250,20 +268,25 @@ def _figures_of_lines(question: _Question) -> dict[str, Any]:
     line = _main_line(question, IN_PROGRAM)
     figures: dict[str, Any] = {}
     if line is None or not _is_main(line, totals):
+        # No line of the program has most samples.
         line = innermost
         figures |= _figures_of_stacks(question, totals)
     if line is not None and _is_unseen(line, totals):
         return {LINE_UNKNOWN: NOT_SEEN_IN_TIME} | _let_go_figures(question)
     if line is None or line.file == NOT_SEEN or not _is_main(line, totals):
+        # The function and the call may be known without a line.
         return figures or {LINE_UNKNOWN: NO_MAIN_LINE}
     figures[HOST_LINE] = _figure_of(line, totals)
-    if innermost is not None and innermost[:3] != line[:3]:
+    if innermost is not None and not innermost.is_at_same_place(line):
         figures[INNERMOST_LINE] = _figure_of(innermost, totals)
     return figures
 
 
 def _let_go_figures(question: _Question) -> dict[str, Any]:
-    """Return the line at which the thread let go of the lock in most of the samples due before."""
+    """Return the line at which the thread let go of the lock, for most of the late samples.
+
+    A sample is late if it was due while the thread held the lock. Empty without such a line.
+    """
     line = _main_line(question, LET_GO)
     totals = _totals(question, LET_GO)
     if line is None or line.n_samples < MIN_SHARE_OF_SAMPLES * totals.n_of_samples:
@@ -272,9 +295,9 @@ def _let_go_figures(question: _Question) -> dict[str, Any]:
 
 
 def _is_unseen(line: _Line, totals: _Totals) -> bool:
-    """Tell whether most samples were not taken in time, in whatever steps."""
-    least = MIN_SHARE_OF_SAMPLES * totals.n_of_samples
-    return line.file == NOT_SEEN and line.n_samples >= least
+    """Tell whether most samples could not be taken in time. In which steps does not matter."""
+    min_samples = MIN_SHARE_OF_SAMPLES * totals.n_of_samples
+    return line.file == NOT_SEEN and line.n_samples >= min_samples
 
 
 def _figures_of_stacks(question: _Question, totals: _Totals) -> dict[str, Any]:
@@ -291,34 +314,36 @@ def _figures_of_stacks(question: _Question, totals: _Totals) -> dict[str, Any]:
 
 
 def _main_frame(question: _Question, frame: str, totals: _Totals) -> _Place | None:
-    """Return the innermost call or function that is in the stack of most samples of a cause.
+    """Return the innermost call or function that is in the stacks of most samples of a cause.
 
-    Each has half of the samples, and samples in half of the steps. A call or function that is in
-    nearly all samples of other times too is the loop, which explains nothing.
+    A candidate is in half of the samples, and has samples in half of the steps. What is in nearly
+    all samples of other times too is the loop, which explains nothing, so it is no candidate. Of
+    the candidates in about the most samples, the innermost is returned; None without candidates.
     """
     rows = select_rows(question.lines, "frame", frame)
     keys = ["file", "function"]
     if frame == CALL:
         keys.append("line")
     of_program = select_rows(question.lines, "frame", IN_PROGRAM)
-    n_other_samples = _count_other_samples(of_program, question)
+    n_samples_of_other_times = _count_other_samples(of_program, question)
     candidates = []
-    for row in _sums_of_frames(rows, question.cause, keys):
-        is_main = _is_main(row.place, totals)
-        if is_main and not _is_of_loop(row.n_other_samples, n_other_samples):
-            candidates.append(row)
-    most = max((row.place.n_samples for row in candidates), default=0)
-    least = MIN_PART_OF_MOST * most
-    candidates = [row for row in candidates if row.place.n_samples >= least]
-    innermost = min(candidates, key=_order_of_frame, default=None)
+    for candidate in _sums_of_frames(rows, question.cause, keys):
+        is_main = _is_main(candidate.place, totals)
+        is_loop = _is_in_nearly_all(candidate.n_other_samples, n_samples_of_other_times)
+        if is_main and not is_loop:
+            candidates.append(candidate)
+    most_samples = max((candidate.place.n_samples for candidate in candidates), default=0)
+    min_samples = MIN_PART_OF_MOST * most_samples
+    frequent = [candidate for candidate in candidates if candidate.place.n_samples >= min_samples]
+    innermost = min(frequent, key=_order_of_frame, default=None)
     return None if innermost is None else innermost.place
 
 
-def _is_of_loop(n_other_samples: int, n_of_other_samples: int) -> bool:
-    """Tell whether a call or function is in nearly all samples of other times."""
-    if n_of_other_samples < MIN_SAMPLES:
+def _is_in_nearly_all(n_with_frame: int, n_samples: int) -> bool:
+    """Tell whether a call or function is in nearly all samples. False for few samples."""
+    if n_samples < MIN_SAMPLES:
         return False
-    return n_other_samples >= MAX_SHARE_OF_OTHER_TIMES * n_of_other_samples
+    return n_with_frame >= MAX_SHARE_OF_OTHER_TIMES * n_samples
 
 
 def _count_other_samples(rows: pa.Table, question: _Question) -> int:
@@ -335,7 +360,7 @@ def _sum_of(rows: pa.Table, name: str) -> int:
 
 
 def _sums_of_frames(rows: pa.Table, cause: str, keys: list[str]) -> list[_FrameSums]:
-    """Return calls or functions, pooled over ranks."""
+    """Return calls or functions with their samples, summed over ranks. Keys tell them apart."""
     n_samples = rows["n_samples"].cast(pa.float64())
     depth_sum = pc.multiply(rows["mean_depth"], n_samples)
     with_depth = rows.append_column("depth_sum", depth_sum)
@@ -348,6 +373,7 @@ def _sums_of_frames(rows: pa.Table, cause: str, keys: list[str]) -> list[_FrameS
 
 
 def _frame_sums(row: Mapping[str, Any], cause: str) -> _FrameSums:
+    """Return a call or function by a row of sums. Its samples and steps are those of the cause."""
     n_samples = row[f"n_{cause}_samples_sum"]
     n_steps = row[f"n_{cause}_steps_sum"]
     n_all_samples = row["n_samples_sum"]
@@ -367,9 +393,14 @@ def _frame_sums(row: Mapping[str, Any], cause: str) -> _FrameSums:
 
 
 def _order_of_frame(row: _FrameSums) -> tuple[Any, ...]:
-    """Return what frames are sorted by: the innermost first, then that with most samples."""
+    """Return what frames are sorted by.
+
+    The innermost is first: depth counts from the innermost frame. Of equals, the frame with most
+    samples is first.
+    """
     place = row.place
-    return row.mean_depth, -place.n_samples, place.file, place.line, place.function
+    most_first = -place.n_samples
+    return row.mean_depth, most_first, place.file, place.line, place.function
 
 
 def _is_main(line: _Line | _Place, totals: _Totals) -> bool:
@@ -379,7 +410,10 @@ def _is_main(line: _Line | _Place, totals: _Totals) -> bool:
 
 
 def _main_line(question: _Question, frame: str) -> _Line | None:
-    """Return the line with most samples of a cause, the first in the alphabet of equal ones."""
+    """Return the line with most samples of a cause, of equals the first in the alphabet.
+
+    Only lines of one kind of frame count. None if there are none.
+    """
     keys = ["file", "line", "function"]
     samples = f"n_{question.cause}_samples"
     steps = f"n_{question.cause}_steps"

@@ -111,8 +111,9 @@ def measure_large_idle(
 ) -> Idle | None:
     """Return a cause of idle time that takes 2 % of the step at least; otherwise None.
 
-    The parameters are those of `measure_idle`. Its bound leaves each step as long as the fastest
-    host takes to launch it. Late launches have a bound of their own, see `launch_saving`.
+    The parameters are those of `measure_idle`. The bound of the result leaves each step as long as
+    the fastest host takes to launch it. Late launches have a bound of their own, see
+    `launch_saving`, so their bound stays that of `measure_idle`.
     """
     idle = measure_idle(evidence, column, excluded=excluded, removed=removed)
     if idle is None or evidence.share_of_step(idle.judged_ns) < MIN_IDLE_SHARE_OF_STEP:
@@ -126,20 +127,20 @@ def measure_large_idle(
 def measure_idle(
     evidence: Evidence, column: str, *, excluded: Sequence[str] = (), removed: Removed | None = None
 ) -> Idle | None:
-    """Return a cause of idle time, a column of the steps, as rules judge it.
+    """Return how long the judged rank idles for a cause, and what a step gains without the cause.
 
-    `excluded` are columns of parts of the cause that do not count. None if the cause is not known
-    on every rank.
+    The cause is a column of the steps. `excluded` are columns of parts of the cause that do not
+    count. `removed` is what a step loses together with the cause, for the bound. The result is None
+    if the cause is not known on every rank.
 
-    If it is known who waits for whom, rules judge in each step the rank that waits least for the
-    others. Of equals, that is the rank with the longest window, then the lowest rank. Otherwise
-    they judge the rank in the middle, or, if process groups are not known, the rank with most of
-    the cause. See `_bound_without` for the bound. With `removed`, that counts in place of the
-    cause.
+    The judged rank is the one that waits least for the others in a step. Of equals, that is the
+    rank with the longest window, then the lowest rank. If waiting is not known, the rank in the
+    middle is judged. If process groups are not known, the rank with most of the cause is judged.
+    `_bound_without` has the bound.
 
     Stages of a pipeline wait by design, and it is not known how much of their idle time lies in the
-    bubble, so they have no bound. Late launches have one if half of them are `launching_ns`, which
-    lies in no bubble.
+    bubble, so they have no bound. Late launches have a bound if half of them are `launching_ns`,
+    which lies in no bubble.
     """
     steps = evidence.steps
     for part in excluded:
@@ -153,20 +154,21 @@ def measure_idle(
         return _judge_rank_with_most(evidence, cause)
     if has_other_ranks and not evidence.is_wait_known:
         return _judge_middle_rank(evidence, cause)
+    # A single rank is the awaited rank in each step.
     return _judge_awaited_rank(evidence, cause)
 
 
 def launching_ns(evidence: Evidence) -> Float64:
-    """Return idle time in each step for late launches of a host that launches without a pause.
+    """Return for each row of `steps` the idle time while a host launches late, but does not pause.
 
-    No part of it lies in the bubble of a pipeline.
+    No part of this idle time lies in the bubble of a pipeline.
     """
     launch_ns, pause_ns = evidence.columns(_LAUNCH_COLUMN, "idle_pause_ns")
     return launch_ns - pause_ns
 
 
 def idle_figures(evidence: Evidence, column: str, idle: Idle) -> dict[str, Any]:
-    """Return the figures of a finding about idle time."""
+    """Return the figures of a finding about idle time. With one rank, these are means only."""
     means = evidence.means("idle_ns", *IDLE_CAUSES)
     if evidence.n_ranks == 1:
         return means
@@ -188,18 +190,19 @@ def _exclude(steps: StepsTable, column: str, part: str) -> pa.Table:
     """Return the steps with a column less a part of it. A part that is not known counts as 0."""
     part_ns = fill_zero(steps.column(part))
     rest_ns = pc.subtract(steps.column(column), part_ns)
-    place = steps.column_names.index(column)
-    return steps.set_column(place, column, rest_ns)
+    place_of_column = steps.column_names.index(column)
+    return steps.set_column(place_of_column, column, rest_ns)
 
 
 def _find_gone(evidence: Evidence, cause_ns: Float64, removed: Removed | None) -> _Gone:
-    """Return what steps lose: at least the cause, and no more idle time than there is."""
+    """Return what each row of the steps loses: the cause, or what is removed if that is more."""
     no_copies = np.zeros(cause_ns.size)
     if removed is None:
         return _Gone(cause_ns, no_copies)
     columns_ns = [*evidence.columns(*removed.idle_columns)]
     made_ns = np.sum(columns_ns, axis=0)
     (idle_ns,) = evidence.columns("idle_ns")
+    # The columns may overlap, so their sum may be more than all idle time.
     made_idle_ns = np.minimum(made_ns, idle_ns)
     gone_idle_ns = np.maximum(cause_ns, made_idle_ns)
     if removed.copies_column is None:
@@ -209,7 +212,7 @@ def _find_gone(evidence: Evidence, cause_ns: Float64, removed: Removed | None) -
 
 
 def _is_mostly_launching(evidence: Evidence, cause: _Cause) -> bool:
-    """Tell whether a cause is late launches, and half of them lie in no bubble."""
+    """Tell whether a cause is late launches, at least half of which lie in no bubble."""
     if cause.column != _LAUNCH_COLUMN:
         return False
     outside_of_bubble_ns = launching_ns(evidence).sum()
@@ -237,13 +240,17 @@ def _judge_middle_rank(evidence: Evidence, cause: _Cause) -> Idle:
 
 
 def _parts_of_rank_with_most(rank: Int64, gone: _Gone) -> dict[str, float]:
-    """Return what is gone of a step, the mean on the rank that loses most, without parts of 0."""
-    _, place = np.unique(rank, return_inverse=True)
-    n_steps = np.bincount(place)
-    idle_ns = np.bincount(place, weights=gone.idle) / n_steps
-    copies_ns = np.bincount(place, weights=gone.copies) / n_steps
-    most = int((idle_ns + copies_ns).argmax())
-    parts = {"idle": float(idle_ns[most]), "copies": float(copies_ns[most])}
+    """Return what is gone of a step: means over steps on the rank that loses most.
+
+    `rank` is that of each row of the steps. Parts of 0 are left out, unless both are 0.
+    """
+    _, rank_number = np.unique(rank, return_inverse=True)
+    n_steps = np.bincount(rank_number)
+    mean_idle_ns = np.bincount(rank_number, weights=gone.idle) / n_steps
+    mean_copies_ns = np.bincount(rank_number, weights=gone.copies) / n_steps
+    mean_gone_ns = mean_idle_ns + mean_copies_ns
+    loser = int(mean_gone_ns.argmax())
+    parts = {"idle": float(mean_idle_ns[loser]), "copies": float(mean_copies_ns[loser])}
     nonzero_parts = {name: part_ns for name, part_ns in parts.items() if part_ns}
     return nonzero_parts or {"idle": 0.0}
 
@@ -284,13 +291,14 @@ def _judge_awaited_rank(evidence: Evidence, cause: _Cause) -> Idle:
     awaited_ns = cause.ns[awaited_rows]
     judged_ns = float(awaited_ns.mean())
     awaited_ranks = evidence.rank_of_row[awaited_rows]
-    ranks, place = np.unique(awaited_ranks, return_inverse=True)
-    ns_by_rank = np.bincount(place, weights=awaited_ns)
-    rank = int(ranks[ns_by_rank.argmax()])
+    ranks, rank_number_of_step = np.unique(awaited_ranks, return_inverse=True)
+    ns_of_ranks = np.bincount(rank_number_of_step, weights=awaited_ns)
+    rank = int(ranks[ns_of_ranks.argmax()])
     where = ""
-    if 2 * cause.mean_of_middle_rank() < judged_ns:
-        min_ns_of_turn = _MIN_SHARE_OF_RANK_IN_TURN * ns_by_rank.sum()
-        ranks_in_turn = ranks[ns_by_rank >= min_ns_of_turn]
+    do_others_idle_less = 2 * cause.mean_of_middle_rank() < judged_ns
+    if do_others_idle_less:
+        min_ns_of_turn = _MIN_SHARE_OF_RANK_IN_TURN * ns_of_ranks.sum()
+        ranks_in_turn = ranks[ns_of_ranks >= min_ns_of_turn]
         where = _where_text(evidence, rank, ranks_in_turn.tolist())
     gone = _gone_outside_of_bubble(evidence, cause)
     if gone is None:
@@ -306,9 +314,12 @@ def _rows_of_awaited_ranks(evidence: Evidence) -> Int64:
     """
     (wall_ns,) = evidence.columns("wall_ns")
     wait_ns = _wait_ns(evidence)
-    order = np.lexsort((evidence.rank_of_row, -wall_ns, wait_ns, evidence.step_of_row))
-    first_of_step = run_starts(evidence.step_of_row[order])
-    return order[first_of_step]
+    longest_first = -wall_ns
+    # The most important key is the last one.
+    keys = (evidence.rank_of_row, longest_first, wait_ns, evidence.step_of_row)
+    sorted_rows = np.lexsort(keys)
+    first_of_step = run_starts(evidence.step_of_row[sorted_rows])
+    return sorted_rows[first_of_step]
 
 
 def _where_text(evidence: Evidence, rank: int, ranks_in_turn: Sequence[int]) -> str:
@@ -324,9 +335,9 @@ def _where_text(evidence: Evidence, rank: int, ranks_in_turn: Sequence[int]) -> 
 
 
 def _is_awaited(evidence: Evidence, rank: int) -> bool:
-    """Tell whether a rank waits at most half as long as the others.
+    """Tell whether a rank waits at most half as long as the others on average.
 
-    Otherwise all ranks wait for each other. Stages of a pipeline do so by design.
+    Otherwise all ranks wait for each other, as stages of a pipeline do by design.
     """
     if evidence.is_pipeline:
         return False
@@ -352,10 +363,10 @@ def _bound_without(evidence: Evidence, gone: _Gone) -> Bound:
         max over ranks(wall) - max over ranks(wall - gone - min(wait, largest gone on another rank)
         - slowed)
 
-    Without the cause no rank waits for it, and no rank is faster than its own work. Of the waiting
-    of a rank, as much is gone as the cause on another rank can have made. ``slowed`` is how much
-    hidden waiting slows the compute of the rank at most (`Evidence.slowed_ns`): NCCL's kernels do
-    so while they wait, too.
+    ``wall`` is the window of a rank, and ``gone`` is what it loses itself. Of its waiting, as much
+    is gone as what another rank loses can have caused. ``slowed`` is how much its hidden waiting
+    slows its compute at most (`Evidence.slowed_ns`), because NCCL's kernels also slow compute while
+    they wait.
     """
     wait_ns = _wait_ns(evidence)
     wall_ns, exposed_wait_ns = evidence.columns("wall_ns", "exposed_wait_ns")
@@ -376,7 +387,10 @@ def _bound_without(evidence: Evidence, gone: _Gone) -> Bound:
 
 
 def slowed_by_waiting(evidence: Evidence, gone_wait_ns: Float64, hidden_ns: Float64) -> Float64:
-    """Return how much hidden waiting slows compute on the rows of which waiting is gone."""
+    """Return for each row of `steps` how much its hidden waiting slows compute at most.
+
+    It is 0 for rows of which no waiting is gone.
+    """
     slowed_ns = evidence.slowed_ns(hidden_ns, is_most=True)
     return np.where(gone_wait_ns > 0, slowed_ns, 0.0)
 
@@ -388,27 +402,34 @@ def only_rank(evidence: Evidence, rows: Int64) -> int | None:
 
 
 def _largest_on_other_ranks(evidence: Evidence, cause_ns: Float64) -> Float64:
-    """Return for each row of `steps` the largest cause of idle time on another rank of its step."""
-    _, step = np.unique(evidence.step_of_row, return_inverse=True)
-    largest_rows = evidence.rows_of_largest(cause_ns)
-    elsewhere_ns = cause_ns[largest_rows][step]
+    """Return for each row of `steps` the largest cause of idle time on another rank of its step.
+
+    It is 0 if there is no other rank.
+    """
+    _, step_number_of_row = np.unique(evidence.step_of_row, return_inverse=True)
+    row_of_largest = evidence.rows_of_largest(cause_ns)
+    largest_ns = cause_ns[row_of_largest]
+    elsewhere_ns = largest_ns[step_number_of_row]
+    # For the rank that has the largest cause itself, the second largest counts.
     without_largest_ns = cause_ns.copy()
-    without_largest_ns[largest_rows] = 0
-    elsewhere_ns[largest_rows] = evidence.largest(without_largest_ns)
+    without_largest_ns[row_of_largest] = 0
+    second_largest_ns = evidence.largest(without_largest_ns)
+    elsewhere_ns[row_of_largest] = second_largest_ns
     return elsewhere_ns
 
 
 def _limit_by_launching(evidence: Evidence, bound: Bound) -> Bound:
-    """Return a bound that leaves each step as long as the fastest host launches it.
+    """Return the bound, or a lower one that leaves steps as long as the fastest host launches them.
 
     The time in which the host gets input does not count.
     """
     (wall_ns,) = evidence.columns("wall_ns")
     launch_ns = fastest_launch_times(evidence.steps, is_input_free=True)
     above_launching_ns = np.maximum(evidence.largest(wall_ns) - launch_ns, 0.0)
-    most_ns = float(above_launching_ns.mean())
-    left_ns = most_ns - bound.saving_ns
-    if left_ns >= 0:
+    max_saving_ns = float(above_launching_ns.mean())
+    if bound.saving_ns <= max_saving_ns:
         return bound
+    # Parts sum to the bound, so what is left is a part below 0.
+    left_ns = max_saving_ns - bound.saving_ns
     parts = {**bound.parts, "left_for_launching": left_ns}
-    return Bound(most_ns, parts, bound.limit_rank)
+    return Bound(max_saving_ns, parts, bound.limit_rank)

@@ -111,7 +111,7 @@ def rule_names() -> tuple[str, ...]:
 def judge(evidence: Evidence) -> tuple[pa.Table, list[Problem]]:
     """Return `schema.FINDINGS` of a run, and a problem for each reason why rules are not judged.
 
-    The findings are sorted by `in_order`.
+    The findings are in the order of `in_order`, and the problems in that of the rules.
     """
     if evidence.is_capture or not evidence.steps.num_rows:
         return schema.FINDINGS.empty(), _skip_all_rules(evidence)
@@ -124,7 +124,8 @@ def judge(evidence: Evidence) -> tuple[pa.Table, list[Problem]]:
         if answer is None:
             answer = _why_not_silent(evidence, columns)
         elif isinstance(answer, Finding):
-            answer = _check_finding(evidence, name, _with_line(evidence, name, answer))
+            finding = _with_line(evidence, name, answer)
+            answer = _check_finding(evidence, name, finding)
         if isinstance(answer, NotJudged):
             skipped.setdefault(answer, []).append(name)
         elif answer is not None:
@@ -162,7 +163,10 @@ def _note_skipped(check: SkippedCheck, rules: str) -> Problem:
 
 
 def _why_not_silent(evidence: Evidence, columns: Iterable[str]) -> NotJudged | None:
-    """Return that a rule without a finding is not judged, if columns it needs are not known."""
+    """Return why a rule without a finding is not judged; None if it was judged.
+
+    It is not judged if one of the columns that it needs is not known on every rank.
+    """
     unknown = [column for column in columns if evidence.steps.column(column).null_count]
     if not unknown:
         return None
@@ -171,7 +175,10 @@ def _why_not_silent(evidence: Evidence, columns: Iterable[str]) -> NotJudged | N
 
 
 def _check_finding(evidence: Evidence, name: str, finding: Finding) -> Answer:
-    """Return what is left of a finding about communication, if not all of it is known."""
+    """Return what is left of a finding if not all communication or not all waiting is known.
+
+    Findings that do not depend on either stay as they are.
+    """
     has_comm_outside_steps = bool(evidence.traffic["calls_per_step"].null_count)
     if name in LESSEN_EXPOSURE and has_comm_outside_steps:
         # The bound would be too low.
@@ -184,8 +191,8 @@ def _check_finding(evidence: Evidence, name: str, finding: Finding) -> Answer:
 def _without_waiting(name: str, finding: Finding) -> Answer:
     """Return what is left of a finding about communication if waiting may look like transfer.
 
-    Every such finding rests on exposed transfer, except which link is slow: NCCL's log or the
-    topology shows that. It stays without a saving.
+    ``slow-link`` stays without a saving, because NCCL's log or the topology shows a slow link. All
+    other such findings rest on exposed transfer, so they are not judged.
     """
     if name != "slow-link":
         return WAITING_UNKNOWN
@@ -195,7 +202,10 @@ def _without_waiting(name: str, finding: Finding) -> Answer:
 
 
 def _make_row(evidence: Evidence, name: str, finding: Finding) -> dict[str, Any]:
-    """Return a finding as a row of `schema.FINDINGS`."""
+    """Return a finding as a row of `schema.FINDINGS`.
+
+    Its figures say so if the saving may contain waiting that its advice does not change.
+    """
     saving_ns = finding.saving_ns_per_step
     figures = finding.evidence
     is_of_transfer = name in _COMM_FINDINGS and name not in _WAITING_FINDINGS
@@ -253,22 +263,22 @@ def is_wait_included(finding: Mapping[str, Any]) -> bool:
 def is_by_host(finding: Mapping[str, Any]) -> bool:
     """Tell whether ranks or stages are late because their hosts launch late.
 
-    If a replay says what balanced ranks gain, only if even the fastest host takes longer to launch
-    steps than devices work in them.
+    That is so if even the fastest host takes longer to launch steps than devices work in them. It
+    is also so if the finding says that ranks are launched late, unless a replay says what balanced
+    ranks gain.
     """
     figures = _read_evidence(finding)
-    is_launched_late = "launched_late_ns_per_step" in figures
-    is_replayed = finding.get("expected_ns_per_step") is not None
-    if is_launched_late and not is_replayed:
+    if figures.get(IS_LAUNCH_BOUND):
         return True
-    return bool(figures.get(IS_LAUNCH_BOUND))
+    is_replayed = finding.get("expected_ns_per_step") is not None
+    return "launched_late_ns_per_step" in figures and not is_replayed
 
 
 # Sort
 
 
-class _Place(NamedTuple):
-    """The place of a finding among others. Lower values come first."""
+class _SortKey(NamedTuple):
+    """What findings are sorted by. Lower values come first, and False comes before True."""
 
     has_no_worth: bool
     is_conditional: bool
@@ -278,12 +288,13 @@ class _Place(NamedTuple):
     id: str
 
 
-def _place_of(row: Mapping[str, Any]) -> _Place:
+def _sort_key(row: Mapping[str, Any]) -> _SortKey:
+    """Return the key of a finding. Its worth is the expected saving, or else the bound."""
     expected_ns = row.get("expected_ns_per_step")
     worth_ns = row["saving_ns_per_step"] if expected_ns is None else expected_ns
     condition = condition_of(row)
     may_contain_waiting = expected_ns is None and condition.is_wait_included
-    return _Place(
+    return _SortKey(
         has_no_worth=worth_ns is None,
         is_conditional=condition.is_conditional,
         is_wait_included=may_contain_waiting,
@@ -293,13 +304,15 @@ def _place_of(row: Mapping[str, Any]) -> _Place:
 
 
 def in_order(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Sort findings by their estimated saving, or else their bound, the largest first, then by ID.
+    """Sort findings by their worth, the largest first, then by ID.
 
-    Bounds that may contain waiting follow all others, and conditional findings follow them. Then
-    symptoms move behind their causes: `comm-bound` behind what lessens exposed communication, and a
-    straggler and a bubble behind why hosts launch late, see `is_by_host`.
+    The worth is the expected saving, or else the bound. Bounds that may contain waiting follow all
+    others. Conditional findings follow both, and findings without a worth come last.
+
+    Then symptoms move behind their causes. `comm-bound` moves behind what lessens exposed
+    communication. A straggler and a bubble move behind why hosts launch late, see `is_by_host`.
     """
-    ordered = sorted(rows, key=_place_of)
+    ordered = sorted(rows, key=_sort_key)
     _move_behind_causes(ordered, STRAGGLER, OF_HOSTS)
     _move_behind_causes(ordered, BUBBLE, OF_HOSTS)
     _move_behind_causes(ordered, EXPOSURE, LESSEN_EXPOSURE)
@@ -314,11 +327,14 @@ def _move_behind_causes(
     if symptom not in ids:
         return
     place = ids.index(symptom)
-    last_place = -1
+    places_of_causes = []
     for cause_place, row in enumerate(rows):
         if row["id"] in causes and not is_conditional(row):
-            last_place = cause_place
-    if place > last_place:
+            places_of_causes.append(cause_place)
+    last_cause_place = max(places_of_causes, default=-1)
+    if place > last_cause_place:
         return
     if symptom == EXPOSURE or is_by_host(rows[place]):
-        rows.insert(last_place, rows.pop(place))
+        row_of_symptom = rows.pop(place)
+        # Without the symptom, the last cause is one place further up.
+        rows.insert(last_cause_place, row_of_symptom)

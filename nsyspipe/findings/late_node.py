@@ -47,8 +47,8 @@ class _Hosts(NamedTuple):
 
     def find_hosts(self, ranks: Int64) -> Int64:
         """Return the host of each of some ranks."""
-        place = np.searchsorted(self.ranks, ranks)
-        return self.host_by_rank[place]
+        place_of_rank = np.searchsorted(self.ranks, ranks)
+        return self.host_by_rank[place_of_rank]
 
     def count_ranks(self) -> Int64:
         """Return the number of ranks of each host."""
@@ -70,13 +70,14 @@ class _HostDelays(NamedTuple):
 def find_late_node(
     collectives: CollectivesTable, hosts_of: Mapping[int, str], clock_error_ns: int | None
 ) -> LateNode | None:
-    """Return the host that is late by the most in all steps together.
+    """Return the host whose delays of all steps together are the largest.
 
     None if no host is late, if hosts have one rank each, or if clocks were not compared.
 
-    In a collective, a host is late by the time from the last rank of the other hosts to its own
-    first rank, if that exceeds the error of clocks. In a step, a rank is late by the most of its
-    collectives, and a host by the least of its ranks.
+    The delay of a host in a collective is the time from the last start of the other hosts to the
+    first start of the host. Delays within the error of clocks count as 0. The delay of a rank in a
+    step is the largest of the collectives of the rank. The delay of a host in a step is the
+    smallest of its ranks.
     """
     hosts = _number_hosts(hosts_of)
     if len(hosts.names) <= 1 or clock_error_ns is None:
@@ -98,7 +99,7 @@ def find_late_node(
 
 
 def _own_late_operations(collectives: CollectivesTable) -> pa.Table:
-    """Return operations with known waiting, without ranks that wait for an earlier stage."""
+    """Return the operations whose waiting is known, and that no earlier stage has delayed."""
     is_wait_known = pc.is_valid(collectives["wait_ns"])
     rows = own_lateness(collectives.filter(is_wait_known))
     # The other rows are of ranks that another stage of a pipeline kept waiting.
@@ -130,29 +131,32 @@ def _number_hosts(hosts_of: Mapping[int, str]) -> _Hosts:
 
 
 def _measure_late_hosts(rows: pa.Table, host: Int64, n_hosts: int) -> Int64:
-    """Return for each operation how late its host is in the collective.
+    """Return for each operation how late its host is in the collective, ns.
 
-    0 unless its first rank comes after the ranks of all other hosts.
+    `host` is the host of each operation. Only the host whose first rank starts last can be late: by
+    the time from the last start of all other hosts to this first start. That time is below 0 if it
+    is not late. The operations of all other hosts have 0, and so has a host without others.
     """
     start_ns = rows["start_ns"].to_numpy()
     collective = number_collectives(rows)
     n_collectives = int(collective.max()) + 1
+    # A row per collective, and a column per host.
     shape = (n_collectives, n_hosts)
-    cells = (collective, host)
+    cell_of_operation = (collective, host)
     first_ns = np.full(shape, _NEVER_NS)
-    np.minimum.at(first_ns, cells, start_ns)
+    np.minimum.at(first_ns, cell_of_operation, start_ns)
     last_ns = np.full(shape, -_NEVER_NS)
-    np.maximum.at(last_ns, cells, start_ns)
+    np.maximum.at(last_ns, cell_of_operation, start_ns)
     takes_part = first_ns < _NEVER_NS
     known_first_ns = np.where(takes_part, first_ns, -_NEVER_NS)
-    latest = known_first_ns.argmax(axis=1)
-    latest_cells = (np.arange(n_collectives), latest)
-    last_ns[latest_cells] = -_NEVER_NS
+    latest_host = known_first_ns.argmax(axis=1)
+    cells_of_latest = (np.arange(n_collectives), latest_host)
+    last_ns[cells_of_latest] = -_NEVER_NS
     last_of_others_ns = last_ns.max(axis=1)
-    late_ns = first_ns[latest_cells] - last_of_others_ns
-    is_alone = last_of_others_ns == -_NEVER_NS
-    late_ns[is_alone] = 0
-    is_on_latest_host = host == latest[collective]
+    late_ns = first_ns[cells_of_latest] - last_of_others_ns
+    has_no_others = last_of_others_ns == -_NEVER_NS
+    late_ns[has_no_others] = 0
+    is_on_latest_host = host == latest_host[collective]
     return np.where(is_on_latest_host, late_ns[collective], 0)
 
 
@@ -168,32 +172,40 @@ def number_collectives(rows: pa.Table) -> Int64:
 
 
 def collective_keys(rows: CollectivesTable) -> Int64:
-    """Return step, communicator and last start of the collective of each operation, as rows."""
+    """Return what tells the collectives of operations apart, a column per operation.
+
+    The three rows are the step, the number of the communicator, and the last start of a rank.
+    """
     comm_ids = rows["comm_id"].cast(pa.string())
-    comm_ids = pc.fill_null(comm_ids, "")
-    encoded_ids = comm_ids.combine_chunks().dictionary_encode()
-    comm = encoded_ids.indices.to_numpy()
+    known_comm_ids = pc.fill_null(comm_ids, "")
+    encoded_ids = known_comm_ids.combine_chunks().dictionary_encode()
+    comm_number = encoded_ids.indices.to_numpy()
     start_ns = rows["start_ns"].to_numpy()
+    # A rank waits until the last rank starts.
     last_start_ns = start_ns + rows["wait_ns"].to_numpy()
     step = rows["step"].to_numpy()
-    return np.stack((step, comm, last_start_ns))
+    return np.stack((step, comm_number, last_start_ns))
 
 
 def _delays_by_step(
     rows: pa.Table, host: Int64, late_ns: Int64, n_ranks_of_host: Int64
 ) -> _HostDelays:
-    """Return how late hosts are in each step; 0 if they have one rank, or not all are late."""
-    table = rows.select(["step", "rank"])
-    table = table.append_column("host", pa.array(host))
-    table = table.append_column("late_ns", pa.array(late_ns))
-    by_rank = table.group_by(["step", "host", "rank"], use_threads=False)
-    late_ranks = by_rank.aggregate([("late_ns", "max")])
-    by_host = late_ranks.group_by(["step", "host"], use_threads=False)
-    late_hosts = by_host.aggregate([("late_ns_max", "min"), ("rank", "count")])
-    host_of_row = late_hosts["host"].to_numpy()
+    """Return how late hosts are in each step: the least of their ranks.
+
+    `host` and `late_ns` have a value per operation. A host with one rank is not late, and neither
+    is a host of which a rank has no operation in the step.
+    """
+    operations = rows.select(["step", "rank"])
+    operations = operations.append_column("host", pa.array(host))
+    operations = operations.append_column("late_ns", pa.array(late_ns))
+    by_rank = operations.group_by(["step", "host", "rank"], use_threads=False)
+    delays_of_ranks = by_rank.aggregate([("late_ns", "max")])
+    by_host = delays_of_ranks.group_by(["step", "host"], use_threads=False)
+    delays_of_hosts = by_host.aggregate([("late_ns_max", "min"), ("rank", "count")])
+    host_of_row = delays_of_hosts["host"].to_numpy()
     n_ranks = n_ranks_of_host[host_of_row]
-    has_all_ranks = late_hosts["rank_count"].to_numpy() == n_ranks
-    is_late = has_all_ranks & (n_ranks > 1)
-    least_ns = late_hosts["late_ns_max_min"].to_numpy()
-    late_host_ns = np.where(is_late, least_ns, 0)
+    has_all_ranks = delays_of_hosts["rank_count"].to_numpy() == n_ranks
+    can_be_late = has_all_ranks & (n_ranks > 1)
+    least_ns = delays_of_hosts["late_ns_max_min"].to_numpy()
+    late_host_ns = np.where(can_be_late, least_ns, 0)
     return _HostDelays(host_of_row, late_host_ns)

@@ -25,20 +25,23 @@ def saving_of_all(evidence: Evidence, collectives: CollectivesTable) -> dict[str
     `collectives` are as `own_lateness` returns them.
     """
     delay_parts = _delay_parts(evidence, collectives)
-    return limited_saving(evidence, delay_parts, has_bubble=evidence.is_pipeline)
+    # In a pipeline, windows differ by design, so the shortest one shows no delay.
+    return limited_saving(evidence, delay_parts, only_delays=evidence.is_pipeline)
 
 
 def limited_saving(
-    evidence: Evidence, delay_parts: Mapping[str, float], *, has_bubble: bool
+    evidence: Evidence, delay_parts: Mapping[str, float], *, only_delays: bool
 ) -> dict[str, float]:
-    """Return what late ranks can save at most, by part.
+    """Return what a step gains at most if no rank is late, by part.
 
-    `delay_parts` sum to what their delays can save. If that is more, step time less the shortest
-    window without its exposed waiting counts instead, but not in pipelines, because a step is as
-    long as its longest window. The saving is at most what lies above the work of the rank that
-    computes least, and above the launch time of the fastest host.
+    `delay_parts` sum to what the delays of ranks can save. The result has these parts, or those by
+    which step time exceeds the shortest window without its exposed waiting, if that is more. With
+    `only_delays`, only the delays count.
+
+    The result is limited by what exceeds the work of the rank that computes least, and by what
+    exceeds the launch time of the fastest host.
     """
-    above_shortest_window = {} if has_bubble else _above_shortest_window(evidence)
+    above_shortest_window = {} if only_delays else _above_shortest_window(evidence)
     larger = max(dict(delay_parts), above_shortest_window, key=_sum_parts)
     above_compute = _above_compute(evidence)
     above_launching_ns = float(evidence.above_launching_ns.mean())
@@ -51,16 +54,18 @@ def _sum_parts(parts: Mapping[str, float]) -> float:
 
 
 def _above_shortest_window(evidence: Evidence) -> dict[str, float]:
-    """Return what steps take longer than their shortest windows without exposed waiting."""
+    """Return by what steps are longer than their shortest windows without exposed waiting."""
     wall_ns, exposed_wait_ns = evidence.columns("wall_ns", "exposed_wait_ns")
-    shortest_rows = evidence.rows_of_largest(exposed_wait_ns - wall_ns)
+    without_waiting_ns = wall_ns - exposed_wait_ns
+    shortest_rows = evidence.rows_of_largest(-without_waiting_ns)
     return evidence.mean_parts(shortest_rows, exposed_wait=exposed_wait_ns)
 
 
 def _above_compute(evidence: Evidence) -> dict[str, float]:
-    """Return what steps take longer than the least compute of a rank, by part."""
+    """Return by what steps are longer than the compute of the rank with the least, by part."""
     wall_ns, compute_ns, idle_ns = evidence.columns("wall_ns", "compute_ns", "idle_ns")
     exposed_ns, exposed_wait_ns = evidence.columns("exposed_comm_ns", "exposed_wait_ns")
+    # All that a window has besides these is copies during neither.
     copies_ns = wall_ns - compute_ns - exposed_ns - idle_ns
     transfer_ns = exposed_ns - exposed_wait_ns
     slowed_ns = _slowed_by_hidden_waits(evidence)
@@ -76,9 +81,9 @@ def _above_compute(evidence: Evidence) -> dict[str, float]:
 
 
 def _above_compute_ns(evidence: Evidence) -> Float64:
-    """Return how much longer each step is than the least compute of a rank.
+    """Return how much longer each step is than the compute of the rank with the least.
 
-    What hidden waiting slows that compute is not a part of it.
+    That compute counts without the time by which hidden waiting slows it.
     """
     wall_ns, compute_ns = evidence.columns("wall_ns", "compute_ns")
     least_rows = evidence.rows_of_largest(-compute_ns)
@@ -97,53 +102,62 @@ def _slowed_by_hidden_waits(evidence: Evidence) -> Float64:
 
 
 def _delay_parts(evidence: Evidence, collectives: CollectivesTable) -> dict[str, float]:
-    """Return how much longer a step is because ranks come late, by part, the mean over steps.
+    """Return how much longer a step is because ranks come late, by part, means over steps.
 
-    The most of a rank counts in each step, but at most what is waited for in all. Parts are less
-    than 0 for what no rank saves, because it computes meanwhile, or its host launches.
+    ``delays`` are those of the rank that is delayed most. The other parts are below 0: what no rank
+    saves, because ranks compute or hosts launch for at least so long. Parts of 0 are left out.
     """
     delays_ns = _delays_ns(evidence, collectives)
-    above_compute_ns = np.minimum(delays_ns, _above_compute_ns(evidence))
-    left_ns = np.minimum(above_compute_ns, evidence.above_launching_ns)
+    limited_by_compute_ns = np.minimum(delays_ns, _above_compute_ns(evidence))
+    limited_by_both_ns = np.minimum(limited_by_compute_ns, evidence.above_launching_ns)
     parts = {"delays": float(delays_ns.mean())}
-    left_for_compute_ns = float((above_compute_ns - delays_ns).mean())
+    left_for_compute_ns = float((limited_by_compute_ns - delays_ns).mean())
     if left_for_compute_ns:
         parts["left_for_compute"] = left_for_compute_ns
-    left_for_launching_ns = float((left_ns - above_compute_ns).mean())
+    left_for_launching_ns = float((limited_by_both_ns - limited_by_compute_ns).mean())
     if left_for_launching_ns:
         parts["left_for_launching"] = left_for_launching_ns
     return parts
 
 
 def _delays_ns(evidence: Evidence, collectives: CollectivesTable) -> Float64:
-    """Return the most that a rank is delayed in each step, at most what is waited for in all."""
+    """Return how long the rank is delayed that is delayed most, for each step.
+
+    It is at most the time for which all ranks together are waited for. It is 0 for a step without
+    collectives whose waiting is known.
+    """
     steps = np.unique(evidence.step_of_row)
     is_wait_known = pc.is_valid(collectives["wait_ns"])
     operations = _sort_operations(collectives.filter(is_wait_known))
-    place = np.searchsorted(steps, operations.steps)
+    place_of_step = np.searchsorted(steps, operations.steps)
     delays_ns = np.zeros(steps.size)
-    delays_ns[place] = _RankDelays(operations).largest_by_step()
+    delays_ns[place_of_step] = _RankDelays(operations).largest_by_step()
     awaited_ns = _awaited_ns(evidence, steps)
     return np.minimum(delays_ns, awaited_ns)
 
 
 def _awaited_ns(evidence: Evidence, steps: Int64) -> Float64:
-    """Return how long all ranks together are waited for in each step."""
+    """Return how long all ranks together are waited for in each of some sorted steps."""
     held_up = held_up_by_step(evidence.collectives, evidence.steps)
     held_up_ns = held_up["held_up_ns"].to_numpy()
     step_of_row = held_up["step"].to_numpy()
-    place = np.searchsorted(steps, step_of_row)
+    place_of_row = np.searchsorted(steps, step_of_row)
     awaited_ns = np.zeros(steps.size)
-    np.add.at(awaited_ns, place, held_up_ns)
+    np.add.at(awaited_ns, place_of_row, held_up_ns)
     return awaited_ns
 
 
 class _Operations(NamedTuple):
-    """Operations by step, and in a step by when the last rank of their collective starts."""
+    """Operations by step, and in a step by when the last rank of their collective starts.
 
-    # Numbers of the collectives and of the steps, both from 0.
+    All arrays but `steps` have a value per operation.
+    """
+
+    # The number of the collective, from 0.
     collective: Int64
+    # The steps with operations, in order.
     steps: Int64
+    # The place of the operation's step among `steps`.
     step: Int64
     # The place of the collective in its step.
     place: Int64
@@ -158,21 +172,24 @@ class _Operations(NamedTuple):
 class _RankDelays:
     """How long late ranks delay each rank in each step.
 
-    In their order, a collective delays each of its ranks by the most over its ranks of the delay
-    before plus the waiting in it. So groups that wait at the same time for different ranks count
+    Collectives are taken in the order in which their last ranks start. After a collective, all of
+    its ranks have the same delay: the largest sum of the delay that one of them had before, and of
+    its waiting in the collective. So groups that wait at the same time for different ranks count
     once, and so does a rank that several groups wait for.
     """
 
     def __init__(self, operations: _Operations) -> None:
         """Delay ranks by all collectives, in their order in each step."""
-        ranks, self._column = np.unique(operations.rank, return_inverse=True)
+        ranks, self._column_of_operation = np.unique(operations.rank, return_inverse=True)
+        # A row per step, and a column per rank.
         shape = (operations.steps.size, ranks.size)
         self._operations = operations
         self._delay_ns = np.zeros(shape, np.int64)
         self._waited_until_ns = np.zeros(shape, np.int64)
-        order = np.argsort(operations.place, kind="stable")
-        first_of_place = run_starts(operations.place[order])
-        for rows in np.split(order, first_of_place[1:]):
+        # The first collectives of all steps come first, then the second ones, and so on.
+        by_place = np.argsort(operations.place, kind="stable")
+        first_of_place = run_starts(operations.place[by_place])
+        for rows in np.split(by_place, first_of_place[1:]):
             if rows.size:
                 self._delay_by_collectives(rows)
 
@@ -182,48 +199,65 @@ class _RankDelays:
         return largest_ns
 
     def _delay_by_collectives(self, rows: Int64) -> None:
-        """Delay ranks by collectives of different steps. `rows` are their operations."""
+        """Delay ranks by collectives of different steps, one of each step.
+
+        `rows` are the operations of these collectives, collective by collective.
+        """
         operations = self._operations
-        cells = (operations.step[rows], self._column[rows])
+        cells = (operations.step[rows], self._column_of_operation[rows])
         waited_until_ns = self._waited_until_ns[cells]
-        start_ns = np.maximum(operations.start_ns[rows], waited_until_ns)
+        # A rank that already waits for an earlier collective does not wait twice.
+        wait_start_ns = np.maximum(operations.start_ns[rows], waited_until_ns)
         wait_end_ns = operations.wait_end_ns[rows]
         held_up_ns = operations.held_up_ns[rows]
-        wait_ns = np.maximum(wait_end_ns - start_ns, 0)
-        wait_ns = np.minimum(wait_ns, held_up_ns)
-        first_rows = run_starts(operations.collective[rows])
-        n_operations = np.diff(first_rows, append=rows.size)
-        delay_ns = self._delay_ns[cells] + wait_ns
-        most_ns = np.maximum.reduceat(delay_ns, first_rows)
-        self._delay_ns[cells] = np.repeat(most_ns, n_operations)
+        wait_ns = np.maximum(wait_end_ns - wait_start_ns, 0)
+        caused_wait_ns = np.minimum(wait_ns, held_up_ns)
+        first_of_collective = run_starts(operations.collective[rows])
+        n_operations = np.diff(first_of_collective, append=rows.size)
+        delay_ns = self._delay_ns[cells] + caused_wait_ns
+        largest_delay_ns = np.maximum.reduceat(delay_ns, first_of_collective)
+        self._delay_ns[cells] = np.repeat(largest_delay_ns, n_operations)
         self._waited_until_ns[cells] = np.maximum(waited_until_ns, wait_end_ns)
 
 
 def _sort_operations(rows: pa.Table) -> _Operations:
+    """Return operations of `schema.COLLECTIVES` in the order of `_Operations`."""
     keys = collective_keys(rows)
-    step, comm, last_start_ns = keys
-    order = np.lexsort((comm, last_start_ns, step))
-    keys = keys[:, order]
-    is_first = _is_first_of_collective(keys)
-    first_rows = np.flatnonzero(is_first)
+    order = _order_of_keys(keys)
+    sorted_keys = keys[:, order]
+    step, _, last_start_ns = sorted_keys
+    is_first = _is_first_of_collective(sorted_keys)
+    first_of_collective = np.flatnonzero(is_first)
+    # Collectives are numbered from 0.
     collective = np.cumsum(is_first) - 1
     held_up_ns = _sorted_column(rows, "held_up_ns", order)
     if order.size:
-        held_up_by_collective_ns = np.add.reduceat(held_up_ns, first_rows)
+        # A collective is held up by all of its ranks together.
+        held_up_by_collective_ns = np.add.reduceat(held_up_ns, first_of_collective)
         held_up_ns = held_up_by_collective_ns[collective]
-    steps, step_number = np.unique(keys[0], return_inverse=True)
-    place_of_collective = places_in_runs(keys[0, first_rows])
+    steps, place_of_step = np.unique(step, return_inverse=True)
+    place_of_collective = places_in_runs(step[first_of_collective])
     end_ns = _sorted_column(rows, "end_ns", order)
     return _Operations(
         collective=collective,
         steps=steps,
-        step=step_number,
+        step=place_of_step,
         place=place_of_collective[collective],
         rank=_sorted_column(rows, "rank", order),
         start_ns=_sorted_column(rows, "start_ns", order),
-        wait_end_ns=np.minimum(keys[2], end_ns),
+        wait_end_ns=np.minimum(last_start_ns, end_ns),
         held_up_ns=held_up_ns,
     )
+
+
+def _order_of_keys(keys: Int64) -> Int64:
+    """Return the order of operations by step, then by last start, then by communicator.
+
+    `keys` are those of `collective_keys`.
+    """
+    step, comm, last_start_ns = keys
+    # The most important key is the last one.
+    return np.lexsort((comm, last_start_ns, step))
 
 
 def _sorted_column(rows: pa.Table, name: str, order: Int64) -> Int64:
@@ -233,9 +267,13 @@ def _sorted_column(rows: pa.Table, name: str, order: Int64) -> Int64:
 
 
 def _is_first_of_collective(keys: Int64) -> Flags:
-    """Tell which sorted operations are the first of their collective, by `collective_keys`."""
+    """Tell which sorted operations are the first of their collective.
+
+    `keys` are those of `collective_keys`, in the same order as the operations.
+    """
     n_operations = keys.shape[1]
     is_other_key = np.diff(keys, axis=1) != 0
     is_other_collective = is_other_key.any(axis=0)
     is_first = np.append(True, is_other_collective)
+    # Without operations, there is no first one either.
     return is_first[:n_operations]

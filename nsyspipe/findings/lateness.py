@@ -126,7 +126,9 @@ def why_waiting_is_unknown(evidence: Evidence) -> NotJudged | None:
     is_capture_start = pc.equal(starts_ns, pc.min(starts_ns))
     steps_at_start = evidence.all_steps.filter(is_capture_start)["step"].to_pylist()
     used_steps = evidence.steps["step"].to_pylist()
-    if set(used_steps) == set(steps_at_start):
+    # In the first step of a capture, ranks also wait for those whose capture began later.
+    is_only_first_step_used = set(used_steps) == set(steps_at_start)
+    if is_only_first_step_used:
         return NotJudged(_CAPTURE_START, f"{MORE_STEPS}, each in an NVTX range")
     return None
 
@@ -140,6 +142,7 @@ def measure_lateness(evidence: Evidence) -> Lateness:
     """Measure how late each rank is by itself in the summary steps."""
     collectives = own_lateness(evidence.collectives)
     own_delays = without_passed_on(collectives)
+    # These delays are larger than the error of clocks.
     significant = own_delays.filter(own_delays["is_late_significant"])
     by_step = significant.group_by("step", use_threads=False)
     largest = by_step.aggregate([("late_by_ns", "max")])
@@ -157,22 +160,31 @@ def measure_lateness(evidence: Evidence) -> Lateness:
 
 
 def find_culprit(evidence: Evidence, lateness: Lateness) -> Culprit:
-    """Return who makes the others wait, a host or ranks, or why that is not known."""
+    """Return who makes the others wait, a host or ranks, or why that is not known.
+
+    A host comes before ranks. None if nobody is late often enough.
+    """
     node = find_late_node(evidence.collectives, evidence.hosts, evidence.clock_error_ns)
     if node and _is_node_to_blame(evidence, lateness, node):
         return node
     if not _is_often_late(evidence, lateness, lateness.largest_ns):
         if _are_stages_known(evidence, lateness):
             return None
+        # Ranks may be stages that wait by design, and their delays do not count here.
         return NotJudged(_STAGES_NOT_KNOWN, evidence.payload_fix)
     late = _find_late_ranks(evidence, lateness)
     if late is None or not evidence.is_launch_bound:
         return late
+    # If launching decides how long steps take, a rank can be late without being slower.
     return _separate_slower_ranks(evidence, late)
 
 
 def _are_stages_known(evidence: Evidence, lateness: Lateness) -> bool:
-    """Tell whether it is known which ranks are stages of a pipeline."""
+    """Tell whether it is known which ranks are stages of a pipeline.
+
+    It is known if some collectives are not between stages, if NCCL names its communicators, or if
+    all operations are of one kind.
+    """
     if lateness.collectives.num_rows or evidence.has_communicators:
         return True
     kinds = evidence.collectives["collective"].unique()
@@ -180,14 +192,14 @@ def _are_stages_known(evidence: Evidence, lateness: Lateness) -> bool:
 
 
 def _is_node_to_blame(evidence: Evidence, lateness: Lateness, node: LateNode) -> bool:
-    """Tell whether a host is often late and has most of the delays.
+    """Tell whether a host is often late and has at least half of the delays.
 
-    If launching decides how long steps take, it also has to be slower than the other hosts, because
-    it may be late only because its capture began late.
+    If launching decides how long steps take, the host also has to be slower than the other hosts.
+    Otherwise it may be late only because its capture began late.
     """
     total_ns = lateness.largest_ns.sum()
-    has_most = 2 * node.late_ns.sum() >= total_ns
-    if not has_most or not _is_often_late(evidence, lateness, node.late_ns):
+    has_half = 2 * node.late_ns.sum() >= total_ns
+    if not has_half or not _is_often_late(evidence, lateness, node.late_ns):
         return False
     if not evidence.is_launch_bound:
         return True
@@ -195,9 +207,9 @@ def _is_node_to_blame(evidence: Evidence, lateness: Lateness, node: LateNode) ->
 
 
 def _is_often_late(evidence: Evidence, lateness: Lateness, delays_ns: Int64) -> bool:
-    """Tell whether delays are large together, and noticeable in most steps with collectives.
+    """Tell whether the sum of delays is large, and most steps have a noticeable delay.
 
-    There is at most one delay of each step.
+    `delays_ns` has at most one delay of each step. Only steps with collectives count.
     """
     if not lateness.n_steps:
         return False
@@ -216,19 +228,25 @@ def _mean_wall_ns(evidence: Evidence) -> float:
 
 
 def _find_late_ranks(evidence: Evidence, lateness: Lateness) -> LateRanks | None:
-    """Return the ranks whose own delays are large enough to be named; None if none are."""
+    """Return the ranks to name: those with large delays, and those that are late but not the last.
+
+    None if no rank delays the others alone. Otherwise at least the rank with the largest delay is
+    named.
+    """
     noticeable_ns = LIMITS.noticeable_share * _mean_wall_ns(evidence)
-    part_ns = LIMITS.min_part_of_delays * lateness.total_ns_per_step
+    min_delay_ns = LIMITS.min_part_of_delays * lateness.total_ns_per_step
+    # In these rows, the rank was the only last one.
     alone = lateness.held_up.filter(lateness.held_up["is_alone"])
     delays_ns = _sum_per_step(alone, "held_up_ns", lateness.n_steps)
-    named = _ranks_from(delays_ns, max(noticeable_ns, part_ns))
-    # The largest delay is named in any case.
-    named = named or [*delays_ns][:1]
-    if not named:
+    if not delays_ns:
         return None
-    part_behind_ns = LIMITS.min_part_behind * lateness.total_ns_per_step
+    named = _ranks_from(delays_ns, max(noticeable_ns, min_delay_ns))
+    if not named:
+        largest_first = [*delays_ns]
+        named = largest_first[:1]
+    min_behind_ns = LIMITS.min_part_behind * lateness.total_ns_per_step
     behind_ns = _measure_behind(lateness.own_delays, lateness.n_steps)
-    behind = _ranks_from(behind_ns, max(noticeable_ns, part_behind_ns))
+    behind = _ranks_from(behind_ns, max(noticeable_ns, min_behind_ns))
     only_behind = [rank for rank in behind if rank not in named]
     is_noticeable = pc.greater_equal(alone["held_up_ns"], noticeable_ns)
     steps_of = _steps_of_ranks(alone.filter(is_noticeable), named)
@@ -257,12 +275,12 @@ def _pick(values: Mapping[int, float], ranks: Collection[int]) -> dict[int, floa
 def _separate_slower_ranks(evidence: Evidence, late: LateRanks) -> LateRanks:
     """Separate late ranks by whether they launch or compute more slowly than the others.
 
-    Ranks that are no slower, and hold up only steps that a slower rank holds up too, are left out:
-    they may pass its delays on.
+    A rank that is no slower is left out if in each step that it holds up, a slower rank holds up
+    the others too. It may pass the delays of the slower rank on.
 
-    If launching decides how long steps take, a rank whose capture began later than another's stays
-    late for many steps without being slower. The host of the other rank is ahead of its device, and
-    loses that lead only as far as it is slower.
+    If launching decides how long steps take, a rank whose capture began later than that of another
+    rank stays late for many steps without being slower. The host of the other rank is ahead of its
+    device, and loses that lead only as far as it is slower.
     """
     late_ranks = (*late.delays_ns, *late.behind_ns)
     slower = {rank for rank in late_ranks if _is_slower(evidence, rank)}
@@ -274,22 +292,25 @@ def _separate_slower_ranks(evidence: Evidence, late: LateRanks) -> LateRanks:
 
 
 def _unexplained_ranks(late: LateRanks, slower: Collection[int]) -> list[int]:
-    """Return the ranks that are no slower, but hold up steps that no slower rank holds up."""
+    """Return the ranks that are not among the slower ones, but hold up steps without any of those.
+
+    Without slower ranks that hold up steps, these are all other late ranks.
+    """
     no_slower = [rank for rank in late.delays_ns if rank not in slower]
     late_and_slower = _pick(late.delays_ns, slower)
     if not late_and_slower:
         return no_slower
-    explained = np.concatenate([late.steps_of[rank] for rank in late_and_slower])
-    unexplained = []
+    explained_steps = np.concatenate([late.steps_of[rank] for rank in late_and_slower])
+    unexplained_ranks = []
     for rank in no_slower:
-        unexplained_steps = np.setdiff1d(late.steps_of[rank], explained)
+        unexplained_steps = np.setdiff1d(late.steps_of[rank], explained_steps)
         if unexplained_steps.size:
-            unexplained.append(rank)
-    return unexplained
+            unexplained_ranks.append(rank)
+    return unexplained_ranks
 
 
 def _is_slower(evidence: Evidence, *ranks: int) -> bool:
-    """Tell whether ranks launch or compute more slowly than the others."""
+    """Tell whether some ranks together launch or compute more slowly than all others."""
     steps = evidence.steps
     rank_type = steps.schema.field("rank").type
     arrow_ranks = pa.array(ranks, rank_type)
@@ -305,7 +326,10 @@ def _min_slower_ns(evidence: Evidence) -> float:
 
 
 def mean_excess(values_ns: pa.ChunkedArray, is_of_rank: pa.ChunkedArray) -> float:
-    """Return how much more a rank has than the others on average; 0 if either has no rows."""
+    """Return by how much the mean of a rank exceeds that of the others; 0 if either has no rows.
+
+    The mean is over rows. `is_of_rank` tells which rows are of the rank.
+    """
     is_of_others = pc.invert(is_of_rank)
     mean_of_rank = pc.mean(values_ns.filter(is_of_rank)).as_py()
     mean_of_others = pc.mean(values_ns.filter(is_of_others)).as_py()
@@ -316,10 +340,11 @@ def mean_excess(values_ns: pa.ChunkedArray, is_of_rank: pa.ChunkedArray) -> floa
 
 
 def ranks_with_slow_hosts(evidence: Evidence, late: Sequence[int]) -> list[int]:
-    """Return the late ranks that launch more slowly than each other rank, but compute no slower.
+    """Return the late ranks that launch more slowly than all ranks that are not late.
 
-    The other ranks are all that are not late. They count one by one, since stages of a pipeline
-    launch and compute differently by design. Empty unless launching decides how long steps take.
+    They must not compute more slowly than all of those. Ranks that are not late are compared one by
+    one, since stages of a pipeline launch and compute differently by design. The result is empty
+    unless launching decides how long steps take.
     """
     if not evidence.is_launch_bound:
         return []
@@ -345,7 +370,10 @@ def _excess_over_largest(evidence: Evidence, column: str, late: Sequence[int]) -
 
 
 def launched_late_ns(evidence: Evidence, steps_of: Mapping[int, Int64]) -> float:
-    """Return how much longer ranks idle for late launches than the others, over some steps each."""
+    """Return how much longer ranks idle for late launches than the others, summed over ranks.
+
+    `steps_of` has the steps that count for each rank. A rank that idles less counts as 0.
+    """
     total_ns = 0.0
     for rank, steps in steps_of.items():
         is_in_steps = pc.field("step").isin(pa.array(steps))
@@ -358,22 +386,29 @@ def launched_late_ns(evidence: Evidence, steps_of: Mapping[int, Int64]) -> float
 
 
 def _measure_behind(own_delays: pa.Table, n_steps: int) -> dict[int, float]:
-    """Return how much later than the first rank the ranks come that are not the last.
+    """Return how long after the first rank each rank starts that is not the last to start.
 
-    The most of each step counts. The result is per step, and the latest rank is first.
+    The largest time of each step counts. The result is a mean over steps by rank, and the latest
+    rank is first.
     """
+    # The last rank of a collective does not wait.
     has_waited = pc.greater(own_delays["wait_ns"], 0)
-    rows = own_delays.filter(has_waited)
-    after_first_ns = pc.subtract(rows["arrival_skew_ns"], rows["wait_ns"])
-    late_ns = pc.subtract(after_first_ns, rows["inherited_ns"])
-    rows = rows.append_column("late_ns", late_ns)
-    by_step = rows.group_by(["rank", "step"], use_threads=False)
+    not_last = own_delays.filter(has_waited)
+    # The skew is from the first start to the last start.
+    after_first_ns = pc.subtract(not_last["arrival_skew_ns"], not_last["wait_ns"])
+    late_ns = pc.subtract(after_first_ns, not_last["inherited_ns"])
+    with_lateness = not_last.append_column("late_ns", late_ns)
+    by_step = with_lateness.group_by(["rank", "step"], use_threads=False)
     latest = by_step.aggregate([("late_ns", "max")])
     return _sum_per_step(latest, "late_ns_max", n_steps)
 
 
 def _sum_per_step(rows: pa.Table, column: str, n_steps: int) -> dict[int, float]:
-    """Return the sum of a column for each rank, per step, the largest first."""
+    """Return the sum of a column for each rank, per step.
+
+    The largest sum is first, and of equal ones the lowest rank.
+    """
     totals = aggregate_by(rows, "rank", column, "sum")
-    ranks = sorted(totals, key=lambda rank: (-totals[rank], rank))
-    return {rank: totals[rank] / n_steps for rank in ranks}
+    lowest_rank_first = sorted(totals)
+    largest_first = sorted(lowest_rank_first, key=totals.__getitem__, reverse=True)
+    return {rank: totals[rank] / n_steps for rank in largest_first}

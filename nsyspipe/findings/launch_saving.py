@@ -12,7 +12,7 @@ from nsyspipe.model.table import Float64
 
 
 class _Waiting(NamedTuple):
-    """How long each rank waits for others in each step, ns. If that is not known, at most."""
+    """How long each rank waits for others in each step, ns, or how long it waits at most."""
 
     all: Float64
     # The part during compute.
@@ -27,11 +27,12 @@ def saving_without_launching(evidence: Evidence) -> Bound:
         max over ranks(wall) - max over ranks(max(wall - gone - caused - hideable - slowed,
         compute - slowed))
 
+    - ``wall`` is the window of a rank, and ``compute`` its compute.
     - ``gone`` is the idle time for launches, and until the device has started what was launched
       late. Idle time for input and in blocking calls is gone as far as the host launches at the
-      same time, because it comes to what it waits for that much earlier.
-    - ``caused`` is waiting for other ranks: as much as is gone of all of them together, because
-      they come late in turn.
+      same time, because the host comes to these waits that much earlier.
+    - ``caused`` is the part of waiting for other ranks that is gone: at most what is gone of all
+      of them together, because they come late in turn.
     - ``hideable`` is transfer that late launches expose. It may then run during compute.
     - ``slowed`` is how much hidden waiting slows compute.
 
@@ -52,6 +53,7 @@ def saving_without_launching(evidence: Evidence) -> Bound:
         waiting_name: caused_ns,
         f"slowed_by_{waiting_name}": slowed_ns,
         "exposed_by_late_launches": hideable_ns,
+        # Below 0: compute takes longer than the shortened window, so less is gone.
         "beside_compute": shortened_ns - left_ns,
     }
     limit_rows = evidence.rows_of_largest(left_ns)
@@ -61,7 +63,10 @@ def saving_without_launching(evidence: Evidence) -> Bound:
 
 
 def _possible_waiting(evidence: Evidence) -> _Waiting:
-    """Return how long each rank waits for others in each step, or may wait."""
+    """Return how long each rank waits for others in each step.
+
+    If process groups are not known, it is how long it may wait: all communication.
+    """
     if not evidence.are_groups_known:
         comm_ns, hidden_comm_ns = evidence.columns("comm_ns", "overlap_compute_ns")
         return _Waiting(comm_ns, hidden_comm_ns)
@@ -70,9 +75,10 @@ def _possible_waiting(evidence: Evidence) -> _Waiting:
 
 
 def _hideable_transfer(evidence: Evidence, caused_ns: Float64) -> Float64:
-    """Return how much transfer late launches expose in each step, besides the caused waiting.
+    """Return how much transfer late launches expose in each step, without the caused waiting.
 
-    If waiting is not known, all communication counts that is not gone with that waiting.
+    If process groups are not known, all exposed communication is transfer, except the part of
+    `caused_ns` that compute cannot hide.
     """
     late_ns, exposed_ns = evidence.columns("exposed_late_comm_ns", "exposed_comm_ns")
     exposed_wait_ns, overlap_ns = evidence.columns("exposed_wait_ns", "overlap_compute_ns")
@@ -83,7 +89,7 @@ def _hideable_transfer(evidence: Evidence, caused_ns: Float64) -> Float64:
 
 
 def _gone_by_cause(evidence: Evidence) -> dict[str, Float64]:
-    """Return the idle time of each step that is gone, by what the device idled for."""
+    """Return the idle time of each step that is gone without launching, by its cause."""
     launch_idle_ns, pause_ns = evidence.columns("idle_launch_ns", "idle_pause_ns")
     (late_start_ns,) = evidence.columns("idle_late_start_ns")
     gone_ns = {"idle_for_launches": launch_idle_ns, "idle_at_late_start": late_start_ns}
@@ -93,7 +99,8 @@ def _gone_by_cause(evidence: Evidence) -> dict[str, Float64]:
         return gone_ns
     input_idle_ns, blocked_ns = evidence.columns("idle_input_ns", "idle_blocked_ns")
     launch_ns, input_ns = evidence.columns("host_launch_ns", "host_input_ns")
-    launched_meanwhile_ns = np.maximum(launch_ns - input_ns - launch_idle_ns, 0)
+    # The rest of launching is what brings the host earlier to input and to blocking calls.
+    other_launching_ns = np.maximum(launch_ns - input_ns - launch_idle_ns, 0)
     waited_ns = input_idle_ns + blocked_ns
-    gone_ns["idle_for_input_and_calls"] = np.minimum(waited_ns, launched_meanwhile_ns)
+    gone_ns["idle_for_input_and_calls"] = np.minimum(waited_ns, other_launching_ns)
     return gone_ns

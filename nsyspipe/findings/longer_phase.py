@@ -32,8 +32,9 @@ class LongerPhase(Struct, frozen=True):
 
 
 class _Excess(NamedTuple):
-    """What a rank takes longer than the others, ns."""
+    """How much longer a rank takes than the others, ns per step. Below 0 if it is faster."""
 
+    # The time in no phase is that of `_OUTSIDE`.
     by_phase: dict[str, float]
     # The part for which the device idles while the host gets input.
     for_input: float
@@ -48,16 +49,18 @@ class _Excess(NamedTuple):
 
 
 def find_longer_phase(evidence: Evidence, rank: int, numbers: Int64) -> LongerPhase | None:
-    """Return the phase that has most of what a rank takes longer than the others in some steps.
+    """Return the phase in which a rank takes most of the time that it takes longer than the others.
 
-    `numbers` are the numbers of these steps. None if no phase has most of it.
+    Only the steps with some numbers count. None if no phase has most of that time, or if the phase
+    is only where the device idles for what happened before.
     """
     in_steps = pc.field("step").isin(pa.array(numbers))
     phases = evidence.phases.filter(in_steps)
     steps = evidence.steps.filter(in_steps)
     excess = _measure_excess(phases, steps, rank)
     by_phase = excess.by_phase
-    # A gap may end in forward although the host was loading data. That is no time of forward.
+    # Idle time for input may lie in forward, although the host was loading data. So it counts for
+    # the data phase, and not for other phases.
     data_ns = by_phase.get("data")
     if data_ns is not None and excess.for_input > max(data_ns, excess.min_named):
         return LongerPhase("data", excess.for_input, is_idle=False)
@@ -71,14 +74,18 @@ def find_longer_phase(evidence: Evidence, rank: int, numbers: Int64) -> LongerPh
     is_of_rank = pc.equal(in_phase["rank"], rank)
     idle_ns = mean_excess(in_phase["idle_ns"], is_of_rank)
     is_idle = excess.is_of_device and 2 * idle_ns > excess_ns
-    if is_idle and mean_excess(in_phase["host_ns"], is_of_rank) < 0:
-        # The device idles, but the host is faster in the phase: it had fallen behind before.
+    is_host_faster = mean_excess(in_phase["host_ns"], is_of_rank) < 0
+    if is_idle and is_host_faster:
+        # The host had fallen behind before this phase, so the phase is not the cause.
         return None
     return LongerPhase(name, excess_ns, is_idle)
 
 
 def _measure_excess(phases: PhasesTable, steps: StepsTable, rank: int) -> _Excess:
-    """Measure on the device, or on the host if the time of a rank on the device is not known."""
+    """Return how much longer a rank takes than the others, by phase.
+
+    Time on the device counts. If it is not known of a phase, the time on the host counts instead.
+    """
     device_ns = _device_time(phases)
     if device_ns.null_count:
         by_phase = _excess_by_phase(phases, phases["host_ns"], rank)
@@ -95,7 +102,7 @@ def _measure_excess(phases: PhasesTable, steps: StepsTable, rank: int) -> _Exces
 
 
 def _excess_by_phase(phases: PhasesTable, time_ns: pa.ChunkedArray, rank: int) -> dict[str, float]:
-    """Return what a rank takes longer than the others in each phase."""
+    """Return how much longer a rank takes than the others in each phase, in order of names."""
     is_of_rank = pc.equal(phases["rank"], rank)
     names = phases["phase"].unique().to_pylist()
     by_phase = {}

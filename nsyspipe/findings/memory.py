@@ -65,21 +65,22 @@ def alloc_in_step(evidence: Evidence) -> Answer:
 
 
 def recurring_ranks(evidence: Evidence, *columns: str) -> dict[int, int]:
-    """Return the ranks on which some calls recur, with the number of steps that have them.
+    """Return the ranks on which some calls recur, with the number of steps that have such calls.
 
-    `columns` are counts of the steps. Also a last step that the capture cuts off shows that calls
-    recur. An allocation of the first captured step is a warm-up.
+    `columns` are counts of these calls in the steps. The first captured step does not count,
+    because its calls are a warm-up. A last step that the capture cuts off counts.
     """
     n_steps_of_rank: dict[int, int] = {}
-    rank = evidence.all_steps["rank"].to_numpy()
-    step = evidence.all_steps["step"].to_numpy()
+    rank_of_row = evidence.all_steps["rank"].to_numpy()
+    step_of_row = evidence.all_steps["step"].to_numpy()
     has_call = _have_calls(evidence, columns)
-    for number in np.unique(rank).tolist():
-        rows = np.flatnonzero(rank == number)
-        later_rows = rows[step[rows] != step[rows[0]]]
-        has_call_later = has_call[later_rows]
-        if _recur(has_call_later):
-            n_steps_of_rank[number] = int(has_call_later.sum())
+    for rank in np.unique(rank_of_row).tolist():
+        is_of_rank = rank_of_row == rank
+        steps_of_rank = step_of_row[is_of_rank]
+        is_later = steps_of_rank != steps_of_rank[0]
+        has_call_later = has_call[is_of_rank][is_later]
+        if _do_recur(has_call_later):
+            n_steps_of_rank[rank] = int(has_call_later.sum())
     return n_steps_of_rank
 
 
@@ -92,16 +93,24 @@ def _have_calls(evidence: Evidence, columns: Collection[str]) -> Flags:
     return has_call
 
 
-def _recur(has_call: Flags) -> bool:
-    """Tell whether calls recur in steps, in order of time."""
+def _do_recur(has_call: Flags) -> bool:
+    """Tell whether calls recur: in enough steps of all, and of the later half of the steps.
+
+    The steps are in order of time. An odd one in the middle belongs to the later half.
+    """
     if has_call.sum() < MIN_STEPS:
         return False
-    later_half = has_call[has_call.size // 2 :]
+    n_earlier = has_call.size // 2
+    later_half = has_call[n_earlier:]
     least_share = min(has_call.mean(), later_half.mean())
     return bool(least_share >= MIN_SHARE_OF_STEPS)
 
 
 def _figures(evidence: Evidence, idle: Idle, ranks: Mapping[int, int]) -> dict[str, Any]:
+    """Return the figures of the finding. `ranks` are those of `recurring_ranks`.
+
+    Parts of the bound, retries and settings are among them only if there are any.
+    """
     figures: dict[str, Any] = {**evidence.means(*_MEANS)}
     by_rank = {str(rank): n_steps for rank, n_steps in ranks.items()}
     figures["n_steps_with_allocs_by_rank"] = by_rank
@@ -137,7 +146,8 @@ def _is_set(evidence: Evidence, option: str) -> bool | None:
 
 
 def _word(evidence: Evidence) -> Wording:
-    """Say what to change, by what the calls do."""
+    """Say what to change: by whether allocations fail, memory is freed, or memory only grows."""
+    # If it is not known whether the option is set, it is advised.
     may_expand = not _is_set(evidence, "expandable_segments:true")
     if evidence.mean("n_failed_allocs"):
         return _word_failing(may_expand=may_expand)
@@ -161,6 +171,7 @@ def _word_failing(*, may_expand: bool) -> Wording:
 
 
 def _word_freeing(evidence: Evidence) -> Wording:
+    """Name what frees memory: calls of the program, or a setting unless it is known to be unset."""
     causes = ["torch.cuda.empty_cache()"]
     if _is_set(evidence, _THRESHOLD) is not False:
         causes.append(_THRESHOLD)

@@ -345,12 +345,16 @@ class Evidence(Struct, frozen=True, dict=True):
         return parallelism(self.traffic)
 
     def operations_of_role(self, role: str, *collectives: str) -> pa.Table:
-        """Return the operations of a role: those of some collectives, or of all without names."""
+        """Return the operations of a role: those of the named collectives, or all without names.
+
+        A use is a kind of collective on a communicator. All of its operations have one role.
+        """
         traffic_of_role = self.traffic_of_role(role, *collectives)
         uses = {_name_use(row) for row in traffic_of_role}
         uses_of_run = {_name_use(row) for row in self._traffic_by_rank}
         operations = self.collectives
         if uses == uses_of_run:
+            # A large table is not copied without need.
             return operations
         kinds = _encode_texts(operations["collective"])
         communicators = _encode_texts(operations["comm_id"])
@@ -361,7 +365,7 @@ class Evidence(Struct, frozen=True, dict=True):
     def traffic_of_role(self, role: str, *collectives: str) -> list[TrafficRow]:
         """Return the rows of `traffic` of a role, each of one rank.
 
-        They are those of some collectives, or of all without names.
+        If collectives are named, only their rows are returned.
         """
         rows = [row for row in self._traffic_by_rank if row["role"] == role]
         if not collectives:
@@ -369,13 +373,14 @@ class Evidence(Struct, frozen=True, dict=True):
         return [row for row in rows if row["collective"] in collectives]
 
     def exposed_cost(self, role: str, *collectives: str) -> Saving | None:
-        r"""Return what exposed communication of a role costs at most: `saving_without` it.
+        """Return what a step gains at most without the communication of a role.
 
-        None if the exposed time without waiting is below 5 % of step time. That time is
-        ``|M \ C| - wait`` summed over the uses of the role, the mean over ranks.
+        That is `saving_without` the operations of the role. None if their exposed time without
+        waiting is below 5 % of step time. This time is a sum over the uses of the role, and the
+        mean over ranks.
         """
         traffic = self.traffic_of_role(role, *collectives)
-        exposed_ns = self._known_mean("exposed_ns_per_step", traffic)
+        exposed_ns = self._mean_without_waiting("exposed_ns_per_step", traffic)
         if self.share_of_step(exposed_ns) < _MIN_EXPOSED_SHARE_OF_STEP:
             return None
         operations = self.operations_of_role(role, *collectives)
@@ -383,20 +388,22 @@ class Evidence(Struct, frozen=True, dict=True):
         figures = self.traffic_figures(role, *collectives) | saving.figures
         return Saving(saving.ns_per_step, figures)
 
-    def _known_mean(self, figure: str, rows: Sequence[Mapping[str, Any]]) -> float:
-        """Return the mean over ranks of a figure of traffic without waiting.
+    def _mean_without_waiting(self, figure: str, rows: Sequence[Mapping[str, Any]]) -> float:
+        """Return a time of traffic without its waiting: a sum over rows, the mean over ranks.
 
-        Of waiting it is the waiting itself. What is not known counts as 0.
+        If the figure is the waiting, nothing is taken off. What is not known counts as 0.
         """
         without_waiting = []
         for row in rows:
             whole_ns = row[figure] or 0.0
-            wait_ns = 0.0 if figure == _WAIT else row[_WAIT] or 0.0
+            wait_ns = row[_WAIT] or 0.0
+            if figure == _WAIT:
+                wait_ns = 0.0
             without_waiting.append(max(whole_ns - wait_ns, 0.0))
         return sum(without_waiting) / self.n_ranks
 
     def traffic_figures(self, role: str, *collectives: str) -> dict[str, float | None]:
-        """Return what a role's traffic costs per step: sums over its uses, the mean over ranks.
+        """Return the figures of a role's traffic per step: sums over uses, means over ranks.
 
         A figure is None if it is not known of one use.
         """
@@ -416,6 +423,7 @@ class Evidence(Struct, frozen=True, dict=True):
         return exposed_ns
 
     def _mean_over_ranks(self, rows: Sequence[Mapping[str, Any]], figure: str) -> float | None:
+        """Return the sum of a figure over rows, the mean over ranks; None if a row lacks it."""
         values = [row[figure] for row in rows]
         if None in values:
             return None
@@ -425,15 +433,17 @@ class Evidence(Struct, frozen=True, dict=True):
     def main_role_text(self, noun: str, figure: str, total_ns: float) -> str:
         """Return ``, mostly NOUN of tensor parallelism`` for the role with most of a figure.
 
-        That is the role that has two thirds of the total at least, see `_known_mean`. Empty if no
-        role has that much, or if gradients have it.
+        That role has at least two thirds of the total, see `_mean_without_waiting`. The text is
+        empty if no role has that much, or if it is a role that needs no words, such as gradients.
         """
         min_ns = _MIN_SHARE_OF_NAMED_ROLE * total_ns
+        if min_ns <= 0:
+            return ""
         for role in self.roles:
             if role in _PURPOSES:
                 traffic = self.traffic_of_role(role)
-                role_ns = self._known_mean(figure, traffic)
-                if role_ns >= min_ns > 0:
+                role_ns = self._mean_without_waiting(figure, traffic)
+                if role_ns >= min_ns:
                     return f", mostly {noun}of {_PURPOSES[role]}"
         return ""
 
@@ -498,15 +508,15 @@ class Evidence(Struct, frozen=True, dict=True):
     def is_wait_known(self) -> bool:
         """Whether waiting and transfer are known separately in all summary steps.
 
-        They are not if the last rank to start may be absent.
+        They are not known separately if the last rank to start may be missing.
         """
         return not self.has_absent_ranks and not self.steps["wait_ns"].null_count
 
     @property
     def exposed_transfer_ns_per_step(self) -> float | None:
-        r"""``|M \ C \ W|``: exposed communication without exposed waiting.
+        """Exposed communication without exposed waiting, the mean over steps and ranks.
 
-        If waiting is not known, all exposed communication.
+        If waiting is not known, it is all exposed communication.
         """
         exposed_ns = self.mean("exposed_comm_ns")
         if exposed_ns is None:
@@ -549,20 +559,21 @@ class Evidence(Struct, frozen=True, dict=True):
     def slowed_ns(self, hidden_ns: Float64, *, is_most: bool = False) -> Float64:
         """Return how much hidden communication lengthens compute, ``hidden x c / (1 + c)``.
 
-        c is the measured slowdown, or with `is_most` the most that it may be. It is at most 1. If
-        it was measured, `is_most` adds the part of ``comm_delay_ns`` in proportion to the hidden
-        time. If it was not measured, c is what bounds assume, with delays included.
+        `hidden_ns` is the hidden communication on each row of `steps`. c is the measured slowdown,
+        at most 1. With `is_most`, c is the largest slowdown that the measure allows, and the time
+        by which kernels begin later is added in proportion to the hidden time. If the slowdown was
+        not measured, c is what bounds assume, and includes these delays.
         """
         measured_ratio = self.slowdown.measured_ratio
-        if measured_ratio is None:
-            ratio = self.slowdown.assumed_ratio or 0.0
-        else:
+        ratio = self.slowdown.assumed_ratio or 0.0
+        if measured_ratio is not None:
             ratio = measured_ratio * (AT_MOST if is_most else 1.0)
-        ratio = min(max(ratio, 0.0), MAX_BELIEVED_SLOWDOWN)
-        slowed_ns = hidden_ns * (ratio / (1 + ratio))
+        believed_ratio = min(max(ratio, 0.0), MAX_BELIEVED_SLOWDOWN)
+        slowed_ns = hidden_ns * (believed_ratio / (1 + believed_ratio))
         if measured_ratio is None or not is_most:
             return slowed_ns
         all_hidden_ns, delay_ns = self.columns("overlap_compute_ns", "comm_delay_ns")
+        # Without any hidden communication, the share is 0.
         hidden_share = hidden_ns / np.maximum(all_hidden_ns, 1)
         return slowed_ns + AT_MOST * delay_ns * hidden_share
 
@@ -575,22 +586,29 @@ class Evidence(Struct, frozen=True, dict=True):
         remaining_share: float = 0.0,
         with_waiting: bool = False,
     ) -> Saving:
-        r"""Return what a step gains at most without some communication, or without all of it.
+        """Return what a step gains at most without some operations, or without all communication.
 
-        Per step, this is the largest over ranks of ``min(|M \ C \ W|, T x (1 - remaining_share))``
-        and the most of `slowed_ns` of ``min(|M n C|, H)``. T is the transfer of the operations, and
-        H their time during compute. With `with_waiting` their waiting is gone too:
-        ``min(|M \ C|, L)``, where L is the length of the operations. If waiting is not known, it
-        counts as transfer.
+        Two parts are gone on each rank, and in each step the rank counts that loses most:
+
+        - The transfer of the operations, less the share that remains, but at most the exposed
+          communication without waiting. With `with_waiting` the waiting is gone too. Then it is
+          the length of the operations, but at most all exposed communication. If waiting is not
+          known, it counts as transfer.
+        - What the operations slow compute down at most, see `slowed_ns`.
 
         The figures have these two parts first. An assumed slowdown is among them only if compute
         runs during the operations.
         """
+        # If ranks are missing, waiting for them looks like transfer.
         is_waiting_gone = with_waiting or self.has_absent_ranks
         exposed_ns, exposed_wait_ns = self.columns("exposed_comm_ns", "exposed_wait_ns")
-        comm_ns = self._comm_ns(rows) if is_waiting_gone else self._transfer_ns(rows)
-        most_exposed_ns = exposed_ns if is_waiting_gone else exposed_ns - exposed_wait_ns
-        gone_ns = np.minimum(most_exposed_ns, comm_ns * (1 - remaining_share))
+        if is_waiting_gone:
+            comm_ns = self._comm_ns(rows)
+            max_gone_ns = exposed_ns
+        else:
+            comm_ns = self._transfer_ns(rows)
+            max_gone_ns = exposed_ns - exposed_wait_ns
+        gone_ns = np.minimum(max_gone_ns, comm_ns * (1 - remaining_share))
         slowed_ns = self.slowed_ns(self._hidden_ns(rows), is_most=True)
         limit_rows = self.rows_of_largest(gone_ns + slowed_ns)
         is_transfer = self.is_wait_known and not with_waiting
@@ -605,16 +623,20 @@ class Evidence(Struct, frozen=True, dict=True):
         return Saving(sum(parts.values()), figures)
 
     def _comm_ns(self, rows: pa.Table | None) -> Float64:
-        """Return how long operations take on each row of `steps`; without rows all of them."""
+        """Return how long some operations take on each row of `steps`.
+
+        If `rows` is None, it is how long all communication takes.
+        """
         if rows is None:
             return next(self.columns("comm_ns"))
         length_ns = _length_ns(rows)
         return self._sum_by_step(rows, length_ns)
 
     def _transfer_ns(self, rows: pa.Table | None) -> Float64:
-        """Return the transfer of operations on each row of `steps`; without rows of all of them.
+        """Return the transfer of some operations on each row of `steps`.
 
-        If waiting is not known, it counts as transfer.
+        If `rows` is None, it is that of all communication. If waiting is not known, it counts as
+        transfer.
         """
         if rows is not None:
             length_ns = _length_ns(rows)
@@ -626,7 +648,10 @@ class Evidence(Struct, frozen=True, dict=True):
         return result
 
     def _hidden_ns(self, rows: pa.Table | None) -> Float64:
-        """Return the time of operations during compute; without rows that of all of them."""
+        """Return the time of some operations during compute, on each row of `steps`.
+
+        If `rows` is None, it is that of all communication.
+        """
         (hidden_ns,) = self.columns("overlap_compute_ns")
         if rows is None:
             return hidden_ns
@@ -636,18 +661,22 @@ class Evidence(Struct, frozen=True, dict=True):
         return np.minimum(hidden_ns, hidden_of_rows_ns)
 
     def _sum_by_step(self, rows: pa.Table, values: pa.ChunkedArray) -> Float64:
-        """Sum a value of each operation, for each row of `steps`."""
+        """Return for each row of `steps` the sum of a value over operations.
+
+        These are the operations of its rank and step.
+        """
         ranks_of_operations = rows["rank"].to_numpy()
         highest_rank = max(self.rank_of_row.max(initial=0), ranks_of_operations.max(initial=0))
         n_ranks = int(highest_rank) + 1
-        key_of_row = number_rank_steps(self.steps, n_ranks)
-        keys, place_of_row = np.unique(key_of_row, return_inverse=True)
-        key_of_operation = number_rank_steps(rows, n_ranks)
-        is_in_steps = np.isin(key_of_operation, keys)
-        place_of_operation = np.searchsorted(keys, key_of_operation[is_in_steps])
+        # Each pair of a rank and a step has a number of its own.
+        pair_of_row = number_rank_steps(self.steps, n_ranks)
+        pairs, place_of_row = np.unique(pair_of_row, return_inverse=True)
+        pair_of_operation = number_rank_steps(rows, n_ranks)
+        is_in_steps = np.isin(pair_of_operation, pairs)
+        place_of_operation = np.searchsorted(pairs, pair_of_operation[is_in_steps])
         values_in_steps = values.to_numpy()[is_in_steps]
-        sums = np.bincount(place_of_operation, values_in_steps, keys.size)
-        return sums.astype(np.float64)[place_of_row]
+        sums_of_pairs = np.bincount(place_of_operation, values_in_steps, pairs.size)
+        return sums_of_pairs.astype(np.float64)[place_of_row]
 
     @cached_property
     def fastest_launch_ns(self) -> Float64:
@@ -682,25 +711,29 @@ class Evidence(Struct, frozen=True, dict=True):
         return bool(self.fastest_launch_ns.sum() > work_ns)
 
     def mean_of_largest(self, values_ns: Float64) -> float:
-        """Return the mean over steps of the largest over ranks, from 0 to the mean step."""
+        """Return the mean over steps of the largest value over ranks, from 0 to the mean step.
+
+        A largest value below 0 counts as 0.
+        """
         largest_ns = np.maximum(self.largest(values_ns), 0.0)
         mean_ns = float(largest_ns.mean())
         return min(mean_ns, self._mean_wall_ns)
 
     def saving_down_to(self, windows_ns: Float64) -> float:
-        """Return what a step gains if its windows are only this long, at most the mean step.
+        """Return what a step gains if its windows are only this long, a mean over steps.
 
-        A step is as long as its longest window. The result is the mean over steps.
+        A step is as long as its longest window. The gain is at most the mean step.
         """
         shortened_ns = np.maximum(self.largest(windows_ns), 0.0)
         gain_ns = self._step_time_ns - shortened_ns
         return min(float(gain_ns.mean()), self._mean_wall_ns)
 
     def mean_parts(self, rows: Int64, **gone_ns: Float64) -> dict[str, float]:
-        """Return what is gone of a step on the rows of `steps` that set its new length.
+        """Return the parts of what steps gain, means over steps. Parts of 0 are left out.
 
-        These are means without those that are 0. ``longer_window`` is how much longer than that
-        row the longest window of the step is.
+        `rows` has the row of `steps` that sets the new length of each step. `gone_ns` has what each
+        row loses, by part. The part ``longer_window`` is added: by how much the longest window of
+        the step exceeds the window of that row.
         """
         (wall_ns,) = self.columns("wall_ns")
         parts = {name: column_ns[rows] for name, column_ns in gone_ns.items()}
@@ -742,15 +775,17 @@ class Evidence(Struct, frozen=True, dict=True):
 
     def rows_of_largest(self, values: Float64) -> Int64:
         """Return the row of `steps` with the largest value of each step, the first of equals."""
-        order = np.lexsort((-values, self.step_of_row))
-        first_of_step = run_starts(self.step_of_row[order])
-        return order[first_of_step]
+        largest_first = -values
+        # The most important key is the last one.
+        sorted_rows = np.lexsort((largest_first, self.step_of_row))
+        first_of_step = run_starts(self.step_of_row[sorted_rows])
+        return sorted_rows[first_of_step]
 
     def sum_of_other_ranks(self, values: Float64) -> Float64:
         """Return for each row of `steps` the sum of the values of the other ranks of its step."""
-        _, step = np.unique(self.step_of_row, return_inverse=True)
-        total = np.bincount(step, weights=values)
-        return total[step] - values
+        _, step_number_of_row = np.unique(self.step_of_row, return_inverse=True)
+        sum_of_step = np.bincount(step_number_of_row, weights=values)
+        return sum_of_step[step_number_of_row] - values
 
     def columns(self, *names: str) -> Iterator[Float64]:
         """Yield columns of `steps`. What is not known counts as 0."""
@@ -780,12 +815,13 @@ class Evidence(Struct, frozen=True, dict=True):
 
 
 def _may_send_gradients(use: Mapping[str, Any]) -> bool:
-    """Tell whether a use of communicators sends more than small messages, or may do so."""
+    """Tell whether the mean message of a use of communicators is not small, or of unknown size."""
     n_bytes = use["bytes_per_step"]
     if n_bytes is None:
         return True
     n_calls = use["calls_per_step"] or 0
-    return bool(n_bytes > SMALL_BYTES * n_calls)
+    bytes_of_small_calls = SMALL_BYTES * n_calls
+    return bool(n_bytes > bytes_of_small_calls)
 
 
 def _name_use(use: Mapping[str, Any]) -> str:
@@ -803,9 +839,11 @@ def _is_use_of(
 
 
 class _EncodedTexts(NamedTuple):
-    """A column of texts as codes. The last text is None, for null."""
+    """A column of texts as codes."""
 
+    # The distinct texts, and None for null at the end.
     texts: list[str | None]
+    # The place in `texts` of each row of the column.
     codes: Int64
 
 

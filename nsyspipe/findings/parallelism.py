@@ -88,10 +88,11 @@ def shard_prefetch(evidence: Evidence) -> Answer:
 def shard_regather(evidence: Evidence) -> Answer:
     """Fire if `shard_prefetch` does, and the backward pass launches a quarter of the all-gathers.
 
-    Saving: `Evidence.saving_without` those.
+    Saving: `Evidence.saving_without` the all-gathers of the backward pass.
     """
     cost = evidence.exposed_cost(SHARDED, "all_gather")
     all_gathers = evidence.operations_of_role(SHARDED, "all_gather")
+    # Only operations of a backward pass have a micro-batch.
     in_backward = all_gathers.filter(pc.is_valid(all_gathers["micro_batch"]))
     min_number = _MIN_SHARE_OF_SECOND_GATHERING * all_gathers.num_rows
     if cost is None or in_backward.num_rows < min_number:
@@ -187,7 +188,7 @@ def pipeline_bubble(evidence: Evidence) -> Answer:
     bound = _bound_on_bubble(evidence)
     traffic = evidence.traffic_of_role(PIPELINE)
     figures: dict[str, Any] = {"bubble_ns_per_step": bubble_ns, "bubble_share": bubble_share}
-    figures["bubble_ns_per_step_by_rank"] = _sum_by_rank(traffic)
+    figures["bubble_ns_per_step_by_rank"] = _bubble_by_rank(traffic)
     figures |= evidence.means("idle_ns")
     figures["saving_ns_per_step_by_part"] = bound.parts
     if "left_for_launching" in bound.parts:
@@ -212,9 +213,9 @@ def _bound_on_bubble(evidence: Evidence) -> Bound:
 
         max over ranks(wall) - max over ranks(wall - wait - idle)
 
-    Waiting in other collectives counts too, and so does idle time, because it may lie in the
-    bubble. `idle.launching_ns` does not, so it stays. A step stays as long as the fastest host
-    needs to launch it, because no schedule launches earlier.
+    Waiting in other collectives counts too. So does idle time that may lie in the bubble: all but
+    `idle.launching_ns`, which stays. A step stays at least as long as the fastest host needs to
+    launch it, because no schedule launches earlier.
     """
     wall_ns, idle_ns = evidence.columns("wall_ns", "idle_ns")
     bubble_idle_ns = idle_ns - launching_ns(evidence)
@@ -222,22 +223,25 @@ def _bound_on_bubble(evidence: Evidence) -> Bound:
     # If waiting is not known, all communication counts.
     wait_ns = pc.coalesce(steps["wait_ns"], steps["comm_ns"], 0).to_numpy()
     work_ns = wall_ns - bubble_idle_ns - wait_ns
-    rows = evidence.rows_of_largest(work_ns)
-    parts = evidence.mean_parts(rows, waiting=wait_ns, idle=bubble_idle_ns)
+    busiest_rows = evidence.rows_of_largest(work_ns)
+    parts = evidence.mean_parts(busiest_rows, waiting=wait_ns, idle=bubble_idle_ns)
     saving_ns = evidence.saving_down_to(work_ns)
-    most_ns = float(evidence.above_launching_ns.mean())
-    if saving_ns <= most_ns:
+    max_saving_ns = float(evidence.above_launching_ns.mean())
+    if saving_ns <= max_saving_ns:
         return Bound(saving_ns, parts)
-    return Bound(most_ns, {**parts, "left_for_launching": most_ns - saving_ns})
+    # Parts sum to the bound, so what is left is a part below 0.
+    left_ns = max_saving_ns - saving_ns
+    return Bound(max_saving_ns, {**parts, "left_for_launching": left_ns})
 
 
-def _sum_by_rank(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    """Return the bubble of each rank, in the order of the rows."""
-    bubble_ns: dict[str, float] = {}
+def _bubble_by_rank(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the bubble of each rank: a sum over rows of traffic, in their order."""
+    bubble_ns_by_rank: dict[str, float] = {}
     for row in rows:
         rank = str(row["rank"])
-        bubble_ns[rank] = bubble_ns.get(rank, 0.0) + row["bubble_ns_per_step"]
-    return bubble_ns
+        previous_ns = bubble_ns_by_rank.get(rank, 0.0)
+        bubble_ns_by_rank[rank] = previous_ns + row["bubble_ns_per_step"]
+    return bubble_ns_by_rank
 
 
 RULES: Rules = dict.fromkeys(

@@ -33,12 +33,12 @@ _CAPTURE_LATER = (
 
 
 class _FirstStep(NamedTuple):
-    """How the first step compares to the steps that are used."""
+    """How the first step compares to the other steps that are used."""
 
-    # To the median of them. None if that is not known.
+    # Its length over the median length of the others. None if that is not known.
     ratio: float | None
     is_longest: bool
-    # Whether the start of the capture explains half of what it takes longer.
+    # Whether the start of the capture explains half of what the first step takes longer.
     is_explained: bool
 
     @property
@@ -92,6 +92,7 @@ def _word_busy_profiler(evidence: Evidence, *, has_saving: bool) -> Wording:
 def _word_distorted_step(
     evidence: Evidence, first: _FirstStep, ratios: Mapping[int, float]
 ) -> Wording:
+    """Say how the first step differs, and whether figures use it. `ratios` are by rank."""
     is_skipped = bool(evidence.skipped_steps)
     left_out = ", and nsyspipe does not use the first step" if is_skipped else ""
     if is_skipped:
@@ -110,18 +111,19 @@ def _word_distorted_step(
 
 
 def _bound_without_overhead(evidence: Evidence) -> Bound | None:
-    """Return what a step gains at most without the work of the profiler; None for nothing.
+    """Return what a step gains at most without the work of the profiler; None if that is nothing.
 
-    Each rank loses that work as far as its device idles for its host, and the waiting for other
-    ranks that do the same::
+    The window of each rank gets shorter by that work, as far as its device idles for its host. It
+    also gets shorter by waiting for other ranks, as far as their work can have caused it::
 
         max over ranks(wall) - max over ranks(wall - work - min(wait, work of all other ranks))
     """
     wall_ns, work_ns = evidence.columns("wall_ns", "overhead_ns")
     idle_ns, dependency_ns = evidence.columns("idle_ns", "idle_dependency_ns")
     is_idle_known = pc.is_valid(evidence.steps["idle_ns"]).to_numpy()
-    idle_for_host_ns = np.minimum(work_ns, idle_ns - dependency_ns)
-    cost_ns = np.where(is_idle_known, idle_for_host_ns, work_ns)
+    # While a device waits for other operations, it does not idle for its host.
+    work_while_idle_ns = np.minimum(work_ns, idle_ns - dependency_ns)
+    cost_ns = np.where(is_idle_known, work_while_idle_ns, work_ns)
     is_wait_known = evidence.is_wait_known and evidence.are_groups_known
     (wait_ns,) = evidence.columns("wait_ns" if is_wait_known else "comm_ns")
     caused_ns = np.minimum(wait_ns, evidence.sum_of_other_ranks(cost_ns))
@@ -145,7 +147,8 @@ def _advise_to_trace_less(evidence: Evidence) -> str:
     if recording.has_backtraces is not False:
         options.append("no --cudabacktrace")
     if not options:
-        return f"{_CAPTURE_LATER[:1].upper()}{_CAPTURE_LATER[1:]}"
+        first_letter = _CAPTURE_LATER[:1]
+        return f"{first_letter.upper()}{_CAPTURE_LATER[1:]}"
     return f"Trace less ({', '.join(options)}), {_CAPTURE_LATER}"
 
 
@@ -155,56 +158,70 @@ def _used_steps(evidence: Evidence) -> list[int]:
 
 
 def _number_of_first_step(evidence: Evidence) -> int:
-    """Return the number of the first step, used or skipped."""
-    return (*evidence.skipped_steps, *_used_steps(evidence))[0]
+    """Return the number of the first step, which may be skipped. Skipped steps come first."""
+    steps = (*evidence.skipped_steps, *_used_steps(evidence))
+    return steps[0]
 
 
 def _compare_first_step(evidence: Evidence) -> _FirstStep:
-    """Compare the first step to the other steps that are used. A step is its longest window."""
+    """Compare the first step to the other steps that are used.
+
+    A step is as long as its longest window over ranks.
+    """
     first = _number_of_first_step(evidence)
-    wall_ns = aggregate_by(evidence.all_steps, "step", "wall_ns", "max")
-    rest_ns = [wall_ns[step] for step in _used_steps(evidence) if step != first]
-    median_ns = float(np.median(rest_ns or [0]))
+    step_ns = aggregate_by(evidence.all_steps, "step", "wall_ns", "max")
+    other_steps_ns = [step_ns[step] for step in _used_steps(evidence) if step != first]
+    median_ns = float(np.median(other_steps_ns)) if other_steps_ns else 0.0
     if not median_ns:
         return _FirstStep(None, is_longest=False, is_explained=False)
-    first_ns = wall_ns[first]
+    first_ns = step_ns[first]
     excess_ns = first_ns - median_ns
-    start_ns = _ns_of_capture_start(evidence, first)
-    is_longest = first_ns > max(rest_ns)
-    is_explained = 2 * start_ns >= excess_ns
+    capture_start_ns = _ns_of_capture_start(evidence, first)
+    is_longest = first_ns > max(other_steps_ns)
+    is_explained = 2 * capture_start_ns >= excess_ns
     return _FirstStep(first_ns / median_ns, is_longest, is_explained)
 
 
 def _ns_of_capture_start(evidence: Evidence, first: int) -> int:
-    """Return how long a rank waits or the profiler works in the first step, the most of a rank."""
+    """Return what the start of the capture may cost the first step: the largest of its ranks.
+
+    That is the time of a rank for waiting, and for the work of the profiler.
+    """
     rows = select_rows(evidence.all_steps, "step", first)
     start_ns = pc.add(fill_zero(rows["wait_ns"]), fill_zero(rows["overhead_ns"]))
     return pc.max(start_ns).as_py() or 0
 
 
 def _ratios_of_long_first_steps(evidence: Evidence) -> dict[int, float]:
-    """Return for each rank its first step over the median of its other steps, from 1.5 on."""
+    """Return for each rank the length of its first step over the median of its other used steps.
+
+    Ranks with a ratio below 1.5 are left out, and so are ranks without one of these steps.
+    """
     rows = evidence.all_steps
-    rank = rows["rank"].to_numpy()
+    rank_of_row = rows["rank"].to_numpy()
     wall_ns = rows["wall_ns"].to_numpy()
     is_first = rows["step"].to_numpy() == _number_of_first_step(evidence)
     used_steps = evidence.steps["step"].unique()
     is_used = pc.is_in(rows["step"], value_set=used_steps).to_numpy()
     ratios: dict[int, float] = {}
-    for number in np.unique(rank).tolist():
-        is_rank = rank == number
-        first_ns = wall_ns[is_first & is_rank]
-        rest_ns = wall_ns[is_used & ~is_first & is_rank]
-        if not (first_ns.size and rest_ns.size):
+    for rank in np.unique(rank_of_row).tolist():
+        is_of_rank = rank_of_row == rank
+        first_ns = wall_ns[is_first & is_of_rank]
+        other_steps_ns = wall_ns[is_used & ~is_first & is_of_rank]
+        if not first_ns.size or not other_steps_ns.size:
             continue
-        median_ns = np.median(rest_ns)
-        if first_ns.max() >= _MIN_RATIO_OF_DISTORTED_STEP * median_ns > 0:
-            ratios[number] = float(first_ns.max() / median_ns)
+        median_ns = np.median(other_steps_ns)
+        min_long_ns = _MIN_RATIO_OF_DISTORTED_STEP * median_ns
+        if median_ns > 0 and first_ns.max() >= min_long_ns:
+            ratios[rank] = float(first_ns.max() / median_ns)
     return ratios
 
 
 def _times_text(ratios: Mapping[int, float], ratio_of_run: float, n_ranks: int) -> str:
-    """Say how much longer the first step is, and on which ranks if it is not so on all alike."""
+    """Say how much longer the first step is, and on which ranks if not on all ranks.
+
+    `ratios` are by rank. Without any, the ratio of the run is the only figure.
+    """
     if not ratios:
         return f"{ratio_of_run:.2g} times the others"
     low = f"{min(ratios.values()):.2g}"

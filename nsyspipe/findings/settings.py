@@ -46,14 +46,14 @@ _ADVICE = {
 def serialized_streams(evidence: Evidence) -> Answer:
     """Fire if a setting can keep streams from overlapping, and communication is exposed.
 
-    Exposed communication without waiting is 5 % of step time at least. A run of tensor parallelism
-    alone may need CUDA_DEVICE_MAX_CONNECTIONS=1.
+    Exposed communication without waiting must be 5 % of step time. In a run with only tensor
+    parallelism, CUDA_DEVICE_MAX_CONNECTIONS=1 is no such setting, because the run may need it.
 
-    Saving: exposed transfer, and idle time of operations that were launched, but had not begun. The
-    largest over ranks of each step counts.
+    Saving: what steps gain if windows are shorter by exposed transfer, and by idle time in which
+    operations were launched, but had not begun.
     """
     settings = costly_settings(evidence.environment, STREAMS)
-    if evidence.roles and set(evidence.roles) <= {TENSOR, OTHER}:
+    if _is_only_tensor_parallel(evidence):
         settings.pop(_CONNECTIONS, None)
     if not settings:
         return None
@@ -67,7 +67,7 @@ def serialized_streams(evidence: Evidence) -> Answer:
     exposed_ns, wait_ns = evidence.columns("exposed_comm_ns", "exposed_wait_ns")
     if evidence.is_wait_known:
         exposed_ns = exposed_ns - wait_ns
-    windows_ns = wall_ns - (exposed_ns + dependency_ns)
+    shortened_ns = wall_ns - (exposed_ns + dependency_ns)
     figures: dict[str, Any] = {
         "settings": settings,
         "overlap_ratio": evidence.summary["overlap_ratio"],
@@ -80,15 +80,22 @@ def serialized_streams(evidence: Evidence) -> Answer:
     if len(settings) > 1:
         action = _UNSET_BOTH_OF_STREAMS
     advice = _advise_about(settings)
-    saving_ns = evidence.saving_down_to(windows_ns)
+    saving_ns = evidence.saving_down_to(shortened_ns)
     return Finding(title, action, advice, saving_ns, figures)
+
+
+def _is_only_tensor_parallel(evidence: Evidence) -> bool:
+    """Tell whether a run has traffic, and all traffic of known roles is tensor parallelism."""
+    roles = set(evidence.roles)
+    return bool(roles) and roles <= {TENSOR, OTHER}
 
 
 def blocking_launches(evidence: Evidence) -> Answer:
     """Fire if a setting makes the host wait for the GPU, and the steps show it.
 
-    The GPU idles 2 % of step time because launches come late or the host is blocked, the mean over
-    ranks; or 5 % of step time is exposed communication without waiting.
+    The steps show it if one of these is true. GPUs idle for 2 % of step time because launches come
+    late or hosts are blocked, the mean over ranks. Or 5 % of step time is exposed communication
+    without waiting.
 
     Saving: all of the step except its compute, because everything else can run at the same time
     once the host runs ahead.

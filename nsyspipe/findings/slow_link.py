@@ -113,8 +113,9 @@ _USE_FAST_NETWORK = (
 def slow_link(evidence: Evidence) -> Answer:
     """Fire if transfer takes 5 % of step time over a link that is slow, see `judge_link`.
 
-    Between hosts there is only a network, so only what NCCL's log or the topology shows counts
-    there. Peer to peer below one PCIe host bridge is the best there is without NVLink.
+    With several hosts, a link must be slow by NCCL's log or the topology, because a low bandwidth
+    is normal between hosts. For peer to peer below one PCIe host bridge the rule does not fire,
+    because nothing is faster without NVLink.
 
     Saving: see `_saving_with_nvlink`.
     """
@@ -126,8 +127,8 @@ def slow_link(evidence: Evidence) -> Answer:
     verdict = judge_link(evidence)
     if verdict.is_slow is None:
         return not_judged(verdict)
-    is_only_reached = evidence.n_hosts > 1 and not verdict.is_seen
-    if not verdict.is_slow or verdict.is_near or is_only_reached:
+    is_only_bandwidth_low = evidence.n_hosts > 1 and not verdict.is_seen
+    if not verdict.is_slow or verdict.is_near or is_only_bandwidth_low:
         return None
     change = _find_change(evidence, verdict)
     bound = _saving_with_nvlink(evidence, verdict)
@@ -147,11 +148,10 @@ def slow_link(evidence: Evidence) -> Answer:
 
 
 def _saving_with_nvlink(evidence: Evidence, verdict: LinkVerdict) -> Saving | None:
-    """Return what NVLink saves at most, as `Evidence.saving_without` has it.
+    """Return what NVLink saves at most: `Evidence.saving_without` all communication.
 
-    That is the smaller one of exposed transfer, and transfer less the share that NVLink would still
-    need, if both bandwidths are known. All that communication slows compute is saved, too. None if
-    exposed transfer is not known, or if data also goes between hosts.
+    The share of transfer that NVLink would still need remains, if both bandwidths are known. None
+    if exposed transfer is not known, or if data also goes between hosts.
     """
     crosses_hosts = evidence.n_hosts > 1 and verdict.crosses_hosts
     if evidence.exposed_transfer_ns_per_step is None or crosses_hosts:
@@ -164,7 +164,7 @@ def _saving_with_nvlink(evidence: Evidence, verdict: LinkVerdict) -> Saving | No
 
 def _find_condition(evidence: Evidence, verdict: LinkVerdict) -> Condition:
     """Return what the finding depends on that was not recorded."""
-    # Otherwise it was not recorded whether there is a faster link.
+    # If only the bandwidth is low, it was not recorded whether there is a faster link.
     is_faster_link_known = verdict.is_seen or verdict.is_nvlink_there
     return Condition(
         is_conditional=not is_faster_link_known,
@@ -175,7 +175,8 @@ def _find_condition(evidence: Evidence, verdict: LinkVerdict) -> Condition:
 def _is_nvlink_assumed(evidence: Evidence, verdict: LinkVerdict) -> bool:
     """Tell whether the finding promises NVLink that no topology shows.
 
-    NCCL's log only names the slow link that is used.
+    NCCL's log does not show it either, because it only names the slow link that is used. With
+    several hosts, nobody promises NVLink in place of a network.
     """
     is_promised = verdict.evidence["nvlink_nominal_bytes_per_s"] is not None
     if not (verdict.is_seen and is_promised):
@@ -216,7 +217,7 @@ def _find_change(evidence: Evidence, verdict: LinkVerdict) -> _Change:
     if kind == "net" and evidence.n_hosts > 1:
         return _Change("Use InfiniBand or RoCE (data goes over TCP now)", _USE_FAST_NETWORK)
     way = _WORDS_BY_KIND.get(kind or "", "something slower")
-    # There is no P2P between hosts.
+    # Between hosts, there is no P2P that a setting could disable.
     is_inside_host = kind == "shm" or evidence.n_hosts == 1
     if is_inside_host and _is_p2p_disabled(evidence):
         return _Change(f"{_UNSET} (it forces {way})", _UNSET)
@@ -242,9 +243,10 @@ def _is_p2p_disabled(evidence: Evidence) -> bool:
 
 
 def not_judged(verdict: LinkVerdict) -> NotJudged:
-    """Return why no rule can judge a link of which it is not known whether it is slow."""
+    """Return why it is not known whether a link is slow, and what would show it."""
     reason, *fixes = verdict.lacking
-    return NotJudged(reason, fixes[0] if fixes else None)
+    fix = fixes[0] if fixes else None
+    return NotJudged(reason, fix)
 
 
 class _Bandwidth(NamedTuple):
@@ -314,9 +316,13 @@ class _Judgement(NamedTuple):
 def judge_link(evidence: Evidence) -> LinkVerdict:
     """Tell whether a link between ranks is slower than NVLink, or than a network other than TCP.
 
-    Host memory (SHM), PCIe and a socket network are slow. If nothing shows the link, a bus
-    bandwidth below 15 % of NVLink's is slow on GPUs that have NVLink, see `_judge_by_bandwidth`. If
-    nothing shows which way NCCL took, and the bandwidth is not NVLink's, NCCL_P2P_DISABLE decides.
+    These decide, in this order:
+
+    - NCCL's log or the topology: host memory (SHM), PCIe and a network over TCP are slow.
+    - The bandwidth on GPUs that have NVLink: less than 15 % of that of NVLink is slow, see
+      `_judge_by_bandwidth`. Otherwise the link is not slow.
+    - NCCL_P2P_DISABLE, unless the bandwidth shows that the link is not slow. Then it also names
+      the link.
     """
     bandwidth = _measure_bandwidth(evidence)
     recorded = _find_recorded_links(evidence, bandwidth)
@@ -356,7 +362,8 @@ def judge_link(evidence: Evidence) -> LinkVerdict:
 def _find_recorded_links(evidence: Evidence, bandwidth: _Bandwidth) -> _RecordedLinks:
     """Return the links that NCCL's log or the topology shows.
 
-    None if the bandwidth is much higher than the slowest link allows: then they are of another run.
+    There are none if the bandwidth is much higher than the slowest link allows, because then the
+    log or the topology is of another run.
     """
     if evidence.links is None:
         return _NO_LINKS
@@ -367,9 +374,11 @@ def _find_recorded_links(evidence: Evidence, bandwidth: _Bandwidth) -> _Recorded
     if evidence.n_hosts > 1:
         if link.kind == "net":
             link = _find_slow_link_inside_hosts(evidence.links, link, rows) or link
-        # The bandwidth is also that of data between hosts, and its limit is not known.
+        # The bandwidth is also that of data between hosts, so the link does not limit it.
         link = replace(link, nominal_bytes_per_s=None)
-    max_bytes_per_s = _MAX_RATIO_TO_NOMINAL * (link.nominal_bytes_per_s or math.inf)
+    max_bytes_per_s = math.inf
+    if link.nominal_bytes_per_s:
+        max_bytes_per_s = _MAX_RATIO_TO_NOMINAL * link.nominal_bytes_per_s
     is_of_other_run = (bandwidth.bytes_per_s or 0.0) > max_bytes_per_s
     if link.kind != "nvlink" and is_of_other_run:
         return _NO_LINKS
@@ -379,6 +388,7 @@ def _find_recorded_links(evidence: Evidence, bandwidth: _Bandwidth) -> _Recorded
 def _link_facts(
     evidence: Evidence, link: SlowestLink | None, bandwidth: _Bandwidth
 ) -> dict[str, Any]:
+    """Return the figures of a link and of the bandwidths. What is not known is None."""
     facts: dict[str, Any] = {"link_kind": None, "link": None, "link_nominal_bytes_per_s": None}
     if link is not None:
         facts["link_kind"] = link.kind
@@ -405,8 +415,9 @@ def _judge_by_bandwidth(
 ) -> _Judgement:
     """Judge by the bandwidth, compared to that of NVLink, on GPUs that have NVLink.
 
-    The bandwidth is that of messages of 16 MB and more, or estimated from gradient copies. Without
-    it the result is what the record shows.
+    The bandwidth is the one that was estimated from gradient copies, or else that of messages of
+    16 MB and more. If it is not known, or if GPUs have no NVLink, the judgement by the record
+    stays.
     """
     promised = nvlink_promise(evidence.gpu_names)
     if promised is None:
@@ -416,7 +427,8 @@ def _judge_by_bandwidth(
         reached = _bandwidth_of_large_messages(evidence)
     if reached is None:
         return by_record._replace(lacking=_ABSENT) if evidence.has_absent_ranks else by_record
-    is_slow = reached < _MAX_SHARE_OF_NVLINK_IF_SLOW * promised and evidence.n_hosts == 1
+    # Between hosts, a low bandwidth is normal.
+    is_slow = evidence.n_hosts == 1 and reached < _MAX_SHARE_OF_NVLINK_IF_SLOW * promised
     text = "far less bandwidth than NVLink gives"
     if recorded.is_nvlink_there():
         text += ", although NVLink connects the GPUs"
@@ -424,7 +436,10 @@ def _judge_by_bandwidth(
 
 
 def _bandwidth_of_large_messages(evidence: Evidence) -> float | None:
-    """Return the bus bandwidth of messages that are so large that latency does not matter."""
+    """Return the bus bandwidth of large messages, of which latency hardly costs any time.
+
+    None if there are none, or if a size or a transfer time is not known.
+    """
     rows = evidence.collectives
     large = rows.filter(pc.greater_equal(rows["message_bytes"], _MIN_LARGE_MESSAGE_BYTES))
     n_bytes = _sum_or_none(large["bus_bytes"])
@@ -440,7 +455,10 @@ class _ForcedLink(Struct, frozen=True):
 
 
 def _find_forced_link(evidence: Evidence) -> _ForcedLink | None:
-    """Return the way that NCCL_P2P_DISABLE leaves NCCL on one host; None if it is not set."""
+    """Return the link that NCCL_P2P_DISABLE leaves to NCCL. None if it is not set, or has no say.
+
+    It has no say with several hosts.
+    """
     if evidence.n_hosts > 1 or not _is_p2p_disabled(evidence):
         return None
     settings = evidence.link_settings or {}
@@ -452,7 +470,10 @@ def _find_forced_link(evidence: Evidence) -> _ForcedLink | None:
 def _find_slow_link_inside_hosts(
     links: LinksTable, network: SlowestLink, rows: Sequence[Mapping[str, Any]]
 ) -> SlowestLink | None:
-    """Return the slow link inside hosts, if the network between them is not slow."""
+    """Return the slowest link inside hosts; None if it is not slow, or if the network is slow.
+
+    Its number of edges is that of the network between hosts.
+    """
     if _is_kind_slow("net", rows):
         return None
     inside = slowest(links.filter(pc.not_equal(links["kind"], "net")))
@@ -473,19 +494,24 @@ def nvlink_promise(gpu_names: Sequence[str]) -> float | None:
 
 
 def _is_kind_slow(kind: str, rows: Sequence[Mapping[str, Any]]) -> bool | None:
-    """Tell whether links of a kind are slow by the links of that kind; None if it is not known."""
+    """Tell whether links of a kind are slow; None if it is not known.
+
+    The kind decides, or else the transports and paths of all links of that kind.
+    """
     if kind in _IS_SLOW_BY_KIND:
         return _IS_SLOW_BY_KIND[kind]
     rows_of_kind = [row for row in rows if row["kind"] == kind]
-    is_nvlink = [row["path"].startswith("NV") for row in rows_of_kind if row["path"]]
+    known_paths = [row["path"] for row in rows_of_kind if row["path"]]
+    has_nvlink = any(path.startswith("NV") for path in known_paths)
     is_slow = False
     if kind == "net":
-        # Nothing is faster than a network between hosts. Inside a host it replaces what NCCL could
-        # not use.
-        is_slow = _has_socket(rows_of_kind) or any(is_nvlink)
+        # Nothing is faster than a network between hosts. Inside a host, where NVLink connects GPUs,
+        # a network replaces what NCCL could not use.
+        is_slow = _has_socket(rows_of_kind) or has_nvlink
     if kind == "unknown":
-        # Whatever NCCL uses, it crosses PCIe if no pair has NVLink.
-        is_slow = bool(is_nvlink) and not any(is_nvlink)
+        # Whatever NCCL uses, data crosses PCIe if no pair has NVLink.
+        is_slow = bool(known_paths) and not has_nvlink
+    # That nothing shows a slow link does not show a fast one.
     return True if is_slow else None
 
 
@@ -512,11 +538,11 @@ def _measure_bandwidth(evidence: Evidence) -> _Bandwidth:
 
 
 def _estimate_bandwidth(evidence: Evidence) -> _Bandwidth:
-    """Estimate the bus bandwidth from the bytes of all gradients that DDP copied.
+    """Estimate the bus bandwidth: the bytes of gradients that DDP copied over the transfer time.
 
-    They were sent in the time that all-reduces transferred. Not known if all-reduces are not nearly
-    all of transfer, if a narrow type shows that gradients may have been compressed, or if there are
-    more all-reduces than the copied bytes fill buckets.
+    All-reduces must be nearly all of transfer, because only they send gradients. The bandwidth is
+    also not known if a narrow type shows that gradients may have been compressed, or if the copied
+    bytes are too few to fill the buckets of all all-reduces.
     """
     all_rows = evidence.collectives
     rows = select_rows(all_rows, "collective", "all_reduce")
@@ -525,16 +551,21 @@ def _estimate_bandwidth(evidence: Evidence) -> _Bandwidth:
     transfer_ns = _sum_or_none(rows["transfer_ns"])
     if not (n_bytes and transfer_ns and all_transfer_ns):
         return _UNKNOWN_BANDWIDTH
-    # A metric that is gathered, or buffers that are broadcast, are little.
+    # A metric that is gathered, or buffers that are broadcast, take little of it.
     has_much_else = transfer_ns < _MIN_GRADIENT_SHARE_OF_TRANSFER * all_transfer_ns
-    if has_much_else or not _NARROW_DATATYPES.isdisjoint(rows["datatype"].unique().to_pylist()):
+    datatypes = rows["datatype"].unique().to_pylist()
+    may_be_compressed = not _NARROW_DATATYPES.isdisjoint(datatypes)
+    if has_much_else or may_be_compressed:
         return _UNKNOWN_BANDWIDTH
-    n_closed_buckets = rows.num_rows - evidence.steps.num_rows
-    if n_bytes < n_closed_buckets * _MIN_BUCKET_BYTES:
-        # Nothing was copied for some of them: a hook sends something else.
+    # The last bucket of a rank in a step need not be full.
+    n_full_buckets = rows.num_rows - evidence.steps.num_rows
+    if n_bytes < n_full_buckets * _MIN_BUCKET_BYTES:
+        # Nothing was copied for some all-reduces, because a hook sends something else.
         return _UNKNOWN_BANDWIDTH
-    factor = float(bus_factor("all_reduce", pc.max(rows["n_ranks"]).as_py()))
-    return _Bandwidth(_NS_PER_S * n_bytes * factor / transfer_ns, BYTES_OF_COPIES)
+    n_ranks = pc.max(rows["n_ranks"]).as_py()
+    factor = float(bus_factor("all_reduce", n_ranks))
+    bytes_per_s = _NS_PER_S * n_bytes * factor / transfer_ns
+    return _Bandwidth(bytes_per_s, BYTES_OF_COPIES)
 
 
 RULES: Rules = {slow_link: COLUMNS_OF_COMM}

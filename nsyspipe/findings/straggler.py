@@ -114,10 +114,10 @@ class Explanation(Struct, frozen=True):
 
 
 def straggler(evidence: Evidence) -> Answer:
-    """Fire if ranks come late by themselves, and the others wait for them in most steps.
+    """Fire if ranks come late by themselves, and the others wait for these ranks in most steps.
 
-    The limits are `lateness.LIMITS`. If all ranks of a host are late, the host is named, otherwise
-    each rank with a part of the delays. Saving: see `late_saving`.
+    The limits are `lateness.LIMITS`. If all ranks of a host are late, the host is named. Otherwise
+    each rank with a large part of the delays is named. Saving: see `late_saving`.
     """
     has_one_rank = evidence.n_ranks == 1 and not evidence.has_absent_ranks
     if has_one_rank or not evidence.has_comm:
@@ -137,7 +137,9 @@ def straggler(evidence: Evidence) -> Answer:
 def _answer_about_ranks(
     evidence: Evidence, lateness: Lateness, late: LateRanks
 ) -> Finding | NotJudged:
+    """Return the finding about late ranks, or why it is not known whether they cost time."""
     if not late.delays_ns:
+        # Only ranks that are no slower are late, which the begin of the capture may have caused.
         reason = f"the others wait for {_no_slower_text(late, lateness)}"
         return NotJudged(reason, _BEGIN_TOGETHER)
     saving_parts = saving_of_all(evidence, lateness.collectives)
@@ -174,9 +176,10 @@ class SlowClock(NamedTuple):
 
 
 def find_slow_clock(evidence: Evidence, late: LateRanks) -> SlowClock | None:
-    """Return the clocks if the rank that is most late has a lower one than the other ranks.
+    """Return the clocks if the worst rank has a lower clock than the median of other ranks.
 
-    None if it does not, or if the clock of this rank or of all others was not counted.
+    Ranks that are late too are not among the others. None if the clock is not lower, or if the
+    clock of the worst rank or of all others was not counted.
     """
     clocks_hz = evidence.clocks_hz
     clock_hz = clocks_hz.get(late.worst)
@@ -196,22 +199,27 @@ def _word_slow_clock(clock: SlowClock) -> str:
 
 
 def explain(evidence: Evidence, lateness: Lateness, late: LateRanks) -> Explanation:
-    """Return why ranks are late: one phase of a single rank, their hosts, or a late begin."""
+    """Return why ranks are late: one phase of a single rank, their hosts, or a late begin.
+
+    Late launches are measured only if no longer phase explains a single late rank, if no rank is
+    late behind another, and outside of pipelines. Otherwise they are 0.
+    """
     phase = find_longer_phase(evidence, late.worst, late.steps_of[late.worst])
-    has_one_phase = phase is not None and late.n_named == 1
-    has_other_reason = has_one_phase or late.behind_ns or evidence.is_pipeline
-    launched_late = 0.0
-    if not has_other_reason:
+    is_explained_by_phase = phase is not None and late.n_named == 1
+    has_ranks_behind = len(late.behind_ns) > 0
+    launched_late_per_step_ns = 0.0
+    if not (is_explained_by_phase or has_ranks_behind or evidence.is_pipeline):
         steps_of_named = {rank: late.steps_of[rank] for rank in late.delays_ns}
-        launched_late = launched_late_ns(evidence, steps_of_named) / lateness.n_steps
+        total_ns = launched_late_ns(evidence, steps_of_named)
+        launched_late_per_step_ns = total_ns / lateness.n_steps
     delays_ns = sum(late.delays_ns.values())
-    is_mostly_launches = launched_late >= MIN_PART_OF_HOST * delays_ns
+    is_mostly_launches = launched_late_per_step_ns >= MIN_PART_OF_HOST * delays_ns
     slow_hosts = ranks_with_slow_hosts(evidence, [*late.delays_ns])
     are_all_hosts_slow = len(slow_hosts) == len(late.delays_ns)
     late_at_start_ns = _late_at_start_ns(evidence, lateness, late.worst)
     return Explanation(
         phase=phase,
-        launched_late_ns_per_step=launched_late,
+        launched_late_ns_per_step=launched_late_per_step_ns,
         is_by_host=is_mostly_launches or are_all_hosts_slow,
         slow_hosts=slow_hosts,
         late_at_start_ns=late_at_start_ns,
@@ -221,8 +229,8 @@ def explain(evidence: Evidence, lateness: Lateness, late: LateRanks) -> Explanat
 def _late_at_start_ns(evidence: Evidence, lateness: Lateness, rank: int) -> int | None:
     """Return how long after all other ranks a rank began the first step.
 
-    None if that is less than a tenth of all delays. Stages of a pipeline begin one after the other
-    by design.
+    None if that time is less than a tenth of all delays. Also None in a pipeline, because stages
+    begin one after the other by design.
     """
     if evidence.is_pipeline:
         return None
@@ -234,7 +242,8 @@ def _late_at_start_ns(evidence: Evidence, lateness: Lateness, rank: int) -> int 
     last_start_of_others_ns = pc.max(first_step["start_ns"].filter(is_of_others))
     late_ns: int = last_start_of_rank_ns.as_py() - last_start_of_others_ns.as_py()
     delays_ns = lateness.total_ns_per_step * lateness.n_steps
-    # It is no share of the delays: one late start is in the delays of several collectives.
+    # This only compares sizes. The late start is no part of the delays, because several collectives
+    # may contain it.
     is_large = late_ns >= LIMITS.min_part_of_delays * delays_ns
     return late_ns if is_large else None
 
@@ -243,12 +252,13 @@ def _late_at_start_ns(evidence: Evidence, lateness: Lateness, rank: int) -> int 
 
 
 def _finding_about_node(evidence: Evidence, lateness: Lateness, node: LateNode) -> Finding:
-    """Name a host whose ranks are all late alike.
+    """Return the finding about a host whose ranks are all late alike.
 
-    It is late once a step, however many communicators wait for it.
+    The host is late once in each step, however many communicators wait for it.
     """
     late_ns = float(node.late_ns.sum() / lateness.n_steps)
-    saving_parts = limited_saving(evidence, {"delays": late_ns}, has_bubble=True)
+    # Only the delays of this host count, and not those of other ranks.
+    saving_parts = limited_saving(evidence, {"delays": late_ns}, only_delays=True)
     figures: dict[str, Any] = {
         "node": node.host,
         "ranks": list(node.ranks),
@@ -270,9 +280,10 @@ def _finding_about_node(evidence: Evidence, lateness: Lateness, node: LateNode) 
 def _rank_figures(
     evidence: Evidence, lateness: Lateness, late: LateRanks, why: Explanation
 ) -> dict[str, Any]:
+    """Return the figures of a finding about late ranks, in the order in which they are shown."""
     phase = why.phase
     figures: dict[str, Any] = {
-        # Here for its place in the order, and set by the rule.
+        # The rule sets this figure later. It is here because it is the first one.
         "saving_ns_per_step_by_part": None,
         "rank": late.worst,
         "phase": phase.name if phase else None,
@@ -305,6 +316,7 @@ def _figures_of_worst(
 
 
 def _straggler_row(stragglers: StragglersTable, rank: int) -> dict[str, Any]:
+    """Return the row of a rank, of several rows the last one."""
     rows_of_rank = select_rows(stragglers, "rank", rank)
     rows: list[dict[str, Any]] = rows_of_rank.to_pylist()
     return rows[-1]
@@ -337,6 +349,7 @@ def _with_text_keys(values: Mapping[int, float]) -> dict[str, float]:
 
 
 def _word_title(evidence: Evidence, lateness: Lateness, late: LateRanks, why: Explanation) -> str:
+    """Say who waits for whom, why, in which traffic, and who else is late."""
     are_all_late = len(late.delays_ns) == evidence.n_ranks
     title = _name_late_ranks(late, lateness, are_all_late=are_all_late)
     title += _cause_clause(late, why) + evidence.main_waiting_text
@@ -350,8 +363,12 @@ def _word_title(evidence: Evidence, lateness: Lateness, late: LateRanks, why: Ex
 
 
 def _name_late_ranks(late: LateRanks, lateness: Lateness, *, are_all_late: bool) -> str:
-    """Name the ranks: one with the number of its late steps, several with their delays."""
-    if len(late.delays_ns) > 1 or late.no_slower_ns:
+    """Say who waits for which ranks.
+
+    A single rank has the number of its late steps, and each of several ranks its share of delays.
+    """
+    has_several_ranks = len(late.delays_ns) > 1 or len(late.no_slower_ns) > 0
+    if has_several_ranks:
         awaited = _delays_text(late, lateness, late.delays_ns)
         in_steps = ""
     else:
@@ -376,9 +393,12 @@ def _in_steps_text(late: LateRanks, lateness: Lateness, rank: int) -> str:
 
 
 def _phase_to_blame(late: LateRanks, why: Explanation) -> LongerPhase | None:
-    """Return the phase of the only late rank that is the cause; None if there is no such phase."""
-    is_phase_the_cause = late.n_named == 1 and not why.slow_hosts
-    return why.phase if is_phase_the_cause else None
+    """Return the phase that explains why the only late rank is late; None if none does.
+
+    A slow host explains more than a phase.
+    """
+    can_phase_explain = late.n_named == 1 and not why.slow_hosts
+    return why.phase if can_phase_explain else None
 
 
 def _cause_clause(late: LateRanks, why: Explanation) -> str:
@@ -423,11 +443,12 @@ def _word_advice(late: LateRanks, why: Explanation) -> str:
 
 
 def _advise_about_ranks(late: LateRanks, why: Explanation) -> str:
+    """Return the advice: about slow hosts if there are any, otherwise about what ranks do."""
     if why.slow_hosts:
         ranks = _ranks_text(why.slow_hosts)
         advice = f"Let {ranks} {_LAUNCH_AS_FAST}"
-        has_more_ranks = not set(why.slow_hosts) >= late.delays_ns.keys()
-        return f"{advice}. {_COMPARE_RANKS}" if has_more_ranks else advice
+        late_for_other_reasons = late.delays_ns.keys() - set(why.slow_hosts)
+        return f"{advice}. {_COMPARE_RANKS}" if late_for_other_reasons else advice
     compare = _COMPARE_RANKS
     if late.n_named == 1:
         phase_name = why.phase.name if why.phase else ""
@@ -451,7 +472,8 @@ def _delays_text(late: LateRanks, lateness: Lateness, ranks: Iterable[int]) -> s
 
 
 def _delay_text(late: LateRanks, lateness: Lateness, rank: int) -> str:
-    delay_ns = late.delays_ns.get(rank) or late.no_slower_ns[rank]
+    all_delays_ns = {**late.no_slower_ns, **late.delays_ns}
+    delay_ns = all_delays_ns[rank]
     percent = 100 * delay_ns / lateness.total_ns_per_step
     return f"{rank} ({percent:.0f}% of the delays)"
 

@@ -349,14 +349,15 @@ def _menu_order(scenario: Scenario) -> tuple[bool, float]:
 
 
 def _read_advice(run: Run, opened: Replay | str) -> _Advice:
+    """Return the findings of a run. `opened` is its replay, or the reason why there is none."""
     judged: list[dict[str, Any]] = [{**row} for row in run.judged_findings().to_pylist()]
     findings = _limit_bounds(run, judged, opened)
     bounds = {row["id"]: row["saving_ns_per_step"] for row in findings}
     conditional = {row["id"] for row in findings if is_conditional(row)}
     slow_links = [row for row in findings if row["id"] == _SLOW_LINK]
-    is_assumed = any(map(is_nvlink_assumed, slow_links))
-    is_unconditional = _SLOW_LINK in bounds.keys() - conditional
-    is_slow_link_sure = is_unconditional and not is_assumed
+    is_nvlink_only_assumed = any(map(is_nvlink_assumed, slow_links))
+    is_slow_link_found = _SLOW_LINK in bounds and _SLOW_LINK not in conditional
+    is_slow_link_sure = is_slow_link_found and not is_nvlink_only_assumed
     nvlink_bytes_per_s = nvlink_promise(run.header.gpu_names)
     changes = {}
     for rule in bounds:
@@ -367,7 +368,7 @@ def _read_advice(run: Run, opened: Replay | str) -> _Advice:
 
 
 def _menu(run: Run, replay: Replay | None, advice: _Advice) -> dict[str, Knobs]:
-    """Return the changes that `whatif` answers if it is asked for none."""
+    """Return the changes that `whatif` answers if it is asked for none, by `Scenario.id`."""
     menu = _MENU | menu_of_links(run.header.gpu_names)
     for key, knobs in _SELDOM_USEFUL.items():
         if replay and not why_refused(replay, knobs):
@@ -381,13 +382,15 @@ def _menu(run: Run, replay: Replay | None, advice: _Advice) -> dict[str, Knobs]:
 def _answer_question(
     key: str, knobs: Knobs, run: Run, opened: Replay | str, advice: _Advice
 ) -> Scenario:
+    """Return the answer about one combination of changes. `key` is its ID."""
     rule = finding_of(knobs, advice.bounds, advice.nvlink_bytes_per_s)
-    bound = None
+    bound_ns = None
     is_advised = False
     if rule is not None:
-        bound = advice.bounds.get(rule)
-        is_setting = rule != EXPOSURE and rule not in advice.conditional
-        is_advised = is_setting and advice.changes.get(rule) == knobs
+        bound_ns = advice.bounds.get(rule)
+        is_limit = rule == EXPOSURE
+        is_exact_change = advice.changes.get(rule) == knobs
+        is_advised = is_exact_change and not is_limit and rule not in advice.conditional
     link_place = None
     if knobs.link is not None:
         link_place = _link_place(knobs.link, run, opened, is_sure=advice.is_slow_link_sure)
@@ -397,7 +400,7 @@ def _answer_question(
         label=knobs.label,
         knobs=knobs.given,
         finding=rule,
-        finding_saving_ns=bound,
+        finding_saving_ns=bound_ns,
         is_advised=is_advised,
         link_place=link_place,
         **estimate,
@@ -405,7 +408,11 @@ def _answer_question(
 
 
 def _basis_of(run: Run, replay: Replay | None) -> _Basis:
-    """Return the steps used; of several captures only those of the simulated one."""
+    """Return the steps that answers are based on, with the problems of the run and the replay.
+
+    Without a replay these are the steps used of the run. If a run has several captures, only the
+    steps of the simulated one count.
+    """
     (summary,) = run.summary().to_pylist()
     problems = run.problem_rows
     n_steps = summary["n_summary_steps"]
@@ -432,11 +439,15 @@ def _basis_of(run: Run, replay: Replay | None) -> _Basis:
 
 
 def _is_answered_without_late_ranks(opened: Replay | str, changes: Sequence[Knobs]) -> bool:
-    """Tell whether a change has no estimate only because a rank is late."""
+    """Tell whether a change has no estimate only because a rank is late.
+
+    Then the change would have one together with ``no_wait``.
+    """
     if isinstance(opened, str):
         return False
-    for knobs in changes:
-        is_refused = not knobs.no_wait and why_refused(opened, knobs) is not None
+    changes_with_late_ranks = [knobs for knobs in changes if not knobs.no_wait]
+    for knobs in changes_with_late_ranks:
+        is_refused = why_refused(opened, knobs) is not None
         if is_refused and opened.why_refused_balanced(knobs) is None:
             return True
     return False
@@ -449,23 +460,33 @@ def _link_place(name: str, run: Run, opened: Replay | str, *, is_sure: bool) -> 
     """
     link = LINKS[name]
     gpu_names = run.header.gpu_names
+    # The kind of pcie5x16 is pcie.
     kind = name.rstrip("0123456789x")
-    pcie = nominal_speed(gpu_names, "PCIe")
-    pcie_bytes_per_s = pcie.bytes_per_s if pcie else 0.0
-    peaks = {
-        "nvlink": nvlink_promise(gpu_names) or 0.0,
-        "pcie": pcie_bytes_per_s,
-        "shm": math.inf,
-    }
+    peaks = _peaks_of_gpus(gpu_names)
     is_beyond_gpus = (link.nominal_bytes_per_s or 0.0) > peaks.get(kind, 0.0)
     if len(run.header.hosts) > 1 or is_beyond_gpus:
         return ELSEWHERE
-    reached = _fastest_captured(opened)
-    if kind == "shm" or link.bus_bytes_per_s <= reached:
+    reached_bytes_per_s = _fastest_captured(opened)
+    if kind == "shm" or link.bus_bytes_per_s <= reached_bytes_per_s:
         return HERE
-    is_faster_than_pcie = reached > pcie_bytes_per_s > 0
+    # Only NVLink is faster than PCIe.
+    is_faster_than_pcie = reached_bytes_per_s > peaks["pcie"] > 0
     has_nvlink = is_sure or is_faster_than_pcie or _are_all_links_nvlink(run)
     return HERE if kind == "nvlink" and has_nvlink else UNKNOWN
+
+
+def _peaks_of_gpus(gpu_names: Sequence[str]) -> dict[str, float]:
+    """Return the bandwidth that GPUs can reach by each kind of link, bytes per s; 0 if unknown.
+
+    Through memory of the host (``shm``), the GPUs do not limit it.
+    """
+    nvlink_bytes_per_s = nvlink_promise(gpu_names)
+    pcie = nominal_speed(gpu_names, "PCIe")
+    return {
+        "nvlink": nvlink_bytes_per_s or 0.0,
+        "pcie": pcie.bytes_per_s if pcie else 0.0,
+        "shm": math.inf,
+    }
 
 
 def _fastest_captured(opened: Replay | str) -> float:
@@ -476,9 +497,9 @@ def _fastest_captured(opened: Replay | str) -> float:
 
 
 def _are_all_links_nvlink(run: Run) -> bool:
-    are_nvlink = map(_is_nvlink, run.links().to_pylist())
-    flags = list(are_nvlink)
-    return bool(flags) and all(flags)
+    """Tell whether all recorded links are NVLink. False if none were recorded."""
+    links = run.links().to_pylist()
+    return bool(links) and all(map(_is_nvlink, links))
 
 
 def _is_nvlink(row: Mapping[str, Any]) -> bool:
@@ -494,6 +515,7 @@ def _estimate(opened: Replay | str, knobs: Knobs) -> dict[str, Any]:
     predicted = opened.predict(knobs)
     gain_ns = opened.step_time_ns - predicted.step_time_ns
     sentences = [*assumptions(opened, knobs)]
+    # If steps get shorter by more than CPUs are ahead of their GPUs, the lead does not suffice.
     if gain_ns > opened.lead_ns:
         sentences.append(f"{FASTER_HOSTS}, which the capture does not show")
     throughput_steps_per_s = 1e9 / predicted.step_time_ns
@@ -507,9 +529,10 @@ def _estimate(opened: Replay | str, knobs: Knobs) -> dict[str, Any]:
 
 
 def menu_of_links(gpu_names: Sequence[str]) -> dict[str, Knobs]:
-    """Return the links of a menu.
+    """Return the changes of the link in a menu, by `Scenario.id`.
 
-    NVLink is that of the GPUs. If their model is not known, the menu has several generations.
+    Of NVLink the menu has the fastest generation that the GPUs have. If the model of the GPUs is
+    not known, the menu has several generations. If the model has no NVLink, the menu has none.
     """
     nvlinks: tuple[str, ...] = _NVLINKS
     promised = nvlink_promise(gpu_names)
@@ -524,9 +547,14 @@ def menu_of_links(gpu_names: Sequence[str]) -> dict[str, Knobs]:
 
 
 def _fastest_link(promised: float | None, *kinds: str) -> str | None:
-    """Return the fastest link of some kinds that data sheets promise for the GPUs."""
+    """Return the fastest link of some kinds that is no faster than data sheets promise.
+
+    `promised` is the bandwidth that they promise, bytes per s. Return None if there is no such
+    link.
+    """
     links = [link for link in LINKS.values() if link.name.startswith(kinds)]
-    possible = [link for link in links if link.bus_bytes_per_s <= (promised or 0.0)]
+    max_bytes_per_s = promised or 0.0
+    possible = [link for link in links if link.bus_bytes_per_s <= max_bytes_per_s]
     fastest = max(possible, key=lambda link: link.bus_bytes_per_s, default=None)
     return None if fastest is None else fastest.name
 
@@ -534,7 +562,8 @@ def _fastest_link(promised: float | None, *kinds: str) -> str | None:
 def advised_change(rule: str, promised: float | None) -> Knobs | None:
     """Return the change that a finding advises. Return None if it cannot be simulated.
 
-    A link is the fastest one that data sheets promise.
+    For the rule slow-link, it is the fastest link that data sheets promise. `promised` is the
+    bandwidth of NVLink that they promise.
     """
     if rule != _SLOW_LINK:
         return ADVICE.get(rule)
@@ -543,17 +572,20 @@ def advised_change(rule: str, promised: float | None) -> Knobs | None:
 
 
 def finding_of(knobs: Knobs, fired: Container[str], promised: float | None) -> str | None:
-    """Return the ID of the finding that advises a change.
+    """Return the ID of the finding that advises such a change.
 
-    Return None for several changes, without such a finding, and for links that are faster than data
-    sheets promise.
+    The value of the change, such as the bucket size, does not matter. `fired` are the rules that
+    have a finding. Return None for several changes, without such a finding, and for links that are
+    faster than data sheets promise.
     """
     names = knobs.given.keys()
     if len(names) != 1:
         return None
     if names & _LINK_CHANGES:
-        is_beyond = promised is not None and (knobs.target_bytes_per_s or 0.0) > promised
-        return None if is_beyond or _SLOW_LINK not in fired else _SLOW_LINK
+        target_bytes_per_s = knobs.target_bytes_per_s or 0.0
+        is_beyond_promise = promised is not None and target_bytes_per_s > promised
+        is_advised = _SLOW_LINK in fired and not is_beyond_promise
+        return _SLOW_LINK if is_advised else None
     for rule, change in ADVICE.items():
         if names == change.given.keys() and rule in fired:
             return rule
@@ -563,15 +595,17 @@ def finding_of(knobs: Knobs, fired: Container[str], promised: float | None) -> s
 def _limit_bounds(
     run: Run, rows: Sequence[dict[str, Any]], opened: Replay | str
 ) -> list[dict[str, Any]]:
-    """Return findings whose bounds are at most what zero communication time saves.
+    """Return findings, with bounds that are at most what zero communication time saves.
 
-    If that is nothing, there is nothing to change, and the finding is left out. The simulation of
-    one of several captures is no bound.
+    Only bounds that rest on transfer times are limited. A finding whose bound becomes 0 is left
+    out, because there is nothing to change. All bounds stay if that saving is not known, or if it
+    is that of one of several captures.
     """
     if isinstance(opened, str) or opened.limit_gain_ns is None:
         return [*rows]
     (summary,) = run.summary().to_pylist()
-    if opened.n_steps < summary["n_summary_steps"]:
+    is_of_one_capture = opened.n_steps < summary["n_summary_steps"]
+    if is_of_one_capture:
         return [*rows]
     limited = []
     for row in rows:
@@ -587,15 +621,18 @@ def _limit_bounds(
 def _limit_bound(
     row: dict[str, Any], limit_ns: float, throughput_steps_per_s: float
 ) -> dict[str, Any]:
-    """Return a finding with a bound of at most a limit, and the difference as a part of it."""
+    """Return a finding with a bound of at most a limit, and with a new severity.
+
+    Parts sum to the bound, so what the limit takes off is a part below 0.
+    """
     saving_ns = row["saving_ns_per_step"] or 0.0
     if limit_ns >= saving_ns:
         return row
     evidence = json.loads(row["evidence"])
     parts = evidence.get(_PARTS, {"by_breakdown": saving_ns})
-    # A saved run already has the part.
-    left_ns = parts.get("left_by_replay", 0.0)
-    parts["left_by_replay"] = left_ns + limit_ns - saving_ns
+    # The bound of a saved run may be limited already, so the part may exist.
+    part_before_ns = parts.get("left_by_replay", 0.0)
+    parts["left_by_replay"] = part_before_ns + limit_ns - saving_ns
     evidence[_PARTS] = parts
     saved_share = limit_ns * throughput_steps_per_s / 1e9
     limited = {
@@ -623,10 +660,12 @@ class AnsweredRun(ReportRun):
 def with_expected_savings(run: Run, findings: FindingsTable) -> pa.Table:
     """Return findings with the simulated saving of each one's advice, in `findings.judge.in_order`.
 
-    The expected saving is the captured minus the predicted step time, a mean over steps as for the
-    bound, whatever the bound is. Bounds on transfer times are at most what zero communication time
-    saves. Evidence has ``replay_change``, and the medians ``replay_step_time_ns``, ``_low_`` and
-    ``_high_``, or the reason ``replay_refused``.
+    The expected saving is the captured minus the predicted step time. Like the bound, it is a mean
+    over steps, but the bound does not limit it. Bounds on transfer times are limited to what zero
+    communication time saves.
+
+    Evidence has the change as ``replay_change``. It also has the median step time as
+    ``replay_step_time_ns`` with its range, or the reason against an estimate as ``replay_refused``.
 
     ``comm-bound`` has no expected saving, because perfect overlap is no setting. Conditional
     findings have none either. Their savings are ``replay_limit_ns_per_step`` and
@@ -635,7 +674,9 @@ def with_expected_savings(run: Run, findings: FindingsTable) -> pa.Table:
     promised = nvlink_promise(run.header.gpu_names)
     rows: list[dict[str, Any]] = [{**row} for row in findings.to_pylist()]
     changes = {row["id"]: advised_change(row["id"], promised) for row in rows}
-    if not any(changes.values()) and _TRANSFER_RULES.isdisjoint(changes):
+    has_limited_bounds = not _TRANSFER_RULES.isdisjoint(changes)
+    if not any(changes.values()) and not has_limited_bounds:
+        # A replay would change nothing.
         return findings
     opened = _open_if_quick(run)
     expected_rows = []

@@ -19,6 +19,7 @@ def assumptions(replay: Replay, knobs: Knobs) -> Iterator[str]:
 
 
 def _of_ranks(replay: Replay) -> Iterator[str]:
+    """Yield what is assumed about ranks that are not simulated."""
     n_ranks = replay.captured.program.n_ranks
     if n_ranks <= 1:
         yield "only this rank is simulated, and its wait time for other ranks stays the same"
@@ -33,6 +34,7 @@ def _of_ranks(replay: Replay) -> Iterator[str]:
 
 
 def _of_given_bytes(replay: Replay) -> Iterator[str]:
+    """Yield the size of gradients, if the user gave it."""
     n_bytes = replay.given_bytes
     if n_bytes is None:
         return
@@ -46,6 +48,7 @@ def _of_given_bytes(replay: Replay) -> Iterator[str]:
 
 
 def _of_link(replay: Replay, knobs: Knobs) -> Iterator[str]:
+    """Yield the assumptions of another bandwidth: a factor, a given one, or that of a link."""
     if knobs.bandwidth_factor is not None:
         role = "all" if knobs.role is None else knobs.role
         yield (
@@ -61,6 +64,7 @@ def _of_link(replay: Replay, knobs: Knobs) -> Iterator[str]:
     if knobs.link is None:
         yield _given_bandwidth_text(replay, knobs.target_bytes_per_s, captured)
     else:
+        # Without a target, the bandwidth stays the captured one.
         is_same_link = all(replay.target(knobs, role) is None for role in bandwidths)
         yield from _named_link_texts(knobs.link, captured, is_same_link=is_same_link)
 
@@ -85,6 +89,7 @@ def _captured_text(replay: Replay, bandwidths: dict[str, float]) -> str:
 
 
 def _given_bandwidth_text(replay: Replay, target_bytes_per_s: float, captured: str) -> str:
+    """Say which bandwidth the user gave, and that it exceeds that of the GPUs, if it does."""
     peak = replay.nominal_bytes_per_s
     excess = ""
     if peak is not None and target_bytes_per_s > peak:
@@ -96,6 +101,7 @@ def _given_bandwidth_text(replay: Replay, target_bytes_per_s: float, captured: s
 
 
 def _named_link_texts(name: str, captured: str, *, is_same_link: bool) -> Iterator[str]:
+    """Yield the bandwidth of a link and its source, or that the link is as fast as the captured."""
     link = LINKS[name]
     if is_same_link:
         yield f"{link.name} is as fast as the {captured}"
@@ -131,6 +137,7 @@ def _of_gradients(replay: Replay, knobs: Knobs) -> Iterator[str]:
 
 
 def _of_changed_work(replay: Replay, knobs: Knobs) -> Iterator[str]:
+    """Yield an assumption for each change of the work itself, or of what communication hides."""
     copies = ", and the copies into and out of buckets disappear" if replay.n_copies else ""
     texts = {
         "no_wait": "every rank is as fast as the median rank (with two ranks: as the faster rank)",
@@ -148,11 +155,13 @@ def _of_changed_work(replay: Replay, knobs: Knobs) -> Iterator[str]:
 
 
 def _of_concurrent_work(replay: Replay, knobs: Knobs) -> Iterator[str]:
-    """Yield how much communication slows work down."""
+    """Yield how much communication slows work down, and how that is known."""
     if replay.is_sharded:
         yield "work during communication is as fast as captured"
         return
-    if replay.captured.timelines[0].collectives.is_inline.all():
+    comm = replay.captured.timelines[0].collectives
+    is_all_on_compute_stream = comm.is_inline.all()
+    if is_all_on_compute_stream:
         yield (
             "communication and compute run on the same stream, so communication does not slow down "
             "compute"
@@ -161,6 +170,7 @@ def _of_concurrent_work(replay: Replay, knobs: Knobs) -> Iterator[str]:
     slowdowns = replay.slowdowns(replay.target(knobs))
     shares = [pair.after.total(replay.operations_per_ns) for pair in slowdowns.pairs]
     percents = [100 * share for share in shares]
+    # The first pair is the most likely one.
     likely_percent = percents[0]
     how = "assumed"
     parts = ""
@@ -179,10 +189,10 @@ def _of_concurrent_work(replay: Replay, knobs: Knobs) -> Iterator[str]:
 
 
 def has_later_starts(work_percent: float, kernels_percent: float) -> bool:
-    """Tell whether work takes longer than its kernels do, by the printed digits.
+    """Tell whether communication slows work down more than its kernels, by the printed digits.
 
-    Then kernels also start later. Work has gaps between its kernels, which take no longer, so
-    kernels may be slowed down more than all of the work.
+    Then kernels also start later. Otherwise kernels may be slowed down more than all of the work,
+    because the gaps between kernels take no longer.
     """
     return round(work_percent) > round(kernels_percent, 1)
 

@@ -33,7 +33,10 @@ _EMPTY = np.empty(0, np.int64)
 def _scaling_rows(timeline: RankTimeline, all_reduces: Int64) -> Int64:
     """Return the operations that scale the gradients of a step, one per gradient.
 
-    They are those like the last operation before the last large all-reduce of the step.
+    The last operation before the last large all-reduce of the step is one of them. The others are
+    the kernels of the step that apply the same functor. If the all-reduce is launched in backward,
+    only kernels in backward count. The result has their places, in order of start. It is empty if
+    no operation was launched before the all-reduce.
     """
     comm = timeline.collectives
     lengths_ns = comm.end[all_reduces] - comm.start[all_reduces]
@@ -46,23 +49,24 @@ def _scaling_rows(timeline: RankTimeline, all_reduces: Int64) -> Int64:
     if n_launched == 0:
         return _EMPTY
     latest_step = np.maximum.accumulate(timeline.step)
-    first = int(np.searchsorted(latest_step, step))
-    span = slice(first, n_launched)
-    last_name = timeline.names[timeline.name[n_launched - 1]]
-    is_like_name = _are_like(timeline.names, last_name)
-    is_like = is_like_name[timeline.name[span]]
-    is_scaling = is_like & (timeline.step[span] == step)
+    first_of_step = int(np.searchsorted(latest_step, step))
+    # From the begin of the step to the all-reduce.
+    span = slice(first_of_step, n_launched)
+    code_of_last_name = timeline.name[n_launched - 1]
+    has_same_functor = _have_same_functor(timeline.names, timeline.names[code_of_last_name])
+    is_scaling = has_same_functor[timeline.name[span]] & (timeline.step[span] == step)
     if comm.phase[last_large] == _BACKWARD:
         is_scaling &= timeline.phase[span] == _BACKWARD
-    return np.flatnonzero(is_scaling) + first
+    return np.flatnonzero(is_scaling) + first_of_step
 
 
-def _are_like(names: tuple[str, ...], name: str) -> Flags:
-    """Tell which kernels apply the same functor.
+def _have_same_functor(names: tuple[str, ...], name: str) -> Flags:
+    """Tell which names are of kernels that apply the same functor as the kernel of one name.
 
     A functor has several kernels, for aligned and for other arrays. Their names are
-    ``kernel [functor]``.
+    ``kernel [functor]``. In a name without a functor, the whole name counts.
     """
+    # Without a bracket, the place is -1.
     begin = max(name.find("["), 0)
     functor = name[begin:].lower()
     flags = [functor in candidate.lower() for candidate in names]
@@ -70,38 +74,42 @@ def _are_like(names: tuple[str, ...], name: str) -> Flags:
 
 
 def matched_in_order(lengths: Float64, sizes: Float64) -> Int64:
-    """Return which kernels belong to the gradients, if there are more kernels than gradients.
+    """Return the place of the kernel of each gradient, if there are more kernels than gradients.
 
-    The kernels are in the order of the gradients, and the sum of |log(length / expected length)| is
-    the least possible. Return their places.
+    Both are in order of time. Of all choices of kernels in that order, the result is the one with
+    the least sum of costs, see `_matching_cost`. Dynamic programming finds it.
     """
     cost = _matching_cost(lengths, sizes)
     n_gradients, n_kernels = cost.shape
-    # The least cost of the gradients so far, if the kernel at each place is that of the last one.
+    # By kernel: the least cost of the gradients so far, if this kernel is that of the last of them.
     total_cost = cost[0]
-    previous_place = np.zeros(cost.shape, np.int64)
-    places = np.arange(n_kernels)
+    # By gradient and its kernel: the kernel of the gradient before it.
+    kernel_before = np.zeros(cost.shape, np.int64)
+    kernels = np.arange(n_kernels)
     for gradient in range(1, n_gradients):
         least_so_far = np.minimum.accumulate(total_cost)
         is_least = total_cost == least_so_far
-        least_places = np.where(is_least, places, 0)
-        place_of_least = np.maximum.accumulate(least_places)
-        previous_place[gradient, 1:] = place_of_least[:-1]
+        kernel_if_least = np.where(is_least, kernels, 0)
+        kernel_of_least = np.maximum.accumulate(kernel_if_least)
+        # The kernel of a gradient comes after that of the gradient before it.
+        kernel_before[gradient, 1:] = kernel_of_least[:-1]
         cost_before = np.append(np.inf, least_so_far[:-1])
         total_cost = cost_before + cost[gradient]
-    last_place = int(np.argmin(total_cost))
-    matched = [last_place]
+    # Go back from the kernel of the last gradient.
+    kernel = int(np.argmin(total_cost))
+    last_first = [kernel]
     for gradient in range(n_gradients - 1, 0, -1):
-        place = previous_place[gradient, matched[-1]]
-        matched.append(int(place))
-    return np.array(matched[::-1], np.int64)
+        kernel = int(kernel_before[gradient, kernel])
+        last_first.append(kernel)
+    return np.array(last_first[::-1], np.int64)
 
 
 def _matching_cost(lengths: Float64, sizes: Float64) -> Float64:
     """Return |log(length / expected length)| for each gradient (row) and each kernel (column).
 
-    The expected length is proportional to the size, by the largest gradients and kernels. A
-    constant makes that of the smallest gradient at least as long as the shortest kernel.
+    The expected length of a gradient's kernel is a constant plus a time per byte. The time per byte
+    is that of the largest quarter of the gradients, if they have the longest kernels. The constant
+    makes the shortest expected length at least as long as the shortest kernel.
     """
     n_largest = max(sizes.size // 4, 1)
     largest_lengths = np.sort(lengths)[-n_largest:]
@@ -111,6 +119,7 @@ def _matching_cost(lengths: Float64, sizes: Float64) -> Float64:
     constant_ns = max(lengths.min() - smallest_ns, 0.0)
     expected_ns = constant_ns + sizes * ns_per_byte
     expected_log = np.log(expected_ns)
+    # A kernel of 0 ns counts as 1 ns, because 0 has no logarithm.
     length_log = np.log(np.maximum(lengths, 1.0))
     differences = length_log - expected_log[:, np.newaxis]
     cost: Float64 = np.abs(differences)
@@ -118,10 +127,15 @@ def _matching_cost(lengths: Float64, sizes: Float64) -> Float64:
 
 
 def is_alike(lengths: Float64, sizes: Float64) -> bool:
-    """Tell whether kernels are longer for larger gradients. Equal gradients do not tell."""
-    if not np.ptp(sizes):
+    """Tell whether kernels are longer for larger gradients.
+
+    True for gradients of one size, which cannot show the contrary.
+    """
+    are_sizes_equal = np.ptp(sizes) == 0
+    if are_sizes_equal:
         return True
-    if not np.ptp(lengths):
+    are_lengths_equal = np.ptp(lengths) == 0
+    if are_lengths_equal:
         return False
     correlation = np.corrcoef(lengths, sizes)[0, 1]
     return bool(correlation >= _MIN_CORRELATION)
@@ -130,16 +144,18 @@ def is_alike(lengths: Float64, sizes: Float64) -> bool:
 class GradientCopies(NamedTuple):
     """The copies from the buckets to the gradients in one step of one rank."""
 
-    # Places among the rank's operations.
+    # The places of the copies among the rank's operations.
     rows: Int64
-    # If a kernel copies, the size follows from its duration.
+    # By copy. If a kernel copies, its size follows from its duration.
     n_bytes: Float64
 
 
 def gradient_copies(captured: CapturedSteps, step: int, rank: int) -> GradientCopies:
-    """Find the copies of DDP without bucket view.
+    """Find the copies of DDP without bucket view: from buckets to gradients.
 
-    They are in sequence, from the first copy that waits for a collective of each burst.
+    After each burst of all-reduces, the copies stand in sequence. The first of them waits for a
+    collective of the burst. A burst is the all-reduces of one backward pass, see
+    `CapturedSteps.burst`.
     """
     timeline = captured.timelines[rank]
     all_reduces = captured.gradients_by_step[step]
@@ -152,8 +168,8 @@ def gradient_copies(captured: CapturedSteps, step: int, rank: int) -> GradientCo
     is_copy = timeline.is_copy[rows]
     lengths_ns = durations_ns(timeline, rows)
     recorded_bytes = timeline.n_bytes[rows].astype(np.float64)
-    copy_ns = max(lengths_ns[is_copy].sum(), 1.0)
-    bytes_per_ns = recorded_bytes[is_copy].sum() / copy_ns
+    copies_ns = lengths_ns[is_copy].sum()
+    bytes_per_ns = recorded_bytes[is_copy].sum() / max(copies_ns, 1.0)
     n_bytes = np.where(is_copy, recorded_bytes, lengths_ns * bytes_per_ns)
     return GradientCopies(rows, n_bytes)
 
@@ -161,35 +177,45 @@ def gradient_copies(captured: CapturedSteps, step: int, rank: int) -> GradientCo
 def bucket_rows(captured: CapturedSteps, step: int, rank: int) -> Int64:
     """Return the operations that scale and copy gradients in all passes of a step but the last.
 
-    Scaling operations count only if there is one per copy.
+    The result has their places among the rank's operations. The scaling operations of a pass are
+    among them only if there is one per copy.
     """
     timeline = captured.timelines[rank]
     all_reduces = captured.gradients_by_step[step]
     join = captured.ranks[rank].join
-    launch = timeline.collectives.launch
     rows = [_EMPTY]
+    # The all-reduces of a pass are one burst.
     burst = captured.burst[all_reduces]
     bursts = np.unique(burst).tolist()
     for early_burst in bursts[:-1]:
-        of_pass = all_reduces[burst == early_burst]
-        copies = _copies_after(timeline, join[of_pass])
+        all_reduces_of_pass = all_reduces[burst == early_burst]
+        copies = _copies_after(timeline, join[all_reduces_of_pass])
         rows.append(copies)
-        scaling = _scaling_rows(timeline, of_pass)
-        first = of_pass[0]
-        launch_before = launch[first - 1] if first else BEFORE_ALL_NS
-        is_in_pass = timeline.launch[scaling] > launch_before
-        scaling = scaling[is_in_pass]
+        scaling = _scaling_rows_of_pass(timeline, all_reduces_of_pass)
         n_copies = np.count_nonzero(timeline.is_copy[copies])
         if scaling.size == n_copies:
             rows.append(scaling)
     return np.unique(np.concatenate(rows))
 
 
-def _copies_after(timeline: RankTimeline, joins: Int64) -> Int64:
-    """Return the sequence of copies that follows the waits for one burst.
+def _scaling_rows_of_pass(timeline: RankTimeline, all_reduces: Int64) -> Int64:
+    """Return the operations that scale the gradients of one pass, not those of passes before it."""
+    scaling = _scaling_rows(timeline, all_reduces)
+    launch = timeline.collectives.launch
+    first = all_reduces[0]
+    # The collective before the pass, of whatever kind, was launched before the pass scales.
+    launch_before = launch[first - 1] if first > 0 else BEFORE_ALL_NS
+    is_in_pass = timeline.launch[scaling] > launch_before
+    return scaling[is_in_pass]
 
-    It begins with a memcpy, and is empty if only kernels wait.
+
+def _copies_after(timeline: RankTimeline, joins: Int64) -> Int64:
+    """Return the places of the copies that follow each other after the waits for one burst.
+
+    `joins` are the operations that wait for the collectives of the burst. The sequence begins with
+    the first memcpy among them. It is empty if only kernels wait.
     """
+    # Without a waiting operation, the join is the number of operations.
     waiting = joins[joins < timeline.start.size]
     waiting_copies = waiting[timeline.is_copy[waiting]]
     if not waiting_copies.size:
@@ -215,9 +241,10 @@ def gradients_of(
 ) -> Gradients | None:
     """Return the gradients of a step. Return None if their sizes are not known.
 
-    Without bucket view, DDP scales each gradient into its bucket with one kernel when it is ready,
-    and copies it out after the collectives, in the same order. If there are as many kernels of one
-    name as copies, and they are longer for larger copies, they show when gradients were ready.
+    Without bucket view, DDP scales each gradient into its bucket with one kernel when the gradient
+    is ready. After the collectives, DDP copies the gradients out in the same order. If there are as
+    many scaling kernels as copies, and kernels are longer for larger copies, their ends show when
+    gradients were ready.
 
     Parameters
     ----------
@@ -234,13 +261,14 @@ def gradients_of(
         return None
     ranks = range(captured.program.n_ranks)
     copies = [gradient_copies(captured, step, rank) for rank in ranks]
-    sizes = copies[0].n_bytes
+    # All ranks have the same gradients.
+    copied_bytes = copies[0].n_bytes
     if skew is None:
-        ready = _ready_by_scaling(captured, all_reduces, copies, sizes)
+        ready = _ready_by_scaling(captured, all_reduces, copies, copied_bytes)
         if ready is not None:
-            scale = 1.0 if n_bytes is None else n_bytes / sizes.sum()
-            return Gradients(sizes * scale, ready, is_exact=True)
-    bucket_bytes = _bucket_bytes(captured, all_reduces, sizes, n_bytes)
+            scale = 1.0 if n_bytes is None else n_bytes / copied_bytes.sum()
+            return Gradients(copied_bytes * scale, ready, is_exact=True)
+    bucket_bytes = _bucket_bytes(captured, all_reduces, copied_bytes, n_bytes)
     if bucket_bytes is None:
         return None
     if skew is not None:
@@ -252,9 +280,10 @@ def gradients_of(
 def _ready_by_scaling(
     captured: CapturedSteps, all_reduces: Int64, copies: list[GradientCopies], sizes: Float64
 ) -> Float64 | None:
-    """Return when each gradient was ready on each rank, by the end of the kernel that scales it.
+    """Return when each gradient (row) was ready on each rank (column).
 
-    Return None if the kernels do not belong to the gradients.
+    That is the end of the kernel that scales the gradient. Return None if on any rank, there are no
+    scaling kernels that fit the gradients, or not one copy per gradient.
     """
     min_copies = max(all_reduces.size, _MIN_COPIES)
     if sizes.size < min_copies or (sizes <= 0).any():
@@ -280,11 +309,15 @@ def _ready_by_scaling(
 def _bucket_bytes(
     captured: CapturedSteps, all_reduces: Int64, copied: Float64, total_bytes: float | None
 ) -> Float64 | None:
-    """Return the size of each captured bucket. Return None if nothing shows it, or if it is 0."""
+    """Return the size of each captured bucket. Return None if nothing shows the sizes.
+
+    `copied` are the sizes of the copied gradients. `total_bytes` is the size of all gradients, if
+    the user gives it.
+    """
     program = captured.program
     recorded = program.n_bytes[all_reduces]
-    # A size that was not recorded is NaN, and so is the sum.
     recorded_total = recorded.sum()
+    # A size that was not recorded is NaN. Then the sum is NaN too, and not above 0.
     if recorded_total > 0:
         return recorded if total_bytes is None else recorded * (total_bytes / recorded_total)
     if total_bytes is None:
@@ -293,6 +326,7 @@ def _bucket_bytes(
         if copied.size < min_copies or not copied_bytes > 0:
             return None
         total_bytes = copied_bytes
+    # Without sizes, the bytes of a bucket are in proportion to its transfer time.
     mean_transfer_ns = program.transfer_ns[all_reduces].mean(axis=1)
     transfer_ns = np.maximum(mean_transfer_ns, 1.0)
     bytes_per_ns = total_bytes / transfer_ns.sum()
@@ -302,9 +336,10 @@ def _bucket_bytes(
 def _gradients_by_kernels(
     captured: CapturedSteps, all_reduces: Int64, bucket_bytes: Float64
 ) -> Gradients | None:
-    """Return a gradient for each kernel that scales gradients. Return None if there are few.
+    """Return a gradient for each kernel that scales gradients.
 
-    The size of a gradient follows from the duration of its kernel on the first rank.
+    The size of a gradient follows from the duration of its kernel on the first rank. Return None if
+    there are few such kernels, if a bucket has none, or if ranks have different numbers of them.
     """
     columns: list[Int64] = []
     sizes = np.empty(0)
@@ -313,14 +348,18 @@ def _gradients_by_kernels(
     for timeline in captured.timelines:
         rows = _scaling_rows(timeline, all_reduces)
         bucket_launch = timeline.collectives.launch[all_reduces]
-        bucket = np.searchsorted(bucket_launch, timeline.launch[rows])
-        n_kernels = np.bincount(bucket, minlength=n_buckets)
-        has_all_buckets = n_kernels.size <= n_buckets and n_kernels.min() >= 1
+        # A kernel belongs to the first bucket that was launched after it.
+        bucket_of_kernel = np.searchsorted(bucket_launch, timeline.launch[rows])
+        n_kernels = np.bincount(bucket_of_kernel, minlength=n_buckets)
+        # A kernel after the last bucket makes one number more.
+        has_only_buckets = n_kernels.size == n_buckets
+        has_all_buckets = has_only_buckets and n_kernels.min() >= 1
         if not has_all_buckets or rows.size < min_kernels:
             return None
-        if not columns:
+        is_first_rank = not columns
+        if is_first_rank:
             lengths_ns = durations_ns(timeline, rows)
-            sizes = _sizes_by_durations(lengths_ns, bucket, bucket_bytes)
+            sizes = _sizes_by_durations(lengths_ns, bucket_of_kernel, bucket_bytes)
         elif rows.size != sizes.size:
             return None
         columns.append(timeline.end[rows])
@@ -329,9 +368,10 @@ def _gradients_by_kernels(
 
 
 def _sizes_by_durations(lengths: Float64, bucket: Int64, bucket_bytes: Float64) -> Float64:
-    """Divide the size of each bucket among its kernels by their duration.
+    """Divide the size of each bucket among its kernels, and return the size of each kernel.
 
-    The shortest kernel shows how long a kernel takes that does almost nothing.
+    The weight of a kernel is the time by which it exceeds the shortest kernel, which does almost
+    nothing. `bucket` is the bucket of each kernel.
     """
     min_weight = _MIN_KERNEL_WEIGHT * lengths.max()
     beyond_shortest_ns = lengths - lengths.min()
@@ -346,9 +386,11 @@ def _sizes_by_durations(lengths: Float64, bucket: Int64, bucket_bytes: Float64) 
 def _spread_evenly(
     captured: CapturedSteps, all_reduces: Int64, bucket_bytes: Float64, skew: float
 ) -> Gradients:
-    """Let the bytes of each bucket become ready evenly, from the previous bucket on.
+    """Return equal gradients in each bucket, which become ready evenly over the bucket's time.
 
-    Those of the first bucket become ready from the beginning of the backward pass.
+    The time of a bucket goes from when the previous bucket was ready to when this bucket was ready.
+    That of the first bucket goes from the begin of the backward pass. For `skew`, see
+    `gradients_of`.
     """
     n_parts = _n_even_parts(bucket_bytes)
     shares = _ready_shares(n_parts, skew)
@@ -376,20 +418,26 @@ def _n_even_parts(bucket_bytes: Float64) -> Int64:
 
 
 def _ready_shares(n_parts: Int64, skew: float) -> Float64:
-    """Return when each of a bucket's equal parts is ready, as a share of the bucket's time."""
+    """Return when each part of each bucket is ready, as a share of the bucket's time.
+
+    The parts of a bucket are equal. `skew` is the share of them that is ready at the end of the
+    bucket, or, if it is negative, at the begin.
+    """
+    # Without a skew, the parts are ready one after the other, and the last one at the end.
     shares_of_buckets = [np.arange(1, n + 1) / n for n in n_parts.tolist()]
     even_shares = np.concatenate(shares_of_buckets)
-    moved_shares = even_shares + min(skew, 0.0)
-    skewed_shares = moved_shares / (1 - abs(skew))
-    shares: Float64 = np.clip(skewed_shares, 0.0, 1.0)
+    share_at_begin = max(-skew, 0.0)
+    stretched_shares = (even_shares - share_at_begin) / (1 - abs(skew))
+    # Below 0 are parts that are ready at the begin, and above 1 parts that are ready at the end.
+    shares: Float64 = np.clip(stretched_shares, 0.0, 1.0)
     return shares
 
 
 def _begin_of_pass(timeline: RankTimeline, markers: RankMarkers, all_reduces: Int64) -> float:
-    """Return when the backward pass begins.
+    """Return when the backward pass of a step begins, at the latest when the first bucket is ready.
 
-    If no phase marks it, it begins a third into the step, since backward takes twice as long as
-    forward.
+    If no phase marks backward, it begins after a third of the time from the first operation of the
+    step to the last bucket, since backward takes twice as long as forward.
     """
     ready = markers.ready[all_reduces]
     first_ready = float(ready[0])
@@ -405,25 +453,29 @@ def _begin_of_pass(timeline: RankTimeline, markers: RankMarkers, all_reduces: In
     launched = np.flatnonzero(is_in_step & is_launched)
     if not launched.size:
         return first_ready
-    begin = float(timeline.start[launched[0]])
-    return min(begin + (last_ready - begin) / 3, first_ready)
+    begin_of_step = float(timeline.start[launched[0]])
+    forward_ns = (last_ready - begin_of_step) / 3
+    return min(begin_of_step + forward_ns, first_ready)
 
 
 def bucket_ends(n_bytes: Float64, cap_mib: float) -> Int64:
     """Return the last gradient of each bucket by the rule of DDP.
 
     A bucket is closed by the gradient that fills it. Gradients are in the order in which they are
-    ready. The cap is ``bucket_cap_mb``, which DDP counts in MiB.
+    ready, and `n_bytes` has their sizes. The cap is ``bucket_cap_mb``, which DDP counts in MiB.
     """
     bytes_until = np.cumsum(n_bytes)
+    last_of_all = bytes_until.size - 1
     bytes_in_buckets = 0.0
+    first_gradient = 0
     ends: list[int] = []
     while bytes_in_buckets < bytes_until[-1]:
         # Half a byte less, because a sum of floats may be below a cap that is met exactly.
         full = bytes_in_buckets + cap_mib * MIB - 0.5
-        last_gradient = int(np.searchsorted(bytes_until, full))
-        next_gradient = ends[-1] + 1 if ends else 0
-        last_gradient = min(max(last_gradient, next_gradient), bytes_until.size - 1)
+        filling_gradient = int(np.searchsorted(bytes_until, full))
+        # A bucket has at least one gradient, and the last bucket need not be full.
+        last_gradient = min(max(filling_gradient, first_gradient), last_of_all)
         ends.append(last_gradient)
         bytes_in_buckets = bytes_until[last_gradient]
+        first_gradient = last_gradient + 1
     return np.array(ends, np.int64)

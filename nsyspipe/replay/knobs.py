@@ -73,8 +73,8 @@ class Knobs(Struct, frozen=True):
         _check_positive("--bandwidth", self.bandwidth_bytes_per_s)
         _check_positive("--bucket-mb", self.bucket_mb)
         defaults = zip(self.__struct_fields__, self.__struct_defaults__, strict=True)
-        names = [name for name, default in defaults if default is False]
-        flags = {name: getattr(self, name) for name in names}
+        names_of_flags = [name for name, default in defaults if default is False]
+        flags = {name: getattr(self, name) for name in names_of_flags}
         check_flags(**flags)
         if self.bucket_mb is not None and self.bucket_mb > _MAX_BUCKET_MB:
             option = f"--bucket-mb {self.bucket_mb:.0f}"
@@ -82,6 +82,7 @@ class Knobs(Struct, frozen=True):
             raise OptionError(option, "is larger than the memory of a GPU", fix=fix)
 
     def _check_link(self) -> None:
+        """Raise an `OptionError` if the link is not known, or a bandwidth is given besides it."""
         if self.link is None:
             return
         bandwidth = self.bandwidth_bytes_per_s or self.bandwidth_factor
@@ -155,16 +156,20 @@ def _check_positive(option: str, value: Any) -> None:  # noqa: ANN401 - any valu
 
 
 def _fix_of_number(name: str, value: Any) -> str:  # noqa: ANN401 - any value of a user
-    """Return how to write a value as a number. A text may have a unit."""
+    """Return how to write a value as a number, such as ``gradient_bytes=665000000``.
+
+    If a text begins with a number, the fix has that number. Otherwise it has an example.
+    """
     if isinstance(value, list | tuple):
         return "run one whatif for each number"
     number = re.match(_NUMBER, value) if isinstance(value, str) else None
     if number is None:
         return f"{name}={_EXAMPLES[name]}"
-    unit = 1.0
+    multiplier = 1.0
     if name == "gradient_bytes":
-        unit = _UNITS[number[2].lower()]
-    plain = float(number[1]) * unit
+        prefix = number[2].lower()
+        multiplier = _UNITS[prefix]
+    plain = float(number[1]) * multiplier
     return f"{name}={plain:.15g}"
 
 
@@ -176,28 +181,31 @@ def parse_bandwidth(text: str) -> float:
     bits = _BITS_PER_S.fullmatch(text)
     if bits:
         raise _bandwidth_in_bits(text, bits)
-    parts = _BYTES_PER_S.fullmatch(text)
-    bytes_per_s = 0.0
-    if parts:
-        unit = _UNITS[parts[2].lower()]
-        bytes_per_s = float(parts[1]) * unit
-    if 0 < bytes_per_s < float("inf"):
-        return bytes_per_s
-    number = None if parts else re.match(_NUMBER, text)
+    rate = _BYTES_PER_S.fullmatch(text)
+    if rate:
+        multiplier = _UNITS[rate[2].lower()]
+        bytes_per_s = float(rate[1]) * multiplier
+        if 0 < bytes_per_s < float("inf"):
+            return bytes_per_s
+    # If the text has a unit, its number is 0 or too large, and no fix should repeat that number.
+    number = None if rate else re.match(_NUMBER, text)
     fix = "--bandwidth 300GB/s"
     if number:
         prefix = number[2] or "G"
         fix = f"--bandwidth {number[1]}{prefix}B/s"
-        if number.end() == len(text):
+        is_number_alone = number.end() == len(text)
+        if is_number_alone:
             fix += f", or {number[1]}x for a multiple of the captured bandwidth"
     raise OptionError(f"--bandwidth {text!r}", "is not a bandwidth", fix=fix)
 
 
 def _bandwidth_in_bits(text: str, bits: re.Match[str]) -> OptionError:
+    """Return the error for a bandwidth in bits, with the same bandwidth in bytes as the fix."""
     number = float(bits[1])
-    unit = bits[2].upper().replace("K", "k")
-    in_bytes = f"--bandwidth {number / 8:g}{unit}B/s"
-    fix = f"{in_bytes}, or --bandwidth {number:g}{unit}B/s if you meant bytes"
+    # Prefixes are capital letters, except the k of kilo.
+    prefix = bits[2].upper().replace("K", "k")
+    in_bytes = f"--bandwidth {number / 8:g}{prefix}B/s"
+    fix = f"{in_bytes}, or --bandwidth {number:g}{prefix}B/s if you meant bytes"
     return OptionError(f"--bandwidth {text!r}", "is in bits, but nsyspipe needs bytes", fix=fix)
 
 
@@ -223,8 +231,11 @@ def knobs_of(
             fix = f'bandwidth="{bandwidth:g}GB/s"'
             raise OptionError(f"bandwidth={bandwidth:g}", what, fix=fix)
         changes["bandwidth_bytes_per_s"] = bandwidth
-    known_link = None if link is None else named_link(link)
-    return Knobs(link=link if known_link is None else known_link.name, **changes)
+    if link is not None:
+        known_link = named_link(link)
+        # `Knobs` raises the error about a name that is not known.
+        link = link if known_link is None else known_link.name
+    return Knobs(link=link, **changes)
 
 
 def _parse_bandwidth_change(text: str) -> dict[str, Any]:

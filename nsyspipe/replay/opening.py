@@ -78,6 +78,7 @@ def _prepare_replay(
     timelines: Sequence[RankTimeline],
     gradient_bytes: float | None,
 ) -> Replay:
+    """Return the captured steps with all facts that a simulation asks for."""
     traffic = run.traffic()
     role_of = _roles_of_uses(traffic)
     messages = _read_messages(run, timelines[0])
@@ -102,7 +103,10 @@ def _prepare_replay(
 
 
 def _roles_of_uses(traffic: TrafficTable) -> _Roles:
-    """Return the parallelism of each use of a communicator."""
+    """Return the parallelism of each use of a communicator.
+
+    A use is a communicator and a kind of collective.
+    """
     roles = {}
     uses = traffic.select(["communicator", "collective", "role"])
     for row in uses.to_pylist():
@@ -152,7 +156,8 @@ def _hardware_facts(run: Run) -> dict[str, Any]:
 def _what_records_sizes(run: Run) -> str:
     """Return what records message sizes, as the problems of the run name it.
 
-    Return no complete command of an export.
+    If no problem names it, or if the fix is a complete command of an export, return the option for
+    an export with messages.
     """
     fix_of = {row["code"]: row["fix"] for row in run.problem_rows}
     fix: str | None = fix_of.get(IN_GRAPHS) or fix_of.get(NO_SIZES)
@@ -198,19 +203,24 @@ _UNKNOWN_MESSAGE = _Message(None, None, comm_id="/", collective="")
 
 
 def _read_messages(run: Run, first_rank: RankTimeline) -> list[_Message]:
-    """Return the message of each collective of the lowest rank, in order of launch."""
+    """Return the message of each collective of the lowest rank, in order of launch.
+
+    `first_rank` is the timeline of that rank. A message that was not recorded is
+    `_UNKNOWN_MESSAGE`.
+    """
     first_rank_number = run.ranks["rank"][0]
     is_first_rank = pc.field("rank") == first_rank_number
     table = run.collectives().filter(is_first_rank)
     names = ("step", "seq", "message_bytes", "datatype", "comm_id", "collective")
     columns = [table.column(name).to_pylist() for name in names]
+    # A collective of a rank has its step and its number in the step.
     message_at = {}
-    for step, seq, *message in zip(*columns, strict=True):
-        message_at[step, seq] = _Message(*message)
+    for step, seq, *fields in zip(*columns, strict=True):
+        message_at[step, seq] = _Message(*fields)
     comm = first_rank.collectives
     steps = comm.step.tolist()
-    places = zip(steps, comm.seq.tolist(), strict=True)
-    return [message_at.get(place, _UNKNOWN_MESSAGE) for place in places]
+    step_seqs = zip(steps, comm.seq.tolist(), strict=True)
+    return [message_at.get(step_seq, _UNKNOWN_MESSAGE) for step_seq in step_seqs]
 
 
 def _gradient_datatypes(messages: Sequence[_Message], is_gradient: Flags) -> frozenset[str | None]:
@@ -220,7 +230,7 @@ def _gradient_datatypes(messages: Sequence[_Message], is_gradient: Flags) -> fro
 
 
 def _element_bytes(datatypes: frozenset[str | None]) -> int | None:
-    """Return the size of an element. None if datatypes differ in it, or if it is not known."""
+    """Return the size of an element in bytes. None if it is not known, or not the same for all."""
     sizes = {_ELEMENT_BYTES.get(datatype or "") for datatype in datatypes}
     return sizes.pop() if len(sizes) == 1 else None
 
@@ -228,6 +238,7 @@ def _element_bytes(datatypes: frozenset[str | None]) -> int | None:
 def _collective_uses(
     timelines: Sequence[RankTimeline], messages: Sequence[_Message], role_of: _Roles
 ) -> CollectiveUses:
+    """Return the purpose of each collective. `messages` are those of the lowest rank."""
     uses = [(message.comm_id, message.collective) for message in messages]
     roles = [role_of.get(use, OTHER) for use in uses]
     role = np.array(roles, object)
@@ -250,10 +261,10 @@ def _number_values(values: NDArray[Any]) -> Int64:
 
 
 def _chains(timelines: Sequence[RankTimeline], communicator: Int64 | None) -> Int64:
-    """Return the number of the chain of each collective.
+    """Return the number of the chain of each collective. A chain runs one after the other.
 
-    The collectives of the main stream are one chain, and so are the others of a communicator. If
-    communicators are not known, those of a stream are one chain.
+    All collectives of the main stream are one chain. The other collectives of a communicator are
+    one chain each. If communicators are not known, those of a stream are one chain.
     """
     comm = timelines[0].collectives
     chain = comm.stream if communicator is None else communicator
@@ -262,8 +273,8 @@ def _chains(timelines: Sequence[RankTimeline], communicator: Int64 | None) -> In
     if is_only_fsdp and are_in_turn:
         # FSDP has one communicator then, although it uses two streams.
         chain = np.zeros_like(chain)
-    chain_of_streams = np.where(comm.is_inline, _MAIN_STREAM, chain)
-    return _number_values(chain_of_streams)
+    chain_or_main = np.where(comm.is_inline, _MAIN_STREAM, chain)
+    return _number_values(chain_or_main)
 
 
 def _run_in_turn(timeline: RankTimeline) -> bool:
@@ -275,28 +286,33 @@ def _run_in_turn(timeline: RankTimeline) -> bool:
 
 
 def _recorded_bandwidths(run: Run, role_of: _Roles) -> dict[str, float | None]:
-    """Return the bus bandwidth of each kind of parallelism. None if it is not known.
+    """Return the bus bandwidth of each kind of parallelism. None if it is not known of one use.
 
-    It is the sum of bytes x factor over the sum of transfer times.
+    The bus bandwidth is the sum of bytes x factor over the sum of transfer times.
     """
-    uses = _transfers_of_uses(run.collectives())
-    keys = [(row["comm_id"], row["collective"]) for row in uses]
-    roles = [role_of.get(key, OTHER) for key in keys]
-    uses_of_roles = grouped(zip(roles, uses, strict=True))
+    rows = _transfers_of_uses(run.collectives())
+    uses = [(row["comm_id"], row["collective"]) for row in rows]
+    roles = [role_of.get(use, OTHER) for use in uses]
+    rows_of_roles = grouped(zip(roles, rows, strict=True))
     bandwidths: dict[str, float | None] = {}
-    for role, rows in uses_of_roles.items():
+    for role, rows_of_role in rows_of_roles.items():
         bandwidths[role] = None
-        if all(row["sent"] is not None for row in rows):
-            sent_by_role = sum(row["sent"] for row in rows)
-            transfer_ns = sum(row["transfer_ns"] for row in rows)
-            bandwidths[role] = divided(sent_by_role, transfer_ns)
+        if all(row["sent"] is not None for row in rows_of_role):
+            sent = sum(row["sent"] for row in rows_of_role)
+            transfer_ns = sum(row["transfer_ns"] for row in rows_of_role)
+            bandwidths[role] = divided(sent, transfer_ns)
     return bandwidths
 
 
 def _transfers_of_uses(collectives: CollectivesTable) -> list[dict[str, Any]]:
-    """Return the sums of bytes x factor and of transfer times for each use of a communicator."""
+    """Return a row for each use of a communicator in the steps used.
+
+    ``sent`` is the sum of bytes x factor, and ``transfer_ns`` that of transfer times. Operations
+    without transfer time do not count. If a time is not known, neither is the sum.
+    """
     is_transfer = pc.not_equal(collectives["transfer_ns"], 0)
     has_transfer = pc.fill_null(is_transfer, fill_value=True)
+    # The bus bandwidth of an operation is bytes x factor / transfer time.
     sent = pc.multiply(collectives["busbw_bytes_per_s"], collectives["transfer_ns"])
     with_sent = collectives.append_column("sent", sent)
     is_counted = pc.and_(collectives["in_summary"], has_transfer)
@@ -305,21 +321,22 @@ def _transfers_of_uses(collectives: CollectivesTable) -> list[dict[str, Any]]:
 
 
 def _gradient_collectives(timelines: Sequence[RankTimeline], role: NDArray[np.object_]) -> Flags:
-    """Tell which collectives are gradient all-reduces of DDP.
+    """Tell which collectives are gradient all-reduces of DDP. None are if parameters are sharded.
 
-    In each step, they are the data-parallel all-reduces of the phase that has most of their time.
-    If no parallelism is known, an all-reduce on a stream of its own may be one.
+    Candidates are the data-parallel all-reduces outside the main stream, or those of unknown
+    purpose if no collective is data-parallel. In each step, the gradients are the candidates of the
+    phase that has most of the time of candidates.
     """
     comm = timelines[0].collectives
     is_gradient = np.zeros(comm.step.size, np.bool_)
     is_shard_collective = np.isin(comm.kind, [*SHARD_COLLECTIVES])
-    is_concurrent = is_shard_collective & ~comm.is_inline
-    if SHARDED in role or is_concurrent.any():
+    is_shard_outside = is_shard_collective & ~comm.is_inline
+    if SHARDED in role or is_shard_outside.any():
         return is_gradient
-    data_role = DATA if DATA in role else OTHER
+    role_of_gradients = DATA if DATA in role else OTHER
     is_all_reduce = comm.kind == "all_reduce"
-    is_of_data = role == data_role
-    is_candidate = is_all_reduce & ~comm.is_inline & is_of_data
+    has_role = role == role_of_gradients
+    is_candidate = is_all_reduce & ~comm.is_inline & has_role
     candidates = np.flatnonzero(is_candidate)
     if candidates.size:
         is_gradient[candidates] = _are_in_longest_phase(comm, candidates)
@@ -327,14 +344,18 @@ def _gradient_collectives(timelines: Sequence[RankTimeline], role: NDArray[np.ob
 
 
 def _are_in_longest_phase(comm: Collectives, rows: Int64) -> Flags:
-    """Tell which of some collectives are in the phase that has most of their time in the step."""
-    phases, phase = np.unique(comm.phase[rows], return_inverse=True)
-    steps, step = np.unique(comm.step[rows], return_inverse=True)
-    durations = comm.end[rows] - comm.start[rows]
+    """Tell which of some collectives are in the phase that has most of their time in the step.
+
+    Of phases with equal times, that is the last one.
+    """
+    phases, phase_number = np.unique(comm.phase[rows], return_inverse=True)
+    steps, step_number = np.unique(comm.step[rows], return_inverse=True)
+    durations_ns = comm.end[rows] - comm.start[rows]
+    # A row per step, and a column per phase.
     phase_ns = np.zeros((steps.size, phases.size), np.int64)
-    np.add.at(phase_ns, (step, phase), durations)
-    # The last one of phases with equal times.
+    np.add.at(phase_ns, (step_number, phase_number), durations_ns)
+    # Of equal values, `argmax` returns the first, so the phases are turned around.
     last_phase_first = phase_ns[:, ::-1]
     longest_phase = phases.size - 1 - last_phase_first.argmax(axis=1)
-    is_in_longest: Flags = phase == longest_phase[step]
+    is_in_longest: Flags = phase_number == longest_phase[step_number]
     return is_in_longest

@@ -1,6 +1,5 @@
 """The captured steps as a `StepProgram`: where communication and work wait for each other."""
 
-import itertools
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cached_property
@@ -88,11 +87,11 @@ class CapturedSteps(Struct, frozen=True, dict=True):
         """The gradient all-reduces of each step, by the step's place among the windows."""
         program = self.program
         all_reduces = np.flatnonzero(program.is_gradient)
-        step = program.step[all_reduces]
-        order = np.argsort(step, kind="stable")
+        step_of_all_reduces = program.step[all_reduces]
+        by_step = np.argsort(step_of_all_reduces, kind="stable")
         later_steps = self.steps[1:]
-        first_of_steps = np.searchsorted(step[order], later_steps)
-        return np.split(all_reduces[order], first_of_steps)
+        first_of_later_steps = np.searchsorted(step_of_all_reduces[by_step], later_steps)
+        return np.split(all_reduces[by_step], first_of_later_steps)
 
 
 def captured_program(
@@ -108,11 +107,12 @@ def captured_program(
 
     - `READY` is the end of the last operation of the main stream that was launched before the
       collective, or the launch of the collective if that is later.
-    - `JOIN` is the first operation launched after the collective, if it started right after the
-      collective's end. Otherwise `JOIN` is the first operation that was launched after the last
-      collective of the burst and started after the end: DDP waits for all collectives after the
-      backward pass.
-    - A collective on the main stream is between the operations around it.
+    - `JOIN` is the first operation launched after the collective, if this operation started right
+      after the collective's end. Otherwise `JOIN` is the first operation that was launched after
+      the last collective of the burst, and that started after the collective's end: DDP waits for
+      all collectives after the backward pass.
+    - A collective on the main stream starts after the operation before it, and the operation after
+      it waits for its end.
     """
     first_rank = timelines[0]
     burst = _number_bursts(first_rank)
@@ -144,10 +144,12 @@ def _markers_of_ranks(
 ) -> tuple[RankMarkers, ...]:
     """Return where each rank and its collectives wait for each other. `joins` is by rank."""
     first_edges = windows.edges[0].tolist()
-    nothing_removed = [_NOTHING_REMOVED] * len(timelines)
-    removed_of_ranks = removed or nothing_removed
-    rank_inputs = zip(timelines, joins, first_edges, removed_of_ranks, strict=True)
-    markers = itertools.starmap(_rank_markers, rank_inputs)
+    removed_of_ranks = removed or [_NOTHING_REMOVED] * len(timelines)
+    ranks = zip(timelines, joins, first_edges, removed_of_ranks, strict=True)
+    markers = [
+        _rank_markers(timeline, join, first_edge, removed_work)
+        for timeline, join, first_edge, removed_work in ranks
+    ]
     return tuple(markers)
 
 
@@ -193,13 +195,13 @@ def _previous_ends(ends: Int64, chain: Int64) -> Int64:
 
 
 def _last_starts(starts: Int64, group: Int64) -> Float64:
-    """Return the last start of each collective over the ranks of each rank's group."""
-    last = np.empty(starts.shape)
+    """Return for each collective and rank the last start of a rank of its group."""
+    last_starts = np.empty(starts.shape)
     start_ns = starts.astype(np.float64)
-    rows = zip(group, start_ns, strict=True)
-    for collective, (group_of_ranks, start_of_ranks) in enumerate(rows):
-        last[collective] = last_start(group_of_ranks, start_of_ranks)
-    return last
+    collectives = zip(group, start_ns, strict=True)
+    for collective, (group_of_ranks, start_of_ranks) in enumerate(collectives):
+        last_starts[collective] = last_start(group_of_ranks, start_of_ranks)
+    return last_starts
 
 
 def _number_bursts(rank: RankTimeline) -> Int64:
@@ -207,30 +209,33 @@ def _number_bursts(rank: RankTimeline) -> Int64:
     comm = rank.collectives
     has_new_step = np.diff(comm.step) != 0
     has_new_phase = np.diff(comm.phase) != 0
-    is_first = _has_work_between(rank) | has_new_step | has_new_phase
-    burst = np.append(0, np.cumsum(is_first))
+    begins_burst = _has_work_between(rank) | has_new_step | has_new_phase
+    burst = np.append(0, np.cumsum(begins_burst))
+    # Without collectives, there is no first burst either.
     return burst[: comm.step.size]
 
 
 def _has_work_between(rank: RankTimeline) -> Flags:
-    """Tell whether work of other phases was launched between a collective and the previous one.
+    """Tell whether work was launched between a collective and the previous one.
 
-    There is no row for the first collective.
+    Only work of other phases than that of the collective counts. There is no row for the first
+    collective.
     """
     comm = rank.collectives
-    order = np.argsort(rank.launch, kind="stable")
-    launch = rank.launch[order]
-    phase_of_launch = rank.phase[order]
-    n_before = np.searchsorted(launch, comm.launch)
+    by_launch = np.argsort(rank.launch, kind="stable")
+    launch = rank.launch[by_launch]
+    phase_of_launch = rank.phase[by_launch]
+    n_launched_before = np.searchsorted(launch, comm.launch)
     n_pairs = max(comm.launch.size - 1, 0)
     has_work_between = np.zeros(n_pairs, np.bool_)
     phases = np.unique(comm.phase)
     for phase in phases.tolist():
-        n_of_other_phases = np.cumsum(phase_of_launch != phase)
-        n_of_other_phases_before = np.append(0, n_of_other_phases)[n_before]
-        has_more = np.diff(n_of_other_phases_before) > 0
+        # The number of operations of other phases among the first n launches, for each n from 0.
+        n_others_among_first = np.append(0, np.cumsum(phase_of_launch != phase))
+        n_others_before = n_others_among_first[n_launched_before]
+        has_others_between = np.diff(n_others_before) > 0
         is_in_phase = comm.phase[1:] == phase
-        has_work_between |= has_more & is_in_phase
+        has_work_between |= has_others_between & is_in_phase
     return has_work_between
 
 
@@ -255,16 +260,18 @@ def _rank_markers(
 
 
 def _stalls(rank: RankTimeline, join: Int64, ready: Int64, removed: RemovedWork) -> IntervalSet:
-    """Return when the rank only waited for a collective, and removed work."""
+    """Return when the rank only waited for a collective, and removed work.
+
+    `join` and `ready` are by collective, as in `RankMarkers`.
+    """
     comm = rank.collectives
     is_joined = join < rank.start.size
     joined = np.flatnonzero(is_joined)
-    operation = join[joined]
-    end_before = rank.end_before[operation]
+    waiting_operation = join[joined]
+    end_before = rank.end_before[waiting_operation]
     # A collective that could not start yet did not delay the work.
     stall_start = np.maximum(end_before, ready[joined])
-    next_start = rank.start[operation]
-    stall_end = np.minimum(comm.end[joined], next_start)
+    stall_end = np.minimum(comm.end[joined], rank.start[waiting_operation])
     is_stall = stall_start < stall_end
     starts = np.concatenate((stall_start[is_stall], removed.starts))
     ends = np.concatenate((stall_end[is_stall], removed.ends))
@@ -272,30 +279,35 @@ def _stalls(rank: RankTimeline, join: Int64, ready: Int64, removed: RemovedWork)
 
 
 def _ready_times(rank: RankTimeline, first_edge: int) -> Int64:
-    """Return when the work of the rank allowed each collective to start."""
+    """Return when the work of the rank allowed each collective to start, from the first edge on.
+
+    The work includes collectives of the main stream.
+    """
     comm = rank.collectives
     inline_launch = comm.launch[comm.is_inline]
     inline_end = comm.end[comm.is_inline]
     launch = np.concatenate((rank.launch, inline_launch))
     end = np.concatenate((rank.end, inline_end))
-    order = np.argsort(launch, kind="stable")
-    latest_end = np.maximum.accumulate(end[order])
-    end_before = np.append(BEFORE_ALL_NS, latest_end)
-    n_launched_before = np.searchsorted(launch[order], comm.launch)
-    work_end = end_before[n_launched_before]
+    by_launch = np.argsort(launch, kind="stable")
+    latest_end = np.maximum.accumulate(end[by_launch])
+    # The latest end among the first n launches, for each n from 0.
+    end_of_first = np.append(BEFORE_ALL_NS, latest_end)
+    n_launched_before = np.searchsorted(launch[by_launch], comm.launch)
+    work_end = end_of_first[n_launched_before]
     ready = np.maximum(work_end, comm.launch)
-    # A collective that started before such an operation ended does not depend on it.
-    ready = np.maximum(ready, first_edge)
-    ready_before_start: Int64 = np.minimum(ready, comm.start)
+    ready_in_windows = np.maximum(ready, first_edge)
+    # A collective that started before an operation ended does not depend on that operation.
+    ready_before_start: Int64 = np.minimum(ready_in_windows, comm.start)
     return ready_before_start
 
 
 class _Joins(NamedTuple):
-    """What waits for each collective on one rank."""
+    """What waits for each collective on one rank. The fields are by collective."""
 
-    # The place of the operation that waits for it, or the number of operations if none does.
+    # The place of the operation that waits for the collective, or the number of operations if none
+    # does.
     operation: Int64
-    # The place of the first operation that was launched after it.
+    # The place of the first operation that was launched after the collective.
     next_launched: Int64
     # Whether the capture shows that the operation has waited.
     has_waited: Flags
@@ -314,11 +326,12 @@ def _joins_of_ranks(
 ) -> list[Int64]:
     """Return the place of the operation that waits for each collective, by rank.
 
-    If no operation is seen to wait for a collective (other than of gradients), it is the operation
-    that waits for the same collective in other steps and on other ranks.
+    If no operation is seen to wait for a collective, the operation that usually waits for the same
+    collective in other steps and on other ranks is assumed to wait. Gradients are an exception.
     """
     joins = [_find_joins(timeline, burst) for timeline in timelines]
     step = timelines[0].collectives.step
+    # The same collective has the same place in each step.
     first_of_step = np.searchsorted(step, step)
     place_in_step = np.arange(step.size) - first_of_step
     places = np.unique(place_in_step[~is_gradient])
@@ -332,7 +345,10 @@ def _joins_of_ranks(
 def _with_usual_waiter(
     timelines: Sequence[RankTimeline], joins: list[_Joins], is_same_collective: Flags
 ) -> list[_Joins]:
-    """Let the usual operation of a collective wait for it on all ranks."""
+    """Return the joins, with the operation that usually waits for a collective on all ranks.
+
+    `is_same_collective` tells which collectives are that one, in all steps.
+    """
     waiter = _usual_waiter(timelines, joins, is_same_collective)
     if waiter is None:
         return joins
@@ -357,53 +373,65 @@ def _usual_waiter(
         operations = rank_joins.operation[is_seen]
         distances = operations - rank_joins.next_launched[is_seen]
         name_codes = timeline.name[operations].tolist()
-        names = map(timeline.names.__getitem__, name_codes)
+        names = [timeline.names[code] for code in name_codes]
         waiters = map(_UsualWaiter, distances.tolist(), names)
         counts.update(waiters)
     if not counts:
         return None
-    ((waiter, _),) = counts.most_common(1)
+    waiter, _ = counts.most_common(1)[0]
     return waiter
 
 
 def _assume_waiter(
     timeline: RankTimeline, joins: _Joins, is_same_collective: Flags, waiter: _UsualWaiter
 ) -> _Joins:
-    """Let the usual operation wait for a rank's collectives if none is seen to wait for them."""
+    """Return the joins of a rank, in which the usual operation waits if none is seen to wait.
+
+    The operation at the usual distance must have the usual name and be in the step of the
+    collective. Otherwise the join stays.
+    """
     comm = timeline.collectives
     last_operation = timeline.start.size - 1
-    usual = joins.next_launched + waiter.distance
-    operation = np.minimum(usual, last_operation)
-    has_name = np.array(timeline.names, object) == waiter.name
-    name_of_operation = timeline.name[operation]
-    is_named = has_name[name_of_operation]
+    at_usual_distance = joins.next_launched + waiter.distance
+    operation = np.minimum(at_usual_distance, last_operation)
+    is_usual_name = np.array(timeline.names, object) == waiter.name
+    code_of_name = timeline.name[operation]
+    has_usual_name = is_usual_name[code_of_name]
     is_in_step = timeline.step[operation] == comm.step
     is_unknown = is_same_collective & ~joins.has_waited & ~comm.is_inline
+    # What started before the end of the collective did not wait for it.
     first_after_end = np.searchsorted(timeline.start, comm.end)
     assumed = np.maximum(operation, first_after_end)
-    is_assumed = is_named & is_in_step & is_unknown
+    is_assumed = has_usual_name & is_in_step & is_unknown
     with_assumed = np.where(is_assumed, assumed, joins.operation)
     return joins._replace(operation=with_assumed)
 
 
 def _find_joins(rank: RankTimeline, burst: Int64) -> _Joins:
-    """Find the operation of a rank that waits for each collective."""
+    """Find the operation of a rank that waits for each collective.
+
+    That is the first operation launched after the collective and started after its end, if it is
+    seen to have waited. Otherwise it is the first such operation after the burst of the collective.
+    For a collective of the main stream, it is the operation that started next.
+    """
     comm = rank.collectives
     n_operations = rank.start.size
     if not n_operations:
+        # There are 0 operations, so a place of 0 means that none waits.
         no_operation = np.zeros(comm.end.size, np.int64)
-        return _Joins(no_operation, no_operation, no_operation > 0)
+        return _Joins(no_operation, no_operation, has_waited=no_operation > 0)
     next_launched = np.searchsorted(rank.latest_launch, comm.launch, side="right")
     first_after_end = np.searchsorted(rank.start, comm.end)
-    candidate = np.maximum(next_launched, first_after_end)
-    candidate = np.minimum(candidate, n_operations - 1)
-    is_candidate_launched = candidate >= next_launched
-    has_stalled = _has_stalled(rank, candidate) & is_candidate_launched
+    after_both = np.maximum(next_launched, first_after_end)
+    candidate = np.minimum(after_both, n_operations - 1)
+    # At the end of the windows, no operation may have been launched after the collective.
+    is_launched_after = candidate >= next_launched
+    has_stalled = _has_stalled(rank, candidate) & is_launched_after
     next_after_burst = _next_after_burst(rank, burst)
     after_burst = np.maximum(next_after_burst, first_after_end)
     operation = np.where(has_stalled, candidate, after_burst)
-    next_in_line = np.searchsorted(rank.start, comm.start)
-    waiting = np.where(comm.is_inline, next_in_line, operation)
+    next_started = np.searchsorted(rank.start, comm.start)
+    waiting = np.where(comm.is_inline, next_started, operation)
     has_waited = has_stalled & ~comm.is_inline
     return _Joins(waiting, next_launched, has_waited)
 
@@ -418,29 +446,38 @@ def _next_after_burst(rank: RankTimeline, burst: Int64) -> Int64:
 
 
 def _has_stalled(rank: RankTimeline, operation: Int64) -> Flags:
-    """Tell whether each operation started right after its collective, and after an idle time."""
+    """Tell whether the operation at each place is seen to have waited for the collective there.
+
+    It has if it started right after the end of the collective, and the stream was idle before that
+    end, although the operation had been launched.
+    """
     comm = rank.collectives
     start = rank.start[operation]
-    idle_since = _idle_since(rank, operation)
     is_after_end = start >= comm.end
     is_soon = start < comm.end + _MAX_START_AFTER_END_NS
+    is_right_after_end = is_after_end & is_soon
+    idle_since = _idle_since(rank, operation)
     is_after_idle_time = idle_since + _MIN_STALL_NS < comm.end
     launch = rank.launch[operation]
     is_launched_in_time = launch + _MIN_STALL_NS < comm.end
-    is_right_after_end = is_after_end & is_soon
     has_stalled: Flags = is_right_after_end & is_after_idle_time & is_launched_in_time
     return has_stalled
 
 
 def _idle_since(rank: RankTimeline, operation: Int64) -> Int64:
-    """Return the end of what the main stream ran before each operation."""
+    """Return the end of what the main stream ran before some operations.
+
+    That may be another operation or a collective of the main stream.
+    """
     comm = rank.collectives
     start = rank.start[operation]
     inline_starts = comm.start[comm.is_inline]
     inline_ends = comm.end[comm.is_inline]
     latest_inline_end = np.maximum.accumulate(inline_ends)
+    # The latest end of the first n inline collectives, for each n from 0.
+    end_of_first_inline = np.append(BEFORE_ALL_NS, latest_inline_end)
     n_inline_before = np.searchsorted(inline_starts, start)
-    inline_end_before = np.append(BEFORE_ALL_NS, latest_inline_end)[n_inline_before]
+    inline_end_before = end_of_first_inline[n_inline_before]
     end_before = rank.end_before[operation]
     idle_since: Int64 = np.maximum(end_before, inline_end_before)
     return idle_since
@@ -474,20 +511,25 @@ def _window_begins(
 
 
 def _rank_begins(timeline: RankTimeline, markers: RankMarkers, edges: Int64) -> _WindowBegins:
-    """Return where the work of the windows of a rank begins, and what was launched then."""
+    """Return where the work of each window of a rank begins, and the launch of what begins it.
+
+    The first collective or operation that starts from the edge on begins the window. If a
+    collective starts at the edge itself, the work begins when this collective could have started.
+    """
     comm = timeline.collectives
+    # Collectives come first, then operations. The last one stands for a window without any.
     starts = np.concatenate((comm.start, timeline.start, [AFTER_ALL_NS]))
     launches = np.concatenate((comm.launch, timeline.latest_launch, [AFTER_ALL_NS]))
-    order = np.argsort(starts, kind="stable")
-    place = np.searchsorted(starts[order], edges)
-    first = order[place]
-    is_collective = first < comm.start.size
-    starts_at_edge = starts[first] == edges
-    begins_window = is_collective & starts_at_edge
-    collective = first[begins_window]
+    by_start = np.argsort(starts, kind="stable")
+    place_by_start = np.searchsorted(starts[by_start], edges)
+    first_of_window = by_start[place_by_start]
+    is_collective = first_of_window < comm.start.size
+    starts_at_edge = starts[first_of_window] == edges
+    does_collective_begin = is_collective & starts_at_edge
+    collective = first_of_window[does_collective_begin]
     time = edges.copy()
-    time[begins_window] = markers.ready[collective]
-    return _WindowBegins(time, launches[first])
+    time[does_collective_begin] = markers.ready[collective]
+    return _WindowBegins(time, launches[first_of_window])
 
 
 class _MarkerKeys(NamedTuple):
@@ -522,9 +564,9 @@ class _OrderedMarkers(NamedTuple):
 def _order_markers(
     timelines: Sequence[RankTimeline], markers: Sequence[RankMarkers], begins: _WindowBegins
 ) -> _OrderedMarkers:
-    """Put the markers of all ranks into one order.
+    """Put the markers of all ranks into one order, by `_MarkerKeys`.
 
-    It is the order of the collectives, and between them that of the launches of each rank.
+    Collectives stand in their order, and other markers between them by the launches of each rank.
     """
     first_rank = timelines[0]
     window_keys = _window_keys(first_rank, begins)
@@ -535,6 +577,7 @@ def _order_markers(
     keys = np.concatenate(keys_by_kind, axis=1)
     n_markers = (window_keys.subject.size, ready_keys.subject.size, joins.keys.shape[1])
     kind = np.repeat([WINDOW, READY, JOIN], n_markers)
+    # The most important key of `lexsort` is the last one.
     order = np.lexsort(keys[::-1])
     passes = _passes_of_ranks(markers, begins, waits, joins)
     is_passed = np.stack([rank_passes.is_passed for rank_passes in passes], axis=1)
@@ -571,6 +614,7 @@ class _DistinctJoins(NamedTuple):
 
 
 def _distinct_joins(waits: Sequence[_RankWaits]) -> _DistinctJoins:
+    """Return one `JOIN` for all ranks that wait for a collective at the same place."""
     keys_of_ranks = [np.stack(rank_waits.keys) for rank_waits in waits]
     all_keys = np.concatenate(keys_of_ranks, axis=1)
     keys, join_of_wait = np.unique(all_keys, axis=1, return_inverse=True)
@@ -629,26 +673,34 @@ def _progress_of_ranks(
 
 
 def _progress_at_markers(markers: RankMarkers, time: Int64, is_passed: Flags) -> Float64:
-    """Return the progress of a rank at each marker, or at its own marker before."""
-    progress = markers.measure_progress(time[is_passed])
+    """Return the progress of a rank at each marker.
+
+    At a marker that the rank does not pass, it is that at the last marker that the rank passed.
+    Before the first one, it is that at the first one.
+    """
+    progress_at_passed = markers.measure_progress(time[is_passed])
     n_passed = np.cumsum(is_passed)
     last_passed = np.maximum(n_passed - 1, 0)
-    return progress[:, last_passed]
+    return progress_at_passed[:, last_passed]
 
 
 def _window_keys(first_rank: RankTimeline, begins: _WindowBegins) -> _MarkerKeys:
+    """Return the keys of the windows. Collectives are before a window if launched before it."""
     n_edges = begins.time.shape[0]
     windows = np.arange(n_edges)
     launch = first_rank.collectives.launch
     launch_of_windows = begins.launch[:, 0]
     n_ready = np.searchsorted(launch, launch_of_windows)
+    # A window begins after the waits that stand after the window before it.
     after_all = np.full_like(windows, AFTER_ALL_NS)
     return _MarkerKeys(n_ready, n_windows=windows, n_joins=after_all, subject=windows)
 
 
 def _ready_keys(first_rank: RankTimeline) -> _MarkerKeys:
+    """Return the keys of the `READY` markers."""
     n_collectives = first_rank.collectives.step.size
     collectives = np.arange(n_collectives)
+    # A collective becomes ready after all windows and waits that stand after the one before it.
     after_all = np.full_like(collectives, AFTER_ALL_NS)
     return _MarkerKeys(
         n_ready=collectives, n_windows=after_all, n_joins=after_all, subject=collectives
@@ -663,7 +715,8 @@ def _rank_waits(
 ) -> _RankWaits:
     """Return where a rank waits for each collective. `begins` are those of this rank.
 
-    `windows_n_ready` is the number of collectives that become ready before each window.
+    `windows_n_ready` is the number of collectives that become ready before each window. If nothing
+    waits for a collective, the rank waits at the last edge.
     """
     comm = timeline.collectives
     first_edge, last_edge = begins.time[[0, -1]]
@@ -715,9 +768,10 @@ def _n_windows_before(
 
 def _places_among_equals(n_ready: Int64, n_windows: Int64, launch: Int64, *, n_edges: int) -> Int64:
     """Return the place of each wait among those after the same collective and window, by launch."""
+    # The most important key is the last one.
     order = np.lexsort((launch, n_windows, n_ready))
-    n_slots = n_edges + 1
-    slot = n_ready * n_slots + n_windows
+    # Each pair of a collective and a window has a number. Windows go from 0 to `n_edges`.
+    pair = n_ready * (n_edges + 1) + n_windows
     place = np.empty_like(order)
-    place[order] = places_in_runs(slot[order])
+    place[order] = places_in_runs(pair[order])
     return place

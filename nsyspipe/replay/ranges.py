@@ -79,11 +79,16 @@ class Slowdowns(NamedTuple):
 
 
 class _CapturedSlowing(NamedTuple):
+    """The slowdown by communication in the capture."""
+
     slowing: Slowing
+    # Whether its ratio was measured, and not only assumed.
     is_measured: bool
 
 
 class _SlowingBounds(NamedTuple):
+    """How little and how much communication may slow work down in the capture."""
+
     least: Slowing
     most: Slowing
 
@@ -113,9 +118,10 @@ def slowdowns(
     captured = _slowing_in_capture(measured, captured_bytes_per_s)
     bounds = _slowing_bounds(captured, measured, captured_bytes_per_s, operations_per_ns)
     if target_bytes_per_s is None:
-        slowings = (captured.slowing, *bounds)
-        same = tuple(SlowingPair(slowing, slowing) for slowing in slowings)
-        return Slowdowns(same, captured.is_measured)
+        # The link stays, so the slowdown stays too.
+        slowings = (captured.slowing, bounds.least, bounds.most)
+        unchanged = tuple(SlowingPair(slowing, slowing) for slowing in slowings)
+        return Slowdowns(unchanged, captured.is_measured)
     captured_width = slowdown.link_width(captured_bytes_per_s or target_bytes_per_s)
     target_width = slowdown.link_width(target_bytes_per_s)
     distance = abs(target_width - captured_width)
@@ -128,18 +134,21 @@ def slowdowns(
 def _pairs_over_link(
     captured: _CapturedSlowing, bounds: _SlowingBounds, assumed: Slowing, distance: float
 ) -> tuple[SlowingPair, ...]:
-    """Return the slowdowns to simulate with over a link with an assumed slowdown.
+    """Return the slowdowns to simulate another link with, see `Slowdowns.pairs`.
 
-    `distance` is that of the link from the captured one, and 0 for the same link.
+    `assumed` is the slowdown that is assumed over that link. `distance` is that of the link from
+    the captured one: 0 for the same link, and 1 from shared memory to NVLink.
     """
     before = captured.slowing
     assumed_share = distance if captured.is_measured else 1.0
     after = before.blended(assumed, assumed_share)
+    # The further the link is, the more the slowdown may be wrong.
     within = _ratio_within(captured)
     within += distance * (slowdown.ASSUMED_WITHIN - within)
     least_after = NO_SLOWING.blended(after, 1 - within)
     most_after = NO_SLOWING.blended(after, 1 + within)
     likely = SlowingPair(before, after)
+    # A step is shortest if much of the captured work was slowdown, and little is added.
     shortest = SlowingPair(bounds.most, least_after)
     longest = SlowingPair(bounds.least, most_after)
     return (likely, shortest, longest)
@@ -158,45 +167,54 @@ def _slowing_bounds(
 ) -> _SlowingBounds:
     """Return the least and the most that communication may slow work down in the capture.
 
-    If the captured link is not known, the bounds are those of all links.
+    If neither the slowdown nor the captured link is known, the bounds are those of all links.
     """
     ratio_within = _ratio_within(captured)
-    has_delay = measured is not None and measured.delay_ns is not None
-    delay_within = slowdown.MEASURED_WITHIN if has_delay else ratio_within
+    # The delay may be measured although the ratio is not.
+    is_delay_measured = measured is not None and measured.delay_ns is not None
+    delay_within = slowdown.MEASURED_WITHIN if is_delay_measured else ratio_within
     least = captured.slowing
     most = captured.slowing
-    is_assumed_of_all = captured.slowing == slowdown.assumed(None)
-    if captured_bytes_per_s is None and is_assumed_of_all:
-        links = (slowdown.NARROW, slowdown.WIDE)
-        least, most = sorted(links, key=lambda slowing: slowing.total(operations_per_ns))
+    is_of_unknown_link = captured.slowing == slowdown.assumed(None)
+    if captured_bytes_per_s is None and is_of_unknown_link:
+        extreme_links = (slowdown.NARROW, slowdown.WIDE)
+        least, most = sorted(extreme_links, key=lambda slowing: slowing.total(operations_per_ns))
     scaled_least = _scaled_slowing(least, 1 - ratio_within, 1 - delay_within)
     scaled_most = _scaled_slowing(most, 1 + ratio_within, 1 + delay_within)
     return _SlowingBounds(scaled_least, scaled_most)
 
 
 def _scaled_slowing(slowing: Slowing, ratio_scale: float, delay_scale: float) -> Slowing:
+    """Return a slowing with its ratio and its delay multiplied by a factor each."""
     ratio = ratio_scale * slowing.ratio
     delay_ns = delay_scale * slowing.delay_ns
     return Slowing(ratio, delay_ns)
 
 
 def _slowing_in_capture(measured: Contention | None, bytes_per_s: float | None) -> _CapturedSlowing:
-    """Return the slowdown in the capture: measured as far as possible, and otherwise assumed."""
+    """Return the slowdown in the capture: measured as far as possible, and otherwise assumed.
+
+    Operations take longer by a ratio, and start later by a delay. Kernels show the ratio, and gaps
+    between operations show the delay. Either may not be known.
+    """
     assumed = slowdown.assumed(bytes_per_s)
     if measured is None or measured.covered_share < _MIN_COVERED_SHARE:
         return _CapturedSlowing(assumed, is_measured=False)
     compared = measured.compared
+    # This part of the assumed delay makes operations longer, so it counts as ratio here.
     delay_in_operation_ns = _NARROW_IN_OPERATION_NS * assumed.delay_ns / slowdown.NARROW.delay_ns
-    operation_ns = _free_operation_ns(measured, assumed)
-    operation_ns = max(operation_ns, delay_in_operation_ns, 1.0)
+    free_operation_ns = _free_operation_ns(measured, assumed)
+    operation_ns = max(free_operation_ns, delay_in_operation_ns, 1.0)
     ratio = assumed.ratio + delay_in_operation_ns / operation_ns
     kernel_ratio = _kernel_ratio(compared)
     if kernel_ratio is not None:
-        least_ratio = max(kernel_ratio, 0.0)
-        ratio += compared.share * (least_ratio - ratio)
+        # The kernels that were compared have their measured ratio, and the others the assumed one.
+        measured_ratio = max(kernel_ratio, 0.0)
+        ratio += compared.share * (measured_ratio - ratio)
     slowing = assumed
     if measured.delay_ns is not None:
-        # The gap between two operations is no work that could take longer.
+        # The simulation spreads the ratio over gaps too, although a gap does not take longer. So
+        # the delay is less by that.
         slowed_gap_ns = ratio * measured.free_gap_ns
         slowing = Slowing(ratio, measured.delay_ns - slowed_gap_ns)
     elif kernel_ratio is not None:
@@ -214,12 +232,15 @@ def _kernel_ratio(compared: Compared) -> float | None:
 
 
 def _free_operation_ns(measured: Contention, assumed: Slowing) -> float:
-    """Return how long an operation takes without communication, without the gap before it."""
+    """Return how long an operation would take without communication, the mean, ns.
+
+    It follows from operations during communication, without their gaps and the assumed slowdown.
+    """
     n_covered = max(measured.n_covered, 1.0)
     covered_ns = measured.covered_ns / n_covered
-    operation_ns = covered_ns - measured.free_gap_ns
-    free_ns = operation_ns - assumed.delay_ns
-    return free_ns / (1 + assumed.ratio)
+    without_gap_ns = covered_ns - measured.free_gap_ns
+    without_delay_ns = without_gap_ns - assumed.delay_ns
+    return without_delay_ns / (1 + assumed.ratio)
 
 
 class _Gaps(NamedTuple):
@@ -254,9 +275,11 @@ def _measure_progress(timeline: RankTimeline, markers: RankMarkers) -> Float64:
         return np.zeros(4)
     first_start = timeline.start[0]
     last_end = timeline.end.max()
-    ends = np.array([first_start, last_end])
-    progress = markers.measure_progress(ends)
-    return progress[:, 1] - progress[:, 0]
+    times = np.array([first_start, last_end])
+    progress = markers.measure_progress(times)
+    at_first_start, at_last_end = progress.T
+    difference: Float64 = at_last_end - at_first_start
+    return difference
 
 
 @dataclass(frozen=True)
@@ -322,17 +345,17 @@ class CapturedFacts:
 
     @cached_property
     def roles(self) -> tuple[str, ...]:
-        """The kinds of parallelism: that of the gradients, then by transfer time."""
+        """The kinds of parallelism: that of the gradients, then those with most transfer time."""
         program = self.captured.program
-        first_place = np.where(program.is_gradient, np.inf, 0.0)
         mean_transfer_ns = program.transfer_ns.mean(axis=1)
-        weights = mean_transfer_ns + first_place
-        roles = sorted({*program.role.tolist()})
+        # A role with gradients is first, however short its transfers are.
+        weights = np.where(program.is_gradient, np.inf, mean_transfer_ns)
+        in_alphabet = sorted({*program.role.tolist()})
         weight_of_roles: dict[str, float] = {}
-        for role in roles:
-            role_weights = weights[program.role == role]
-            weight_of_roles[role] = float(role_weights.sum())
-        heaviest_first = sorted(roles, key=lambda role: -weight_of_roles[role])
+        for role in in_alphabet:
+            weights_of_role = weights[program.role == role]
+            weight_of_roles[role] = float(weights_of_role.sum())
+        heaviest_first = sorted(in_alphabet, key=weight_of_roles.__getitem__, reverse=True)
         return tuple(heaviest_first)
 
     @cached_property
@@ -343,9 +366,9 @@ class CapturedFacts:
         captured = self.captured
         ranks = list(zip(captured.timelines, captured.ranks, strict=True))
         gaps = _join_gaps([_measure_gaps(timeline, markers) for timeline, markers in ranks])
-        n_gaps = min(gaps.free.size, gaps.covered.size)
+        has_enough_gaps = min(gaps.free.size, gaps.covered.size) >= ENOUGH_GAPS
         delay_ns = None
-        if n_gaps >= ENOUGH_GAPS:
+        if has_enough_gaps:
             delay_ns = float(gaps.covered.mean() - gaps.free.mean())
         free_gap_ns = float(gaps.free.mean()) if gaps.free.size else 0.0
         progress = [_measure_progress(timeline, markers) for timeline, markers in ranks]
@@ -390,9 +413,10 @@ class CapturedFacts:
 
     @cached_property
     def bus_bytes_per_s(self) -> float | None:
-        """The bus bandwidth of the gradient all-reduces, or as recorded. None if not known.
+        """The bus bandwidth of the first of `roles`. None if it is not known, and for one rank.
 
-        It is bytes x factor / transfer time.
+        For gradient all-reduces, it is bytes x factor / transfer time, the time a median over
+        steps. If the size of gradients is not known, it is the recorded bandwidth.
         """
         program = self.captured.program
         if program.n_ranks <= 1:
@@ -400,6 +424,7 @@ class CapturedFacts:
         gradient_bytes = self.gradient_bytes
         if gradient_bytes is None or self.is_sharded:
             return self.recorded_bytes_per_s.get(self.roles[0])
+        # The factor is for an array of sizes of groups, here of one.
         world_size = np.array([self.world_size], np.float64)
         (factor,) = bus_factor("all_reduce", world_size).tolist()
         is_gradient = program.is_gradient
@@ -417,23 +442,28 @@ class CapturedFacts:
         return self.recorded_bytes_per_s.get(role)
 
     def least_compute_ns(self, max_slowdown: float) -> float:
-        """Return the least compute time of a step on the rank with the most, a median over steps.
+        """Return how long compute takes at least in a step, a median over steps.
 
-        Compute during communication may have taken so much longer.
+        The rank with the longest compute counts. Compute during communication is taken as if it had
+        been slowed down by `max_slowdown`, a share of the time without communication.
         """
         windows = self.captured.windows
-        slowed_share = max_slowdown / (1 + max_slowdown)
+        lost_share = max_slowdown / (1 + max_slowdown)
         ranks = zip(self.captured.timelines, windows.edges.T, strict=True)
-        times = [_least_compute_times(timeline, edges, slowed_share) for timeline, edges in ranks]
-        longest_ns = np.max(times, axis=0)
+        times_of_ranks = [
+            _least_compute_times(timeline, edges, lost_share) for timeline, edges in ranks
+        ]
+        longest_ns = np.max(times_of_ranks, axis=0)
         used_ns = longest_ns[windows.is_used]
         return float(np.median(used_ns))
 
     def is_waited_for(self, role: str) -> bool:
         """Tell whether it is known what waits for the communication of a kind of parallelism.
 
-        It is known for gradients, and for communication on the main stream.
+        It is known for gradients, and for communication on the main stream. Communication of
+        unknown purpose counts as if it were known.
         """
+        # If there are gradients, their kind of parallelism is the first one.
         is_of_gradients = role == self.roles[0] and self.has_gradients
         if role == OTHER or is_of_gradients:
             return True
@@ -441,8 +471,8 @@ class CapturedFacts:
         uses = captured.uses
         is_inline = captured.timelines[0].collectives.is_inline
         is_known = is_inline | uses.is_gradient
-        is_role_known = is_known[uses.role == role]
-        return bool(is_role_known.all())
+        is_known_of_role = is_known[uses.role == role]
+        return bool(is_known_of_role.all())
 
     @cached_property
     def is_prefetched(self) -> Flags:
@@ -456,7 +486,7 @@ class CapturedFacts:
 
     @cached_property
     def n_bursts(self) -> int:
-        """How often the gradients of a step are sent at most.
+        """How often gradients are sent in a step: the largest number of bursts of a step.
 
         With gradient accumulation, they may be sent after each micro-batch.
         """
@@ -464,16 +494,18 @@ class CapturedFacts:
         program = captured.program
         step = program.step[program.is_gradient]
         burst = captured.burst[program.is_gradient]
-        burst_of_step = np.stack((step, burst))
-        step_of_burst, _ = np.unique(burst_of_step, axis=1)
-        n_bursts = np.bincount(step_of_burst)
-        return int(n_bursts.max(initial=0))
+        step_and_burst = np.stack((step, burst))
+        distinct_pairs = np.unique(step_and_burst, axis=1)
+        step_of_bursts = distinct_pairs[0]
+        n_bursts_of_steps = np.bincount(step_of_bursts)
+        return int(n_bursts_of_steps.max(initial=0))
 
     @cached_property
     def lag_share(self) -> float:
         """How late gradient all-reduces start after they could, as a share of their transfer time.
 
-        Both are medians, the lag that of the latest rank.
+        Both times are medians over all-reduces. The lag is that of the rank with the largest
+        median, and the transfer time is a mean over ranks.
         """
         program = self.captured.program
         if not self.has_gradients:
@@ -498,12 +530,13 @@ class CapturedFacts:
     @cached_property
     def copies_ns(self) -> float:
         """The time of the copies of gradients per step: mean over ranks, median over steps."""
-        step_times = []
-        for step_copies in self._copies:
-            ranks = zip(self.captured.timelines, step_copies, strict=True)
-            rank_times = [durations_ns(rank, copies.rows).sum() for rank, copies in ranks]
-            step_times.append(rank_times)
-        mean_times = np.mean(step_times, axis=1)
+        mean_times = []
+        for copies_of_ranks in self._copies:
+            ranks = zip(self.captured.timelines, copies_of_ranks, strict=True)
+            times_of_ranks = [
+                durations_ns(timeline, copies.rows).sum() for timeline, copies in ranks
+            ]
+            mean_times.append(np.mean(times_of_ranks))
         return float(np.median(mean_times))
 
     @cached_property
@@ -516,7 +549,7 @@ class CapturedFacts:
     def sent_share(self) -> float | None:
         """The bytes sent over the bytes copied to the gradients. None if one is not known.
 
-        Both are medians over steps.
+        The bytes sent are a median over steps, and those copied a median over steps and ranks.
         """
         program = self.captured.program
         is_gradient = program.is_gradient
@@ -530,14 +563,15 @@ class CapturedFacts:
         if not median_copied:
             return None
         share = median_sent / median_copied
-        # It is NaN if a message size was not recorded.
+        # The share is NaN if a message size was not recorded, and NaN is not above 0.
         return share if share > 0 else None
 
     @cached_property
     def lead_ns(self) -> float:
-        """How far CPUs are ahead of their GPUs, the least over ranks.
+        """How far CPUs are ahead of their GPUs, the least over ranks, at least 0.
 
-        It is the 5th percentile of start - launch.
+        Of a rank, it is the 5th percentile of the time from the launch of an operation to its
+        start.
         """
         leads_ns = []
         for timeline in self.captured.timelines:
@@ -552,8 +586,8 @@ class CapturedFacts:
     def launching_ns(self) -> float | None:
         """How long the CPU of the median rank takes at least to launch a step, a mean over steps.
 
-        With two ranks, it is the faster one. Ranks count whose GPUs do not wait for launches. None
-        with few steps.
+        Only ranks count whose GPUs do not wait for launches. With an even number of them, it is the
+        faster one of the middle two. None without such ranks, and with few steps.
         """
         windows = self.captured.windows
         steps = windows.steps[windows.is_used]
@@ -567,9 +601,9 @@ class CapturedFacts:
                 launch_times.append(launch_ns)
         if not launch_times:
             return None
-        median_rank = (len(launch_times) - 1) // 2
+        lower_middle = (len(launch_times) - 1) // 2
         fastest_first = sorted(launch_times)
-        return fastest_first[median_rank]
+        return fastest_first[lower_middle]
 
     @cached_property
     def step_time_ns(self) -> float:
@@ -578,7 +612,10 @@ class CapturedFacts:
         return float(np.median(step_times))
 
     def slowdowns(self, target: float | None) -> Slowdowns:
-        """Return the slowdowns for a bus bandwidth. None keeps the captured one."""
+        """Return the slowdowns for a requested bus bandwidth. None keeps the captured one.
+
+        With FSDP, work during communication stays as fast as captured.
+        """
         if self.is_sharded:
             no_slowdown = SlowingPair(NO_SLOWING, NO_SLOWING)
             return Slowdowns((no_slowdown,), is_measured=False)
@@ -587,8 +624,9 @@ class CapturedFacts:
     def target(self, knobs: Knobs, role: str | None = None) -> float | None:
         """Return the requested bus bandwidth of a kind of parallelism, by default of the first.
 
-        Return None if it stays the captured one. This is so if the requested link is about as fast,
-        or if it is the one that the ranks use by NCCL's log.
+        Return None if the bandwidth stays the captured one. This is so if the requested link is
+        about as fast, or if NCCL's log shows that the ranks use this link. Also return None for a
+        multiple of a captured bandwidth that is not known.
         """
         role = role or self.roles[0]
         if knobs.role not in (None, role):
@@ -621,19 +659,20 @@ class CapturedFacts:
     @cached_property
     def standard_error(self) -> float:
         """Twice the relative standard error of the median step. 0 with few steps."""
-        times = self.captured.windows.step_times()
-        if times.size < FEW_STEPS:
+        step_times = self.captured.windows.step_times()
+        n_steps = step_times.size
+        if n_steps < FEW_STEPS:
             return 0.0
-        n_steps = times.size
-        deviation_ns = times.std(ddof=1)
-        median_error_ns = 2 * _MEDIAN_ERROR_FACTOR * deviation_ns
-        return float(median_error_ns / np.sqrt(n_steps) / self.step_time_ns)
+        deviation_ns = step_times.std(ddof=1)
+        twice_median_deviation_ns = 2 * _MEDIAN_ERROR_FACTOR * deviation_ns
+        twice_error_ns = twice_median_deviation_ns / np.sqrt(n_steps)
+        return float(twice_error_ns / self.step_time_ns)
 
 
-def _least_compute_times(timeline: RankTimeline, edges: Int64, slowed_share: float) -> Float64:
+def _least_compute_times(timeline: RankTimeline, edges: Int64, lost_share: float) -> Float64:
     """Return the least compute time of a rank in each window, ns.
 
-    The slowdown is a share of the compute during communication.
+    Communication may have cost `lost_share` of the compute during communication.
     """
     starts = edges[:-1]
     ends = edges[1:]
@@ -642,21 +681,23 @@ def _least_compute_times(timeline: RankTimeline, edges: Int64, slowed_share: flo
     is_compute = timeline.is_compute
     compute = union(timeline.start[is_compute], timeline.end[is_compute])
     covered = compute.intersect(active)
-    slowed_ns = slowed_share * covered.lengths(starts, ends)
-    return compute.lengths(starts, ends) - slowed_ns
+    lost_ns = lost_share * covered.lengths(starts, ends)
+    return compute.lengths(starts, ends) - lost_ns
 
 
 def _mean_launch_time(timeline: RankTimeline, steps: Int64) -> float:
-    """Return how long a CPU takes to launch one of some steps, ns.
+    """Return how long a CPU takes to launch one of some steps, the mean, ns.
 
-    It is the time from one launch to the next. Longer times may be waits and do not count.
+    It is the sum of the times from one launch to the next. Times from `PAUSE_NS` on may be waits
+    and do not count. A time belongs to the step of the launch at its begin.
     """
     comm = timeline.collectives
     launch = np.concatenate((timeline.launch, comm.launch))
-    order = np.argsort(launch, kind="stable")
-    gaps_ns = np.diff(launch[order])
+    by_launch = np.argsort(launch, kind="stable")
+    gaps_ns = np.diff(launch[by_launch])
     step_of_launch = np.concatenate((timeline.step, comm.step))
-    step_of_gap = step_of_launch[order[:-1]]
+    sorted_steps = step_of_launch[by_launch]
+    step_of_gap = sorted_steps[:-1]
     is_short = gaps_ns < PAUSE_NS
     is_in_steps = np.isin(step_of_gap, steps)
     launching_ns = gaps_ns[is_short & is_in_steps].sum()

@@ -79,15 +79,19 @@ def with_buckets(
 ) -> StepProgram:
     """Return the program with the gradients of each step in buckets of another size.
 
-    A step stays as it is if its gradients are not known. All steps stay if the cap gives the
-    captured buckets in half of them. A bucket can be sent when its last gradient is ready. The work
-    waits for it where its gradients were copied out, or otherwise where the captured work waited.
+    A step stays as it is if its gradients are not known. All steps stay if at least half of them
+    would have the captured buckets. A bucket can be sent when its last gradient is ready. The work
+    waits for a bucket where the gradients of the bucket were copied out. Without copies, the work
+    waits where the captured work waited last.
     """
     program = captured.program
     buckets_of_steps = list(_divide_gradients(captured, gradients, cap_mib))
-    are_captured = [_are_captured(program, buckets, cap_mib) for buckets in buckets_of_steps]
-    n_unchanged = sum(are_captured)
-    if 2 * n_unchanged >= len(buckets_of_steps):
+    n_unchanged = 0
+    for buckets in buckets_of_steps:
+        if _are_captured(program, buckets, cap_mib):
+            n_unchanged += 1
+    are_mostly_unchanged = 2 * n_unchanged >= len(buckets_of_steps)
+    if are_mostly_unchanged:
         return program
     slot_wait_ns = _mean_slot_wait_ns(captured.timelines)
     is_removed = np.zeros(program.step.size, np.bool_)
@@ -135,24 +139,26 @@ def _are_captured(program: StepProgram, buckets: _NewBuckets, cap_mib: float) ->
     """
     captured = buckets.captured
     weights = program.n_bytes[captured]
-    # A size that was not recorded is NaN, and so is the sum.
-    if not weights.sum() > 0:
+    are_sizes_recorded = weights.sum() > 0
+    # A size that was not recorded is NaN. Then the sum is NaN too, and not above 0.
+    if not are_sizes_recorded:
         weights = program.transfer_ns[captured].mean(axis=1)
     total_bytes = buckets.gradients.n_bytes.sum()
     total_weight = max(float(weights.sum()), 1.0)
     captured_bytes = weights * (total_bytes / total_weight)
     if buckets.gradients.is_exact:
         return _are_sizes_equal(buckets.n_bytes, captured_bytes)
-    # All buckets but the last are full.
+    # All buckets but the last are full, so the cap is not above the smallest of them.
     least_full_bytes = captured_bytes[:-1].min(initial=np.inf)
     max_cap_bytes = (1 + _MAX_NUMBER_DIFFERENCE) * least_full_bytes
-    is_possible = cap_mib * MIB <= max_cap_bytes
+    is_cap_possible = cap_mib * MIB <= max_cap_bytes
     max_difference = max(_MAX_NUMBER_DIFFERENCE * captured.size, 1.0)
-    n_more = buckets.n_bytes.size - captured.size
-    return is_possible and abs(n_more) <= max_difference
+    n_more_buckets = buckets.n_bytes.size - captured.size
+    return is_cap_possible and abs(n_more_buckets) <= max_difference
 
 
 def _are_sizes_equal(n_bytes: Float64, captured_bytes: Float64) -> bool:
+    """Tell whether as many buckets have about the captured sizes."""
     if n_bytes.size != captured_bytes.size:
         return False
     max_difference = _MAX_SIZE_DIFFERENCE * captured_bytes.max()
@@ -164,29 +170,35 @@ def _are_sizes_equal(n_bytes: Float64, captured_bytes: Float64) -> bool:
 def _mean_slot_wait_ns(timelines: Sequence[RankTimeline]) -> float:
     """Return how long a collective waits for free multiprocessors during compute.
 
-    It is half of a kernel, or half of a block of a long kernel, weighted by their time.
+    It waits for the rest of the current block of a kernel: half a block on average. Longer kernels
+    are met more often, so blocks are weighted by the time of their kernels.
     """
-    waits = []
+    mean_waits_ns = []
     for timeline in timelines:
         kernels = np.flatnonzero(timeline.is_compute)
         kernel_ns = durations_ns(timeline, kernels)
+        # A kernel that is not long has one block.
         block_ns = np.minimum(kernel_ns, _MAX_BLOCK_NS)
         total_ns = max(kernel_ns.sum(), 1.0)
         weighted_ns = (kernel_ns * block_ns).sum()
-        waits.append(weighted_ns / (2 * total_ns))
-    return float(np.mean(waits))
+        mean_waits_ns.append(weighted_ns / (2 * total_ns))
+    return float(np.mean(mean_waits_ns))
 
 
 def _bucket_columns(
     program: StepProgram, buckets: _NewBuckets, slot_wait_ns: float
 ) -> _CollectiveColumns:
-    """Return the collectives of new buckets."""
+    """Return the collectives of the new buckets of a step, a row per bucket.
+
+    Columns that do not depend on the size are those of the first captured bucket.
+    """
     captured = buckets.captured
     transfer_ns = _transfer_times(program, buckets)
     lag_ns = _median_lag_ns(program, captured)
     n_buckets = buckets.n_bytes.size
     shape = (n_buckets, program.n_ranks)
-    # Captured lags and transfers of several buckets include the effect of compute.
+    # Captured lags and transfers of several buckets include the effect of compute. A single bucket
+    # is sent after compute, so the effect is added.
     is_single = captured.size == 1
     late_ns = slot_wait_ns if is_single else 0.0
     longer = _LONGER_DURING_WORK if is_single else 0.0
@@ -214,9 +226,9 @@ def _median_lag_ns(program: StepProgram, collectives: Int64) -> Float64:
 
 
 def _transfer_times(program: StepProgram, buckets: _NewBuckets) -> Float64:
-    """Return the transfer time of each new bucket, ns.
+    """Return the transfer time of each new bucket, ns: an overhead, and a time per byte.
 
-    A transfer takes an overhead and a time per byte, which follows from the captured transfers.
+    The time per byte follows from the captured transfers without their overheads.
     """
     captured_ns = program.transfer_ns[buckets.captured].mean(axis=1)
     overheads_ns = np.minimum(LIKELY_OVERHEAD_NS, captured_ns / 2)
@@ -228,12 +240,13 @@ def _transfer_times(program: StepProgram, buckets: _NewBuckets) -> Float64:
 
 
 def _select_collectives(program: StepProgram, rows: Int64) -> _CollectiveColumns:
+    """Return some collectives of a program. A collective may be among `rows` several times."""
     columns = (getattr(program, name)[rows] for name in _CollectiveColumns._fields)
     return _CollectiveColumns(*columns)
 
 
 def _progress_of_ranks(captured: CapturedSteps, times: Float64) -> Float64:
-    """Return the progress of each rank at times, which have a column per rank."""
+    """Return the rows of `StepProgram.progress` at some times. `times` has a column per rank."""
     whole_ns = times.astype(np.int64)
     progress = []
     ranks = zip(captured.ranks, whole_ns.T, strict=True)
@@ -261,7 +274,11 @@ def _join_times(captured: CapturedSteps, buckets: _NewBuckets) -> Float64:
 
 
 def _waiting_operations(captured: CapturedSteps, buckets: _NewBuckets, rank: int) -> Int64:
-    """Return the place of the operation of a rank that waits for each new bucket."""
+    """Return the place of the operation of a rank that waits for each new bucket.
+
+    It is the copy of the first gradient of the bucket. The copies and the bytes that are sent may
+    differ in size, so the place follows from the share of all bytes before the bucket.
+    """
     n_bytes = buckets.n_bytes
     copies = gradient_copies(captured, buckets.step, rank)
     if copies.rows.size:
@@ -269,10 +286,10 @@ def _waiting_operations(captured: CapturedSteps, buckets: _NewBuckets, rank: int
         bytes_before = np.cumsum(n_bytes) - n_bytes
         share_before = bytes_before / n_bytes.sum()
         copied_before = share_before * copied_until[-1]
-        first_copy = np.searchsorted(copied_until, copied_before, side="right")
-        last_copy = copies.rows.size - 1
-        copy = np.minimum(first_copy, last_copy)
-        waiting: Int64 = copies.rows[copy]
+        copy_number = np.searchsorted(copied_until, copied_before, side="right")
+        last_copy_number = copies.rows.size - 1
+        first_copy_of_bucket = np.minimum(copy_number, last_copy_number)
+        waiting: Int64 = copies.rows[first_copy_of_bucket]
         return waiting
     joins = captured.ranks[rank].join[buckets.captured]
     n_operations = captured.timelines[rank].start.size
@@ -281,7 +298,10 @@ def _waiting_operations(captured: CapturedSteps, buckets: _NewBuckets, rank: int
 
 
 def with_one_send(program: StepProgram, burst: Int64) -> StepProgram:
-    """Return the program with one burst of gradients per step, the last, as with ``no_sync()``."""
+    """Return the program with only the last burst of gradients of each step, as with ``no_sync()``.
+
+    `burst` is by collective, see `CapturedSteps.burst`.
+    """
     is_gradient = program.is_gradient
     last_step = int(program.step.max(initial=0))
     last_burst = np.zeros(last_step + 1, np.int64)
@@ -294,25 +314,28 @@ def with_one_send(program: StepProgram, burst: Int64) -> StepProgram:
 
 
 def with_prefetch(program: StepProgram, is_prefetched: Flags) -> StepProgram:
-    """Return the program in which collectives can start when their predecessors can.
+    """Return the program in which prefetched collectives can start when their predecessors can.
 
-    This holds for the prefetched collectives. The predecessor is the one before in the same step.
+    `is_prefetched` is by collective. The predecessor is the prefetched collective before it in the
+    same step. The first one of a step has none, and stays.
     """
     is_ready = program.kind == READY
-    collective = np.where(is_ready, program.subject, 0)
-    is_gather = is_ready & is_prefetched[collective]
+    # Other markers have no collective here, and 0 stands for it.
+    collective_of_marker = np.where(is_ready, program.subject, 0)
+    is_gather = is_ready & is_prefetched[collective_of_marker]
+    # The `READY` markers of the prefetched collectives.
     gathers = np.flatnonzero(is_gather)
-    collective_of_gathers = program.subject[gathers]
-    step = program.step[collective_of_gathers]
-    is_same_step = np.diff(step) == 0
-    followers = np.flatnonzero(is_same_step) + 1
+    step_of_gathers = program.step[program.subject[gathers]]
+    has_predecessor = np.diff(step_of_gathers) == 0
+    followers = np.flatnonzero(has_predecessor) + 1
     moved = gathers[followers]
     predecessor = gathers[followers - 1]
     position = np.arange(program.kind.size, dtype=np.float64)
+    # Right behind the predecessor, before the marker that follows it.
     position[moved] = predecessor + 0.5
     progress = program.progress.copy()
-    progress_before = program.progress[:, predecessor]
-    progress[:, moved] = progress_before
+    progress_at_predecessor = program.progress[:, predecessor]
+    progress[:, moved] = progress_at_predecessor
     markers = _MarkerColumns(
         position=position,
         kind=program.kind,
@@ -331,20 +354,23 @@ def _with_collectives(
 ) -> StepProgram:
     """Return the program without some collectives and with new ones.
 
-    New markers stand where the last of the markers stood that they replace.
+    The remaining collectives come first, then the new ones. New markers stand where the last of the
+    markers stood that they replace.
     """
     rows = np.flatnonzero(~is_removed)
     remaining = _select_collectives(program, rows)
-    collective_parts = zip(remaining, *collectives, strict=True)
-    columns = _CollectiveColumns(*map(np.concatenate, collective_parts))
+    parts_of_columns = zip(remaining, *collectives, strict=True)
+    columns = _CollectiveColumns(*map(np.concatenate, parts_of_columns))
     n_remaining = remaining.step.size
+    # By kind of marker: the number of the next new collective that gets such a marker.
     next_collective = {READY: n_remaining, JOIN: n_remaining}
     remaining_markers = _remaining_markers(program, is_removed)
     marker_parts = [remaining_markers]
     for new_markers in markers:
         first_collective = next_collective[new_markers.kind]
         part = _marker_columns(program, new_markers, first_collective)
-        next_collective[new_markers.kind] += part.kind.size
+        n_new_collectives = part.kind.size
+        next_collective[new_markers.kind] = first_collective + n_new_collectives
         marker_parts.append(part)
     with_columns = replace(program, **columns._asdict())
     all_markers = _join_markers(marker_parts)
@@ -374,11 +400,14 @@ def _with_markers(program: StepProgram, markers: _MarkerColumns) -> StepProgram:
 def _remaining_markers(program: StepProgram, is_removed: Flags) -> _MarkerColumns:
     """Return the markers of the remaining collectives, which get new numbers."""
     is_of_collective = program.kind != WINDOW
+    # Markers of windows have no collective, and 0 stands for it.
     collective = np.where(is_of_collective, program.subject, 0)
     is_of_removed = is_of_collective & is_removed[collective]
     rows = np.flatnonzero(~is_of_removed)
-    new_number = np.cumsum(~is_removed) - 1
-    subject = np.where(is_of_collective, new_number[collective], program.subject)
+    # Remaining collectives are numbered from 0.
+    new_number_of_collective = np.cumsum(~is_removed) - 1
+    new_number = new_number_of_collective[collective]
+    subject = np.where(is_of_collective, new_number, program.subject)
     kind = program.kind[rows]
     is_passed = program.is_passed[rows]
     progress = program.progress[:, rows]
@@ -403,20 +432,23 @@ def _marker_columns(
 def with_balanced_ranks(program: StepProgram, is_trusted: Flags, slowing: Slowing) -> StepProgram:
     """Return a program of one rank that works in each step as the median of the trusted ranks.
 
-    Of two ranks, it works as the faster one.
+    Of two ranks, it works as the faster one. `is_trusted` is by rank.
     """
-    median_rank = _median_ranks(program, is_trusted, slowing)
-    rank_of_collective = median_rank[program.step]
+    median_rank_of_step = _median_ranks(program, is_trusted, slowing)
+    rank_of_collective = median_rank_of_step[program.step]
     rank_column = rank_of_collective[:, np.newaxis]
     lag_ns = np.take_along_axis(program.lag_ns, rank_column, axis=1)
     transfer_ns = np.take_along_axis(program.transfer_ns, rank_column, axis=1)
-    rank = _rank_of_pieces(program, median_rank)
-    pieces = np.arange(rank.size)
-    pieces_of_ranks = np.diff(program.progress, axis=1)
-    progress_until = np.cumsum(pieces_of_ranks[:, pieces, rank], axis=1)
+    # A piece is the progress from a marker to the next one.
+    rank_of_piece = _rank_of_pieces(program, median_rank_of_step)
+    pieces = np.arange(rank_of_piece.size)
+    pieces_of_all_ranks = np.diff(program.progress, axis=1)
+    pieces_of_rank = pieces_of_all_ranks[:, pieces, rank_of_piece]
+    progress_until = np.cumsum(pieces_of_rank, axis=1)
     progress = np.insert(progress_until, 0, 0.0, axis=1)
-    is_later_passed = program.is_passed[pieces + 1, rank]
-    is_passed = np.append(True, is_later_passed)
+    is_end_passed = program.is_passed[pieces + 1, rank_of_piece]
+    # The first marker is at the end of no piece.
+    is_passed = np.append(True, is_end_passed)
     group = program.group[:, :1]
     return replace(
         program,
@@ -432,11 +464,13 @@ def with_balanced_ranks(program: StepProgram, is_trusted: Flags, slowing: Slowin
 def _rank_of_pieces(program: StepProgram, rank_of_step: Int64) -> Int64:
     """Return the rank that does the work between each marker and the next one.
 
-    The work before a marker belongs to the step of the marker before it.
+    That work belongs to the step of the first of the two markers. Work before the first window
+    belongs to the first step, and work after the last window to the last step.
     """
     window_markers = np.flatnonzero(program.kind == WINDOW)
-    later_markers = np.arange(1, program.kind.size)
-    step = np.searchsorted(window_markers, later_markers) - 1
+    next_markers = np.arange(1, program.kind.size)
+    n_windows_before = np.searchsorted(window_markers, next_markers)
+    step = n_windows_before - 1
     last_step = rank_of_step.size - 1
     known_step = np.clip(step, 0, last_step)
     return rank_of_step[known_step]
@@ -445,32 +479,36 @@ def _rank_of_pieces(program: StepProgram, rank_of_step: Int64) -> Int64:
 def _median_ranks(program: StepProgram, is_trusted: Flags, slowing: Slowing) -> Int64:
     """Return the trusted rank with the median work, by step. Of two ranks, it is the faster one."""
     window_markers = np.flatnonzero(program.kind == WINDOW)
-    trusted = np.flatnonzero(is_trusted)
+    trusted_ranks = np.flatnonzero(is_trusted)
     free_work = program.free_work(slowing)
     work_until = free_work[window_markers]
     work_of_steps = np.diff(work_until, axis=0)
-    trusted_work = work_of_steps[:, trusted]
-    order = np.argsort(trusted_work, axis=1, kind="stable")
-    median_place = (trusted.size - 1) // 2
-    return trusted[order[:, median_place]]
+    # A row per step, and a column per trusted rank.
+    trusted_work = work_of_steps[:, trusted_ranks]
+    least_first = np.argsort(trusted_work, axis=1, kind="stable")
+    lower_middle = (trusted_ranks.size - 1) // 2
+    median_column = least_first[:, lower_middle]
+    return trusted_ranks[median_column]
 
 
 def with_casts(program: StepProgram, copies_ns: float) -> tuple[StepProgram, Float64]:
     """Return the program with casts to 16 bits, and how long each collective's cast back takes.
 
-    Copying the gradients of a step takes `copies_ns`. Casting, scaling and casting back reads and
-    writes 16 bytes per element, and copying 8 bytes. Half of this is before the collective.
+    Copying the gradients of a step takes `copies_ns`, and reads and writes 8 bytes per element.
+    Casting, scaling and casting back reads and writes 16 bytes, so it takes twice as long. Half of
+    it is before the collective, and half after it. So each half takes `copies_ns` per step, of
+    which each collective has its share by transfer time.
     """
     mean_transfer_ns = program.transfer_ns.mean(axis=1)
-    transfer_ns = mean_transfer_ns * program.is_gradient
+    transfer_ns = np.where(program.is_gradient, mean_transfer_ns, 0.0)
     transfer_ns_of_steps = np.bincount(program.step, weights=transfer_ns)
     step_transfer_ns = np.maximum(transfer_ns_of_steps, 1.0)
     share_of_step = transfer_ns / step_transfer_ns[program.step]
     cast_ns = share_of_step * copies_ns
-    # The cast is before its own collective, and so before everything that follows.
+    # The cast is before its own collective becomes ready, and so before everything that follows.
     is_ready = program.kind == READY
-    collective = np.where(is_ready, program.subject, 0)
-    added_ns = np.where(is_ready, cast_ns[collective], 0.0)
+    collective_of_marker = np.where(is_ready, program.subject, 0)
+    added_ns = np.where(is_ready, cast_ns[collective_of_marker], 0.0)
     added_until = np.cumsum(added_ns)
     progress = program.progress.copy()
     progress[WORK_NS] += added_until[:, np.newaxis]
@@ -479,16 +517,19 @@ def with_casts(program: StepProgram, copies_ns: float) -> tuple[StepProgram, Flo
 
 
 def without_copies(captured: CapturedSteps, *, is_last_pass_kept: bool) -> CapturedSteps:
-    """Leave out the copies from buckets to gradients.
+    """Return the captured steps without the copies from buckets to gradients.
 
-    If the last pass of a step is kept, leave out only the copies and the scaling of earlier passes.
+    If the last pass of a step is kept, only the copies and the scaling of earlier passes are left
+    out. Operations in sequence are left out with the gaps between them.
     """
     removed = []
     for rank, timeline in enumerate(captured.timelines):
         rows = _copy_rows(captured, rank, is_last_pass_kept=is_last_pass_kept)
-        row_after_last = rows[-1:] + 2
-        is_first = np.diff(rows, prepend=-2) > 1
-        is_last = np.diff(rows, append=row_after_last) > 1
+        # A sequence begins or ends where the next place is more than 1 away, and so at both ends.
+        far_before = -2
+        far_behind = rows[-1:] + 2
+        is_first = np.diff(rows, prepend=far_before) > 1
+        is_last = np.diff(rows, append=far_behind) > 1
         starts = timeline.start[rows[is_first]]
         ends = timeline.end[rows[is_last]]
         removed.append(RemovedWork(starts, ends))

@@ -178,13 +178,13 @@ def why_not(run: Run) -> Iterator[str]:
     """Yield why a run cannot be simulated at all, by its figures."""
     if run.is_capture:
         yield "the run is a capture as a whole, without steps (name the steps with --step REGEX)"
-    problems = {row["code"]: f"{row['message']} ({row['fix']})" for row in run.problem_rows}
-    yield from _why_no_communication(run, problems)
+    reason_of = {row["code"]: f"{row['message']} ({row['fix']})" for row in run.problem_rows}
+    yield from _why_no_communication(run, reason_of)
     (summary,) = run.summary().to_pylist()
     idle_share = summary["idle_share"] or 0.0
-    # All of the idle time may be for lack of launches.
-    if idle_share > MAX_STARVED_SHARE and "device-clock-unknown" in problems:
-        yield problems["device-clock-unknown"]
+    # Without one clock, all of the idle time may be for lack of launches.
+    if idle_share > MAX_STARVED_SHARE and "device-clock-unknown" in reason_of:
+        yield reason_of["device-clock-unknown"]
     yield from _why_no_steps(run)
     traffic = run.traffic()
     if PIPELINE in traffic["role"].to_pylist():
@@ -193,26 +193,29 @@ def why_not(run: Run) -> Iterator[str]:
         yield "the run has sends and receives, and their purpose is unknown"
 
 
-def _why_no_communication(run: Run, problems: Mapping[str, str]) -> Iterator[str]:
+def _why_no_communication(run: Run, reason_of: Mapping[str, str]) -> Iterator[str]:
+    """Yield that there is no communication. `reason_of` has the problems of the run in words."""
     n_job_ranks = run.header.n_job_ranks
     has_communication = bool(run.collectives().num_rows)
     is_single_job = n_job_ranks == 1 or (n_job_ranks is None and not has_communication)
     if run.header.n_ranks <= 1 and is_single_job:
         yield "the run has 1 rank, so there is no communication to change"
     if not has_communication:
-        yield problems.get("comm-in-graphs", "no communication was recorded in any step")
+        yield reason_of.get("comm-in-graphs", "no communication was recorded in any step")
 
 
 def _why_no_steps(run: Run) -> Iterator[str]:
+    """Yield why no step of a run can be simulated."""
     steps = run.steps()
     complete_rows = steps.filter(steps["is_complete"])
     used_rows = steps.filter(steps["in_summary"])
-    complete = np.unique(complete_rows["step"].to_numpy())
-    used = np.unique(used_rows["step"].to_numpy())
-    is_used_complete = np.isin(used, complete)
-    if not is_used_complete.all() or not used.size:
+    complete_steps = np.unique(complete_rows["step"].to_numpy())
+    used_steps = np.unique(used_rows["step"].to_numpy())
+    is_used_complete = np.isin(used_steps, complete_steps)
+    if not is_used_complete.all() or not used_steps.size:
         yield "no step is complete on every rank"
-    if complete.size == 1 and not run.skipped_steps:
+    is_only_first_complete = complete_steps.size == 1 and not run.skipped_steps
+    if is_only_first_complete:
         yield (
             "there is no complete step after the first, and ranks start the first step at "
             f"different times ({MORE_STEPS})"
@@ -251,15 +254,17 @@ def _why_not_matched(in_windows: pa.Table, timelines: Sequence[RankTimeline]) ->
     is_any_unmatched = is_several_ranks and not pc.all(in_windows["is_matched"]).as_py()
     if not has_same_steps or is_any_unmatched:
         yield "collectives could not be matched across ranks"
-    # Ranks of other groups take part in other collectives, in the same places.
-    numbers = []
+    # Ranks of other groups take part in other collectives, in the same places. But a collective has
+    # the same place on all of its ranks, or else they launch collectives in different orders.
+    keys_of_ranks = []
     for comm in collectives:
         place = np.arange(comm.seq.size)
-        numbers.append(np.stack((comm.step, comm.seq, place)))
-    all_numbers = np.concatenate(numbers, axis=1)
-    places = np.unique(all_numbers, axis=1)
-    distinct_collectives = np.unique(places[:2], axis=1)
-    if distinct_collectives.shape[1] != places.shape[1]:
+        keys_of_ranks.append(np.stack((comm.step, comm.seq, place)))
+    all_keys = np.concatenate(keys_of_ranks, axis=1)
+    distinct_keys = np.unique(all_keys, axis=1)
+    step_and_seq = distinct_keys[:2]
+    distinct_collectives = np.unique(step_and_seq, axis=1)
+    if distinct_collectives.shape[1] != distinct_keys.shape[1]:
         yield (
             "ranks launch their collectives in different orders, so nsyspipe cannot match the "
             "collectives"
@@ -269,16 +274,17 @@ def _why_not_matched(in_windows: pa.Table, timelines: Sequence[RankTimeline]) ->
 def _why_kernels_on_comm_stream(
     timelines: Sequence[RankTimeline], windows: ReplayWindows
 ) -> Iterator[str]:
-    """Yield that a hook computes between a collective and what waits for it.
+    """Yield that a hook computes between a collective and the work that waits for the collective.
 
-    Its time must be longer than the allowed error of the simulation. A cast of bf16 compression
-    takes less, if it runs on NCCL's stream once in a while.
+    Less compute than the allowed error of the simulation does not matter. A cast of bf16
+    compression that runs on NCCL's stream once in a while takes less. The rank with most of such
+    compute counts.
     """
     n_steps = windows.steps.size
     most = max(timelines, key=lambda timeline: timeline.comm_stream_kernels_ns)
-    windows_ns = windows.edges[-1] - windows.edges[0]
-    window_ns = windows_ns.mean()
-    share = most.comm_stream_kernels_ns / window_ns
+    all_windows_ns = windows.edges[-1] - windows.edges[0]
+    mean_ns_of_ranks = all_windows_ns.mean()
+    share = most.comm_stream_kernels_ns / mean_ns_of_ranks
     if share > MAX_IDENTITY_ERROR:
         n_kernels = most.n_comm_stream_kernels / n_steps
         amount = f"up to {n_kernels:,.3g} kernels per step, {100 * share:.1f}% of the step"
@@ -291,9 +297,9 @@ def _why_kernels_on_comm_stream(
 def _why_several_communicators(
     in_windows: pa.Table, timelines: Sequence[RankTimeline]
 ) -> Iterator[str]:
-    """Yield the reason if collectives of several communicators cannot be put into order.
+    """Yield that the order of collectives of several communicators is not known.
 
-    Each stream with collectives counts as a communicator. Only NCCL's IDs tell which is which.
+    Each stream with collectives counts as a communicator. NCCL's IDs would show the order.
     """
     comm_ids = in_windows["comm_id"].unique().to_pylist()
     has_ids = all(map(is_nccl_communicator, comm_ids))
@@ -313,10 +319,10 @@ def _has_several_streams(comm: Collectives) -> bool:
     """
     is_outside = ~comm.is_inline
     kinds = {*comm.kind[is_outside].tolist()}
-    groups = [is_outside]
+    memberships = [is_outside]
     if kinds <= SHARD_COLLECTIVES:
-        groups = [is_outside & (comm.kind == kind) for kind in kinds]
-    streams_of_groups = [np.unique(comm.stream[is_member]) for is_member in groups]
+        memberships = [is_outside & (comm.kind == kind) for kind in kinds]
+    streams_of_groups = [np.unique(comm.stream[is_member]) for is_member in memberships]
     return any(streams.size > 1 for streams in streams_of_groups)
 
 
@@ -334,7 +340,7 @@ def _why_no_dependencies(timelines: Sequence[RankTimeline]) -> Iterator[str]:
             "kernel launches were not recorded (capture with --trace=cuda,nvtx), so dependencies "
             "are unknown"
         )
-    # They may be few of all operations, but each one matters.
+    # Collectives may be few of all operations, but the launch of each one is needed.
     launches = np.concatenate([timeline.collectives.launch for timeline in timelines])
     n_missing = int(np.count_nonzero(launches == BEFORE_ALL_NS))
     if n_missing:
@@ -345,7 +351,10 @@ def _why_no_dependencies(timelines: Sequence[RankTimeline]) -> Iterator[str]:
 
 
 def _shares_launches(timeline: RankTimeline) -> bool:
-    """Tell whether a launch has both a collective of another stream and an operation."""
+    """Tell whether a launch has both a collective of another stream and an operation.
+
+    The operation is one of the main stream, and the collective is not.
+    """
     comm = timeline.collectives
     comm_launches = comm.launch[~comm.is_inline]
     return bool(np.isin(comm_launches, timeline.launch).any())
@@ -354,16 +363,17 @@ def _shares_launches(timeline: RankTimeline) -> bool:
 def beyond_nominal(replay: CheckedReplay) -> str | None:
     """Return why the captured bandwidth is impossible. Return None if it may be right.
 
-    It is impossible above that of the fastest interconnect of the GPUs, and below that of any
-    network.
+    A bandwidth is impossible if it is above that of the fastest interconnect of the GPUs, or below
+    that of any network. Without gradients, there is none to check.
     """
     bandwidth = replay.bus_bytes_per_s if replay.has_gradients else None
     if bandwidth is None:
         return None
     peak = replay.nominal_bytes_per_s or 0.0
-    has_switch = replay.captured.program.n_ranks > _MAX_RANKS_WITHOUT_SWITCH
-    max_to_peak = _MAX_TO_PEAK_IN_SWITCH if has_switch else 1.0
-    max_bandwidth = peak * max_to_peak or math.inf
+    max_bandwidth = math.inf
+    if peak:
+        may_have_switch = replay.captured.program.n_ranks > _MAX_RANKS_WITHOUT_SWITCH
+        max_bandwidth = peak * _MAX_TO_PEAK_IN_SWITCH if may_have_switch else peak
     if _MIN_NETWORK_BYTES_PER_S <= bandwidth <= max_bandwidth:
         return None
     bound = f"the fastest interconnect of these GPUs reaches only {peak / GB:,.0f} GB/s"
@@ -376,32 +386,34 @@ def beyond_nominal(replay: CheckedReplay) -> str | None:
 
 
 def contradiction(replay: CheckedReplay) -> str | None:
-    """Return that a step with zero communication time is shorter than its compute time.
+    """Return how the simulation contradicts itself. Return None if it does not.
 
-    Return None if the simulation does not contradict itself so.
+    It does if a simulated step with zero communication time is shorter than compute takes at least.
     """
-    least_ns = replay.least_compute_ns(_MAX_COMPUTE_SLOWDOWN)
+    least_compute_ns = replay.least_compute_ns(_MAX_COMPUTE_SLOWDOWN)
     if replay.limits is None:
         return None
-    limit_ns = np.median(replay.limits[0])
-    if limit_ns >= least_ns:
+    likely_times = replay.limits[0]
+    limit_ns = np.median(likely_times)
+    if limit_ns >= least_compute_ns:
         return None
     return (
         "the simulation contradicts itself: with zero communication time a step takes "
-        f"{limit_ns / 1e6:.2f} ms, but compute alone takes at least {least_ns / 1e6:.2f} ms"
+        f"{limit_ns / 1e6:.2f} ms, but compute alone takes at least {least_compute_ns / 1e6:.2f} ms"
     )
 
 
 # --- changes --------------------------------------------------------------------------------------
 def why_not_knobs(replay: CheckedReplay, knobs: Knobs) -> str | None:
     """Return why a combination of changes cannot be simulated. Return None if it can."""
-    changes_gradients = not _CHANGES_OF_GRADIENTS.isdisjoint(knobs.given)
+    changes = knobs.given
+    changes_gradients = not _CHANGES_OF_GRADIENTS.isdisjoint(changes)
     if changes_gradients and (replay.is_sharded or not replay.has_gradients):
         return _why_no_gradients(replay, knobs)
-    changes = knobs.given
-    refusals = (refusal for name, refusal in _REFUSALS.items() if name in changes)
-    reasons = (refusal(replay, knobs) for refusal in refusals)
-    return next(chain(_why_not_any(replay, knobs), *reasons), None)
+    rules = [rule for name, rule in _REFUSALS.items() if name in changes]
+    reasons_of_rules = [rule(replay, knobs) for rule in rules]
+    reasons = chain(_why_not_any(replay, knobs), *reasons_of_rules)
+    return next(reasons, None)
 
 
 def _why_no_gradients(replay: CheckedReplay, knobs: Knobs) -> str:
@@ -431,6 +443,7 @@ def _why_not_any(replay: CheckedReplay, knobs: Knobs) -> Iterator[str]:
 
 
 def _why_ranks_missing(replay: CheckedReplay, knobs: Knobs) -> Iterator[str]:
+    """Yield that ranks are missing, if a change depends on how long ranks wait for each other."""
     n_ranks = replay.captured.program.n_ranks
     needs_all_ranks = bool(knobs.given.keys() - _CHANGES_ON_ONE_RANK)
     if n_ranks < max(replay.world_size, 2) and needs_all_ranks:
@@ -445,11 +458,15 @@ def _why_ranks_missing(replay: CheckedReplay, knobs: Knobs) -> Iterator[str]:
 
 
 def _why_starved(replay: CheckedReplay, knobs: Knobs) -> Iterator[str]:
-    """Yield that GPUs wait for launches. Without late ranks, one such GPU is allowed."""
+    """Yield that GPUs wait for launches, so that CPUs decide how long steps are.
+
+    One such GPU among several ranks is allowed if the change removes waiting for late ranks.
+    """
     shares = replay.starved_shares
     n_starved = np.count_nonzero(shares > MAX_STARVED_SHARE)
     if not n_starved:
         return
+    # The GPU that waits most is named.
     place = int(np.argmax(shares))
     number = replay.captured.windows.ranks[place]
     rank = replay.rank_names.name(number)
@@ -467,6 +484,8 @@ def _why_starved(replay: CheckedReplay, knobs: Knobs) -> Iterator[str]:
     if not replay.is_answered_balanced:
         yield f"{sentence}. {_how_to_launch_earlier(replay, place)}"
         return
+    # Without late ranks, there would be an estimate. What refuses the change even then is more
+    # important than the waiting.
     reason = replay.why_refused_balanced(knobs)
     if reason:
         yield reason
@@ -481,9 +500,11 @@ def _how_to_launch_earlier(replay: CheckedReplay, place: int) -> str:
     starving = replay.starving
     rank = replay.captured.windows.ranks[place]
     fix = "First make its CPU launch kernels earlier"
+    # The largest cause is the first one.
     causes = replay.starved_causes[place]
     is_launch_bound = causes[:1] == (LAUNCH_BOUND,)
-    if is_launch_bound and starving.slower is not None and rank not in starving.slower:
+    is_no_slower = starving.slower is not None and rank not in starving.slower
+    if is_launch_bound and is_no_slower:
         fix = (
             "All CPUs launch equally fast on average, so first make all of them launch kernels "
             "earlier"
@@ -521,6 +542,7 @@ def _why_not_bandwidth_of(replay: CheckedReplay, knobs: Knobs, role: str) -> Ite
     """Yield why another bandwidth of a kind of parallelism cannot be simulated."""
     if knobs.bandwidth_factor is None and replay.bus_bandwidth_of(role) is None:
         if role == OTHER and len(replay.roles) > 1:
+            # The other kinds change, and this one stays as captured.
             return
         fix = f"{replay.sizes_recorded_by}, or use nsyspipe whatif --bandwidth 2x"
         if replay.has_gradients and not replay.is_sharded:
@@ -561,6 +583,7 @@ def _why_not_buckets(replay: CheckedReplay, knobs: Knobs) -> Iterator[str]:
 
 
 def _why_too_many_buckets(replay: CheckedReplay, cap_mib: float) -> Iterator[str]:
+    """Yield that a cap makes too many buckets, for one step or for all steps together."""
     known = [gradients for gradients in replay.gradients if gradients is not None]
     numbers = [bucket_ends(gradients.n_bytes, cap_mib).size for gradients in known]
     n_buckets = max(numbers, default=0)

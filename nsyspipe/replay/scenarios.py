@@ -48,18 +48,19 @@ _MIN_DOUBTFUL_STARVED_SHARE = MAX_STARVED_SHARE / 4
 
 
 class Prediction(NamedTuple):
-    """The step time of a scenario, ns: the most likely, the least, the most.
+    """The step time of a scenario: medians over steps, and what a step saves."""
 
-    The last field is what a step saves, a mean over steps.
-    """
-
+    # The most likely step time, and its range.
     step_time_ns: float
     low_ns: float
     high_ns: float
+    # A mean over steps.
     mean_gain_ns: float
 
 
 class _SimulatedSteps(NamedTuple):
+    """The step times of a program for several settings."""
+
     # A row per setting, a column per step. The first row is the most likely one.
     step_times: Float64
     # The first rows differ in the slowdown by communication, and the others in transfer times.
@@ -67,6 +68,8 @@ class _SimulatedSteps(NamedTuple):
 
 
 class _Range(NamedTuple):
+    """The range of a step time."""
+
     low_ns: float
     high_ns: float
 
@@ -85,6 +88,7 @@ class Replay(CapturedFacts):
 
     @cached_property
     def _slowing_before(self) -> Slowing:
+        """The most likely slowdown by communication in the capture."""
         likely = self.slowdowns(None).pairs[0]
         return likely.before
 
@@ -99,19 +103,22 @@ class Replay(CapturedFacts):
 
     @cached_property
     def limits(self) -> Float64 | None:
-        """The step times with zero communication time: the most likely and the least.
+        """The step times with zero communication time: the most likely and the least, by step.
 
-        None with FSDP, and if ranks are missing.
+        None with FSDP, for one rank, and if ranks are missing.
         """
         program = self.captured.program
-        n_ranks = max(self.world_size, 2)
-        if self.is_sharded or program.n_ranks < n_ranks:
+        min_ranks = max(self.world_size, 2)
+        if self.is_sharded or program.n_ranks < min_ranks:
             return None
         likely, *_, longest = self.slowdowns(None).pairs
+        # Without a change of the link, the longest pair has the largest slowdown in the capture.
+        # Then least of the captured work remains without communication.
         slowings = [likely.before, longest.before]
         step_times = self._without_transfer(program, slowings)
+        likely_times = step_times[0]
         least_times = step_times.min(axis=0)
-        return np.stack((step_times[0], least_times))
+        return np.stack((likely_times, least_times))
 
     @property
     def limit_ns(self) -> float | None:
@@ -138,8 +145,9 @@ class Replay(CapturedFacts):
     def predict(self, knobs: Knobs, *, is_launch_free: bool = False) -> Prediction:
         """Simulate a combination of changes, which `why_not_knobs` must not refuse.
 
-        The range is that of `answer.whatif`. A step of balanced ranks takes at least as long as the
-        fastest CPU launches it, unless launching takes no time.
+        The range covers what is not known exactly: slowdowns, transfer times, and sizes of
+        gradients. A step of balanced ranks takes at least as long as the fastest CPU launches it,
+        unless launching takes no time.
         """
         program, *skewed_programs = self._changed_programs(knobs)
         simulated = self._simulate_steps(program, knobs, is_launch_free=is_launch_free)
@@ -149,15 +157,20 @@ class Replay(CapturedFacts):
         of_transfers = medians[simulated.n_slowdowns :]
         of_skews = [self._likely_median(skewed, knobs) for skewed in skewed_programs]
         unknowns = (of_slowdowns, [likely, *of_transfers], [likely, *of_skews])
-        low, high = self._range_of(likely, unknowns)
+        step_range = self._range_of(likely, unknowns)
         shortest = self._shortest_step(likely, program, knobs)
-        low = max(low, shortest)
+        # The range has the likely step time in it, even if that is below the shortest one.
+        low = min(max(step_range.low_ns, shortest), likely)
         captured = self.captured.windows.step_times()
         saved_ns = captured - simulated.step_times[0]
-        return Prediction(likely, min(low, likely), high, float(saved_ns.mean()))
+        return Prediction(likely, low, step_range.high_ns, float(saved_ns.mean()))
 
     def _changed_programs(self, knobs: Knobs) -> list[StepProgram]:
-        """Return the changed program, also with other skews if gradients are estimated."""
+        """Return the changed program, followed by one for each skew if gradients are estimated.
+
+        A skew is another time at which gradients are ready, see `gradients.gradients_of`. It only
+        matters for buckets of another size.
+        """
         base = self.captured
         if knobs.no_grad_copy or knobs.no_sync:
             base = without_copies(base, is_last_pass_kept=not knobs.no_grad_copy)
@@ -171,13 +184,18 @@ class Replay(CapturedFacts):
         return programs
 
     def _bucket_programs(self, base: CapturedSteps, cap_mib: float) -> list[StepProgram]:
+        """Return the program with other buckets, also for each skew if gradients are estimated."""
         gradients = [self.gradients]
         if not self.is_exact:
             gradients += map(self.gradients_with, _SKEWS)
         return [with_buckets(base, candidate, cap_mib) for candidate in gradients]
 
     def _range_of(self, likely: float, unknowns: Sequence[Sequence[float]]) -> _Range:
-        """Return the range of a step time. Each unknown has the step times that are possible."""
+        """Return the range of a step time. Each unknown has the step times that are possible.
+
+        Unknowns and noise are independent, so their differences add up as squares. On either side,
+        the range is at least as wide as the error of the simulation.
+        """
         noise = (_NOISE_SHARE + self.standard_error) * likely
         model_error = (_MODEL_ERROR_SHARE + self.standard_error) * likely
         shorter_by = [likely - min(step_times) for step_times in unknowns]
@@ -187,10 +205,11 @@ class Replay(CapturedFacts):
         return _Range(likely - below, likely + above)
 
     def _shortest_step(self, likely: float, program: StepProgram, knobs: Knobs) -> float:
-        """Return the step time with zero communication time.
+        """Return how long a changed step takes at least: its time with zero communication time.
 
-        If a step is likely shorter, changes of the work itself are the reason. Then the time is
-        that of the changed program, less the noise, because another capture may show it.
+        For the captured work, this is `limit_ns`. If the likely step time is shorter, the changes
+        shorten the work itself. Then it is the time of the changed program, less the noise between
+        captures.
         """
         limit = self.limit_ns or 0.0
         if likely >= limit:
@@ -208,19 +227,21 @@ class Replay(CapturedFacts):
     def launch_bound_share(self, knobs: Knobs) -> float:
         """Return the share of a scenario's step in which GPUs wait for launches.
 
-        It is 0 if it is far from the share that is refused.
+        They wait as long as in the capture. Only ranks count that are not refused for their own
+        share. The result is 0 if the largest of these shares is far from what is refused.
         """
         trusted_shares = self.starved_shares[self._is_trusted]
-        share = trusted_shares.max(initial=0.0)
-        if share <= _MIN_DOUBTFUL_STARVED_SHARE:
+        captured_share = trusted_shares.max(initial=0.0)
+        if captured_share <= _MIN_DOUBTFUL_STARVED_SHARE:
             return 0.0
         predicted = self.predict(knobs, is_launch_free=True)
-        starved_ns = share * self.step_time_ns
+        starved_ns = captured_share * self.step_time_ns
         return float(starved_ns / predicted.step_time_ns)
 
     @property
     def launch_bound_by(self) -> str:
         """Why GPUs wait for launches in `launch_bound_share`, in words."""
+        # -1 is below all shares, so ranks that are not trusted are not chosen.
         trusted_shares = np.where(self._is_trusted, self.starved_shares, -1.0)
         most_starved = int(np.argmax(trusted_shares))
         causes = self.starved_causes[most_starved]
@@ -245,6 +266,7 @@ class Replay(CapturedFacts):
         return with_balanced_ranks(program, self._is_trusted, self._slowing_before)
 
     def _likely_median(self, program: StepProgram, knobs: Knobs) -> float:
+        """Return the median step time with the most likely slowdowns and transfer times."""
         simulated = self._simulate_steps(program, knobs, is_likely_only=True)
         return float(np.median(simulated.step_times))
 
@@ -256,7 +278,11 @@ class Replay(CapturedFacts):
         is_likely_only: bool = False,
         is_launch_free: bool = False,
     ) -> _SimulatedSteps:
-        """Simulate a program with the slowdowns and transfer times that are possible."""
+        """Simulate a program with the slowdowns and transfer times that are possible.
+
+        The likely slowdown and the likely transfer times come first. The others differ from them
+        in either the slowdown or the transfer times.
+        """
         changed = self._balance_if_asked(program, knobs)
         target = self.target(knobs)
         pairs = self.slowdowns(target).pairs
@@ -267,8 +293,11 @@ class Replay(CapturedFacts):
         if is_likely_only:
             pairs = pairs[:1]
             other_transfers = []
-        settings = [SimulationSetting(*pair, likely) for pair in pairs]
-        settings += [SimulationSetting(*pairs[0], transfer) for transfer in other_transfers]
+        settings = [SimulationSetting(pair.before, pair.after, likely) for pair in pairs]
+        likely_pair = pairs[0]
+        for transfer in other_transfers:
+            setting = SimulationSetting(likely_pair.before, likely_pair.after, transfer)
+            settings.append(setting)
         if knobs.perfect_overlap:
             step_times = self._overlapped_step_times(changed, settings, unpack_ns)
         else:
@@ -279,7 +308,10 @@ class Replay(CapturedFacts):
         return _SimulatedSteps(step_times, len(pairs))
 
     def _step_times(self, edges: Float64) -> Float64:
-        """Return the simulated step times, without the error of the simulation of no change."""
+        """Return the simulated step times of each step used.
+
+        They are corrected by the error of the simulation of that step if nothing changes.
+        """
         windows = self.captured.windows
         error_ns = windows.step_times() - self._identity
         return windows.step_times(edges) + error_ns
@@ -287,25 +319,26 @@ class Replay(CapturedFacts):
     def _transfers(self, program: StepProgram, knobs: Knobs) -> list[Float64]:
         """Return the possible transfer times: the most likely, the shortest, the longest.
 
-        If no transfer changes, return the only ones.
+        If no transfer changes, return only those of the program. A transfer time is an overhead,
+        and a time for its bytes, which changes with the bandwidth and the size.
         """
         n_captured = self.captured.program.step.size
         is_rebucketed = knobs.bucket_mb is not None and program.step.size != n_captured
         is_resized = is_rebucketed or knobs.gradient_dtype is not None
-        ratio = self._bandwidth_ratios(program, knobs)
-        is_changed = ratio != 1.0
-        is_link_changed = bool(is_changed.any())
-        if not is_resized and not is_link_changed:
+        captured_to_target = self._bandwidth_ratios(program, knobs)
+        is_bandwidth_changed = bool((captured_to_target != 1.0).any())
+        if not is_resized and not is_bandwidth_changed:
             return [program.transfer_ns]
         overhead_ns = np.minimum(LIKELY_OVERHEAD_NS, program.transfer_ns / 2)
         bytes_ns = program.transfer_ns - overhead_ns
         if not is_rebucketed:
-            # The captured bandwidth includes the overhead of a collective.
-            overhead_share = np.maximum(1 - 1 / ratio, 0.0)
-            bytes_ns = bytes_ns + overhead_ns * overhead_share
-        bytes_ns = bytes_ns * ratio * _size_ratios(program, knobs)
-        within = _bandwidth_within(knobs) if is_link_changed else _MOVED_BANDWIDTH_WITHIN
-        return _possible_transfers(bytes_ns, overhead_ns, within)
+            # The captured bandwidth includes the overhead of a collective, so over a slower link
+            # the overhead gets longer too. This share of it, times the ratio below, is by how much.
+            longer_share = np.maximum(1 - 1 / captured_to_target, 0.0)
+            bytes_ns = bytes_ns + overhead_ns * longer_share
+        changed_bytes_ns = bytes_ns * captured_to_target * _size_ratios(program, knobs)
+        within = _bandwidth_within(knobs) if is_bandwidth_changed else _MOVED_BANDWIDTH_WITHIN
+        return _possible_transfers(changed_bytes_ns, overhead_ns, within)
 
     def _bandwidth_ratios(self, program: StepProgram, knobs: Knobs) -> Float64:
         """Return the captured over the requested bandwidth of each collective, as a column."""
@@ -320,7 +353,11 @@ class Replay(CapturedFacts):
         settings: Sequence[SimulationSetting],
         unpack_ns: Float64 | None,
     ) -> Float64:
-        """Return step times with all transfers during compute, which they still slow down."""
+        """Return step times with all transfers during compute: a row per setting.
+
+        A step takes as long as its work, which transfers still slow down, or as its transfers if
+        these take longer.
+        """
         slowings_before = [setting.before for setting in settings]
         comm_ns = self._comm_times(program, settings)
         no_lag = np.zeros_like(program.lag_ns)
@@ -331,8 +368,9 @@ class Replay(CapturedFacts):
             work_ns = work_ns + unpack_ns_of_steps
         slowdowns = [setting.after.total(self.operations_per_ns) for setting in settings]
         slowdown = np.array(slowdowns)[:, np.newaxis]
-        slowed_share = slowdown / (1 + slowdown)
-        slowed_work_ns = work_ns + slowed_share * comm_ns
+        # Work loses this share of the time that it runs during transfers.
+        lost_share = slowdown / (1 + slowdown)
+        slowed_work_ns = work_ns + lost_share * comm_ns
         return cast("Float64", np.maximum(slowed_work_ns, comm_ns))
 
     def _comm_times(self, program: StepProgram, settings: Sequence[SimulationSetting]) -> Float64:
@@ -346,7 +384,7 @@ class Replay(CapturedFacts):
         return np.stack(rows)
 
     def _sum_by_step(self, program: StepProgram, values: Float64) -> Float64:
-        """Return the sum over the collectives of each step used."""
+        """Return for each step used the sum over its collectives. `values` are by collective."""
         windows = self.captured.windows
         n_steps = windows.steps.size
         sums = np.bincount(program.step, weights=values, minlength=n_steps)
@@ -364,23 +402,29 @@ class Replay(CapturedFacts):
 def _possible_transfers(bytes_ns: Float64, overhead_ns: Float64, within: float) -> list[Float64]:
     """Return the transfer times: the most likely, the shortest, the longest.
 
-    The bandwidth may be wrong by the share `within`, and the overhead by what is usual.
+    `bytes_ns` is the likely time for bytes, and `overhead_ns` the likely overhead. The bandwidth
+    may be wrong by the share `within`. The overhead may be as small and as large as usual ones.
     """
+    # The factor of the time for bytes, and the usual overhead.
     likely = (1.0, LIKELY_OVERHEAD_NS)
     shortest = (1 / (1 + within), MIN_OVERHEAD_NS)
     longest = (1 / (1 - within), MAX_OVERHEAD_NS)
     transfers = []
-    for scale, usual_overhead_ns in (likely, shortest, longest):
+    for factor, usual_overhead_ns in (likely, shortest, longest):
         scaled_overhead_ns = overhead_ns * usual_overhead_ns / LIKELY_OVERHEAD_NS
-        transfer_ns = bytes_ns * scale + scaled_overhead_ns
+        transfer_ns = bytes_ns * factor + scaled_overhead_ns
         transfers.append(transfer_ns)
     return transfers
 
 
 def _size_ratios(program: StepProgram, knobs: Knobs) -> Float64:
-    """Return the requested over the captured size of each collective, as a column."""
+    """Return the requested over the captured size of each collective, as a column.
+
+    If no size changes, it is a single 1.
+    """
     ratios = np.ones(1)
     if knobs.gradient_dtype:
+        # Both datatypes have half the bytes of f32, the only one that may change.
         ratios = np.where(program.is_gradient, 0.5, 1.0)
     return ratios[:, np.newaxis]
 
@@ -411,6 +455,7 @@ def _why_launch_bound(replay: Replay, knobs: Knobs) -> str | None:
     if replay.launching_ns is None:
         return None
     longest_step_ns = replay.predict(knobs, is_launch_free=True).high_ns
+    # The tolerance is for CPUs with full queues of launches. With `no_wait` there is none.
     max_launch_to_step = 1.0 if knobs.no_wait else MAX_LAUNCH_TO_STEP
     if replay.launching_ns <= max_launch_to_step * longest_step_ns:
         return None

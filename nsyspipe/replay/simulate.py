@@ -68,13 +68,18 @@ class StepProgram(Struct, frozen=True):
     longer_during_work: Float64
 
     def free_work(self, slowing: Slowing) -> Float64:
-        """Return the work until each marker, without its slowdown by communication, ns."""
+        """Return the work until each marker and on each rank, without its slowdown, ns.
+
+        Concurrent work took its free time x (1 + ratio), plus a delay for each operation that
+        started during communication. So the time that it lost was
+        ``(ratio x concurrent + delays) / (1 + ratio)``.
+        """
         work, concurrent_work, _, n_started_concurrently = self.progress
         ratio_ns = slowing.ratio * concurrent_work
         delays_ns = slowing.delay_ns * n_started_concurrently
-        slowed_ns = ratio_ns + delays_ns
-        free_slowed_ns = slowed_ns / (1 + slowing.ratio)
-        free_work = work - free_slowed_ns
+        lost_ns = (ratio_ns + delays_ns) / (1 + slowing.ratio)
+        free_work = work - lost_ns
+        # Work does not go back, even if the delays of a piece exceed its time.
         return np.maximum.accumulate(free_work, axis=0)
 
     @property
@@ -84,11 +89,13 @@ class StepProgram(Struct, frozen=True):
 
 
 def last_start(group: Int64, start: Float64) -> Float64:
-    """Return for each rank the last start in its group.
+    """Return for each rank the last start of a rank of its group.
 
-    Ranks are the last axis of `start`. The number of a rank's group is in `group`.
+    Ranks are the last axis of `start`. The number of a rank's group is in `group`. If there is only
+    one group, the result has one value for all ranks.
     """
-    if (group == group[0]).all():
+    is_one_group = (group == group[0]).all()
+    if is_one_group:
         return cast("Float64", start.max(axis=-1, keepdims=True))
     last = np.empty_like(start)
     for number in np.unique(group).tolist():
@@ -199,14 +206,16 @@ class _Simulation:
         start = could_start + program.lag_ns[collective]
         transfer_ns = self._transfer_ns[:, collective]
         if self._depends_on_work[collective]:
+            # A rank works until its next `JOIN`.
             work_until_join = self._work_until_join[:, marker]
             is_working = start < self._now + work_until_join
             late_ns = program.late_during_work_ns[collective]
             late_if_working_ns = np.where(is_working, late_ns, 0.0)
             start = start + late_if_working_ns
-            is_any_working = last_start(group, is_working.astype(np.float64))
-            longer = program.longer_during_work[collective] * is_any_working
-            transfer_ns = transfer_ns * (1 + longer)
+            # 1 if any rank of the group works, else 0.
+            any_working = last_start(group, is_working.astype(np.float64))
+            longer_share = program.longer_during_work[collective] * any_working
+            transfer_ns = transfer_ns * (1 + longer_share)
         # A rank cannot end before it has started, even if the clocks are not aligned exactly.
         last_start_ns = last_start(group, start)
         end = np.maximum(last_start_ns + transfer_ns, start)
@@ -234,15 +243,16 @@ class _WorkPieces(NamedTuple):
 def _work_between(program: StepProgram, settings: list[SimulationSetting]) -> _WorkPieces:
     """Return the work between the markers. Work before the first window is not simulated."""
     window_markers = np.flatnonzero(program.kind == WINDOW)
-    first = window_markers[0]
+    first_window = window_markers[0]
     n_started_until = program.progress[N_STARTED]
     n_started = np.diff(n_started_until, axis=0, prepend=n_started_until[:1])
+    # Otherwise many operations in hardly any work would slow it down without limit.
     min_work_ns = _MIN_OPERATION_NS * np.maximum(n_started, 1.0)
     works = []
     slowdowns = []
     for setting in settings:
         free_work = program.free_work(setting.before)
-        free_work_in_windows = free_work - free_work[first]
+        free_work_in_windows = free_work - free_work[first_window]
         work_until = np.maximum(free_work_in_windows, 0.0)
         work = np.diff(work_until, axis=0, prepend=0.0)
         operations_per_ns = n_started / np.maximum(work, min_work_ns)
@@ -254,13 +264,17 @@ def _work_between(program: StepProgram, settings: list[SimulationSetting]) -> _W
 
 
 def _work_until_join(program: StepProgram, work_ns: Float64) -> Float64:
-    """Return the work from each marker to the rank's next `JOIN`, or to the last marker, ns."""
+    """Return the work from each marker to the rank's next `JOIN`, or to the last marker, ns.
+
+    The axes are settings, markers and ranks.
+    """
     n_markers = program.kind.size
     markers = np.arange(n_markers)[:, np.newaxis]
     is_join_marker = program.kind == JOIN
-    is_join = is_join_marker[:, np.newaxis] & program.is_passed
-    join = np.where(is_join, markers, markers[-1])
-    next_join_backwards = np.minimum.accumulate(join[::-1])
+    is_join_of_rank = is_join_marker[:, np.newaxis] & program.is_passed
+    join_or_last = np.where(is_join_of_rank, markers, markers[-1])
+    # The next `JOIN` is the lowest from the marker on, so the minimum runs from the last marker.
+    next_join_backwards = np.minimum.accumulate(join_or_last[::-1])
     next_join = next_join_backwards[::-1]
     work_until = np.cumsum(work_ns, axis=1)
     next_join_of_settings = next_join[np.newaxis]
@@ -281,7 +295,8 @@ class _ActiveCollectives:
         self._ends = np.full(row_shape, np.inf)
         n_settings, n_ranks = shape
         self._row_size = n_settings * n_ranks
-        # The place of the first collective that may still be active.
+        # By setting and rank: the place, in all rows, of the first collective that may still be
+        # active.
         self._next = np.arange(self._row_size).reshape(shape)
 
     def add(self, start: Float64, end: Float64) -> None:
@@ -291,7 +306,10 @@ class _ActiveCollectives:
         self._n_collectives += 1
 
     def advance(self, now: Float64, work: Float64, slowdown: Float64) -> Float64:
-        """Return the time when the work is done, which is slower while collectives are active."""
+        """Return the time when the work is done, which is slower while collectives are active.
+
+        Each round goes to the end of a collective, or to the end of the work if that is earlier.
+        """
         if not self._is_slowing:
             return now + work
         remaining = work
@@ -304,11 +322,13 @@ class _ActiveCollectives:
             remaining = remaining - free_work
             before_end = np.maximum(end - now, 0.0)
             slowed_work = np.minimum(before_end / slowdown, remaining)
-            # If the collective has not started yet, all of the work is done.
-            slowed_work *= now >= start
+            # If the collective has not started yet, all of the work is done before.
+            has_started = now >= start
+            slowed_work = np.where(has_started, slowed_work, 0.0)
             now = now + slowed_work * slowdown
             remaining = remaining - slowed_work
             is_collective_over = remaining > 0
             if not is_collective_over.any():
                 return now
-            self._next += is_collective_over * self._row_size
+            # The same setting and rank stand one row further for the next collective.
+            self._next += np.where(is_collective_over, self._row_size, 0)

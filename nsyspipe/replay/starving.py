@@ -42,17 +42,20 @@ def starving(run: Run) -> Starving:
 
 
 def starved_shares(run: Run) -> Float64:
-    """Return the share of each rank's median step in which its GPU waits for launches."""
+    """Return the share of a step in which each rank's GPU waits for launches.
+
+    That is the median over steps. Ranks are in order.
+    """
     steps = run.breakdown()
-    rank = steps["rank"].to_numpy()
-    waits_ns = [pc.fill_null(steps.column(column), 0).to_numpy() for column in _CAUSES]
-    wait_ns = np.sum(waits_ns, axis=0)
+    rank_of_row = steps["rank"].to_numpy()
+    waits_by_cause_ns = [pc.fill_null(steps.column(column), 0).to_numpy() for column in _CAUSES]
+    wait_ns = np.sum(waits_by_cause_ns, axis=0)
     wall_ns = steps["wall_ns"].to_numpy()
-    shares = wait_ns / wall_ns
+    share_of_row = wait_ns / wall_ns
     medians = []
-    for number in np.unique(rank):
-        rank_shares = shares[rank == number]
-        medians.append(np.median(rank_shares))
+    for rank in np.unique(rank_of_row):
+        shares_of_rank = share_of_row[rank_of_row == rank]
+        medians.append(np.median(shares_of_rank))
     return np.array(medians)
 
 
@@ -65,13 +68,17 @@ def starved_causes(run: Run) -> list[tuple[str, ...]]:
 
 
 def _causes_of_rank(sums: Mapping[str, int | None]) -> tuple[str, ...]:
-    waits_ns: dict[str, int] = {}
+    """Return the causes with at least a quarter of a rank's wait time, the largest cause first.
+
+    Causes with equal times stay in the order of `_CAUSES`.
+    """
+    wait_ns_by_cause: dict[str, int] = {}
     for column, words in _CAUSES.items():
         wait_ns = sums[f"{column}_sum"] or 0
         if wait_ns:
-            waits_ns[words] = wait_ns
-    total_ns = sum(waits_ns.values())
+            wait_ns_by_cause[words] = wait_ns
+    total_ns = sum(wait_ns_by_cause.values())
     min_wait_ns = _MIN_CAUSE_SHARE * total_ns
-    named = [words for words, wait_ns in waits_ns.items() if wait_ns >= min_wait_ns]
-    longest_first = sorted(named, key=lambda words: -waits_ns[words])
+    named = [words for words, wait_ns in wait_ns_by_cause.items() if wait_ns >= min_wait_ns]
+    longest_first = sorted(named, key=wait_ns_by_cause.__getitem__, reverse=True)
     return tuple(longest_first)

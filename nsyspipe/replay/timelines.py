@@ -111,7 +111,10 @@ class RankTimeline(Struct, frozen=True, dict=True):
 
     @cached_property
     def end_before(self) -> Int64:
-        """The latest end of the operations before each operation, and of all operations."""
+        """The latest end of the operations before each operation.
+
+        The last value is that of all operations, so there is one more than operations.
+        """
         latest_end = np.maximum.accumulate(self.end)
         return np.append(BEFORE_ALL_NS, latest_end)
 
@@ -119,16 +122,18 @@ class RankTimeline(Struct, frozen=True, dict=True):
     def end_of_copies(self) -> Int64:
         """The place after the sequence of copies that begins at each operation.
 
-        The place of an operation that is no copy is its own.
+        That is the place of the next operation that is no copy, or the number of operations. For an
+        operation that is no copy, it is its own place. Kernels that copy by their names count.
         """
         small_names = map(str.lower, self.names)
-        has_copy = ["copy" in name for name in small_names]
-        is_copy_name = np.array(has_copy, np.bool_)
+        has_copy_in_name = ["copy" in name for name in small_names]
+        is_copy_name = np.array(has_copy_in_name, np.bool_)
         is_copy = self.is_copy | is_copy_name[self.name]
         place = np.arange(is_copy.size)
         place_of_others = np.where(is_copy, is_copy.size, place)
-        next_of_others = np.minimum.accumulate(place_of_others[::-1])
-        return next_of_others[::-1]
+        # The next one has the least place from here on, so the minimum runs from the end.
+        next_of_others_backwards = np.minimum.accumulate(place_of_others[::-1])
+        return next_of_others_backwards[::-1]
 
 
 def durations_ns(timeline: RankTimeline, rows: Int64) -> Float64:
@@ -146,11 +151,11 @@ class _StepGrid(NamedTuple):
 
 
 def summary_windows(run: Run) -> ReplayWindows | None:
-    """Return the windows from the first to the last step used.
+    """Return the windows from the first to the last step used, also of steps between that are not.
 
     If a run has several captures, these are the windows of the capture with the most steps used,
-    because no step leads from one capture to the next. Return None unless every rank has all these
-    steps, complete and one after the other.
+    because no step leads from one capture to the next. Return None if a step used is not complete,
+    if a rank lacks a step of another rank, or if captures differ between ranks.
     """
     steps = run.steps()
     used_rows = steps.filter(steps["in_summary"])
@@ -184,14 +189,19 @@ def _edges_of_stretch(grid: _StepGrid, stretch: slice) -> Int64:
 
 
 def _step_grid(steps: StepsTable, ranks: Sequence[int]) -> _StepGrid | None:
-    """Arrange rows of steps by rank and step. Return None if a rank lacks a step of another."""
+    """Arrange rows of steps by rank and step. Return None if a rank lacks a step of another rank.
+
+    `ranks` are sorted.
+    """
     rank = steps["rank"].to_numpy()
     step = steps["step"].to_numpy()
     distinct_steps = np.unique(step)
     n_steps = distinct_steps.size
+    # The most important key is the last one.
     order = np.lexsort((step, rank))
     rank_of_cells = np.repeat(ranks, n_steps)
-    if not np.array_equal(rank[order], rank_of_cells):
+    has_row_per_cell = np.array_equal(rank[order], rank_of_cells)
+    if not has_row_per_cell:
         return None
     shape = (len(ranks), n_steps)
     start = steps["start_ns"].to_numpy()
@@ -202,9 +212,10 @@ def _step_grid(steps: StepsTable, ranks: Sequence[int]) -> _StepGrid | None:
 
 
 def _longest_stretch(grid: _StepGrid, is_used: Flags) -> slice | None:
-    """Return the consecutive steps with the most steps used, from the first to the last of these.
+    """Return the longest stretch of consecutive steps: the one with the most steps used.
 
-    Return None if two steps are consecutive on some ranks only.
+    The result goes from the first to the last step used of the stretch. Steps are consecutive if
+    one ends where the next one starts. Return None if two steps are so on some ranks only.
     """
     next_starts = grid.starts[:, 1:]
     is_consecutive = grid.ends[:, :-1] == next_starts
@@ -215,12 +226,11 @@ def _longest_stretch(grid: _StepGrid, is_used: Flags) -> slice | None:
     breaks = np.flatnonzero(~is_on_all_ranks) + 1
     stretches = _stretches(breaks.tolist(), is_used.size)
     n_used = [np.count_nonzero(is_used[stretch]) for stretch in stretches]
-    most_used = int(np.argmax(n_used))
-    longest = stretches[most_used]
-    used_in_longest = np.flatnonzero(is_used[longest])
-    used = used_in_longest + longest.start
-    first_used = int(used[0])
-    last_used = int(used[-1])
+    number_of_longest = int(np.argmax(n_used))
+    longest = stretches[number_of_longest]
+    used_places = np.flatnonzero(is_used[longest]) + longest.start
+    first_used = int(used_places[0])
+    last_used = int(used_places[-1])
     return slice(first_used, last_used + 1)
 
 
@@ -239,15 +249,16 @@ def rank_timelines(run: Run, windows: ReplayWindows) -> list[RankTimeline]:
     known_steps = run.steps()["step"].to_numpy()
     first_step = int(windows.steps[0])
     last_step = int(windows.steps[-1])
-    # Also read the step after the last. Its copies before its first kernel are in the last window.
+    # Also read the step after the last, if there is one. Its copies before its first kernel are in
+    # the last window.
     later_steps = known_steps[known_steps > last_step]
     last_known_step = known_steps.max(initial=last_step)
     end_step = int(later_steps.min(initial=last_known_step))
     operations = run.operations((first_step, end_step))
     events_of_ranks = {rank: events for rank, events, _ in operations}
     timelines = []
-    for place, rank in enumerate(windows.ranks):
-        first_edge, last_edge = windows.edges[[0, -1], place]
+    for column, rank in enumerate(windows.ranks):
+        first_edge, last_edge = windows.edges[[0, -1], column]
         events = _Events(events_of_ranks[rank], first_edge, last_edge)
         timelines.append(_rank_timeline(events, windows.steps))
     return timelines
@@ -285,6 +296,7 @@ class _Events:
         return {"start": start, "end": end, "launch": launch, "step": step, "phase": phase}
 
     def _number_streams(self) -> Int64:
+        """Return the number of each event's stream. Streams of several devices differ."""
         device = filled(self.table["device_id"], -1)
         stream = filled(self.table["stream_id"], -1)
         stream_of_device = np.stack((device, stream))
@@ -305,9 +317,10 @@ class _Events:
         return int(np.argmax(compute_ns)) if compute_ns.size else -1
 
     def _order_launches(self) -> Int64:
-        """Return the launches, with a distance of 1 ns between the nodes of a CUDA graph.
+        """Return the launches, `BEFORE_ALL_NS` where none was recorded.
 
-        The nodes of a graph on one stream have one launch. They are in order of start here.
+        The nodes of a CUDA graph have one launch. On the main stream, they get launches with a
+        distance of 1 ns, in order of start, so that launches show the order of operations.
         """
         known_launch = filled(self.table["launch_ns"], BEFORE_ALL_NS)
         launch = known_launch.copy()
@@ -364,7 +377,10 @@ def _operation_columns(events: _Events, rows: Int64) -> dict[str, Int64]:
 
 
 def _comm_stream_kernel_times(events: _Events, comm_rows: Int64) -> Int64:
-    """Return the durations of the compute kernels on communication streams, ns."""
+    """Return the durations of the compute kernels on communication streams, ns.
+
+    The main stream does not count, even if it has communication.
+    """
     comm_streams = events.stream[comm_rows]
     is_comm_stream = np.isin(events.stream, comm_streams)
     is_beside_main = events.stream != events.main_stream

@@ -40,9 +40,11 @@ def find_saved(path: Path, run_id: str | None = None, label: str | None = None) 
     store = reference.store
     named_id = _named_run(reference)
     wanted_id = named_id if run_id is None else run_id
-    is_free = named_id in (None, wanted_id)
-    if wanted_id is not None and is_free and has_run(store, wanted_id):
+    # The path may name no run, or the one that `run_id` names.
+    is_path_agreed = named_id in (None, wanted_id)
+    if wanted_id is not None and is_path_agreed and has_run(store, wanted_id):
         return store, wanted_id
+    # What follows is for errors, and for a store without a named run.
     labels = labels_by_time(store)
     if named_id is not None and has_run(store, named_id):
         labels = {named_id: labels.get(named_id, "")}
@@ -63,11 +65,12 @@ def _run_without_a_name(choice: RunChoice, label: str | None) -> str:
     else:
         candidates = choice.ids if len(choice.ids) == 1 else []
     if not candidates:
-        raise choice.several_runs(_with_operations(choice))
+        raise choice.several_runs(_ids_with_operations(choice))
+    # The ids are in order of time.
     return candidates[-1]
 
 
-def _with_operations(choice: RunChoice) -> list[str]:
+def _ids_with_operations(choice: RunChoice) -> list[str]:
     """Return the ids of the runs that were saved with their operations."""
     events = choice.store / "events"
     directories = {run_id: events / f"{RUN_DIRECTORY}{run_id}" for run_id in choice.ids}
@@ -75,7 +78,11 @@ def _with_operations(choice: RunChoice) -> list[str]:
 
 
 def _named_run(reference: RunReference) -> str | None:
-    """Return the id of the run that a name means, and the name if no run has it."""
+    """Return the id of the run that a name means.
+
+    It is the name itself if this is an id, or if no run has it. It is the latest run of a label. An
+    `OptionError` is raised if the name is both an id and the label of other runs.
+    """
     store, name, is_id = reference
     if not name or is_id:
         return name

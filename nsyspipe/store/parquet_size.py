@@ -114,12 +114,12 @@ def check_size(file: BinaryIO) -> int:
     them, and which reads a field that comes twice, or one of another type, unlike other readers.
     """
     size = file.seek(0, os.SEEK_END)
-    n_footer = _footer_size(file, size)
-    end_of_rows = size - n_footer - _TAIL_BYTES
+    n_footer_bytes = _footer_size(file, size)
+    end_of_rows = size - n_footer_bytes - _TAIL_BYTES
     file.seek(end_of_rows)
-    reader = _Thrift(file.read(n_footer), "its footer")
+    reader = _Thrift(file.read(n_footer_bytes), "its footer")
     footer = reader.struct(_FILE)
-    require(reader.position == n_footer, "its footer is longer than declared")
+    require(reader.position == n_footer_bytes, "its footer is longer than declared")
     columns = _Columns.of_footer(footer)
     check_rows(columns.n_rows, columns.n_columns, size)
     _check_chunk_sizes(file, columns.chunks, size, end_of_rows)
@@ -128,41 +128,51 @@ def check_size(file: BinaryIO) -> int:
 
 
 def _footer_size(file: BinaryIO, size: int) -> int:
-    """Return the size of a file's footer, which the file ends with."""
+    """Return the size of a file's footer in bytes, which stands in the tail behind the footer.
+
+    A ValueError is raised if the tail is not that of a Parquet file.
+    """
     min_size = _TAIL_BYTES + len(_MAGIC)
     require(size >= min_size, f"{size} bytes are too few for a Parquet file")
-    file.seek(size - _TAIL_BYTES)
-    tail = file.read(_TAIL_BYTES)
-    n_footer = int.from_bytes(tail[:4], "little")
     footer_end = size - _TAIL_BYTES
-    footer_start = footer_end - n_footer
-    is_inside = len(_MAGIC) <= footer_start < footer_end
+    file.seek(footer_end)
+    tail = file.read(_TAIL_BYTES)
+    n_footer_bytes = int.from_bytes(tail[:4], "little")
     has_magic = tail[4:] == _MAGIC
-    is_complete = has_magic and is_inside and n_footer <= _MAX_FOOTER_BYTES
+    # The file begins with magic bytes too, and the footer is not empty.
+    footer_start = footer_end - n_footer_bytes
+    is_inside = len(_MAGIC) <= footer_start < footer_end
+    is_complete = has_magic and is_inside and n_footer_bytes <= _MAX_FOOTER_BYTES
     require(is_complete, "it is not a complete Parquet file")
-    return n_footer
+    return n_footer_bytes
 
 
 def _check_chunk_sizes(file: BinaryIO, chunks: list[_Struct], size: int, end_of_rows: int) -> None:
-    """Raise a ValueError if columns claim more than their file has, or can be in memory."""
-    n_footer = size - end_of_rows - _TAIL_BYTES
-    n_stored = sum(chunk["stored"] for chunk in chunks)
-    n_plain = sum(chunk["plain"] for chunk in chunks)
-    max_plain = max(_MAX_PAGES_BYTES, _MAX_RATIO * size)
-    require(n_stored <= size, f"its columns claim {n_stored} of its {size} bytes")
-    n_used = n_stored + n_footer
-    is_filled = size <= 2 * n_used + _MAX_FOOTER_BYTES
-    require(is_filled, f"of its {size} bytes {n_stored} hold columns")
+    """Raise a ValueError if columns claim more than their file has, or than may be in memory.
+
+    The footer claims sizes of columns, and the header of each page claims the size of the page.
+    Headers are only read if the pages of a file of this size can become too large.
+    """
+    n_footer_bytes = size - end_of_rows - _TAIL_BYTES
+    n_stored_bytes = sum(chunk["stored"] for chunk in chunks)
+    n_plain_bytes = sum(chunk["plain"] for chunk in chunks)
+    max_plain_bytes = max(_MAX_PAGES_BYTES, _MAX_RATIO * size)
+    require(n_stored_bytes <= size, f"its columns claim {n_stored_bytes} of its {size} bytes")
+    # Much more than columns and footer in a file raises the limits, which depend on its size.
+    n_used_bytes = n_stored_bytes + n_footer_bytes
+    is_filled = size <= 2 * n_used_bytes + _MAX_FOOTER_BYTES
+    require(is_filled, f"of its {size} bytes {n_stored_bytes} hold columns")
     problem = "claim to be larger than a file of its size has them"
-    require(n_plain <= max_plain, f"its columns {problem}")
-    if n_stored * _MAX_EXPANSION <= _MAX_PAGES_BYTES:
+    require(n_plain_bytes <= max_plain_bytes, f"its columns {problem}")
+    max_possible_bytes = n_stored_bytes * _MAX_EXPANSION
+    if max_possible_bytes <= _MAX_PAGES_BYTES:
         # The pages cannot become too large, whatever their headers claim.
         return
-    n_bytes = 0
+    n_bytes_so_far = 0
     for chunk in chunks:
         for n_page_bytes in _page_sizes(file, chunk, end_of_rows):
-            n_bytes += n_page_bytes
-            if n_bytes > max_plain:
+            n_bytes_so_far += n_page_bytes
+            if n_bytes_so_far > max_plain_bytes:
                 raise ValueError(f"its pages {problem}")
 
 
@@ -184,11 +194,13 @@ class _Columns(NamedTuple):
     @classmethod
     def of_footer(cls, footer: _Struct) -> Self:
         """Return the columns of a footer; a ValueError if they are nested or contradictory."""
+        # The first element of a schema is a root, which has all columns as its children. In a flat
+        # schema no column has children itself.
         root, *columns = footer["schema"] or [{}]
-        has_children = any("children" in column for column in columns)
-        has_lists = any(column.get("repetition") == _REPEATED for column in columns)
         n_columns = len(columns)
-        is_flat = not has_children and not has_lists
+        has_nested_columns = any("children" in column for column in columns)
+        has_lists = any(column.get("repetition") == _REPEATED for column in columns)
+        is_flat = not has_nested_columns and not has_lists
         is_plain = is_flat and root.get("children") == n_columns
         require(is_plain, "its columns are no plain ones")
         n_rows = sum(group["rows"] for group in footer["groups"])
@@ -248,7 +260,10 @@ class _Thrift:
         self.n_values = 0
 
     def struct(self, fields: _Fields, depth: int = 0) -> _Struct:
-        """Read the struct at `position`, and return its named fields by name."""
+        """Read the struct at `position`, and return its named fields by name.
+
+        `fields` has the fields of the struct by number, as the constants of this module do.
+        """
         if depth > _MAX_DEPTH:
             raise self._fault("is nested too deeply")
         named_values: _Struct = {}
@@ -258,11 +273,14 @@ class _Thrift:
             # A zero byte ends a struct.
             if not head:
                 break
+            # A field begins with a byte: how much higher its number is than that of the field
+            # before it, in the upper 4 bits, and its kind in the lower 4 bits.
             number_step = head >> 4
             kind = head & 15
             number += number_step
             if not number_step or number > _MAX_FIELD_NUMBER:
                 raise self._fault("has fields that are out of order")
+            # A field that is not listed may be of any kind.
             field = fields.get(number, kind)
             if field is None:
                 raise self._fault("refers to encryption or to other files")
@@ -287,8 +305,8 @@ class _Thrift:
             raise self._fault("has a negative size")
         for field in fields.values():
             name = field[0] if isinstance(field, tuple) else None
-            is_there = name is None or name in named_values
-            if not is_there and name not in _OPTIONAL:
+            is_needed = name is not None and name not in _OPTIONAL
+            if is_needed and name not in named_values:
                 raise self._fault("lacks a part")
 
     def _value(
@@ -297,14 +315,19 @@ class _Thrift:
         inner: int | _Fields | None,
         depth: int,
     ) -> Any:  # noqa: ANN401 - by kind
-        """Read a value of a kind."""
+        """Read a value of a kind; None for contents that nobody uses.
+
+        `inner` is the fields of a struct, or what a list contains. None if any contents are fine.
+        """
         # A store has thousands of values, so the most frequent kinds come first.
         self.n_values += 1
         if self.n_values > _MAX_VALUES:
             raise self._fault("has too many parts")
         if kind in _N_BITS:
-            value = self._varint(_N_BITS[kind])
-            return (value >> 1) ^ -(value & 1)
+            # Zigzag: the numbers 0, 1, 2, 3, 4 stand for 0, -1, 1, -2, 2.
+            zigzag = self._varint(_N_BITS[kind])
+            is_negative = zigzag & 1
+            return (zigzag >> 1) ^ -is_negative
         if kind in (_DOUBLE, _BINARY):
             n_bytes = 8 if kind == _DOUBLE else self._varint(31)
             self.position += n_bytes
@@ -322,6 +345,8 @@ class _Thrift:
         raise self._fault("is none of ours")
 
     def _list(self, inner: int | _Fields | None, depth: int) -> list[Any]:
+        """Read a list; `inner` is the kind of its values, the fields of its structs, or None."""
+        # The length is in the upper 4 bits of the first byte, and the kind in the lower 4 bits.
         head = self._byte()
         n_values = head >> 4
         kind = head & 15
@@ -339,6 +364,7 @@ class _Thrift:
         return [self._value(kind, inner, depth + 1) for _ in range(n_values)]
 
     def _byte(self) -> int:
+        """Read a byte as a number."""
         position = self.position
         if position >= len(self.content):
             raise self._fault("ends too early")
@@ -346,6 +372,11 @@ class _Thrift:
         return self.content[position]
 
     def _varint(self, n_bits: int) -> int:
+        """Read a number of at most so many bits.
+
+        It stands in as many bytes as it needs. Each has 7 bits of the number, the lowest first. The
+        bits above them tell whether another byte follows.
+        """
         # Most of a footer are such numbers, so that no other function is called for their bytes.
         content = self.content
         position = self.position
@@ -356,7 +387,8 @@ class _Thrift:
             byte = content[position]
             position += 1
             value |= (byte & 127) << shift
-            if byte < 128 and not value >> n_bits:  # noqa: PLR2004 - seven bits a byte
+            is_last_byte = byte < 128  # noqa: PLR2004 - the eighth bit is 0
+            if is_last_byte and not value >> n_bits:
                 self.position = position
                 return value
         raise self._fault("has a number that is too large")
@@ -370,29 +402,31 @@ def as_plain_text(
 ) -> pa.ChunkedArray:
     """Return texts that were read as a dictionary as plain texts.
 
-    If long texts may stand in many rows (`may_be_shared`), as the ranks of a communicator of
-    thousands do, rows share the memory of a text. A ValueError is raised for texts that are not
-    UTF-8, and for more text than a file of that size can hold.
+    Plain texts that would take too much memory share it, if they may (`may_be_shared`). So it is
+    with the ranks of a communicator of thousands, which is one long text in many rows. A ValueError
+    is raised for texts that are not UTF-8, and for more text than a file of that size can hold.
     """
+    # This finds texts that are not UTF-8.
     column.validate(full=True)
-    n_bytes = sum(map(_n_text_bytes, column.chunks))
+    n_written_out_bytes = sum(map(_n_text_bytes, column.chunks))
     max_bytes = max(_MAX_ROWS_BYTES, _MAX_RATIO * n_file_bytes)
-    if n_bytes <= max_bytes:
+    if n_written_out_bytes <= max_bytes:
         return column.cast(pa.string())
-    n_dictionary_bytes = sum(chunk.dictionary.nbytes for chunk in column.chunks)
-    has_few_texts = n_dictionary_bytes <= max_bytes and n_bytes <= _MAX_SHARED_TEXT_BYTES
+    n_distinct_bytes = sum(chunk.dictionary.nbytes for chunk in column.chunks)
+    has_few_texts = n_distinct_bytes <= max_bytes and n_written_out_bytes <= _MAX_SHARED_TEXT_BYTES
     has_few_rows = len(column) <= _MAX_ROWS_WITH_SHARED_TEXT
     is_possible = may_be_shared and has_few_texts and has_few_rows
-    problem = f"{n_bytes} bytes of text are more than a file of {n_file_bytes} bytes has"
-    require(is_possible, problem)
-    shared_texts = []
+    words = f"{n_written_out_bytes} bytes of text"
+    require(is_possible, f"{words} are more than a file of {n_file_bytes} bytes has")
+    # One array per row, each a slice of the dictionary, which copies nothing.
+    text_of_row = []
     no_text = pa.nulls(1, pa.string())
     for chunk in column.chunks:
         dictionary = chunk.dictionary
         for index in chunk.indices.to_pylist():
             text = no_text if index is None else dictionary.slice(index, 1)
-            shared_texts.append(text)
-    return pa.chunked_array(shared_texts, pa.string())
+            text_of_row.append(text)
+    return pa.chunked_array(text_of_row, pa.string())
 
 
 def _n_text_bytes(texts: pa.DictionaryArray) -> int:

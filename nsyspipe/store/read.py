@@ -136,25 +136,26 @@ def read_run_files(store: AnyPath, run_id: str) -> RunFiles:
 
     Nothing raises here: `RunFiles.table` raises the error of a file when its table is asked for.
     """
-    skipped = (*_NOT_READ_AT_ONCE, RUNS.name)
-    files = [layout.file_name(name) for name in DATASET if name not in skipped]
-    runs = _content_or_none(store, run_id, layout.RUNS_FILE)
+    skipped_tables = (*_NOT_READ_AT_ONCE, RUNS.name)
+    files = [layout.file_name(name) for name in DATASET if name not in skipped_tables]
+    runs_content = _content_or_none(store, run_id, layout.RUNS_FILE)
     path_of_runs = path_in_store(store, layout.RUNS_FILE, run_id)
     for _ in range(_MAX_ATTEMPTS):
         row = None
-        if runs is not None:
-            row = _runs_row(runs, path_of_runs)
+        if runs_content is not None:
+            row = _runs_row(runs_content, path_of_runs)
         listed = _listed_digests(row)
         contents = _read_contents(store, run_id, files, listed)
         if listed is None or len(contents) == len(files):
             break
-        latest = _content_or_none(store, run_id, layout.RUNS_FILE)
-        # If nobody replaced the run meanwhile, the other files are wrong.
-        if latest is not None and latest.equals(runs):
+        latest_content = _content_or_none(store, run_id, layout.RUNS_FILE)
+        # If nobody replaced the run meanwhile, the other files are wrong. Reading them again would
+        # not help.
+        if latest_content is not None and latest_content.equals(runs_content):
             break
-        runs = latest
-    if runs is not None:
-        contents[layout.RUNS_FILE] = runs
+        runs_content = latest_content
+    if runs_content is not None:
+        contents[layout.RUNS_FILE] = runs_content
     return RunFiles(store, run_id, listed, contents, row)
 
 
@@ -180,7 +181,8 @@ def digest_of(content: pa.Buffer) -> str:
 def nulls_first(table: pa.Table, names: Sequence[str]) -> pa.Table:
     """Return a table sorted by some columns, with their nulls first.
 
-    Each version of Arrow has another option for this, so whether a value is null is a key, too.
+    Arrow's option for nulls differs from version to version. So each column is preceded by a key of
+    its own that tells whether the value is there: False sorts before True.
     """
     keys = []
     for name in names:
@@ -189,8 +191,8 @@ def nulls_first(table: pa.Table, names: Sequence[str]) -> pa.Table:
     key_names = [str(number) for number in range(len(keys))]
     sort_keys = [(key_name, "ascending") for key_name in key_names]
     key_table = pa.table(keys, names=key_names)
-    order = pc.sort_indices(key_table, sort_keys)
-    return table.take(order)
+    sorted_row_numbers = pc.sort_indices(key_table, sort_keys)
+    return table.take(sorted_row_numbers)
 
 
 def _runs_row(runs: pa.Buffer, path: Path) -> pa.Table | None:
@@ -430,17 +432,18 @@ def _check_column(column: Column, values: pa.ChunkedArray, *, checks_json: bool)
     name = column.name
     require(column.nullable or not values.null_count, f"{name} has nulls")
     if column.type == FLOAT:
-        # Null if there is no value at all.
-        is_finite = pc.all(pc.is_finite(values)).as_py()
-        require(is_finite is not False, f"{name} has values that are not numbers")
+        # An empty column, or one of nulls alone, has only finite values.
+        are_finite = pc.all(pc.is_finite(values), min_count=0).as_py()
+        require(are_finite, f"{name} has values that are not numbers")
     is_time = column.unit == "time"
     if is_time or column.type in (INT, FLOAT):
         least, greatest = _LIMITS.get(column.unit, (-LARGEST, LARGEST))
         numbers = values.cast(INT) if is_time else values
         extremes = pc.min_max(numbers).as_py()
-        first = extremes["min"]
-        last = extremes["max"]
-        is_within = first is None or least <= first <= last <= greatest
+        smallest = extremes["min"]
+        largest = extremes["max"]
+        # Without a value both are None.
+        is_within = smallest is None or least <= smallest <= largest <= greatest
         require(is_within, f"{name} has values beyond what a run has")
     elif column.unit == "json" and checks_json:
         for text in pc.unique(values.drop_null()).to_pylist():

@@ -215,7 +215,7 @@ def test_captures_of_a_side_are_listed_in_words_and_averaged_in_numbers(run, mad
     ],
 )
 def test_one_more_of_many_is_a_change(unit, one, other, is_alike):
-    assert _is_alike(unit, one, other, little_ns=10.0) == is_alike
+    assert _is_alike(unit, one, other, min_late_ns=10.0) == is_alike
 
 
 def ms_steps(compute, comm=10, copies=4, idle=6):

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from nsyspipe.comparison import comparability, gate, statistics
-from nsyspipe.comparison.causes import PartDelta, _changed_alike, _is_marked
+from nsyspipe.comparison.causes import PartDelta, _is_marked, _parts_changed_alike
 from nsyspipe.comparison.changes import StepTable, kernel_changes, mean_step_time
 from nsyspipe.comparison.separation import separation_of
 from nsyspipe.comparison.series import Captures, RegularSeries, Series, centre_by_means
@@ -131,7 +131,9 @@ def open_difference(half):
 def test_five_thousand_steps_are_the_most_that_settle_anything(factor, is_settled):
     # 500 times the steps shrink the half-width by sqrt(500), to 0.95 x 2 or not.
     half = factor * 1.9 * math.sqrt(500)
-    found = open_difference(lambda longer=1.0, times=1: half / math.sqrt(longer * times))
+    found = open_difference(
+        lambda steps_factor=1.0, captures_factor=1: half / math.sqrt(steps_factor * captures_factor)
+    )
     steps, _ = Judgement(found, min_effect=2.0).estimate_needed()
     assert (steps is not None) == is_settled
 
@@ -139,14 +141,18 @@ def test_five_thousand_steps_are_the_most_that_settle_anything(factor, is_settle
 @pytest.mark.parametrize(("factor", "n_captures"), [(0.999, 20), (1.001, None)])
 def test_twenty_captures_are_the_most_that_settle_anything(factor, n_captures):
     half = factor * 1.9 * math.sqrt(20)
-    found = open_difference(lambda longer=1.0, times=1: half / math.sqrt(longer * times))
+    found = open_difference(
+        lambda steps_factor=1.0, captures_factor=1: half / math.sqrt(steps_factor * captures_factor)
+    )
     assert Judgement(found, min_effect=2.0).estimate_needed()[1] == n_captures
 
 
 @pytest.mark.parametrize(("half_of_two", "n_captures"), [(1.899, 2), (1.901, 3)])
 def test_five_per_cent_less_than_what_counts_is_aimed_at(half_of_two, n_captures):
     halves = {2: half_of_two, 3: 1.0}
-    found = open_difference(lambda longer=1.0, times=1: halves.get(times, 9.0))
+    found = open_difference(
+        lambda steps_factor=1.0, captures_factor=1: halves.get(captures_factor, 9.0)
+    )
     assert Judgement(found, min_effect=2.0).estimate_needed()[1] == n_captures
 
 
@@ -288,13 +294,13 @@ def test_alike_launches_are_counted_over_one_a_step_at_least(n_launches, is_othe
 # --- what changed ---------------------------------------------------------------------------------
 @pytest.mark.parametrize(("after", "is_alike"), [(1000.9, True), (1001.1, False)])
 def test_means_that_differ_by_a_thousandth_look_the_same(after, is_alike):
-    assert _is_alike("bytes", 1000.0, after, little_ns=0.0) == is_alike
+    assert _is_alike("bytes", 1000.0, after, min_late_ns=0.0) == is_alike
 
 
 @pytest.mark.parametrize(("after", "is_alike"), [(1110.0, True), (1112.0, False)])
 def test_bandwidths_within_a_tenth_look_the_same(after, is_alike):
     # A tenth of the larger: of 1111.1.
-    assert _is_alike("bytes/s", 1000.0, after, little_ns=0.0) == is_alike
+    assert _is_alike("bytes/s", 1000.0, after, min_late_ns=0.0) == is_alike
 
 
 @pytest.mark.parametrize(("after", "is_marked"), [(1111.0, False), (1112.0, True)])
@@ -305,7 +311,7 @@ def test_a_change_by_a_tenth_of_the_larger_side_may_be_a_cause(after, is_marked)
 @pytest.mark.parametrize(("ns", "names"), [(-4.9, []), (-5.1, ["idle"])])
 def test_half_of_the_change_of_the_part_that_changed_most_is_named(ns, names):
     compute = PartDelta("compute", -10.0)
-    alike = _changed_alike(compute, [compute, PartDelta("idle", ns)])
+    alike = _parts_changed_alike(compute, [compute, PartDelta("idle", ns)])
     assert [name for name, _ in alike] == names
 
 
