@@ -70,7 +70,7 @@ def _captured_job(job: Job, room: SimpleNamespace) -> int:
         with supervision.short_directory() as directory:
             resolved_directory = directory.resolve()
             running = _Running(job, directory)
-            _say(_opening(job))
+            _say(opening(job))
             end = running.run()
             records = read_records(directory)
             room.has_begun = any(record.pid is not None for record in records)
@@ -321,14 +321,16 @@ def _interrupt(stop: supervision.Stop) -> End:
     return End(supervision.SIGNALLED + number, "interrupt")
 
 
-def _opening(job: Job) -> str:
+def opening(job: Job) -> str:
     """Return the first line: what runs or is captured, with how many ranks, and for how long."""
     limit = f"at most {job.timeout_s:.0f} s" if job.timeout_s else "no time limit"
     ranks = "1 rank" if job.n_local == 1 else f"{job.n_local} ranks"
     if job.nsys is None:
         return f"running {job.program} without nsys: {ranks}, {limit}"
-    # No rank is known yet if the rendezvous assigns them.
-    n_captured = len(job.expected([])) or job.n_local
+    n_captured = len(job.expected([]))
+    if job.local_ranks is None:
+        # The rendezvous has not assigned the ranks yet.
+        n_captured = n_captured or job.n_local
     if n_captured != job.n_local:
         ranks = f"{n_captured} of {job.n_local} ranks"
     trace = ",".join(job.trace)

@@ -881,7 +881,7 @@ _KINDS = (
         message=(
             "the sidecar of the capture names {file}, but nsyspipe cannot use this file ({reason})"
         ),
-        fix="name the files with --nccl-log and --topology",
+        fix="pass the paths of the files with --nccl-log and --topology",
     ),
     # Patterns that match nothing.
     ProblemKind(
