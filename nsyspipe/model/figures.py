@@ -517,7 +517,7 @@ _RUN_FIGURES = (
         name="message_bytes",
         unit="bytes",
         label="Message size per step",
-        short="message size",
+        short="message size per step",
         meaning="of all collectives, mean per rank and step",
         definition=(
             "Bytes of all collectives that a rank takes part in during a step, counted as "

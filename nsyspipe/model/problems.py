@@ -1097,7 +1097,7 @@ _KINDS = (
         code="alloc-sizes-unrecorded",
         severity="info",
         message=(
-            "CUDA calls allocate or free GPU memory in {n:step|steps} (counted on each rank), but "
+            "CUDA calls allocate or free GPU memory in {n:step|steps} (the sum over ranks), but "
             "nsys did not record how many bytes"
         ),
         fix="capture with nsys profile --cuda-memory-usage=true",

@@ -383,7 +383,7 @@ def _metric_name_field(difference: RunDifference, statistics: set[str | None]) -
         contradiction = contradiction_of_metric.get(metric, "")
         return f"{metric_label(metric)}{suffix}{contradiction}"
 
-    heading = "of the capture" if statistics == {None} else "of the rank with\nmost of it"
+    heading = "of the capture" if statistics == {None} else "rank with the\nlargest value"
     return Field(heading, cell, "word")
 
 
@@ -1253,9 +1253,18 @@ def cause_text(cause: Cause) -> str:
     for change_of_copies, exposed_delta_ns in cause.beside:
         copies = _values_text(change_of_copies)
         exposed = f"exposed copies {_short_delta(exposed_delta_ns)}"
-        view = f"as with gradient_as_bucket_view=True ({exposed})"
+        has_fewer = _is_fewer(change_of_copies)
+        setting = "as with" if has_fewer else "as without"
+        view = f"{setting} gradient_as_bucket_view=True ({exposed})"
         sentences.append(f"Also changed: {copies}, {view}.")
     return " ".join(sentences)
+
+
+def _is_fewer(change: Change) -> bool:
+    """Tell whether the candidate has less of what changed, as a number."""
+    before = change.baseline
+    after = change.candidate
+    return isinstance(before, float) and isinstance(after, float) and after < before
 
 
 def _values_text(change: Change) -> str:

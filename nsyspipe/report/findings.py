@@ -55,6 +55,7 @@ _WRITER_OF_SUFFIX = (
 )
 # Words for entries of the evidence that are not metrics of a run, and for their parts.
 _LABELS = {
+    "copies_beside_no_compute": "exposed gradient copies",
     "left_for_compute": "less, for the compute of the rank that computes least",
     "idle_for_launches": "idle for late launches",
     "idle_at_late_start": "idle until what was launched late starts",
@@ -97,7 +98,7 @@ _LABELS = {
     "left_by_replay": "not saved in the simulation without transfer times",
     "limit_rank": "rank that the bound is of",
     "link_nominal": "peak bandwidth of the interconnect",
-    "longer_window": "step time beyond the step of this rank",
+    "longer_window": "longer step of the slowest rank",
     "nvlink_nominal": "peak bandwidth of NVLink",
     "overlap_compute_at_most": "compute during communication, at most",
     "overlap_compute": "compute during communication",
@@ -452,7 +453,7 @@ def _place_sentences(evidence: Mapping[str, Any]) -> Iterator[str]:
         beginning = "The"
     innermost = evidence.get(INNERMOST_LINE)
     if innermost is not None:
-        yield f"The code at this line was mostly in {_place_text(innermost)}."
+        yield f"The code that this line calls was most often at {_place_text(innermost)}."
     function = evidence.get(HOST_FUNCTION)
     if function is not None:
         place = _function_text(function)
@@ -496,7 +497,7 @@ def lock_text(evidence: Mapping[str, Any]) -> str:
     text += f", {share} of this idle time."
     holder = evidence.get(LOCK_HOLDER_LINE)
     if holder is not None:
-        text += f" Meanwhile, another thread held it, and released it at {_place_text(holder)}"
+        text += f" Meanwhile, another thread held it. It released the lock at {_place_text(holder)}"
         text += f", {_steps_text(holder)}."
     return text
 

@@ -48,7 +48,7 @@ def _peak_texts(rows: _Rows) -> Iterator[str]:
             largest = known_rows[0][column]
             parts.append(f"{bytes_text(largest)} {verb}")
     if parts:
-        yield f"GPU memory of PyTorch, the most on a rank: {', '.join(parts)}"
+        yield f"Peak GPU memory of PyTorch, on the rank with most: {', '.join(parts)}"
 
 
 def _headroom_texts(run: Run, rows: _Rows) -> Iterator[str]:
@@ -59,7 +59,7 @@ def _headroom_texts(run: Run, rows: _Rows) -> Iterator[str]:
     headroom = bytes_text(least["headroom_bytes"])
     total = bytes_text(least["gpu_memory_bytes"])
     where = _where(run, rows, least)
-    yield f"Headroom: {headroom} of {total}{where}. CUDA and NCCL use a part of it"
+    yield f"Headroom: {headroom} of {total}{where}. CUDA and NCCL use a part of the headroom"
 
 
 def _retry_texts(run: Run, rows: _Rows) -> Iterator[str]:

@@ -331,7 +331,7 @@ def counter_texts(run: Run) -> list[str]:
         bandwidth = bandwidth_text(bus.bytes_per_s)
         text = f"Counted bus bandwidth: {bandwidth} on {_LINK_WORDS[bus.link]}"
         if bus.ratio is not None:
-            text += f", {bus.ratio:.2f} x the derived one"
+            text += f", {bus.ratio:.2f} x that from message sizes"
         if bus.link == "pcie":
             text += ". PCIe counts headers of packets and other copies too"
         texts.append(text)
@@ -357,7 +357,7 @@ def _counted_means_text(counted: CountedMeans) -> str:
         parts.append(f"{CLOCK_LABEL} {clock_hz / 1e6:.0f} MHz")
     figures = ", ".join(parts)
     sampled = percent_text(counted.sampled_ratio)
-    return f"Hardware counters, over the {sampled} of the steps with samples: {figures}"
+    return f"Hardware counters (samples cover {sampled} of the steps): {figures}"
 
 
 # Counters that are shown as shares of time.
@@ -750,8 +750,8 @@ def assumed_text(evidence: Mapping[str, Any]) -> str:
     # Unless this is visibly less than all compute, there is nothing to assume.
     if compared_share and compared_share < 1 - SEEN:
         text += (
-            ", if all compute concurrent with communication is slowed like the "
-            f"{percent_text(compared_share, 0)} that can be compared"
+            ", if communication slows all concurrent compute as much as the "
+            f"{percent_text(compared_share, 0)} that also runs without it"
         )
     slowdown_ratio = evidence.get("assumed_slowdown_ratio")
     if slowdown_ratio:

@@ -788,9 +788,10 @@ def _shown_processes(numbers: Sequence[int], n_ranks: int) -> str:
 
     If each process has one rank, its number is that of the rank.
     """
+    noun_of_ranks = "rank" if n_ranks == 1 else "ranks"
     if len(numbers) == n_ranks:
-        return shown_ranks(numbers)
-    all_ranks = shown_ranks(range(n_ranks))
+        return f"{noun_of_ranks} {shown_ranks(numbers)}"
+    all_ranks = f"{noun_of_ranks} {shown_ranks(range(n_ranks))}"
     noun = "process" if len(numbers) == 1 else "processes"
     return f"{all_ranks} on the GPUs of {noun} {shown_ranks(numbers)}"
 
