@@ -321,7 +321,11 @@ def document(run: Run | RunDifference | Scoreboard | WhatIf) -> dict[str, Any]:
     step_counts = {name: summary.pop(name) for name in ("n_steps", "n_summary_steps")}
     extremes = _extremes_by_rank(run, ("step_time_ns", *FIGURES_OF_RANKS))
     counts_and_figures = step_counts | {"skipped_steps": run.skipped_steps} | summary
-    tables = {key: run.table(schema.name).to_pylist() for key, schema in DOCUMENTED.items()}
+    tables: dict[str, Any] = {
+        key: run.table(schema.name).to_pylist() for key, schema in DOCUMENTED.items()
+    }
+    if not run.has_peer_records:
+        tables["peers"] = None
     # The document leaves out what only the Python API has.
     tables["ranks"] = run.ranks.drop_columns(["device_ids", "clock_shift_ns"]).to_pylist()
     header = asdict(run.header)
