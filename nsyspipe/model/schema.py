@@ -1346,7 +1346,7 @@ LINKS = DescribedTable(
 
 PEERS = DescribedTable(
     name="peers",
-    summary="One row per rank, peer and direction: sends and receives.",
+    summary="One row per rank, peer and direction: calls, bytes.",
     doc=(
         "One row per rank, peer and direction: the sends and receives that NCCL Inspector recorded "
         "of the whole process. Its records have no time by default, so these are not the sends "

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from nsyspipe.report.blocks import Field, Table, of, table_of
+from nsyspipe.report.blocks import Block, Field, Sentence, of, table_of
 from nsyspipe.report.units import bytes_text, count_text
 from nsyspipe.run.run import Run
 
@@ -15,11 +15,11 @@ _NOTE = "These are all records of the processes, not only those of steps."
 _VERBS = {"send": "sends to", "recv": "receives from"}
 
 
-def peer_table(run: Run) -> Table | None:
-    """Return the peers with most bytes, None if Inspector recorded no send and no receive."""
+def peer_blocks(run: Run) -> Iterator[Block]:
+    """Yield the peers with most bytes; nothing if Inspector recorded no send and no receive."""
     rows = run.peers().to_pylist()
     if not rows:
-        return None
+        return
     # Rows of equal bytes stay in the order of ranks.
     rows.sort(key=lambda row: -row["message_bytes"])
     shown = rows[:MAX_ROWS]
@@ -29,7 +29,7 @@ def peer_table(run: Run) -> Table | None:
 
     def peer_cell(row: Mapping[str, Any]) -> str:
         peer_rank = row["peer_rank"]
-        return "not known" if peer_rank is None else run.rank_names.name(peer_rank)
+        return "unknown" if peer_rank is None else run.rank_names.name(peer_rank)
 
     fields = [
         Field("rank", rank_cell),
@@ -40,11 +40,12 @@ def peer_table(run: Run) -> Table | None:
     ]
     note = _NOTE
     if any(row["is_lower_bound"] for row in shown):
-        note += " Some may be missing where it says at least."
+        note += " The words at least mean that records may be missing."
     n_left_out = len(rows) - len(shown)
     if n_left_out:
         note += f" {count_text(n_left_out)} more rows are in the table peers."
-    return table_of(_CAPTION, shown, fields, note, is_close=True)
+    yield Sentence(f"{_CAPTION}:")
+    yield table_of(_CAPTION, shown, fields, note, is_close=True)
 
 
 def _verb(direction: str) -> str:

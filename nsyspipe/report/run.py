@@ -38,7 +38,7 @@ from nsyspipe.report.overview import (
     recommendations_of,
     step_time_of,
 )
-from nsyspipe.report.peers import peer_table
+from nsyspipe.report.peers import peer_blocks
 from nsyspipe.report.subject import title_of
 from nsyspipe.report.units import (
     absent,
@@ -340,9 +340,7 @@ def _origin_blocks(run: Run, summary: Mapping[str, Any]) -> Iterator[blocks.Bloc
     for text in (words.link_text(run), traffic_of(run)):
         if text:
             yield blocks.Sentence(text)
-    peers = peer_table(run)
-    if peers is not None:
-        yield peers
+    yield from peer_blocks(run)
 
 
 def _figure_blocks(run: Run, extent: Extent) -> Iterator[blocks.Block]:

@@ -21,7 +21,7 @@ from nsyspipe.model.typed_tables import PeersTable, RanksTable
 from nsyspipe.reader.beside import may_be_host
 
 
-class _Unknown(IntEnum):
+class Unknown(IntEnum):
     """Why the peer of a call is not known. The first is the most severe."""
 
     RANK = 0
@@ -30,11 +30,11 @@ class _Unknown(IntEnum):
     PEER = 3
 
 
-_REASONS = {
-    _Unknown.RANK: "it is not certain which rank of the run made them",
-    _Unknown.CONTRADICTION: "records contradict each other about the ranks of a communicator",
-    _Unknown.MEMBERS: "neither records nor an NCCL log have all members of the communicator",
-    _Unknown.PEER: "the peer is not in the run",
+REASONS = {
+    Unknown.RANK: "it is not certain which rank of the run made them",
+    Unknown.CONTRADICTION: "records contradict each other about the ranks of a communicator",
+    Unknown.MEMBERS: "neither records nor an NCCL log have all members of the communicator",
+    Unknown.PEER: "the peer is not in the run",
 }
 
 
@@ -55,10 +55,9 @@ class _Key(NamedTuple):
     direction: str
 
     @property
-    def order(self) -> tuple[int, int, str]:
-        """Where the row stands: unknown peers are first."""
-        peer_rank = -1 if self.peer_rank is None else self.peer_rank
-        return self.rank, peer_rank, self.direction
+    def order(self) -> _Key:
+        """What rows are sorted by: unknown peers are first."""
+        return self._replace(peer_rank=-1) if self.peer_rank is None else self
 
 
 class _Row:
@@ -77,7 +76,7 @@ class _Row:
 
 
 # Ranks of the run by rank of a communicator, or why they are not known.
-_Members = Mapping[int, int | None] | _Unknown
+_Members = Mapping[int, int | None] | Unknown
 
 
 def peer_traffic(
@@ -91,28 +90,28 @@ def peer_traffic(
     rank_of_process = _ranks_of_processes(places, [peers.process for peers in processes])
     members_of = _members_of_communicators(processes, rank_of_process, places, log)
     rows: dict[_Key, _Row] = {}
-    n_unknown: Counter[_Unknown] = Counter()
+    n_unknown: Counter[Unknown] = Counter()
     for peers in processes:
         rank = rank_of_process.get(peers.process)
         for peer_sum in peers.sums:
-            members = members_of[peer_sum.comm_id] if rank is not None else _Unknown.RANK
+            members = members_of[peer_sum.comm_id] if rank is not None else Unknown.RANK
             peer = _peer_of(peer_sum, members)
-            if isinstance(peer, _Unknown):
+            if isinstance(peer, Unknown):
                 n_unknown[peer] += peer_sum.n_calls
             if rank is not None:
-                peer_rank = None if isinstance(peer, _Unknown) else peer
+                peer_rank = None if isinstance(peer, Unknown) else peer
                 key = _Key(rank, peer_rank, peer_sum.direction)
                 row = rows.setdefault(key, _Row())
                 row.add(peer_sum, is_incomplete=peer_sum.comm_id in peers.incomplete)
     return PeerTraffic(_table_of(rows), _problem_of(processes, n_unknown))
 
 
-def _peer_of(peer_sum: PeerSum, members: _Members) -> int | _Unknown:
+def _peer_of(peer_sum: PeerSum, members: _Members) -> int | Unknown:
     """Return the rank of the run that a peer is, or why it is not known."""
-    if isinstance(members, _Unknown):
+    if isinstance(members, Unknown):
         return members
     peer_rank = members.get(peer_sum.peer)
-    return _Unknown.PEER if peer_rank is None else peer_rank
+    return Unknown.PEER if peer_rank is None else peer_rank
 
 
 def _table_of(rows: Mapping[_Key, _Row]) -> PeersTable:
@@ -123,7 +122,7 @@ def _table_of(rows: Mapping[_Key, _Row]) -> PeersTable:
 
 
 def _problem_of(
-    processes: Iterable[ProcessPeers], n_unknown: Mapping[_Unknown, int]
+    processes: Iterable[ProcessPeers], n_unknown: Mapping[Unknown, int]
 ) -> Problem | None:
     """Return the problem that calls have no known peer, with the most common reason."""
     if not n_unknown:
@@ -134,7 +133,7 @@ def _problem_of(
     # Of equally common reasons, the most severe.
     most_common = max(sorted(n_unknown), key=lambda unknown: n_unknown[unknown])
     n = sum(n_unknown.values())
-    return problem("nccl-inspector-peers", n=n, total=total, reason=_REASONS[most_common])
+    return problem("nccl-inspector-peers", n=n, total=total, reason=REASONS[most_common])
 
 
 class _Places:
@@ -208,12 +207,12 @@ class _Recorded:
 def _members_of(recorded: _Recorded, logged: Communicator | None, places: _Places) -> _Members:
     """Return the members of a communicator by its records, else by the log."""
     if recorded.is_contradictory:
-        return _Unknown.CONTRADICTION
+        return Unknown.CONTRADICTION
     (n_ranks,) = recorded.sizes
     if len(recorded.claims) == n_ranks:
         return dict(recorded.claims)
     if logged is None or not logged.n_ranks == n_ranks == len(logged.members):
-        return _Unknown.MEMBERS
+        return Unknown.MEMBERS
     members = {
         member.rank: places.only_rank(InspectedProcess(member.host, member.pid))
         for member in logged.members
@@ -221,4 +220,4 @@ def _members_of(recorded: _Recorded, logged: Communicator | None, places: _Place
     is_contradicted = any(members.get(comm_rank) != rank for comm_rank, rank in recorded.claims)
     known_ranks = [rank for rank in members.values() if rank is not None]
     is_ambiguous = len(set(known_ranks)) < len(known_ranks)
-    return _Unknown.CONTRADICTION if is_contradicted or is_ambiguous else members
+    return Unknown.CONTRADICTION if is_contradicted or is_ambiguous else members
