@@ -48,25 +48,29 @@ def join(model: str) -> Place:
     is_joined = "RANK" in os.environ
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     if torch.cuda.is_available():
-        if local_rank >= (n_gpus := torch.cuda.device_count()):
+        n_gpus = torch.cuda.device_count()
+        if local_rank >= n_gpus:
             fix = f"start with --nproc_per_node={n_gpus}"
             sys.exit(f"error: local rank {local_rank} has no GPU, there are {n_gpus}: {fix}")
         device = torch.device("cuda", local_rank)
-        torch.cuda.set_device(
-            device
-        )  # before the group: NCCL would put every rank's communicator on the first GPU
+        # Before the process group is made. Otherwise NCCL would put the communicator of every rank
+        # on the first GPU.
+        torch.cuda.set_device(device)
     else:
         device = torch.device("cpu")
         n_ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         n_cores = len(os.sched_getaffinity(0))
-        torch.set_num_threads(1 if model == "tiny" else max(1, n_cores // n_ranks_here))
-    if is_joined:
-        if device.type == "cuda":
-            distributed.init_process_group("nccl", timeout=_TIMEOUT, device_id=device)
-        else:
-            distributed.init_process_group("gloo", timeout=_TIMEOUT)
-    rank = distributed.get_rank() if is_joined else 0
-    return Place(rank, distributed.get_world_size() if is_joined else 1, device, is_joined)
+        n_cores_of_rank = max(1, n_cores // n_ranks_here)
+        torch.set_num_threads(1 if model == "tiny" else n_cores_of_rank)
+    if not is_joined:
+        return Place(rank=0, world_size=1, device=device, is_joined=False)
+    if device.type == "cuda":
+        distributed.init_process_group("nccl", timeout=_TIMEOUT, device_id=device)
+    else:
+        distributed.init_process_group("gloo", timeout=_TIMEOUT)
+    rank = distributed.get_rank()
+    world_size = distributed.get_world_size()
+    return Place(rank, world_size, device, is_joined=True)
 
 
 @dataclass(frozen=True)
@@ -102,13 +106,16 @@ def build(options: argparse.Namespace, place: Place) -> Network:
     if not place.is_joined or options.no_ddp:
         forward = torch.compile(model) if options.compile else model
         return Network(forward, model, lambda _: contextlib.nullcontext(), "no DDP", n_parameters)
+    bucket_size = {}
+    if options.bucket_cap_mb is not None:
+        # PyTorch makes a first bucket of 1 MB only if no size is passed.
+        bucket_size = {"bucket_cap_mb": options.bucket_cap_mb}
     wrapped = DistributedDataParallel(
         model,
         device_ids=[place.device.index] if place.device.type == "cuda" else None,
         static_graph=options.static_graph,
         gradient_as_bucket_view=options.gradient_as_bucket_view,
-        # Left out when not given: PyTorch makes a first bucket of 1 MB for its own default only.
-        **({} if options.bucket_cap_mb is None else {"bucket_cap_mb": options.bucket_cap_mb}),
+        **bucket_size,
     )
     _hook(wrapped, options, place)
     if options.compile and options.static_graph:
@@ -187,13 +194,16 @@ class _Batches(Dataset[Batch]):
         return self._n_batches
 
     def __getitem__(self, index: int) -> Batch:
-        place = index % _N_DIFFERENT  # random numbers for each batch would keep a GPU waiting
-        if place not in self._made:
-            source = torch.Generator().manual_seed(self._seed * _N_DIFFERENT + place)
+        # A GPU would wait for new random numbers in each batch. So only a few batches are made, and
+        # their copies are used again and again.
+        made_index = index % _N_DIFFERENT
+        if made_index not in self._made:
+            source = torch.Generator().manual_seed(self._seed * _N_DIFFERENT + made_index)
             shape = (self._n_images, N_CHANNELS, IMAGE_SIZE, IMAGE_SIZE)
             images = torch.randint(256, shape, dtype=torch.uint8, generator=source)
-            self._made[place] = images, torch.randint(self._n_classes, shape[:1], generator=source)
-        images, labels = self._made[place]
+            labels = torch.randint(self._n_classes, (self._n_images,), generator=source)
+            self._made[made_index] = images, labels
+        images, labels = self._made[made_index]
         return images.clone(), labels.clone()
 
 
@@ -202,9 +212,14 @@ def batches(options: argparse.Namespace, place: Place) -> Iterable[Batch]:
     source = _Batches(options, place)
     has_gpu = place.device.type == "cuda"
     if options.data == "gpu":
-        kept = [tuple(part.to(place.device) for part in source[i]) for i in range(_N_DIFFERENT)]
-        return (kept[i % _N_DIFFERENT] for i in range(len(source)))
-    n_workers = options.workers if options.workers is not None else 4 * has_gpu
+        on_device = []
+        for index in range(_N_DIFFERENT):
+            images, labels = source[index]
+            on_device.append((images.to(place.device), labels.to(place.device)))
+        return (on_device[index % _N_DIFFERENT] for index in range(len(source)))
+    n_workers = options.workers
+    if n_workers is None:
+        n_workers = 4 if has_gpu else 0
     return DataLoader(source, batch_size=None, num_workers=n_workers, pin_memory=has_gpu)
 
 
@@ -214,13 +229,19 @@ def fed(
     place: Place,
     before: Callable[[int], None],
 ) -> Iterator[Batch]:
-    """Yield the batches on the device; a straggler takes its time here, in its data phase."""
-    items = iter(source)
+    """Yield the batches on the device. The rank of --slow-rank sleeps before each of them.
+
+    `before` is called before each step with its number, and once more at the end of the batches.
+    """
+    batches_on_host = iter(source)
     for number in count():
         before(number)
         if options.slow_rank == place.rank:
             time.sleep(options.slow_ms / 1000)
-        if (batch := next(items, None)) is None:
+        batch = next(batches_on_host, None)
+        if batch is None:
             return
-        images, labels = (part.to(place.device, non_blocking=True) for part in batch)
-        yield images, labels
+        images, labels = batch
+        images_on_device = images.to(place.device, non_blocking=True)
+        labels_on_device = labels.to(place.device, non_blocking=True)
+        yield images_on_device, labels_on_device

@@ -165,11 +165,12 @@ def _add_demonstrations(group: argparse._ArgumentGroup) -> None:
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    """Return the options; one that cannot be used ends the program with one message and status 2."""
-    commands = parser()
-    options = commands.parse_args(arguments)
-    if problem := _conflict(options):
-        commands.error(problem)
+    """Return the options. If one cannot be used, end the program with a message and status 2."""
+    command_line = parser()
+    options = command_line.parse_args(arguments)
+    problem = _conflict(options)
+    if problem:
+        command_line.error(problem)
     if options.model is None:
         options.model = "large" if _has_gpus() else "tiny"
     if options.batch_size is None:
@@ -178,7 +179,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def _has_gpus() -> bool:
-    """Tell by the driver: torch would take seconds."""
+    """Tell whether there may be a GPU, by the driver, because torch would take seconds."""
     return any(path.exists() for path in _DRIVER) and os.environ.get("CUDA_VISIBLE_DEVICES") != ""
 
 
@@ -188,10 +189,13 @@ def hangs(options: argparse.Namespace, rank: int) -> bool:
 
 
 def _conflict(options: argparse.Namespace) -> str | None:
-    return _alone(options) or _conflict_of_schemes(options) or _conflict_within_ddp(options)
+    """Return the problem with the options; None if they can be used."""
+    return (
+        _unusable_alone(options) or _conflict_of_schemes(options) or _conflict_within_ddp(options)
+    )
 
 
-def _alone(options: argparse.Namespace) -> str | None:
+def _unusable_alone(options: argparse.Namespace) -> str | None:
     if options.crash_rank is not None and options.crash_at is None:
         return "--crash-rank needs --crash-at STEP"
     if options.json and not Path(options.json).absolute().parent.is_dir():
@@ -200,14 +204,15 @@ def _alone(options: argparse.Namespace) -> str | None:
 
 
 def _conflict_of_schemes(options: argparse.Namespace) -> str | None:
-    of_ddp = _given(options)
+    ddp_options = _ddp_options(options)
     if options.fsdp and options.no_ddp:
         return "--fsdp and --no-ddp: choose one"
-    if of_ddp and (options.fsdp or options.no_ddp):
-        other = "--fsdp" if options.fsdp else "--no-ddp"
-        return f"{of_ddp[0]} is an option of DDP: it does nothing with {other}"
-    if (of_ddp or options.fsdp) and "RANK" not in os.environ:
-        option = "--fsdp" if options.fsdp else of_ddp[0]
+    if ddp_options and (options.fsdp or options.no_ddp):
+        scheme = "--fsdp" if options.fsdp else "--no-ddp"
+        return f"{ddp_options[0]} is an option of DDP: it does nothing with {scheme}"
+    is_started_by_torchrun = "RANK" in os.environ
+    if (ddp_options or options.fsdp) and not is_started_by_torchrun:
+        option = "--fsdp" if options.fsdp else ddp_options[0]
         return f"{option} needs a process group: start with '{_TORCHRUN} ...'"
     if options.fsdp and options.dtype == "float16":
         return (
@@ -231,15 +236,15 @@ def _conflict_within_ddp(options: argparse.Namespace) -> str | None:
     return None
 
 
-def _given(options: argparse.Namespace) -> list[str]:
-    """Return the options given that concern DDP only."""
-    given = {
+def _ddp_options(options: argparse.Namespace) -> list[str]:
+    """Return the options that the user has passed and that concern DDP only."""
+    is_passed_by_option = {
         "--bucket-cap-mb": options.bucket_cap_mb is not None,
         "--static-graph": options.static_graph,
         "--gradient-as-bucket-view": options.gradient_as_bucket_view,
         "--hook": options.hook != "none",
     }
-    return [option for option, is_given in given.items() if is_given]
+    return [option for option, is_passed in is_passed_by_option.items() if is_passed]
 
 
 def _natural(text: str) -> int:
@@ -265,6 +270,7 @@ def _megabytes(text: str) -> float | None:
     if not 0 <= number < 2**20:
         message = f"{text} is not a size in MB"
         raise argparse.ArgumentTypeError(message)
+    # 0 is the default of PyTorch too.
     return number or None
 
 
@@ -276,5 +282,6 @@ def _milliseconds(text: str) -> float:
     return number
 
 
+# argparse names the type in its message about a wrong value: "invalid number value".
 _milliseconds.__name__ = "duration"
 _natural.__name__, _positive.__name__, _megabytes.__name__ = "number", "number", "size"

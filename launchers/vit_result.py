@@ -16,24 +16,28 @@ if TYPE_CHECKING:
 
 
 class Stopwatch:
-    """Times the measured steps as a whole, and each of them without waiting for the device in between."""
+    """Times the measured steps, as a whole and one by one."""
 
     def __init__(self, device: torch.device, first: int, n_steps: int) -> None:
         self._device = device
-        self._first, self._last = first, first + n_steps - 1
+        self._first = first
+        self._last = first + n_steps - 1
+        # The begin of the first step, and the end of each step: events of a GPU, or times in ns.
         self._marks: list[Any] = []
-        self._start_ns = self._end_ns = 0
+        self._start_ns = 0
+        self._end_ns = 0
 
     def before(self, number: int) -> None:
-        """Begin at the first measured step, after the profiler has started and the ranks have met."""
-        if number == self._first:
-            if self._device.type == "cuda":
-                torch.cuda.reset_peak_memory_stats()
-            self._start_ns = time.perf_counter_ns()
-            self._mark()
+        """Begin at the first measured step. The profiler has started, and the ranks have met."""
+        if number != self._first:
+            return
+        if self._device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        self._start_ns = time.perf_counter_ns()
+        self._mark()
 
     def after(self, number: int) -> None:
-        """Note a step's end; after the last, wait for the device, before the profiler stops."""
+        """Note the end of a step. After the last one, wait for the device before profiling ends."""
         if self._first <= number <= self._last:
             self._mark()
         if number == self._last:
@@ -42,6 +46,7 @@ class Stopwatch:
             self._end_ns = time.perf_counter_ns()
 
     def _mark(self) -> None:
+        """Note the present moment: on a GPU, that at which its work has come so far."""
         if self._device.type == "cuda":
             event = torch.cuda.Event(enable_timing=True)
             event.record()
@@ -51,19 +56,22 @@ class Stopwatch:
 
     def result(self, n_images: int) -> dict[str, Any]:
         """Return the measured figures; `n_images` are those of one step on all ranks."""
-        pairs = zip(self._marks, self._marks[1:], strict=False)
+        # A step begins where the step before ends.
+        begins_and_ends = zip(self._marks, self._marks[1:], strict=False)
         if self._device.type == "cuda":
-            times = [first.elapsed_time(second) * 1e6 for first, second in pairs]
-            peak = torch.cuda.max_memory_allocated()
+            # `elapsed_time` is in ms.
+            step_times_ns = [begin.elapsed_time(end) * 1e6 for begin, end in begins_and_ends]
+            peak_bytes = torch.cuda.max_memory_allocated()
         else:
-            times = [second - first for first, second in pairs]
-            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        mean_ns = (self._end_ns - self._start_ns) / len(times)
+            step_times_ns = [end - begin for begin, end in begins_and_ends]
+            # `ru_maxrss` is in KiB.
+            peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        mean_ns = (self._end_ns - self._start_ns) / len(step_times_ns)
         return {
             "mean_step_ns": round(mean_ns),
-            "median_step_ns": round(statistics.median(times)),
+            "median_step_ns": round(statistics.median(step_times_ns)),
             "images_per_s": n_images / mean_ns * 1e9,
-            "peak_memory_bytes": peak,
+            "peak_memory_bytes": peak_bytes,
         }
 
 

@@ -1,5 +1,6 @@
 """``python -m nsyspipe`` and the console script: settings of the process before any import."""
 
+import math
 import os
 import sys
 from types import FrameType
@@ -12,10 +13,10 @@ _AT_ONCE_S = 1.0  # some send a signal twice, to a program and to its group (tim
 
 
 def main() -> None:
-    """Run the command line.
+    """Run the command line, and exit.
 
-    If a signal asks the process to end, it ends as after Ctrl-C: no file is half-written, and no
-    process is left.
+    If a signal asks the process to end, the process ends as after Ctrl-C. No file is half-written,
+    and no worker process is left.
     """
     sys.path[:] = import_path()
     set_up_process()
@@ -35,11 +36,12 @@ def main() -> None:
 
 
 def _leave(code: object) -> None:
-    """Exit. Exit at once if a thread waits for a silent scheduler, because Dask would wait too."""
-    threading = sys.modules.get("threading")
-    cluster = sys.modules.get("nsyspipe.run.cluster")
-    threads = [] if threading is None or cluster is None else threading.enumerate()
-    if cluster is not None and any(thread.name == cluster.SILENT_THREAD for thread in threads):
+    """Exit with a code.
+
+    If a thread still waits for a Dask scheduler that does not answer, end the process without the
+    usual work at the end, because Dask would wait there too.
+    """
+    if _is_scheduler_silent():
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:
                 stream.flush()
@@ -47,16 +49,29 @@ def _leave(code: object) -> None:
     sys.exit(code)  # type: ignore[arg-type]
 
 
+def _is_scheduler_silent() -> bool:
+    """Tell whether a thread waits for a Dask scheduler that does not answer."""
+    # Without these modules, no cluster was used.
+    threading = sys.modules.get("threading")
+    cluster = sys.modules.get("nsyspipe.run.cluster")
+    if threading is None or cluster is None:
+        return False
+    return any(thread.name == cluster.SILENT_THREAD for thread in threading.enumerate())
+
+
 def _catch_signals() -> None:
-    """Exit on signals of a scheduler or a closed terminal, unless they are ignored (nohup)."""
+    """Set what Ctrl-C does, and signals of a scheduler or a closed terminal: the program ends.
+
+    A signal that somebody has set to be ignored (nohup) or handles already stays so.
+    """
     import signal  # noqa: PLC0415 - as above
     import time  # noqa: PLC0415
 
-    asked_at = [-_AT_ONCE_S]
+    # When the last signal came, by the monotonic clock: long ago, to begin with.
+    last_signal_s = -math.inf
 
     def silence() -> None:
-        # What a library says of objects that are half made when it is interrupted is of no use to
-        # anybody.
+        # Libraries may warn of objects that are half made when a signal comes. Nobody needs that.
         sys.unraisablehook = lambda _: None
         logging = sys.modules.get("logging")
         if logging is not None:
@@ -67,9 +82,12 @@ def _catch_signals() -> None:
         raise KeyboardInterrupt
 
     def end(number: int, _frame: FrameType | None) -> None:
-        is_again = time.monotonic() - asked_at[0] < _AT_ONCE_S
-        asked_at[0] = time.monotonic()
-        if not is_again:
+        nonlocal last_signal_s
+        now_s = time.monotonic()
+        is_sent_twice = now_s - last_signal_s < _AT_ONCE_S
+        last_signal_s = now_s
+        # The program ends already. A second exit would interrupt its work at the end.
+        if not is_sent_twice:
             silence()
             sys.exit(_SIGNALLED + number)
 

@@ -173,7 +173,7 @@ def load(
     phases = {"backward": backward, "forward": forward, "optimizer": optimizer, "data": data}
     patterns: dict[str, Any] = {"step": step, **phases, "comm_kernel": comm_kernel}
     if any(is_saved(Path(argument)) for argument in arguments):
-        # The names of options, each with None if it was not used.
+        # By option: its value, or None if the caller did not use the option.
         options: dict[str, Any] = {
             **patterns,
             "steps": steps,
@@ -194,16 +194,17 @@ def load(
     log_files = _log_files(nccl_log)
     topology_file = _topology_file(topology)
     chosen = _chosen_ranks(ranks, arguments, rank_map)
+    # A caller that passes `ChosenRanks` passes their reports too, so `arguments` has them already.
     if chosen is not None and chosen is not ranks:
         arguments = [*chosen.reports]
     exports = exported_reports(arguments, jobs=jobs)
     reading = Reading.from_text(n_steps=steps, with_lines=lines, **patterns)
-    rank_numbers = chosen.rank_map if chosen else parse_rank_map(rank_map)
+    rank_of_report = chosen.rank_map if chosen else parse_rank_map(rank_map)
     return ReportRun(
         paths=tuple(exports),
         reading=reading,
         skip_first=parse_skip_first(skip_first),
-        rank_map=rank_numbers,
+        rank_map=rank_of_report,
         chosen=chosen,
         jobs=jobs,
         given_label=label,
@@ -218,7 +219,10 @@ def load(
 
 
 def _report_arguments(reports: object) -> list[AnyPath]:
-    """Return the paths that `load` was called with. A loaded run, or none, is an OptionError."""
+    """Return argument `reports` of `load` as a list of paths.
+
+    Raise an OptionError if `reports` is a loaded run, or an empty list.
+    """
     fix = "load('captures/')"
     if isinstance(reports, Run):
         subject = f"reports={short_repr(reports)}"
@@ -267,7 +271,7 @@ def _chosen_ranks(
     arguments: Sequence[AnyPath],
     rank_map: Mapping[Any, int] | str | None,
 ) -> ChosenRanks | None:
-    """Return the ranks to read and their reports, None for all reports."""
+    """Return the ranks that `load` reads, with their reports; None if it reads all reports."""
     if ranks is None:
         return None
     from nsyspipe.run.ranks import ChosenRanks, choose_ranks  # noqa: PLC0415 - few choose ranks
@@ -278,7 +282,7 @@ def _chosen_ranks(
 
 
 def _check_executor(executor: object) -> None:
-    """Raise an OptionError if an object is not like a `concurrent.futures.Executor`, or None."""
+    """Raise an OptionError unless `executor` is None or has a `submit`, as executors have."""
     if executor is None:
         return
     if isinstance(executor, type) or not callable(getattr(executor, "submit", None)):
@@ -287,14 +291,17 @@ def _check_executor(executor: object) -> None:
 
 
 def _log_files(nccl_log: object) -> tuple[UserPath, ...]:
-    """Return the log files that paths or globs name."""
+    """Return the log files that `nccl_log` names: a path, a glob, or several of them."""
     arguments = paths_of("nccl_log", nccl_log, "nccl_log='run.nccl.log'")
     files = find_logs(arguments)
     return tuple(map(UserPath.of, files))
 
 
 def _topology_file(topology: AnyPath | None) -> UserPath | None:
-    """Return the file that a path or a glob names; an OptionError if there are several."""
+    """Return the file that `topology` names, a path or a glob; None if it is None.
+
+    Raise an OptionError if the glob matches several files.
+    """
     if topology is None:
         return None
     files = find_logs([path_of("topology", topology, "topology='topo.txt'")])
@@ -309,7 +316,11 @@ def _topology_file(topology: AnyPath | None) -> UserPath | None:
 def _load_saved(
     arguments: Sequence[str], run_id: str | None, label: str | None, options: Mapping[str, object]
 ) -> Run:
-    """Open a saved run. Options that change how reports are read are an error."""
+    """Open a saved run.
+
+    `options` has None for each option of `load` that the caller did not use. Any other value is an
+    OptionError, because these options change how reports are read.
+    """
     if len(arguments) > 1:
         are_all_saved = all(is_saved(Path(argument)) for argument in arguments)
         kinds = "several saved runs" if are_all_saved else "a saved run and something else"
@@ -418,12 +429,13 @@ def diff(
     if against is not None:
         store = path_of("baseline", baseline, f"diff('runs/', against={against!r})")
         candidates = [] if candidate is None else [candidate]
-        sides = []
-        for label, runs in runs_by_label(store, against, candidates).items():
-            sides.append([load(path, label=label) for path in runs.paths])
-        baseline = sides[0]
-        if len(sides) > 1:
-            candidate = sides[1]
+        runs_of_sides = []
+        for label, saved_runs in runs_by_label(store, against, candidates).items():
+            runs_of_sides.append([load(path, label=label) for path in saved_runs.paths])
+        baseline = runs_of_sides[0]
+        # If there is no second label, the candidate is a run outside the store.
+        if len(runs_of_sides) > 1:
+            candidate = runs_of_sides[1]
     if candidate is None:
         fix = "diff(BASELINE, CANDIDATE), each a run or a list of captures"
         raise OptionError("diff", "compares two runs, and one is named", fix=fix)
@@ -498,10 +510,11 @@ def compare(
         sides = [Side(label, _as_side(run).runs) for label, run in all_runs.items()]
     elif isinstance(all_runs, str | os.PathLike):
         place = os.fspath(all_runs)
-        ids = [*labels_by_time(Path(place))]
-        if len(ids) <= 1:
+        # The run IDs of the store, the oldest first; none if the path is not a store.
+        run_ids = [*labels_by_time(Path(place))]
+        if len(run_ids) <= 1:
             raise _one_run_error(place)
-        sides = [_as_side(place_of(place, run_id)) for run_id in ids]
+        sides = [_as_side(place_of(place, run_id)) for run_id in run_ids]
     else:
         fix = "compare(RUN, RUN), or compare('runs/')"
         if isinstance(all_runs, set | frozenset):
@@ -514,10 +527,13 @@ def compare(
 
 
 def _one_run_error(place: str) -> OptionError:
-    """Return the error for a path that is to name several runs, and is no store with several."""
+    """Return the error for `compare(place)`, where `place` is not a store with several runs.
+
+    If `place` has reports whose file names tell several runs apart, the fix names these runs.
+    """
     names = []
     if not is_saved(Path(place)):
-        # Reports of several runs may have names from which the runs can be told.
+        # A path or a glob for the reports of each run, quoted for the shell.
         words = words_of_runs(find_named([place]))
         names = shlex.split(" ".join(words))
     if len(names) <= 1:
@@ -662,6 +678,10 @@ def _starts_with_run(runs: object) -> bool:
 
 
 def _as_side(side: AnySide, name: str = "runs") -> Side:
+    """Return a side of one or several runs, which has the label of its first run.
+
+    `name` is the parameter that errors name.
+    """
     from nsyspipe.comparison.side import Side  # noqa: PLC0415 - not for one run
 
     if isinstance(side, Side):

@@ -115,7 +115,11 @@ _NO_MEMORY = (
 
 
 def _as_call(command: re.Match[str]) -> str:
-    """Return the call of the API for a command in a text, a match of `_COMMAND`."""
+    """Return the call of the API for a command in a text, a match of `_COMMAND`.
+
+    The first group that matched tells which kind of command it is. A command without a call stays,
+    with the words "in a shell".
+    """
     if command["shell"]:
         return f"(in a shell) {command[0]}"
     if command["bare"]:
@@ -124,18 +128,22 @@ def _as_call(command: re.Match[str]) -> str:
         return "run.costs()"
     if command["verdict"]:
         return "run.verdict"
+    # An empty group is ``whatif`` without options.
     if command["changes"] is not None:
         return _whatif_call(command["changes"])
     return _call_with_runs(command)
 
 
 def _whatif_call(options: str) -> str:
-    changes = ", ".join(in_python(f"--{option}") for option in options.split(" --")[1:])
+    """Return the call of `nsyspipe.whatif` for options in a text, such as " --link NAME"."""
+    _, *options_without_dashes = options.split(" --")
+    arguments = [in_python(f"--{option}") for option in options_without_dashes]
+    changes = ", ".join(arguments)
     return f"nsyspipe.whatif(run, {changes})" if changes else "nsyspipe.whatif"
 
 
 def _call_with_runs(command: re.Match[str]) -> str:
-    """Return the call of the API for a command that names runs."""
+    """Return the call of the API for a command that names runs: doctor, analyze or diff."""
     if command["listed"]:
         store = command["listed"].strip("'")
         table = f"{store}/runs"
@@ -157,6 +165,7 @@ def _argument(word: str) -> str:
 
 
 def _keyword_argument(name: str, word: str | None) -> str:
+    """Return a further argument of a call, with the comma before it; ``""`` without a word."""
     return "" if word is None else f", {name}={_argument(word)}"
 
 
@@ -167,7 +176,11 @@ def in_python(text: str) -> str:
 
 
 def _as_parameter(option: re.Match[str]) -> str:
-    """Return the parameter of the API for an option in a text, a match of `_OPTION`."""
+    """Return the parameter of the API for an option in a text, a match of `_OPTION`.
+
+    The first group that matched tells which kind of option it is. A command of a shell stays as it
+    is, with its options.
+    """
     if option["command"]:
         return option["command"]
     if option["store"]:
@@ -188,7 +201,10 @@ def _as_parameter(option: re.Match[str]) -> str:
 
 
 def _parameter_value(name: str, value: str) -> str:
-    """Return the value of an option as Python writes it."""
+    """Return the value of parameter `name` as Python writes it.
+
+    Numbers, quoted texts and placeholders such as FILE stay. Any other value becomes a text.
+    """
     step_range = re.fullmatch(r"(\d+):(\d+)", value)
     if name == "steps" and step_range is not None:
         return f"({step_range[1]}, {step_range[2]})"
@@ -199,15 +215,22 @@ def _parameter_value(name: str, value: str) -> str:
     is_placeholder = value.isupper()
     if not (is_number or is_quoted or is_placeholder):
         return repr(value)
+    # Python separates thousands by underscores.
     return value.replace(",", "_") if value[0].isdigit() else value
 
 
 def _subject_in_python(subject: str) -> str:
-    """Return the subject of an error in the words of the Python API."""
-    text = in_python(f"{subject}:")[:-1]
+    """Return the subject of an error in the words of the Python API.
+
+    The subject is often an option with its value. A value that `in_python` does not know leaves
+    "= " before it, and is quoted here.
+    """
+    # The colon, which stands after a subject, tells `in_python` what the text is.
+    text = in_python(f"{subject}:").removesuffix(":")
     option = _OPTION_WITH_VALUE.fullmatch(subject)
     name, separator, value = text.partition("= ")
-    if option is None or not separator or value != option[1]:
+    is_value_unchanged = option is not None and value == option[1]
+    if not separator or not is_value_unchanged:
         return text
     if not _LITERAL.fullmatch(value):
         value = repr(value)
@@ -217,16 +240,17 @@ def _subject_in_python(subject: str) -> str:
 def rows_in_python(rows: Iterable[Mapping[str, Any]], *texts: str) -> list[dict[str, Any]]:
     """Return rows with some of their texts in the words of the Python API.
 
-    Without `texts`, these are the message and the fix, as of a problem.
+    `texts` are the keys of these texts. By default, they are the message and the fix of a problem.
+    A text may be None, and stays None.
     """
-    names = texts or ("message", "fix")
+    keys = texts or ("message", "fix")
     converted_rows = []
     for row in rows:
-        converted = dict(row)
-        for name in names:
-            # A text may be null.
-            converted[name] = row[name] and in_python(row[name])
-        converted_rows.append(converted)
+        converted_row = dict(row)
+        for key in keys:
+            text = row[key]
+            converted_row[key] = in_python(text) if text else text
+        converted_rows.append(converted_row)
     return converted_rows
 
 
@@ -333,6 +357,7 @@ class OptionError(NsyspipeError):
         names = list(known)
         plain_name = str(name).strip().lower()
         fix = nearest_name(plain_name.replace("-", "_"), names, cutoff=0.8)
+        # Where `given` has the name in quotes, if it has.
         start, quoted_name, rest = given.partition(repr(name))
         ends_with_name = bool(quoted_name) and not rest
         if fix is None:
@@ -343,11 +368,14 @@ class OptionError(NsyspipeError):
 
     @classmethod
     def of_kind(cls, name: str, given: object, needed: str, fix: str) -> Self:
-        """Return the error for a parameter of the API with a value of another kind."""
+        """Return the error for a parameter of the API with a value of another kind.
+
+        `needed` is the kind that the parameter needs, in words.
+        """
         noun = type(given).__name__
         module = type(given).__module__
+        # For example, numpy has a bool of its own. "is a bool, but needs a bool" would be no help.
         if hasattr(builtins, noun) and module != "builtins":
-            # For example, numpy has a bool of its own.
             noun = f"{module}.{noun}"
         article = "an" if noun[0].lower() in "aeiou" else "a"
         kind = "a run" if noun.endswith("Run") else f"{article} {noun}"
@@ -397,12 +425,12 @@ def shortage(error: BaseException) -> InputError | None:
     if isinstance(error, NsyspipeError):
         # The words are our own, even if they are about memory.
         return None
-    number = error.errno if isinstance(error, OSError) else None
-    is_memory = isinstance(error, MemoryError) or number == errno.ENOMEM
-    if is_memory or any(words in str(error) for words in _NO_MEMORY):
+    error_number = error.errno if isinstance(error, OSError) else None
+    is_out_of_memory = isinstance(error, MemoryError) or error_number == errno.ENOMEM
+    if is_out_of_memory or any(words in str(error) for words in _NO_MEMORY):
         fix = "use fewer processes (-j 1), or more memory"
         return InputError("analysis", "ran out of memory, or reached a limit (ulimit -v)", fix=fix)
-    if number in {errno.EMFILE, errno.ENFILE}:
+    if error_number in {errno.EMFILE, errno.ENFILE}:
         fix = "ulimit -n 1024, or use fewer processes: -j 1"
         problem = f"cannot open more files at once ({os.strerror(errno.EMFILE)})"
         return InputError("analysis", problem, fix=fix)

@@ -101,7 +101,8 @@ class ReportRun(Run):
 
     @property
     def inputs(self) -> tuple[Path, ...]:
-        # An export in the cache stands for a report that must not be overwritten either.
+        # No output may overwrite any of these, nor an export in the cache, which may stand for a
+        # report.
         exports = (report.path for report in self.paths)
         logs = (log.path for log in self.nccl_logs)
         found_files = (*self._sidecars.paths, *self._candidates.paths)
@@ -125,13 +126,14 @@ class ReportRun(Run):
 
     @cached_property
     def _passed_files(self) -> FilesBeside:
-        """The log and topology that were passed."""
+        """The NCCL log and the topology that the user passed, each None if the user did not."""
         log = read_nccl_logs(self.nccl_logs) if self.nccl_logs else None
         topology = read_topology(self.topology) if self.topology else None
         return FilesBeside(log, topology)
 
     @cached_property
     def _gathered(self) -> Gathered:
+        """What was read from the reports. `_tables` replaces this by what it leaves of it."""
         # Reading the reports takes long, so an unusable log or topology raises its error first.
         _ = self._passed_files
         return gather(
@@ -149,7 +151,10 @@ class ReportRun(Run):
 
     @cached_property
     def _side_files(self) -> FilesBeside:
-        """The files that were passed or found, and the problems with found files."""
+        """The log and the topology of the run, and the problems with the files that were found.
+
+        A file that the user passed wins over a file that was found beside the reports.
+        """
         passed = self._passed_files
         if not self.looks_beside:
             return passed
@@ -169,7 +174,7 @@ class ReportRun(Run):
 
     @cached_property
     def _log(self) -> NcclLog | None:
-        """What the log says of this run. None without a log, or if it is of another run."""
+        """What the NCCL log says of this run; None without a log, or if it is of another run."""
         log = self._side_files.log
         if log is None:
             return None
@@ -180,13 +185,17 @@ class ReportRun(Run):
 
     @cached_property
     def _tables(self) -> RunTables:
-        chosen_from = self.chosen.ranks_of_all_reports if self.chosen else frozenset()
+        """The tables of the whole run, merged from what was read of each report."""
+        # If the user chose ranks, the ranks of all reports, read or not.
+        ranks_of_run = self.chosen.ranks_of_all_reports if self.chosen else frozenset()
         tables = merge(
-            self._gathered, self.rank_map, self.skip_first, self._log, chosen_from, work=self.work
+            self._gathered, self.rank_map, self.skip_first, self._log, ranks_of_run, work=self.work
         )
-        # Thousands of digests take more memory than the tables, so only their remains are kept.
+        # Thousands of digests take more memory than the tables. `merge` returns them without what
+        # the tables now have, and these replace the value that the property has cached.
         vars(self)["_gathered"] = tables.gathered
         ranks = tables.ranks
+        # Only now it is known whether the reports are of the ranks that their names say.
         if self.chosen and ranks.num_rows:
             process_ranks = ranks["process_rank"].to_pylist()
             rank_source = ranks["rank_source"][0].as_py()
@@ -195,22 +204,23 @@ class ReportRun(Run):
 
     @cached_property
     def _run_links(self) -> _RunLinks:
+        """The links between ranks by log and topology, and the problems with these two files."""
         log = self._log
         topology = self._side_files.topology
         problems = [*self._problems_of_log(), *self._side_files.problems]
         if log is None and topology is None:
             return _RunLinks(None, problems)
         ranks = self.ranks
-        gpu_names = _by_rank(ranks, ranks["gpu_name"])
-        local_ranks = _by_rank(ranks, self._local_ranks())
-        hosts = _by_rank(ranks, ranks["host"])
+        gpu_name_of_rank = _by_rank(ranks, ranks["gpu_name"])
+        local_rank_of_rank = _by_rank(ranks, self._local_ranks())
+        host_of_rank = _by_rank(ranks, ranks["host"])
         table, absent_gpus = links(
             log,
             topology,
-            gpu_names,
+            gpu_name_of_rank,
             n_ranks=self._tables.n_job_ranks or ranks.num_rows,
-            local_ranks=local_ranks,
-            hosts=hosts,
+            local_ranks=local_rank_of_rank,
+            hosts=host_of_rank,
             pids=ranks["pid"].to_pylist(),
         )
         if absent_gpus:
@@ -219,15 +229,20 @@ class ReportRun(Run):
         return _RunLinks(table, problems)
 
     def _problems_of_log(self) -> list[Problem]:
-        """Return the problem that the log is of another run, or not of all processes, if so."""
+        """Return the problem of the NCCL log: it does not cover this run, or not all of it.
+
+        The list is empty without a log, or if all processes of the run are in the log.
+        """
         log = self._log
         n_ranks = self.ranks.num_rows
         if log is None:
-            if self._side_files.log is None or not n_ranks:
+            is_of_another_run = self._side_files.log is not None
+            if not is_of_another_run or not n_ranks:
                 return []
             sizes = " or ".join(map(str, run_sizes(self._gathered)))
             return [problem("log-of-another-run", sizes=sizes)]
         if not log.communicators:
+            # One rank needs no communicator.
             return [problem("log-without-communicators")] if n_ranks > 1 else []
         members = chain.from_iterable(comm.members for comm in log.communicators)
         pids = {*self.ranks["pid"].to_pylist()}
@@ -238,15 +253,17 @@ class ReportRun(Run):
         return [problem(code, n=len(logged_pids), total=len(pids))]
 
     def _local_ranks(self) -> pa.ChunkedArray:
-        """Return which GPU of its host each rank has."""
+        """Return the number of each rank's GPU on its host, in order of the ranks."""
         ranks = self.ranks
-        # If processes have several devices, a local rank numbers processes, not GPUs.
-        if self._tables.n_processes < ranks.num_rows:
+        has_process_with_several_gpus = self._tables.n_processes < ranks.num_rows
+        # Then a local rank is the number of a process, and not of a GPU.
+        if has_process_with_several_gpus:
             return ranks["device_id"]
         return pc.coalesce(ranks["local_rank"], ranks["device_id"])
 
     @cached_property
     def _evidence(self) -> Evidence:
+        """What the rules of findings judge."""
         tables = self._tables
         reports = [digest.facts for digest in self._gathered.digests]
         has_graphs = any(problem.code == IN_GRAPHS for problem in tables.problems)
@@ -283,28 +300,30 @@ class ReportRun(Run):
         return evidence
 
     def _evidence_of_ranks(self) -> dict[str, Any]:
-        """Return the number of ranks, what they run on, and how well clocks agree."""
+        """Return the fields of `Evidence` about ranks: their number, hosts, GPUs and clocks."""
         tables = self._tables
         ranks = tables.ranks
         n_known_hosts = pc.count_distinct(ranks["host"]).as_py()
-        hosts = _by_rank(ranks, ranks["host"])
-        known_hosts = {rank: host for rank, host in hosts.items() if host is not None}
-        clock_error_ns = pc.max(ranks["clock_error_ns"], skip_nulls=False)
-        retries = _by_rank(ranks, ranks["n_alloc_retries"])
-        known_retries = {rank: n for rank, n in retries.items() if n is not None}
+        host_of_rank = _by_rank(ranks, ranks["host"])
+        known_hosts = {rank: host for rank, host in host_of_rank.items() if host is not None}
+        # Null if the error of any clock is not known.
+        max_clock_error_ns = pc.max(ranks["clock_error_ns"], skip_nulls=False)
+        n_retries_of_rank = _by_rank(ranks, ranks["n_alloc_retries"])
+        known_retries = {rank: n for rank, n in n_retries_of_rank.items() if n is not None}
         return {
             "n_ranks": ranks.num_rows,
             "world_size": tables.n_job_ranks,
+            # There is at least one host, even if no report has its name.
             "n_hosts": max(n_known_hosts, 1),
             "hosts": known_hosts,
             "alloc_retries": known_retries,
-            "clock_error_ns": clock_error_ns.as_py(),
+            "clock_error_ns": max_clock_error_ns.as_py(),
             "gpu_names": tuple(self.header.gpu_names),
         }
 
     @cached_property
     def _judgement(self) -> tuple[pa.Table, list[Problem]]:
-        """The findings, and the problems of rules that could not judge."""
+        """The findings, with the names of ranks in their texts, and why rules could not judge."""
         findings, problems = judge(self._evidence)
         rank_names = self.rank_names
         if not rank_names.names:
@@ -316,13 +335,14 @@ class ReportRun(Run):
 
     @property
     def skipped_checks(self) -> tuple[SkippedCheck, ...]:
-        _, problems = self._judgement
-        in_text = self.rank_names.in_text
+        _, problems_of_rules = self._judgement
+        rank_names = self.rank_names
         checks = []
-        for row in problems:
-            check = row.skipped_check
+        for problem_of_rule in problems_of_rules:
+            check = problem_of_rule.skipped_check
             if check is not None:
-                checks.append(replace(check, reason=in_text(check.reason)))
+                reason = rank_names.in_text(check.reason)
+                checks.append(replace(check, reason=reason))
         return tuple(checks)
 
     @property
@@ -332,11 +352,12 @@ class ReportRun(Run):
         return phases.filter(pc.is_in(phases["step"], value_set=summary_steps))
 
     def _make(self, name: str) -> pa.Table:
+        """Return the table with a name of `schema.RUN_TABLES`."""
         tables = self._tables
-        # Making a table takes about twice as much memory as earlier work freed, but still holds.
+        # A table takes much memory while it is made. Python keeps the memory that earlier work has
+        # freed, so it is given back first.
         release_memory()
         is_capture = tables.is_capture
-        figures = (tables.steps, tables.collectives)
         match name:
             case "collectives":
                 ranks = tables.ranks["rank"].to_pylist()
@@ -348,9 +369,11 @@ class ReportRun(Run):
                     inspected=self._side_files.inspected,
                 )
             case "summary":
-                table = summary(*figures, is_capture=is_capture)
+                table = summary(tables.steps, tables.collectives, is_capture=is_capture)
             case "rank_summary":
-                table = rank_summary(*figures, tables.ranks, is_capture=is_capture)
+                table = rank_summary(
+                    tables.steps, tables.collectives, tables.ranks, is_capture=is_capture
+                )
             case "phase_summary":
                 table = phase_summary(self._phases_of_summary_steps)
             case "traffic":
@@ -364,6 +387,7 @@ class ReportRun(Run):
             case "timeline" | "counter_bars" | "line_bars":
                 table = self._drawn(name)
             case _:
+                # `merge` has made the others.
                 table = getattr(tables, name)
         return table
 
@@ -374,12 +398,16 @@ class ReportRun(Run):
         return schema.LINKS.empty() if links_table is None else links_table
 
     def _drawn(self, name: str) -> pa.Table:
+        """Return what is drawn of the representative step: its timeline, or what was sampled."""
         if name == "timeline":
             return self._timeline()
-        drawn = self._drawn_step()
-        return self._lanes_of(name, drawn) if drawn else schema.RUN_TABLES[name].empty()
+        drawn_step = self._drawn_step()
+        if drawn_step is None:
+            return schema.RUN_TABLES[name].empty()
+        return self._lanes_of(name, drawn_step)
 
     def _lanes_of(self, name: str, drawn: schema.DrawnStep) -> pa.Table:
+        """Return table ``counter_bars`` or ``line_bars`` of the step that is drawn."""
         tables = self._tables
         if name == "counter_bars":
             return counter_bars_table(tables.counted, tables.steps, drawn)
@@ -392,9 +420,10 @@ class ReportRun(Run):
     def _problems(self) -> list[Problem]:
         _, problems_of_rules = self._judgement
         problems = [*self._tables.problems, *self._run_links.problems]
-        return [*problems, *self._unmatched(), *problems_of_rules, *self._stale()]
+        problems += self._problems_of_inspector()
+        return [*problems, *problems_of_rules, *self._stale()]
 
-    def _unmatched(self) -> list[Problem]:
+    def _problems_of_inspector(self) -> list[Problem]:
         """Return the problems that records of NCCL Inspector fit no operations or ranks, if so."""
         rows = self._tables.cross_rank.rows
         of_tunings = problem_of_tunings(rows, self._side_files.inspected)
@@ -416,15 +445,15 @@ class ReportRun(Run):
         return replace(problem, message=self.rank_names.in_text(problem.message))
 
     def _stale(self) -> list[Problem]:
-        """Return the problem that reports have changed since they were read, if any has."""
-        names = [
+        """Return the problem that reports have changed since they were read; empty if none has."""
+        names_of_changed = [
             digest.file.source.name
             for digest in self._gathered.digests
             if not _is_as_read(digest.file, digest.facts.file_state)
         ]
-        if not names:
+        if not names_of_changed:
             return []
-        reports = few(names, _MAX_REPORTS_SHOWN)
+        reports = few(names_of_changed, _MAX_REPORTS_SHOWN)
         return [problem("reports-changed", reports=reports)]
 
     @cached_property
@@ -463,10 +492,10 @@ class ReportRun(Run):
         return facts
 
     def _capture_name(self) -> str | None:
-        """Return the name in the sidecars, None if not all reports are of that capture."""
+        """Return the name of the capture in the sidecars; None if any report has no sidecar."""
         sidecars = self._gathered.sidecars
-        is_one_capture = len(sidecars.by_argument) == len(self.paths)
-        return sidecars.facts.name if sidecars.facts and is_one_capture else None
+        has_each_report_a_sidecar = len(sidecars.by_argument) == len(self.paths)
+        return sidecars.facts.name if sidecars.facts and has_each_report_a_sidecar else None
 
     @property
     def run_id(self) -> str:
@@ -485,8 +514,10 @@ class ReportRun(Run):
     @property
     def step_family(self) -> str | None:
         family = self._gathered.family
+        # No NVTX range marks these steps.
         if family == REPETITION:
             return None
+        # If the user passed an expression for step ranges, it says more than what it matched.
         return self.reading.step.pattern if family and self.reading.step else family
 
     @property
@@ -513,6 +544,7 @@ class ReportRun(Run):
         )
 
     def __repr__(self) -> str:
+        # Only a run that was read already shows more, because reading takes long.
         if "_tables" in self.__dict__:
             return super().__repr__()
         n_reports = len(self.paths)
@@ -527,41 +559,43 @@ def _by_rank(ranks: pa.Table, column: pa.ChunkedArray) -> dict[int, Any]:
 
 
 def _blocked_without_copies(calls: pa.Table) -> dict[str, float]:
-    """Return the idle time per step of each call, largest first, in ns.
+    """Return the idle time per step in ns that each blocking call causes, the largest first.
 
-    Idle time of blocking copies from the host is left out.
+    Idle time of blocking copies from the host is left out, and so are calls without other idle
+    time. Calls of equal times are in alphabetical order.
     """
     without_copies_ns = pc.subtract(calls["blocked_ns_per_step"], calls["of_copies_ns_per_step"])
     names = calls["call"].to_pylist()
     idle_ns_of_call = dict(zip(names, without_copies_ns.to_pylist(), strict=True))
-    blocking = [call for call, idle_ns in idle_ns_of_call.items() if idle_ns > 0]
-    # Calls of equal times are in alphabetical order.
-    blocking.sort(key=lambda call: (-idle_ns_of_call[call], call))
-    return {call: idle_ns_of_call[call] for call in blocking}
+    alphabetical = sorted(call for call, idle_ns in idle_ns_of_call.items() if idle_ns > 0)
+    # The sort is stable, so calls of equal times stay in alphabetical order.
+    longest_first = sorted(alphabetical, key=idle_ns_of_call.__getitem__, reverse=True)
+    return {call: idle_ns_of_call[call] for call in longest_first}
 
 
 def _is_as_read(file: ReportFile, state: FileState | None) -> bool:
-    """Tell whether a file still has its size and time of change.
+    """Tell whether a file still has the size and the time of change that it had when it was read.
 
-    A file whose state was not recorded counts as unchanged if it is there.
+    `state` is None if they were not recorded. Then the file counts as unchanged if it exists.
     """
     try:
-        # Runs may have thousands of reports on network file systems.
+        # Not by pathlib: runs may have thousands of reports on network file systems.
         status = os.stat(file)  # noqa: PTH116 - faster
     except OSError:
         return False
     if state is None:
         return True
-    _, n_bytes, written_ns, _ = state
+    _inode, n_bytes, written_ns, _changed_ns = state
     return status.st_size == n_bytes and status.st_mtime_ns == written_ns
 
 
 def _distinct(values: Iterable[str | None]) -> list[str]:
+    """Return each text once, in alphabetical order, without None and ``""``."""
     return sorted({value for value in values if value})
 
 
 def _facts_of_reports(reports: Sequence[ReportFacts]) -> dict[str, Any]:
-    """Return the fields of `RunHeader` that have what any report says."""
+    """Return the fields of `RunHeader` that have the values of all reports, each value once."""
     environments = [report.environment for report in reports]
     facts: dict[str, Any] = {"environment": joined_environments(environments)}
     facts["nsys_versions"] = _distinct(report.nsys_version for report in reports)
@@ -573,7 +607,7 @@ def _facts_of_reports(reports: Sequence[ReportFacts]) -> dict[str, Any]:
 
 
 def _earliest_start(reports: Sequence[ReportFacts]) -> datetime | None:
-    """Return when the first session started, None if no report says."""
+    """Return when the first session of nsys started; None if no report says when."""
     starts_ns = [report.session_start_utc_ns for report in reports]
     known_ns = [start_ns for start_ns in starts_ns if start_ns is not None]
     if not known_ns:
@@ -587,38 +621,44 @@ def _in_iso_8601(time: datetime | None) -> str | None:
 
 
 def _run_id(digests: Sequence[ReportDigest], start: datetime | None) -> str:
-    """Return an ID that is the same whichever nsys exported the reports.
+    """Return the ID of a run: the start of the capture, and a checksum of what the reports have.
 
-    It is made of the session start and of what ran on the devices. Without device activity it is
-    made of the steps of hosts.
+    The checksum is over the processes with device activity. Without any, it is over the processes
+    with steps on the CPU. The ID does not depend on the order of the reports, nor on the version of
+    nsys that exported them.
     """
-    captures: list[tuple[int | None, ...]] = []
-    hosts: list[tuple[int | None, ...]] = []
+    device_identities: list[tuple[int | None, ...]] = []
+    host_identities: list[tuple[int | None, ...]] = []
     for digest in digests:
-        session = digest.facts.session_start_utc_ns or 0
+        session_ns = digest.facts.session_start_utc_ns or 0
         for process in digest.processes:
-            capture = (session, process.process_id, *process.span, process.n_kernels)
-            captures.append(capture)
+            identity = (session_ns, process.process_id, *process.span, process.n_kernels)
+            device_identities.append(identity)
         for host in digest.hosts_with_steps:
-            host_capture = (session, host.process_id, *host.span)
-            hosts.append(host_capture)
-    identities = repr(sorted(captures or hosts))
+            identity_of_host = (session_ns, host.process_id, *host.span)
+            host_identities.append(identity_of_host)
+    identities = repr(sorted(device_identities or host_identities))
     checksum = hashlib.sha256(identities.encode()).hexdigest()
     fingerprint = checksum[:8]
     return f"{start:%Y%m%dT%H%M%S}-{fingerprint}" if start else f"run-{fingerprint}"
 
 
 def _recording(reports: Sequence[ReportFacts]) -> Recording:
-    """Return what nsys recorded in any of some reports."""
+    """Return what nsys recorded in any of some reports.
+
+    The traced events are empty, which means not known, if any report does not name its own.
+    """
     events_of_reports = [report.traced_events for report in reports]
-    events = set(chain.from_iterable(events_of_reports)) if all(events_of_reports) else set()
+    events: set[str] = set()
+    if all(events_of_reports):
+        events.update(*events_of_reports)
     is_cpu_sampled = _is_any([report.is_cpu_sampled for report in reports])
     has_backtraces = _is_any([report.has_cuda_backtraces for report in reports])
     return Recording(tuple(sorted(events)), is_cpu_sampled, has_backtraces)
 
 
 def _is_any(answers: Sequence[bool | None]) -> bool | None:
-    """Return whether any answer is yes, None if none is and some are not known."""
+    """Return True if any answer is True, else None if any is not known, else False."""
     if any(answers):
         return True
     return None if None in answers else False

@@ -41,28 +41,34 @@ class RunChoice:
         return [run_id for run_id in self.labels if self.labels[run_id] == label]
 
     def latest_runs_text(self) -> str:
-        """Return the ids of the latest runs, each with its label, which tells more than an id."""
+        """Return the ids of the latest runs with their labels, and how many earlier runs there are.
+
+        A label that is the id again is left out.
+        """
         texts = []
         for run_id in self.ids[-_MAX_RUNS_IN_ERROR:]:
             label = self.labels[run_id]
-            has_own_label = label not in ("", run_id)
-            texts.append(f"{run_id} ({label})" if has_own_label else run_id)
+            says_more_than_id = label not in ("", run_id)
+            texts.append(f"{run_id} ({label})" if says_more_than_id else run_id)
         text = ", ".join(texts)
-        n_more = len(self.labels) - _MAX_RUNS_IN_ERROR
-        return f"{text} and {n_more} more" if n_more > 0 else text
+        n_earlier = len(self.labels) - _MAX_RUNS_IN_ERROR
+        return f"{text} and {n_earlier} more" if n_earlier > 0 else text
 
     def doctor_command(self) -> str:
         """Return the command that lists the runs, and what the command shows."""
-        purpose = "lists its runs" if all(self.labels.values()) else "shows what is wrong"
+        # A run that cannot be read has the label "".
+        are_all_readable = all(self.labels.values())
+        purpose = "lists its runs" if are_all_readable else "shows what is wrong"
         store = shlex.quote(str(self.store))
         return f"nsyspipe doctor {store}, which {purpose}"
 
     def no_such_label(self, label: str) -> OptionError:
-        """Return the error of a label that no run has, where there are runs."""
+        """Return the error of a label that no run has, in a store that has runs."""
         latest_id = self.ids[-1]
         known_labels = {*self.labels.values()} - {""}
         suggestion = nearest_name(label, known_labels) or self.labels[latest_id]
         fix = self.doctor_command()
+        # The latest run may have no label that can be read.
         if suggestion:
             fix = f"--label {shlex.quote(suggestion)}, or {fix}"
         problem = f"no run of {self.path} has that label"
@@ -73,7 +79,9 @@ class RunChoice:
         fix = None
         if self.ids:
             # A run with its operations fits every command, so the latest of these is suggested.
-            suggestion = [*self.ids, *ids_with_operations][-1]
+            # Without any, it is the latest run.
+            candidates = ids_with_operations or self.ids
+            suggestion = candidates[-1]
             argument = argument_of(self.store, suggestion)
             fix = f"{argument}, or {self.doctor_command()}"
         problem = f"contains {len(self.ids)} runs, choose one"
@@ -81,9 +89,11 @@ class RunChoice:
 
     def no_such_run_id(self, run_id: str) -> OptionError:
         """Return the error of a ``--run-id`` that the store does not have."""
+        # An id or a label.
         nearest = self._nearest(run_id)
         if nearest is None:
-            latest_id = ["ID", *self.ids][-1]
+            # In a store without runs, "ID" stands for an id.
+            latest_id = self.ids[-1] if self.ids else "ID"
             value = f"{latest_id}, or {self.doctor_command()}"
         elif nearest in self.labels:
             value = nearest
@@ -108,9 +118,11 @@ class RunChoice:
         return OptionError(subject, problem, found=self.latest_runs_text(), fix=fix)
 
     def _latest_id_by_label(self) -> dict[str, str]:
+        # The runs are by time, so a later run replaces an earlier one with the same label.
         return {label: run_id for run_id, label in self.labels.items() if label}
 
     def _nearest(self, name: str) -> str | None:
+        """Return the label, or else the id, that is most similar to a name; None without one."""
         nearest_label = nearest_name(name, self._latest_id_by_label())
         return nearest_label or nearest_name(name, self.ids, cutoff=_MIN_SIMILARITY_OF_IDS)
 
@@ -149,13 +161,17 @@ class LabelChoice:
         return shlex.join(words)
 
     def command_with_first_label(self) -> str:
-        """Return the command with another label of the store, or with reports if there is none."""
-        candidate = [*self.other_labels, "REPORTS"][0]
+        """Return the command with the first other label of the store.
+
+        If there is no other label, "REPORTS" stands for the candidate.
+        """
+        candidate = self.other_labels[0] if self.other_labels else "REPORTS"
         return self.command_with(candidate)
 
     def no_such_baseline(self) -> OptionError:
-        """Return the error if no run has the label of the baseline."""
-        if any(self.baseline in ids for ids in self.runs.values()):
+        """Return the error of a baseline that is no label of the store."""
+        is_id_of_run = any(self.baseline in ids for ids in self.runs.values())
+        if is_id_of_run:
             argument = argument_of(Path(self.place), self.baseline)
             fix = f"nsyspipe diff {argument} CANDIDATE"
             problem = "is the id of a run, not a label"

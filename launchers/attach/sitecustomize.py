@@ -17,9 +17,13 @@ class _AtOptimizers:
     """Stands before the finders of modules, until torch's optimizers are looked for."""
 
     def find_spec(self, name: str, *_path_and_target: object) -> object:
-        """Return None for every other module; for that of the optimizers one that is attached to once it is loaded."""
+        """Return how torch's optimizers are loaded, and attached to after that.
+
+        None for every other module, which the other finders then find.
+        """
         if name != _WATCHED:
             return None
+        # Not called again, so the search below goes on to the other finders.
         sys.meta_path.remove(self)  # type: ignore[arg-type]
         import importlib.util  # noqa: PLC0415 - every Python that starts would pay for it
 
@@ -48,21 +52,24 @@ def _attach(optimizers: object) -> None:
         print(f"nsyspipe: nothing will be captured, the program goes on: {error}", file=sys.stderr)
 
 
-def _run_that_of_the_user() -> None:
-    own, place, path = sys.modules["sitecustomize"], os.path.dirname(__file__), list(sys.path)  # noqa: PTH120
-    sys.path[:] = [one for one in path if one != place]
+def _run_sitecustomize_of_user() -> None:
+    """Import the user's module of the same name, if there is one, as Python would without ours."""
+    our_module = sys.modules["sitecustomize"]
+    our_directory = os.path.dirname(__file__)  # noqa: PTH120
+    sys.path[:] = [directory for directory in sys.path if directory != our_directory]
     del sys.modules["sitecustomize"]
     try:
         import sitecustomize  # noqa: F401, PLC0415
     except ImportError as error:
+        # The user has none. Any other import that fails is an error of the user's module.
         if error.name != "sitecustomize":
             raise
     finally:
-        # What it has added to the path stays.
-        sys.path.insert(0, place)
-        sys.modules.setdefault("sitecustomize", own)
+        # What the user's module has added to the path stays.
+        sys.path.insert(0, our_directory)
+        sys.modules.setdefault("sitecustomize", our_module)
 
 
 if os.environ.get("NSYSPIPE_ATTACH_STEPS"):
     sys.meta_path.insert(0, _AtOptimizers())  # type: ignore[arg-type]
-_run_that_of_the_user()
+_run_sitecustomize_of_user()

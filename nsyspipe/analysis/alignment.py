@@ -14,19 +14,21 @@ _NO_BLOCK: Final = slice(0, 0)
 
 
 def agreement(shorter: Int64, longer: Int64, least: float) -> tuple[float, slice]:
-    """Return the share of the longer sequence that the shorter one has in the same order.
+    """Return how much two sequences agree, and the block of the longer one that is left out.
 
-    The second result is the block of the longer sequence without which both agree to `least` or
-    more. It is empty if they agree to that as they are. The share is 0 if they agree to less.
+    The agreement is the share of the longer sequence that the shorter one has in the same order. If
+    that is `least` or more, the block is empty. If it is less, but is `least` or more without a
+    block of the longer sequence, return the agreement without that block. Otherwise the agreement
+    is 0, and the block is empty.
     """
-    before = _n_equal(shorter, longer[: shorter.size])
-    rest = shorter[before:]
+    n_equal_at_begin = _n_equal(shorter, longer[: shorter.size])
+    rest = shorter[n_equal_at_begin:]
     end_of_longer = longer[longer.size - rest.size :]
-    behind = _n_equal(rest[::-1], end_of_longer[::-1])
-    n_equal = before + behind
-    end_of_middle = longer.size - behind
-    short_middle = shorter[before : shorter.size - behind]
-    long_middle = longer[before:end_of_middle]
+    n_equal_at_end = _n_equal(rest[::-1], end_of_longer[::-1])
+    n_equal = n_equal_at_begin + n_equal_at_end
+    short_middle = shorter[n_equal_at_begin : shorter.size - n_equal_at_end]
+    middle_of_longer = slice(n_equal_at_begin, longer.size - n_equal_at_end)
+    long_middle = longer[middle_of_longer]
     max_missing = int((1 - least) * longer.size)
     if _may_agree(short_middle, long_middle, max_missing):
         max_distance = min(max_missing, _MAX_DISTANCE)
@@ -38,12 +40,16 @@ def agreement(shorter: Int64, longer: Int64, least: float) -> tuple[float, slice
     if not n_added:
         return 0.0, _NO_BLOCK
     if n_equal >= least * shorter.size:
-        return n_equal / shorter.size, slice(before, end_of_middle)
+        return n_equal / shorter.size, middle_of_longer
     return _agreement_without_end(shorter, longer, least)
 
 
 def _agreement_without_end(shorter: Int64, longer: Int64, least: float) -> tuple[float, slice]:
-    """Return the agreement if the block is the begin or the end of the longer sequence."""
+    """Return the agreement without the begin, or else without the end, of the longer sequence.
+
+    As many items are left out as the sequence is longer. The second result is what is left out. If
+    the agreement is less than `least` both times, it is 0, and nothing is left out.
+    """
     first_block = slice(0, longer.size - shorter.size)
     last_block = slice(shorter.size, longer.size)
     for block in (first_block, last_block):
@@ -55,7 +61,7 @@ def _agreement_without_end(shorter: Int64, longer: Int64, least: float) -> tuple
 
 
 def _may_agree(shorter: Int64, longer: Int64, max_missing: int) -> bool:
-    """Tell whether a common subsequence may miss so few items of the longer sequence."""
+    """Tell whether a common subsequence may have all but `max_missing` items of the longer one."""
     n_added = longer.size - shorter.size
     if n_added > max_missing:
         return False
@@ -72,12 +78,12 @@ def _n_equal(first: Int64, second: Int64) -> int:
 def n_shared(first: Int64, second: Int64) -> int:
     """Return how many items are in both, in any order. No common subsequence is longer."""
     items = np.append(first, second)
-    codes, number = np.unique(items, return_inverse=True)
-    n_codes = codes.size
-    number_in_first = number[: first.size]
-    number_in_second = number[first.size :]
-    n_in_first = np.bincount(number_in_first, minlength=n_codes)
-    n_in_second = np.bincount(number_in_second, minlength=n_codes)
+    distinct_items, number_of_item = np.unique(items, return_inverse=True)
+    n_distinct = distinct_items.size
+    numbers_in_first = number_of_item[: first.size]
+    numbers_in_second = number_of_item[first.size :]
+    n_in_first = np.bincount(numbers_in_first, minlength=n_distinct)
+    n_in_second = np.bincount(numbers_in_second, minlength=n_distinct)
     n_in_both = np.minimum(n_in_first, n_in_second)
     return int(n_in_both.sum())
 
@@ -85,59 +91,66 @@ def n_shared(first: Int64, second: Int64) -> int:
 def n_common(first: Int64, second: Int64, max_distance: int) -> int:
     """Return the length of the longest common subsequence.
 
-    Its items are at most so far apart; some may be farther apart. This is Crochemore's recurrence
-    on bits: a number per row of the table, with only the columns that are near the row.
+    An item and its counterpart may be `max_distance` apart. Counterparts that are farther apart
+    may be found or missed.
+
+    This is Crochemore's recurrence on bits. A table has a column per item of `first` and a row per
+    item of `second`. A row is one integer with a bit per column. The bit is 0 if the column adds
+    one to the length. Only the columns near the row, from `left` to `right`, are in the integer.
     """
-    n_left = 0
+    # Length that columns to the left of `left` have added.
+    n_added_left = 0
     left = 0
     right = 0
-    # The bit of a column is 1 if it adds nothing to the length.
     row = 0
     for first_row in range(0, second.size, _ROWS):
-        begin = min(max(0, first_row - max_distance), first.size)
-        end = min(first.size, first_row + _ROWS + max_distance)
-        n_leaving = begin - left
+        new_left = min(max(0, first_row - max_distance), first.size)
+        new_right = min(first.size, first_row + _ROWS + max_distance)
+        n_leaving = new_left - left
         leaving_bits = row & _ones(n_leaving)
-        n_left += n_leaving - leaving_bits.bit_count()
-        new_bits = _ones(end - right) << right - left
-        row = (row | new_bits) >> n_leaving
-        left = begin
-        right = end
-        masks = _columns_of_codes(first[left:right])
+        n_added_left += n_leaving - leaving_bits.bit_count()
+        # Columns that enter have added nothing yet.
+        entering_bits = _ones(new_right - right) << right - left
+        row = (row | entering_bits) >> n_leaving
+        left = new_left
+        right = new_right
+        columns_of_code = _columns_of_codes(first[left:right])
         all_columns = _ones(right - left)
         for code in second[first_row : first_row + _ROWS].tolist():
-            matches = row & masks.get(code, 0)
+            matches = row & columns_of_code.get(code, 0)
             row = ((row + matches) | (row - matches)) & all_columns
     n_columns = right - left
-    return n_left + n_columns - row.bit_count()
+    return n_added_left + n_columns - row.bit_count()
 
 
 def _ones(n_bits: int) -> int:
+    """Return the integer whose lowest bits are 1, so many of them."""
     return (1 << n_bits) - 1
 
 
 def _columns_of_codes(codes: Int64) -> dict[int, int]:
-    """Return for each code a number whose bits are the columns with that code."""
-    masks: dict[int, int] = {}
-    for place, code in enumerate(codes.tolist()):
-        mask = masks.get(code, 0)
-        masks[code] = mask | 1 << place
-    return masks
+    """Return for each code an integer, in which the bits of the columns with that code are 1."""
+    columns_of_code: dict[int, int] = {}
+    for column, code in enumerate(codes.tolist()):
+        columns = columns_of_code.get(code, 0)
+        columns_of_code[code] = columns | 1 << column
+    return columns_of_code
 
 
 def runs_of_codes(codes: Int64, length: int) -> Int64:
-    """Return a number from 0 for the run of so many codes that begins at each place.
+    """Return for each place the number of the run of `length` codes that begins there, from 0.
 
-    Codes behind the last are -1.
+    Equal runs have the same number. The last runs continue with -1 behind the last code.
     """
+    # All codes are one higher, so that the -1 behind the last code is 0.
     behind_last = np.zeros(length, np.int64)
     following = np.append(codes + 1, behind_last)
     following = following.astype(np.uint64)
     n_codes = codes.size
-    mixed = np.zeros(n_codes, np.uint64)
+    hash_of_run = np.zeros(n_codes, np.uint64)
     for shift in range(length):
-        mixed = mixed * np.uint64(1_000_003)
-        mixed += following[shift : shift + n_codes]
-        mixed ^= mixed >> np.uint64(31)
-    _, numbers = np.unique(mixed, return_inverse=True)
+        hash_of_run = hash_of_run * np.uint64(1_000_003)
+        hash_of_run += following[shift : shift + n_codes]
+        hash_of_run ^= hash_of_run >> np.uint64(31)
+    _, numbers = np.unique(hash_of_run, return_inverse=True)
     return numbers.astype(np.int64)

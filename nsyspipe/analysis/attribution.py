@@ -148,12 +148,13 @@ class _LaunchPlaces(Struct, frozen=True):
         return int(self.occurring.size)
 
     def find(self, ids: Int64) -> Int64:
-        """Return the place of each ID in the table."""
+        """Return the place of each ID in the table, `n_ids` if the table does not have the ID."""
         is_in_table = (ids >= self.lowest) & (ids <= self.highest)
         if self.occurring is None:
             places: Int64 = ids - self.lowest
         else:
             places = np.searchsorted(self.occurring, ids)
+            # IDs above all others have the place behind the last. They are not in the table.
             id_of_place = np.append(self.occurring, 0)
             is_in_table &= id_of_place[places] == ids
         if is_in_table.all():
@@ -162,15 +163,15 @@ class _LaunchPlaces(Struct, frozen=True):
 
 
 def launch_times(launches: pa.Table | None, *operations: pa.Table) -> list[Int64]:
-    """Return the time of the launch of each row of some tables, `NEVER` for none.
+    """Return for each table the time of the launch of each row, `NEVER` for none.
 
-    That is the first of `canonical.LAUNCHES` (or `HOST_CALLS`) of the process with the row's
-    correlation ID.
+    The launch of a row is the first row of `launches` with its correlation ID. `launches` are
+    `canonical.LAUNCHES` or `HOST_CALLS` of the process.
     """
     if launches is None or not launches.num_rows:
         return [np.full(table.num_rows, NEVER) for table in operations]
     places = _LaunchPlaces.of_launches(launches)
-    # The last place is that of no launch.
+    # The last place is for IDs without a launch, and stays `NEVER`.
     first_launch = np.full(places.n_ids + 1, NEVER)
     for batch in launches.to_batches():
         starts = batch["start_ns"].to_numpy()
@@ -187,15 +188,16 @@ def launch_times(launches: pa.Table | None, *operations: pa.Table) -> list[Int64
 
 
 def are_among(ids: Int64, wanted: Int64) -> Flags:
-    """Tell which IDs are among the wanted ones.
+    """Tell for each ID whether it is among the wanted IDs.
 
-    numpy uses a table or sorts. Its own limit for the table is just below what correlation IDs
-    need, so the method is chosen here.
+    numpy can look IDs up in a table, or sort them. By itself, it would sort correlation IDs, which
+    are just too far apart for its limit. The table is faster, so the method is chosen here.
     """
     if not wanted.size:
         return np.zeros(ids.size, np.bool_)
     lowest = int(wanted.min())
     highest = int(wanted.max())
+    # The table has a byte for each possible ID.
     n_bytes = highest - lowest + 1
     n_ids = ids.size + wanted.size
     fits_in_table = n_bytes <= _MAX_TABLE_BYTES_PER_ID * n_ids
@@ -211,19 +213,19 @@ def filled(column: pa.ChunkedArray, null: int = UNKNOWN) -> Int64:
 
 
 def by_process(table: pa.Table | None, processes: Sequence[int]) -> list[pa.Table]:
-    """Return the rows of each process, in one pass over the table. Without a table, return Nones.
+    """Return the rows of each process, in one pass over the table.
 
-    `processes` are in ascending order.
+    `processes` are in ascending order. Without a table, each process has None.
     """
     if table is None:
         return [None] * len(processes)
-    owner = table["process_id"].to_numpy()
-    if not is_sorted(owner):
-        order = np.argsort(owner, kind="stable")
-        table = table.combine_chunks().take(order)
-        owner = owner[order]
-    firsts = np.searchsorted(owner, processes, side="left")
-    lasts = np.searchsorted(owner, processes, side="right")
+    process_of_row = table["process_id"].to_numpy()
+    if not is_sorted(process_of_row):
+        by_process_id = np.argsort(process_of_row, kind="stable")
+        table = table.combine_chunks().take(by_process_id)
+        process_of_row = process_of_row[by_process_id]
+    firsts = np.searchsorted(process_of_row, processes, side="left")
+    lasts = np.searchsorted(process_of_row, processes, side="right")
     tables = []
     for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True):
         tables.append(table.slice(first, last - first))
@@ -274,22 +276,24 @@ def operations_of(
 
 
 def _in_order(column: pa.ChunkedArray, order: Int64 | None) -> NDArray[Any]:
-    """Return the values of a column in some order; None for that of the rows."""
+    """Return the values of a column in some order of rows. None leaves them as they are."""
     values: NDArray[Any] = column.to_numpy()
     return values if order is None else values[order]
 
 
 def _devices_by_use(kernels: KernelsOfReportTable, copies: CopiesOfReportTable) -> tuple[int, ...]:
-    """Return the devices by number of operations, most first, then the lowest."""
+    """Return the device with most operations first; of devices with as many the lowest ID."""
     chunks = kernels["device_id"].chunks + copies["device_id"].chunks
     device_ids = pa.chunked_array(chunks, pa.int64())
     counts = pc.value_counts(device_ids.drop_null()).to_pylist()
     counts.sort(key=itemgetter("values"))
+    # This keeps the order of IDs among equal counts.
     counts.sort(key=itemgetter("counts"), reverse=True)
     return tuple(map(itemgetter("values"), counts))
 
 
 def _seldom_needed_columns(kernels: pa.Table) -> pa.Table:
+    """Return `ProcessOperations.kernel_rows`: some columns, in types as narrow as their values."""
     columns = kernels.select([*_NARROWED_COLUMNS, "grid", "block"])
     for place, name in enumerate(_NARROWED_COLUMNS):
         column = narrowed(columns[name])

@@ -47,23 +47,26 @@ NOTHING = ExplainedTime(EMPTY, EMPTY.starts)
 
 
 def explained_until(idle: IntervalSet, starts: Int64, ends: Int64) -> Int64:
-    """Return until when each time in which the host was held up explains idle time.
+    """Return until when each call that held up the host explains idle time.
 
-    Without such a time, all later launches would come earlier by its length. So it explains that
-    much idle time from its start on, but none that is farther behind its end than its length.
-    `idle` are the gaps that end with a late launch.
+    Without the call, all later launches would come earlier by the length of the call. So from its
+    start on, the call explains as much idle time as it is long. A call explains at least the idle
+    time until its end. It explains none that is farther behind its end than the call is long.
+
+    `starts` and `ends` are those of the calls. `idle` are the gaps that end with a late launch.
     """
     lengths = np.minimum(ends - starts, _MAX_CALL_NS)
-    covered_before = idle.covered_until(starts)
-    used_up = idle.when_covered(covered_before + lengths)
-    longest = ends + lengths
-    used_up_behind = np.maximum(used_up, ends)
-    until: Int64 = np.minimum(longest, used_up_behind)
+    idle_before_ns = idle.covered_until(starts)
+    # When the idle time since the start of the call is as long as the call.
+    used_up = idle.when_covered(idle_before_ns + lengths)
+    used_up = np.maximum(used_up, ends)
+    last_possible = ends + lengths
+    until: Int64 = np.minimum(last_possible, used_up)
     return until
 
 
 def made_by(idle: IntervalSet, starts: Int64, ends: Int64) -> IntervalSet:
-    """Return the idle time that is explained by times in which the host was held up."""
+    """Return the idle time that is explained by calls that held up the host."""
     until = explained_until(idle, starts, ends)
     explained = union(starts, until)
     return idle.intersect(explained)
@@ -75,8 +78,9 @@ def blocked_time(
     """Return the waiting time that blocking calls explain, and which call explains it.
 
     `calls` are `canonical.BLOCKING_CALLS` of a process, sorted by start. `waiting` is a part of
-    `late`. During calls, the call that returns last explains the time. After calls, it is the call
-    that explains idle time longest. Of equal calls the first to start counts.
+    `late`. If several calls run at a time, the call that returns last explains the time. If no call
+    runs, the call that explains idle time longest explains it. Of equal calls, the first to start
+    explains the time.
     """
     if not calls.num_rows or not len(waiting):
         return NOTHING
@@ -92,17 +96,18 @@ def blocked_time(
 
 
 def _last_to_end(starts: Int64, ends: Int64) -> ExplainedTime:
-    """Return the union of some intervals, and which interval holds each time and ends last.
+    """Return the union of some intervals, in parts. Of each part, the interval that ends last.
 
     The intervals are sorted by start.
     """
     latest_end = np.maximum.accumulate(ends)
-    is_later = np.ones(ends.size, np.bool_)
-    is_later[1:] = ends[1:] > latest_end[:-1]
+    ends_last = np.ones(ends.size, np.bool_)
+    ends_last[1:] = ends[1:] > latest_end[:-1]
     # All other intervals lie inside earlier ones.
-    rows = np.flatnonzero(is_later)
+    rows = np.flatnonzero(ends_last)
     starts = starts[rows]
     ends = ends[rows]
+    # Each part ends when the next interval begins, which ends later.
     next_start = np.append(starts[1:], ends[-1:])
     part_ends = np.minimum(ends, next_start)
     is_long = part_ends > starts

@@ -56,7 +56,7 @@ _MAX_LAUNCH_LATENCY_NS = 20_000
 class DeviceTime(Struct, frozen=True):
     """The operations of a rank, its windows, and unions of the operations; report time, ns.
 
-    The letters are those of the definitions.
+    The letters are those of the formulas in `schema.STEPS`.
     """
 
     operations: ProcessOperations
@@ -103,12 +103,12 @@ def kernel_times(operations: ProcessOperations, chosen: Flags | Int64) -> Interv
 def breakdown(
     device: DeviceTime, backward: Flags | None, recorded: Recorded
 ) -> dict[str, Int64 | None]:
-    """Split each window of one rank into disjoint parts: columns of `schema.STEPS`.
+    """Split the time of each window of one rank into disjoint parts.
 
-    The schema has their formulas. Operations count in the window that they run in, whatever step
-    they belong to. `backward` flags the kernels that were launched inside a backward range. It is
-    None if the rank has no such range. Returns one int64 per window, in ns or counts or bytes, or
-    None if a metric was not recorded: see `_NEEDS`.
+    Returns columns of `schema.STEPS` by name, which has their formulas. A column has a value per
+    window. It is None if the metric was not recorded: see `_NEEDS`. Operations count in the window
+    that they run in, whatever step they belong to. `backward` flags the kernels that were launched
+    inside a backward range. It is None if the rank has no such range.
     """
     windows = device.windows
     wall_ns = windows.ends - windows.starts
@@ -150,11 +150,12 @@ def _count_comm_starts(device: DeviceTime) -> Int64:
 
 
 def _is_recorded(recorded: Recorded, facts: Sequence[str]) -> bool:
+    """Tell whether all of some facts were recorded, which are names of fields of `Recorded`."""
     return all(getattr(recorded, fact) for fact in facts)
 
 
 def _overlap_of_backward(device: DeviceTime, backward: Flags) -> Int64:
-    """Return how long communication runs while compute of the backward pass runs, ns."""
+    """Return how long communication and compute of the backward pass run together, ns by window."""
     is_chosen = ~device.operations.is_comm
     is_chosen &= backward
     compute = kernel_times(device.operations, is_chosen)
@@ -163,6 +164,7 @@ def _overlap_of_backward(device: DeviceTime, backward: Flags) -> Int64:
 
 
 def _device_to_device_copies(device: DeviceTime) -> dict[str, Int64 | None]:
+    """Return the columns of copies from device to device, a value per window."""
     windows = device.windows
     is_dtod = device.operations.copy_kind == DTOD_KIND
     copies = _measure_copies(device.operations, is_dtod, windows)
@@ -176,24 +178,25 @@ def _device_to_device_copies(device: DeviceTime) -> dict[str, Int64 | None]:
 
 
 def compute_stream(operations: ProcessOperations, comm_streams: Int64) -> int | None:
-    """Return the stream that most compute kernels run on; of several streams the lowest.
+    """Return the ID of the stream that most compute kernels run on; of several the lowest.
 
     None if there are no compute kernels, or if no stream is known. `comm_streams` are the streams
     of the communication operations.
     """
-    all_streams = operations.kernel_rows["stream_id"].drop_null()
-    streams = pc.value_counts(all_streams)
-    stream_ids = streams.field("values").to_pylist()
-    n_kernels = streams.field("counts").to_pylist()
-    n_by_stream = dict(zip(stream_ids, n_kernels, strict=True))
-    counts: Counter[int] = Counter(n_by_stream)
+    # A compute kernel is a kernel that does not communicate.
+    stream_of_kernel = operations.kernel_rows["stream_id"].drop_null()
+    counts_of_streams = pc.value_counts(stream_of_kernel)
+    stream_ids = counts_of_streams.field("values").to_pylist()
+    n_kernels = counts_of_streams.field("counts").to_pylist()
+    n_kernels_of_stream = dict(zip(stream_ids, n_kernels, strict=True))
     comm_stream_ids, n_comm_kernels = np.unique(comm_streams, return_counts=True)
-    n_comm_by_stream = zip(comm_stream_ids.tolist(), n_comm_kernels.tolist(), strict=True)
-    counts.subtract(dict(n_comm_by_stream))
-    most = max(counts.values(), default=0)
+    n_comm_of_stream = zip(comm_stream_ids.tolist(), n_comm_kernels.tolist(), strict=True)
+    n_compute_of_stream: Counter[int] = Counter(n_kernels_of_stream)
+    n_compute_of_stream.subtract(dict(n_comm_of_stream))
+    most = max(n_compute_of_stream.values(), default=0)
     if most <= 0:
         return None
-    streams_of_most = [stream for stream, number in counts.items() if number == most]
+    streams_of_most = [stream for stream, n in n_compute_of_stream.items() if n == most]
     return min(streams_of_most)
 
 
@@ -202,24 +205,27 @@ def comm_on_stream(
 ) -> Int64 | None:
     """Return how long communication is under way on a stream in each window, ns.
 
-    None if no launch of a kernel is known. Kernels of a CUDA graph share a launch. Their recorded
-    stream is that of the graph, and they may run at the same time, so they do not count.
+    `comm_streams` are the streams of the communication operations. The result is 0 without a
+    stream, and None if there are kernels but no launch of any is known.
+
+    Kernels of a CUDA graph share a launch. Their recorded stream is that of the graph, and they may
+    run at the same time. So they do not count.
     """
     n_launched = operations.n_launched
     if not n_launched and operations.kernel_start.size:
         return None
-    rows = np.flatnonzero(operations.is_comm)
-    is_on_stream = np.zeros(rows.size, np.bool_)
+    comm_kernels = np.flatnonzero(operations.is_comm)
+    is_on_stream = np.zeros(comm_kernels.size, np.bool_)
     if stream is not None:
         is_on_stream = comm_streams == stream
-    rows = rows[is_on_stream]
-    rows = rows[rows < n_launched]
+    is_launched = comm_kernels < n_launched
+    kernels = comm_kernels[is_on_stream & is_launched]
     launch = operations.kernel_launch[:n_launched]
     differs = launch[1:] != launch[:-1]
     differs_from_previous = np.append(True, differs)
     differs_from_next = np.append(differs, True)
-    is_only_kernel = differs_from_previous[rows] & differs_from_next[rows]
-    times = kernel_times(operations, rows[is_only_kernel])
+    is_only_kernel_of_launch = differs_from_previous[kernels] & differs_from_next[kernels]
+    times = kernel_times(operations, kernels[is_only_kernel_of_launch])
     return windows.covered(times)
 
 
@@ -231,19 +237,23 @@ class Started(Struct, frozen=True):
 
 
 def started_in(starts: Int64, values: Int64, windows: Windows) -> Started:
-    """Return how many operations start in each window, and the sum of their values."""
-    order = np.argsort(starts, kind="stable")
-    slices = windows.slices(starts[order])
-    total_before = np.append(0, np.cumsum(values[order]))
-    total = total_before[slices.last]
-    total -= total_before[slices.first]
+    """Return how many operations start in each window, and the sum of their values.
+
+    `starts` and `values` have one element per operation, in any order.
+    """
+    by_start = np.argsort(starts, kind="stable")
+    slices = windows.slices(starts[by_start])
+    total_before_place = np.append(0, np.cumsum(values[by_start]))
+    total = total_before_place[slices.last]
+    total -= total_before_place[slices.first]
     return Started(slices.counts, total)
 
 
 class _Copies(Struct, frozen=True):
-    """Some copies of a rank: when they run, and number and bytes by window."""
+    """Some copies of a rank."""
 
     times: IntervalSet
+    # Of the copies that start in each window.
     number: Int64
     n_bytes: Int64
 
@@ -260,11 +270,11 @@ def _measure_copies(operations: ProcessOperations, chosen: Flags, windows: Windo
 def grad_copies(
     device: DeviceTime, in_backward: Flags | None, recorded: Recorded
 ) -> dict[str, Int64 | None]:
-    """Measure the copies between gradients and buckets in each window.
+    """Measure the copies between gradients and the buckets of DDP, in each window.
 
-    The columns and their formulas are those of `schema.STEPS`. They are None if copies or their
-    kinds were not recorded. `in_backward` flags the copies launched inside a backward range. It is
-    None if the rank has no such range.
+    Returns columns of `schema.STEPS` by name, which has their formulas. All are None if kernels,
+    copies or the kinds of copies were not recorded. `in_backward` flags the copies launched inside
+    a backward range. It is None if the rank has no such range. Then all long runs of copies count.
     """
     windows = device.windows
     is_gradient = _are_in_runs(device.operations)
@@ -290,27 +300,32 @@ def grad_copies(
 
 
 def _join_over_latencies(copies: IntervalSet, windows: Windows) -> IntervalSet:
-    """Return the copies of each step with the time that the device takes from one to the next."""
+    """Return the times of the copies, without the short gaps between copies of one window.
+
+    A short gap is what the device takes from one copy to the next.
+    """
     gap_starts = copies.ends[:-1]
     gap_ends = copies.starts[1:]
-    window_before = np.searchsorted(windows.starts, gap_starts)
-    window_after = np.searchsorted(windows.starts, gap_ends, side="right")
+    # A window that starts with the gap, in it, or at its end, parts the copies.
+    n_windows_before = np.searchsorted(windows.starts, gap_starts)
+    n_windows_after = np.searchsorted(windows.starts, gap_ends, side="right")
     gap_ns = gap_ends - gap_starts
-    is_apart = gap_ns > _MAX_COPY_LATENCY_NS
-    is_apart |= window_before != window_after
+    is_kept = gap_ns > _MAX_COPY_LATENCY_NS
+    is_kept |= n_windows_before != n_windows_after
     first_start = copies.starts[:1]
     last_end = copies.ends[-1:]
-    starts = np.append(first_start, gap_ends[is_apart])
-    ends = np.append(gap_starts[is_apart], last_end)
+    starts = np.append(first_start, gap_ends[is_kept])
+    ends = np.append(gap_starts[is_kept], last_end)
     return IntervalSet(starts, ends)
 
 
 def blocking_copies(
     device: DeviceTime, copies: BlockingCopiesOfReportTable | None, recorded: Recorded
 ) -> dict[str, Int64 | None]:
-    """Measure the copies from the host that block it, in each window.
+    """Measure the copies that block the host, in each window.
 
-    `copies` are `canonical.BLOCKING_COPIES`. The columns are None if not recorded.
+    `copies` are `canonical.BLOCKING_COPIES`, None if not recorded. Returns columns of
+    `schema.STEPS` by name. A column is None if something that it needs was not recorded.
     """
     columns: dict[str, Int64 | None] = {
         "n_blocking_copies": None,
@@ -329,21 +344,23 @@ def blocking_copies(
     n_bytes = filled(copies["bytes"], 0)
     started = started_in(starts, n_bytes, windows)
     columns["n_blocking_copies"] = started.number
-    # A sum is not known if a part is not.
+    # A sum is known only if all its parts are.
     if not copies["bytes"].null_count:
         columns["blocking_copy_bytes"] = started.total
     is_pageable = copies["is_pageable"]
     if not is_pageable.null_count:
-        numbers = is_pageable.cast(pa.int64()).to_numpy()
-        pageable = started_in(starts, numbers, windows)
+        # 1 for a pageable copy, so that the sum is their number.
+        ones = is_pageable.cast(pa.int64()).to_numpy()
+        pageable = started_in(starts, ones, windows)
         columns["n_pageable_copies"] = pageable.total
     return columns
 
 
 def _are_in_runs(operations: ProcessOperations) -> Flags:
-    """Tell which copies are DtoD and in a long run of such; copies without a launch never are.
+    """Tell which copies are from device to device, and in a long run of such copies.
 
-    An operation that is launched in the same nanosecond as a copy comes after it.
+    A run is launched without anything else between. An operation that is launched in the same
+    nanosecond as a copy comes after the copy. Copies whose launch is not known are in no run.
     """
     launch = operations.copy_launch
     is_dtod = operations.copy_kind == DTOD_KIND
@@ -351,16 +368,16 @@ def _are_in_runs(operations: ProcessOperations) -> Flags:
     copies = np.flatnonzero(is_dtod & has_launch)
     copy_launch = launch[copies]
     kernel_launch = operations.kernel_launch[: operations.n_launched]
-    # A run ends with the next launch of anything else.
-    n_before = np.searchsorted(kernel_launch, copy_launch)
-    n_before += np.searchsorted(launch[~is_dtod], copy_launch)
-    first = run_starts(n_before)
+    # Kernels and other copies that were launched before each copy. The number is the same in a run.
+    n_others_before = np.searchsorted(kernel_launch, copy_launch)
+    n_others_before += np.searchsorted(launch[~is_dtod], copy_launch)
+    first = run_starts(n_others_before)
     lengths = np.diff(first, append=copy_launch.size)
     is_long = lengths >= _MIN_COPIES_OF_BUCKET
     is_in_long_run = np.repeat(is_long, lengths)
-    is_in_run = np.zeros(launch.size, np.bool_)
-    is_in_run[copies[is_in_long_run]] = True
-    return is_in_run
+    is_chosen = np.zeros(launch.size, np.bool_)
+    is_chosen[copies[is_in_long_run]] = True
+    return is_chosen
 
 
 class Gaps(Struct, frozen=True):
@@ -372,9 +389,10 @@ class Gaps(Struct, frozen=True):
     # When the operation that explains the gap was launched, on the clock of the device;
     # `attribution.NEVER` if it has no launch.
     launch: Int64
-    # The operation that explains the gap: kernels in order of launch, then copies in order of
-    # launch. It is the one that ends the gap. If that is a copy of unified memory, which nothing
-    # launches, it is the next operation that is not.
+    # The operation that explains the gap. Operations are numbered: first the kernels in order of
+    # launch, then the copies in order of launch. The operation that ends the gap explains it. But
+    # nothing launches a copy of unified memory. If such a copy ends the gap, the next operation
+    # that is no such copy explains it.
     operation: Int64
     # The shortest time from a launch to the start of its kernel on this rank, from 0 to 20 us.
     latency_ns: int
@@ -388,19 +406,19 @@ def idle_gaps(operations: ProcessOperations, offset_ns: int = 0) -> Gaps:
     """
     starts = np.append(operations.kernel_start, operations.copy_start)
     # Starts are nearly sorted, which makes this cheap.
-    order = np.argsort(starts, kind="stable")
-    starts = starts[order]
-    reached = np.append(operations.kernel_end, operations.copy_end)[order]
-    np.maximum.accumulate(reached, out=reached)
-    is_gap = starts[1:] > reached[:-1]
-    last_before = np.flatnonzero(is_gap)
-    first_behind = last_before + 1
-    gap_starts = reached[last_before]
-    gap_ends = starts[first_behind]
-    # They are as long as the operations.
-    del starts, reached, is_gap
-    operation = _explaining_operations(operations, order, first_behind)
-    del order
+    by_start = np.argsort(starts, kind="stable")
+    starts = starts[by_start]
+    latest_end = np.append(operations.kernel_end, operations.copy_end)[by_start]
+    np.maximum.accumulate(latest_end, out=latest_end)
+    is_gap = starts[1:] > latest_end[:-1]
+    place_before_gap = np.flatnonzero(is_gap)
+    place_behind_gap = place_before_gap + 1
+    gap_starts = latest_end[place_before_gap]
+    gap_ends = starts[place_behind_gap]
+    # These arrays are large, so free their memory before the next ones are made.
+    del starts, latest_end, is_gap
+    operation = _explaining_operations(operations, by_start, place_behind_gap)
+    del by_start
     launch = np.append(operations.kernel_launch, operations.copy_launch)[operation]
     is_known = launch != NEVER
     launch[is_known] += offset_ns
@@ -408,26 +426,29 @@ def idle_gaps(operations: ProcessOperations, offset_ns: int = 0) -> Gaps:
     return Gaps(gap_starts, gap_ends, launch, operation, latency_ns)
 
 
-def _explaining_operations(operations: ProcessOperations, order: Int64, places: Int64) -> Int64:
-    """Return the operations at some places of an order, or the next that is not unified memory.
+def _explaining_operations(operations: ProcessOperations, by_start: Int64, places: Int64) -> Int64:
+    """Return for each place the operation there, or else the next that something launches.
 
-    If no such operation follows, it is the one at the place.
+    Nothing launches copies of unified memory. If only such copies follow, return the operation at
+    the place itself. `by_start` are all operations in order of start.
     """
-    at_place = order[places]
+    operation_at_place = by_start[places]
     is_unified_copy = operations.is_unified
     if not is_unified_copy.any():
-        return at_place
+        return operation_at_place
     n_kernels = operations.kernel_start.size
-    is_launchable_kernel = np.ones(n_kernels, np.bool_)
-    is_launchable = np.append(is_launchable_kernel, ~is_unified_copy)
-    launchable = np.flatnonzero(is_launchable[order])
-    following = np.searchsorted(launchable, places)
-    next_place = np.append(launchable, 0)[following]
-    has_next = following < launchable.size
-    return np.where(has_next, order[next_place], at_place)
+    all_kernels = np.ones(n_kernels, np.bool_)
+    is_launchable = np.append(all_kernels, ~is_unified_copy)
+    launchable_places = np.flatnonzero(is_launchable[by_start])
+    n_launchable_before = np.searchsorted(launchable_places, places)
+    has_next = n_launchable_before < launchable_places.size
+    # Any place will do for those without a next one.
+    next_place = np.append(launchable_places, 0)[n_launchable_before]
+    return np.where(has_next, by_start[next_place], operation_at_place)
 
 
 def _launch_latency(operations: ProcessOperations, offset_ns: int) -> int:
+    """Return the shortest time from a launch to the start of its kernel, from 0 to 20 us."""
     n_launched = operations.n_launched
     if not n_launched:
         return 0
@@ -442,9 +463,10 @@ class IdleCauses(Struct, frozen=True):
 
     # `schema.IDLE_CAUSES` and `schema.IDLE_DETAILS`. None if not known.
     columns: dict[str, Int64 | None]
-    # ``idle_blocked_ns`` by the call that explains it, without calls that explain nothing. The
-    # second has the part of blocking copies.
+    # ``idle_blocked_ns`` by the name of the call that explains it. Calls that explain nothing are
+    # left out.
     by_call: dict[str, Int64]
+    # The part of ``by_call`` that blocking copies explain.
     of_copies_by_call: dict[str, Int64]
     # When the device idles for its host. None if not known.
     times: HostIdleTime | None = None
@@ -492,7 +514,10 @@ def idle_causes(
 def _split_waiting(
     waiting: IntervalSet, blocked: ExplainedTime, windows: Windows
 ) -> dict[str, Int64 | None]:
-    """Return how long the device waits while the host is blocked, and while it is not, ns."""
+    """Return how long the device waits while the host is blocked, launches, and pauses; ns.
+
+    A pause is a part of the launching.
+    """
     waiting_ns = windows.covered(waiting)
     blocked_ns = windows.covered(blocked.times)
     launching = waiting.without(blocked.times)
@@ -519,6 +544,7 @@ class _LateTime(Struct, frozen=True):
 
 
 def _find_late_time(gaps: Gaps, input_times: IntervalSet) -> _LateTime:
+    """Return the part of each gap before the operation that explains it could start."""
     known_gaps = IntervalSet(gaps.starts, gaps.ends)
     launch = gaps.launch
     is_known = launch != NEVER
@@ -526,6 +552,7 @@ def _find_late_time(gaps: Gaps, input_times: IntervalSet) -> _LateTime:
         known_gaps = known_gaps[is_known]
         launch = launch[is_known]
     starts = known_gaps.starts
+    # When the operation could start. Only times inside its gap count.
     ready = launch + gaps.latency_ns
     np.clip(ready, starts, known_gaps.ends, out=ready)
     late_gaps = known_gaps[ready > starts]
@@ -537,15 +564,16 @@ def _find_late_time(gaps: Gaps, input_times: IntervalSet) -> _LateTime:
 def _made_by_calls(
     late_gaps: IntervalSet, calls: BlockingCallsOfReportTable, windows: Windows
 ) -> dict[str, Int64 | None]:
-    """Return how long the late gaps are that blocking calls, and blocking copies, explain, ns."""
+    """Return the length of the late gaps that calls of copies, and all other calls, explain.
+
+    A late gap ends with an operation that was launched late. Lengths are in ns by window.
+    """
     starts = calls["start_ns"].to_numpy()
     ends = calls["end_ns"].to_numpy()
     is_of_copy = calls["is_of_copy"].to_numpy()
-    is_of_call = ~is_of_copy
-    call_starts = starts[is_of_call]
-    copy_starts = starts[is_of_copy]
-    made_by_calls = made_by(late_gaps, call_starts, ends[is_of_call])
-    made_by_copies = made_by(late_gaps, copy_starts, ends[is_of_copy])
+    is_other = ~is_of_copy
+    made_by_calls = made_by(late_gaps, starts[is_other], ends[is_other])
+    made_by_copies = made_by(late_gaps, starts[is_of_copy], ends[is_of_copy])
     return {
         "idle_made_by_calls_ns": windows.covered(made_by_calls),
         "idle_made_by_copies_ns": windows.covered(made_by_copies),
@@ -555,7 +583,10 @@ def _made_by_calls(
 def _caused_by_allocs(
     late_gaps: IntervalSet, blocked: ExplainedTime, calls: pa.Table, windows: Windows
 ) -> dict[str, Int64 | None]:
-    """Return the blocked time, and the late gaps, that calls managing memory explain, ns."""
+    """Return the blocked time, and the length of the late gaps, that calls for memory explain.
+
+    Both are in ns by window. These calls allocate and free memory.
+    """
     is_of_memory = calls["is_of_memory"].to_numpy()
     blocked_by_allocs = blocked.of_calls(is_of_memory)
     memory_calls = calls.filter(calls["is_of_memory"])
@@ -571,8 +602,9 @@ def _caused_by_allocs(
 def late_starts(gaps: Gaps, windows: Windows) -> Int64:
     """Return how long the device takes to start late launched operations, ns in each window.
 
-    This does not count the shortest latency. It is idle time for dependency, in gaps that end with
-    a late launch. A device prepares operations that are launched in time while it still works.
+    The time begins when the operation could start: the shortest latency of the rank after the
+    launch. The time is a part of the idle time for dependency. Operations that are launched in time
+    take no such time, since the device prepares them while it still works.
     """
     is_known = gaps.launch != NEVER
     ready = gaps.launch[is_known] + gaps.latency_ns
@@ -580,17 +612,19 @@ def late_starts(gaps: Gaps, windows: Windows) -> Int64:
     ends = gaps.ends[is_known]
     is_late = ready > starts
     is_late &= ready < ends
-    late_times = IntervalSet(ready[is_late], ends[is_late])
-    return windows.covered(late_times)
+    times_to_start = IntervalSet(ready[is_late], ends[is_late])
+    return windows.covered(times_to_start)
 
 
 def exposed_by_late_launches(device: DeviceTime, latency_ns: int, offset_ns: int) -> Int64:
     """Return how much of the exposed communication of each window late launches expose, ns.
 
-    If launched in time, it could have run at the same time as compute. It has two parts:
-    communication that started as soon as it was launched, and communication until the next compute
-    kernel was launched, plus the shortest latency of the rank. Launches are put on the clock of the
-    device, which is later than that of the host by `offset_ns`.
+    With launches in time, compute could have hidden this communication. It has two parts. The first
+    is communication that started as soon as it was launched, so it was launched late. The second is
+    communication before the next compute kernel could start, which was launched late.
+
+    `latency_ns` is the shortest time of the rank from a launch to the start of its kernel. Launches
+    are put on the clock of the device, which is later than that of the host by `offset_ns`.
     """
     operations = device.operations
     n_launched = operations.n_launched
@@ -599,41 +633,44 @@ def exposed_by_late_launches(device: DeviceTime, latency_ns: int, offset_ns: int
     is_late_comm = start - launch <= _MAX_LAUNCH_LATENCY_NS
     is_late_comm &= operations.is_comm[:n_launched]
     late_comm = kernel_times(operations, np.flatnonzero(is_late_comm))
-    until_launch = _until_next_compute_is_launched(device, launch + latency_ns)
-    late = union_of(late_comm, until_launch)
+    before_ready = _before_next_compute_is_ready(device, launch + latency_ns)
+    late = union_of(late_comm, before_ready)
     exposed = exposed_comm(device.comm, device.compute)
     exposed_by_late = exposed.intersect(late)
     return device.windows.covered(exposed_by_late)
 
 
-def _until_next_compute_is_launched(device: DeviceTime, ready: Int64) -> IntervalSet:
-    """Return when no compute runs because the kernel that starts next is not ready.
+def _before_next_compute_is_ready(device: DeviceTime, ready: Int64) -> IntervalSet:
+    """Return when no compute runs because the compute kernel that starts next is not ready.
 
-    `ready` is of each launched kernel when it can start.
+    `ready` is the time from which each kernel with a known launch can start.
     """
     is_compute = ~device.operations.is_comm[: ready.size]
-    rows = np.flatnonzero(is_compute)
-    starts = device.operations.kernel_start[rows]
+    compute_kernels = np.flatnonzero(is_compute)
+    starts = device.operations.kernel_start[compute_kernels]
     # If compute kernels start together, the first launched ends the time without compute.
-    first_starts, first_rows = np.unique(starts, return_index=True)
-    next_compute = device.compute.starts[1:]
-    place = np.searchsorted(first_starts, next_compute)
-    start_at_place = np.append(first_starts, FOREVER)[place]
-    is_launched = start_at_place == next_compute
+    distinct_starts, first_with_start = np.unique(starts, return_index=True)
+    # A time without compute lasts from the end of a stretch of compute to the start of the next.
+    next_start = device.compute.starts[1:]
+    place = np.searchsorted(distinct_starts, next_start)
+    start_at_place = np.append(distinct_starts, FOREVER)[place]
+    # False if only kernels without a known launch start then.
+    is_launch_known = start_at_place == next_start
     previous_end = device.compute.ends[:-1]
-    without_compute = IntervalSet(previous_end, next_compute)[is_launched]
-    first_row = first_rows[place[is_launched]]
-    ready_in_time = ready[rows[first_row]]
-    np.clip(ready_in_time, without_compute.starts, without_compute.ends, out=ready_in_time)
-    return nonempty(without_compute.starts, ready_in_time)
+    without_compute = IntervalSet(previous_end, next_start)[is_launch_known]
+    place_of_kernel = first_with_start[place[is_launch_known]]
+    ready_of_kernel = ready[compute_kernels[place_of_kernel]]
+    # Only the part of the time without compute counts.
+    until = np.clip(ready_of_kernel, without_compute.starts, without_compute.ends)
+    return nonempty(without_compute.starts, until)
 
 
 def phase_idle(
     gaps: Gaps | IntervalSet, windows: Windows, phase: Phases, n_phases: int
 ) -> list[Int64]:
-    """Return for each phase the idle time in gaps that its operations end, ns per window.
+    """Return for each phase how long the gaps are that its operations end, ns per window.
 
-    `phase` is of the operation that ends each gap, negative for none.
+    `phase` is the phase of the operation that ends each gap, negative for none.
     """
     times = IntervalSet(gaps.starts, gaps.ends)
     idle_ns = []
@@ -644,13 +681,17 @@ def phase_idle(
 
 
 def _by_call(blocked: ExplainedTime, calls: pa.Table, windows: Windows) -> dict[str, Int64]:
-    """Return the explained time of each window by the name of the call, ns, without zeros."""
+    """Return the explained time of each window, ns, by the name of the call that explains it.
+
+    Names that explain nothing in any window are left out.
+    """
     if not len(blocked.times) or not len(windows):
         return {}
     call = pa.array(blocked.call)
     call_names = calls["call"].take(call).combine_chunks().dictionary_encode()
-    codes = call_names.indices.to_numpy()
+    name_of_time = call_names.indices.to_numpy()
     names = call_names.dictionary.to_pylist()
-    lengths = phase_idle(blocked.times, windows, codes, len(names))
-    lengths_by_call = zip(names, lengths, strict=True)
-    return {name: length_ns for name, length_ns in lengths_by_call if length_ns.any()}
+    # A name is treated like a phase here.
+    lengths = phase_idle(blocked.times, windows, name_of_time, len(names))
+    lengths_by_name = zip(names, lengths, strict=True)
+    return {name: length_ns for name, length_ns in lengths_by_name if length_ns.any()}

@@ -49,7 +49,10 @@ class ClockOffset(Struct, frozen=True):
 
 
 class _Ties(Struct, frozen=True):
-    """How far the clock of each report is from the middle of a set of reports, one row per pair."""
+    """How far the clock of each report is from the middle of a set of reports that meet.
+
+    A tie is a row: one report in one set.
+    """
 
     meeting: Int64  # number of the set of reports
     report: Int64
@@ -68,25 +71,27 @@ def clock_offsets(
     """Return the offset and the error of each report, by the formulas of `schema.RANKS`.
 
     `matched` are collectives of `ALIGNING`, as `collectives.match_collectives` returns them. `ends`
-    and `report` are of each operation.
+    and `report` have a value per operation. With `is_one_clock`, all reports have the same clock,
+    so that all offsets and errors are 0.
 
     Communicators may join different sets of reports, for example tensor groups inside each node and
     data groups across nodes. Then each set of reports that meet has medians of its own, since most
     calls may say nothing about the other nodes. The offsets are those that fit all sets best, by
-    least squares, relative to the median report. The error is the largest of the spreads of the
-    sets and of the remaining misfits.
+    least squares, relative to the median report. The error of a report is the largest of its
+    spreads in all its sets and of its remaining misfits. An offset within its error is 0.
     """
-    not_compared = ClockOffset(0, 0 if is_one_clock else None)
-    corrections = [not_compared] * n_reports
     if is_one_clock:
-        return corrections
+        return [ClockOffset(0, 0)] * n_reports
+    not_compared = ClockOffset(0, None)
+    corrections = [not_compared] * n_reports
     ties = _tie_reports(matched, ends, report)
     if not ties.report.size:
         return corrections
     parts = _connect_reports(ties, n_reports)
     offsets, misfits = _choose_offsets(ties, parts, n_reports)
+    error_of_tie = np.maximum(ties.spread_ns, misfits)
     errors = np.zeros(n_reports, np.int64)
-    np.maximum.at(errors, ties.report, np.maximum(ties.spread_ns, misfits))
+    np.maximum.at(errors, ties.report, error_of_tie)
     for number in np.unique(ties.report).tolist():
         offset_ns = int(offsets[number])
         error_ns = int(errors[number])
@@ -97,6 +102,7 @@ def clock_offsets(
 
 
 def _tie_reports(matched: Sequence[Int64], ends: Int64, report: Int64) -> _Ties:
+    """Return the ties of all sets of reports that meet in collectives."""
     rows: list[list[int]] = []
     for number, meeting in enumerate(_find_meetings(matched, ends, report)):
         rows += _tie_meeting(number, meeting)
@@ -105,10 +111,10 @@ def _tie_reports(matched: Sequence[Int64], ends: Int64, report: Int64) -> _Ties:
 
 
 class _Meeting(Struct, frozen=True):
-    """Ends of the collectives of one set of reports: how far each is from the median end."""
+    """The ends of operations, of all collectives of one set of reports."""
 
-    difference_ns: Int64
-    report: Int64
+    difference_ns: Int64  # from the median end of the collective to the end of the operation
+    report: Int64  # of each operation
 
     @classmethod
     def joined(cls, parts: Sequence["_Meeting"]) -> "_Meeting":
@@ -119,40 +125,45 @@ class _Meeting(Struct, frozen=True):
 
 
 def _find_meetings(matched: Sequence[Int64], ends: Int64, report: Int64) -> list[_Meeting]:
-    """Return the collectives of each set of reports that meet."""
-    meetings: dict[tuple[int, ...], list[_Meeting]] = {}
-    for rows in matched:
-        if not rows.size:
+    """Return the meeting of each set of reports that meet in collectives."""
+    parts_of_set: dict[tuple[int, ...], list[_Meeting]] = {}
+    # A matrix has a row per collective, and a column per rank that takes part.
+    for operations in matched:
+        if not operations.size:
             continue
-        owner = report[rows]
-        ends_of_rows = ends[rows]
-        median_end = floor_median(np.sort(ends_of_rows, axis=1))
-        difference_ns = ends_of_rows - median_end[:, np.newaxis]
-        # Mostly all collectives have the same reports.
-        members = owner[:1]
-        which = np.zeros(len(rows), np.int64)
-        if (owner != members).any():
-            members, which = np.unique(owner, axis=0, return_inverse=True)
-        for reports, chosen in zip(members, _places_of(which.ravel()), strict=True):
-            key = tuple(np.unique(reports).tolist())
-            meeting = _Meeting(difference_ns[chosen].ravel(), owner[chosen].ravel())
-            parts = meetings.setdefault(key, [])
-            parts.append(meeting)
-    return [_Meeting.joined(parts) for parts in meetings.values()]
+        reports = report[operations]
+        end_ns = ends[operations]
+        median_end = floor_median(np.sort(end_ns, axis=1))
+        difference_ns = end_ns - median_end[:, np.newaxis]
+        # Mostly all rows have the same reports. Then there is one different row.
+        different_rows = reports[:1]
+        number_of_row = np.zeros(len(operations), np.int64)
+        if (reports != different_rows).any():
+            different_rows, number_of_row = np.unique(reports, axis=0, return_inverse=True)
+        places = _places_of_numbers(number_of_row.ravel())
+        for row, chosen in zip(different_rows, places, strict=True):
+            reports_that_meet = tuple(np.unique(row).tolist())
+            part = _Meeting(difference_ns[chosen].ravel(), reports[chosen].ravel())
+            parts_of_set.setdefault(reports_that_meet, []).append(part)
+    return [_Meeting.joined(parts) for parts in parts_of_set.values()]
 
 
-def _places_of(numbers: Int64) -> list[Int64]:
-    """Return where each number occurs, the lowest number first."""
-    order = np.argsort(numbers, kind="stable")
-    first = run_starts(numbers[order])
-    return np.split(order, first[1:])
+def _places_of_numbers(numbers: Int64) -> list[Int64]:
+    """Return for each different number the places where it occurs, the lowest number first."""
+    places = np.argsort(numbers, kind="stable")
+    first = run_starts(numbers[places])
+    return np.split(places, first[1:])
 
 
 def _tie_meeting(number: int, meeting: _Meeting) -> Iterator[list[int]]:
-    """Yield the fields of `_Ties` for each report that has enough differences."""
-    order = np.lexsort((meeting.difference_ns, meeting.report))
-    first_of_report = run_starts(meeting.report[order])
-    for rows in np.split(order, first_of_report[1:]):
+    """Yield the fields of a row of `_Ties` for each report that has enough differences.
+
+    `number` is that of the meeting.
+    """
+    by_report = np.lexsort((meeting.difference_ns, meeting.report))
+    first_of_report = run_starts(meeting.report[by_report])
+    for rows in np.split(by_report, first_of_report[1:]):
+        # In ascending order.
         differences_ns = meeting.difference_ns[rows]
         if differences_ns.size < _MIN_DIFFERENCES:
             continue
@@ -166,22 +177,30 @@ def _tie_meeting(number: int, meeting: _Meeting) -> Iterator[list[int]]:
 
 
 def _connect_reports(ties: _Ties, n_reports: int) -> Int64:
-    """Return the part of each report. Reports that ties connect, directly or not, have the same."""
+    """Return the part of each report. Reports that meetings connect have the same part.
+
+    The connection may go over other reports. A part is named by its lowest report.
+    """
     parts = np.arange(n_reports)
     n_meetings = int(ties.meeting.max()) + 1
+    # Each report takes the lowest part of its meetings, until none changes.
     while True:
         before = parts.copy()
-        lowest = least_of(ties.meeting, parts[ties.report], n_meetings)
-        np.minimum.at(parts, ties.report, lowest[ties.meeting])
+        lowest_of_meeting = least_of(ties.meeting, parts[ties.report], n_meetings)
+        np.minimum.at(parts, ties.report, lowest_of_meeting[ties.meeting])
         if (parts == before).all():
             return parts
 
 
 def _choose_offsets(ties: _Ties, parts: Int64, n_reports: int) -> tuple[Int64, Int64]:
-    """Return the offset of each report, and how far each tie differs from it."""
+    """Return the offset of each report, and the misfit of each tie, ns.
+
+    Offsets are relative to the median report of each part.
+    """
     offsets = np.zeros(n_reports, np.int64)
     n_meetings = np.unique(ties.meeting).size
     if n_meetings == 1:
+        # Each report has one tie, which always fits.
         offsets[ties.report] = ties.median_ns
         return offsets, np.zeros_like(ties.median_ns)
     fitted, misfits = _fit_offsets(ties, n_reports)
@@ -197,36 +216,39 @@ def _choose_offsets(ties: _Ties, parts: Int64, n_reports: int) -> tuple[Int64, I
 def _fit_offsets(ties: _Ties, n_reports: int) -> tuple[Int64, Int64]:
     """Return offsets that fit the medians of the ties by least squares, and the misfit of each tie.
 
-    The unknowns are the offset of each report and the middle of each meeting. A tie measures their
-    difference. The method is conjugate gradients: a step takes as long as there are ties, and few
-    steps are needed.
+    The unknowns are the offset of each report, and then the middle of each meeting. A tie measures
+    the difference: offset - middle. The method is conjugate gradients: a step takes as long as
+    there are ties, and few steps are needed.
     """
     middle = n_reports + ties.meeting
-    unknowns = np.concatenate((ties.report, middle))
-    n_unknowns = int(unknowns.max()) + 1
+    unknowns_of_ties = np.concatenate((ties.report, middle))
+    n_unknowns = int(unknowns_of_ties.max()) + 1
 
     def gradient_of(misfits: Float64) -> Float64:
         weights = np.concatenate((misfits, -misfits))
-        gradient = np.bincount(unknowns, weights, n_unknowns)
+        gradient = np.bincount(unknowns_of_ties, weights, n_unknowns)
         return gradient.astype(np.float64)
 
+    # All unknowns begin with 0, so at first the misfits are all that was measured.
     fit = np.zeros(n_unknowns)
     misfits = ties.median_ns.astype(np.float64)
     gradient = gradient_of(misfits)
     direction = gradient
     steepness = gradient @ gradient
     steepness_at_end = _MAX_REMAINING_GRADIENT * steepness
+    # In exact arithmetic, there are no more steps than unknowns.
     for _ in range(n_unknowns):
         if steepness <= steepness_at_end:
             break
-        change = direction[ties.report] - direction[middle]
-        length = steepness / (change @ change)
+        change_of_ties = direction[ties.report] - direction[middle]
+        length = steepness / (change_of_ties @ change_of_ties)
         fit = fit + length * direction
-        misfits = misfits - length * change
+        misfits = misfits - length * change_of_ties
         gradient = gradient_of(misfits)
-        share_of_direction = gradient @ gradient / steepness
+        next_steepness = gradient @ gradient
+        share_of_direction = next_steepness / steepness
         direction = gradient + share_of_direction * direction
-        steepness = gradient @ gradient
+        steepness = next_steepness
     return _rounded(fit[:n_reports]), _rounded(np.abs(misfits))
 
 
@@ -266,22 +288,24 @@ class DeviceClock(Struct, frozen=True):
 def device_clock(lags: Int64, leads: Int64) -> DeviceClock:
     """Compare the clocks of a device and its host by the times of operations, ns.
 
-    A lag is start - launch of an operation. If one call launched several, only the first counts. A
-    lead is end - return of the call that waited for an operation. So the difference device - host
-    lies between the largest lead (early) and the smallest lag (late).
+    A lag is start - launch of an operation. If one call launched several operations, only the first
+    counts. A lead is end of an operation - return of the call that waited for the operation. An
+    operation starts after its launch, and ends before the return. So the difference device - host
+    lies between the largest lead, which is the early end, and the smallest lag, the late end.
 
-    The difference is corrected if 0 is more than 20 us outside, and at least three operations
-    agree. The correction is the nearer end and 5 us more. If fewer than three are within 20 us of
-    an end, the third counts as that end. A single operation may say how close the ends are, but not
-    that the difference is another one than the correction.
+    The difference is corrected if 0 is more than 20 us outside of both ends, and at least three
+    operations agree. The correction is the end that is nearer to 0, and 5 us beyond that end. If
+    fewer than three operations are within 20 us of an end, the third operation counts as that end.
+    A single operation may bring the ends closer together, but not exclude the correction.
     """
     agreed_late, third_lag = _find_agreed_least(lags)
-    agreed_least, third_lead = _find_agreed_least(-leads)
+    # The largest lead is the smallest negative lead.
+    agreed_least, third_negative_lead = _find_agreed_least(-leads)
     agreed_early = None if agreed_least is None else -agreed_least
     offset_ns = 0
     if agreed_late is not None and third_lag < -_TOLERANCE_NS:
         offset_ns = agreed_late - _MIN_LATENCY_NS
-    elif agreed_early is not None and third_lead < -_TOLERANCE_NS:
+    elif agreed_early is not None and third_negative_lead < -_TOLERANCE_NS:
         offset_ns = agreed_early + _MIN_LATENCY_NS
     late_ns = int(lags.min()) if lags.size else None
     if late_ns is not None and late_ns < offset_ns - _TOLERANCE_NS:
@@ -295,17 +319,19 @@ def device_clock(lags: Int64, leads: Int64) -> DeviceClock:
 def _find_agreed_least(values: Int64) -> tuple[int | None, int]:
     """Return the smallest value that is not far below the third smallest, and the third smallest.
 
-    With fewer than three values, return the smallest (None without values), and 0.
+    With fewer than three values, return the smallest, and 0 in place of the third. Without values,
+    return None and 0.
     """
     if not values.size:
         return None, 0
     if values.size < _MIN_DIFFERENCES:
         return int(values.min()), 0
-    place = _MIN_DIFFERENCES - 1
-    third = int(np.partition(values, place)[place])
-    is_near = values >= third - _TOLERANCE_NS
-    least = int(values.min(initial=NEVER, where=is_near))
-    return least, third
+    place_of_third = _MIN_DIFFERENCES - 1
+    partly_sorted = np.partition(values, place_of_third)
+    third = int(partly_sorted[place_of_third])
+    is_near_third = values >= third - _TOLERANCE_NS
+    agreed_least = int(values[is_near_third].min())
+    return agreed_least, third
 
 
 class _Launched(Struct, frozen=True):
@@ -368,7 +394,7 @@ class _RunningCalls(Struct, frozen=True):
 def _are_undisturbed(waits: HostWaitsOfReportTable, calls: pa.Table) -> Flags:
     """Tell which waits began while no other thread was in a call.
 
-    Such a call may launch operations that the wait does not wait for.
+    A call of another thread may launch operations that the wait does not wait for.
     """
     began = waits["start_ns"].to_numpy()
     thread = waits["thread_id"].to_numpy()
@@ -378,7 +404,7 @@ def _are_undisturbed(waits: HostWaitsOfReportTable, calls: pa.Table) -> Flags:
     for thread_id in np.unique(thread):
         is_of_other_thread = running.thread != thread_id
         is_of_thread = thread == thread_id
-        # A call that begins at the same time as the wait does not disturb it.
+        # Calls are 1 ns shorter, since a call that begins with the wait does not disturb the wait.
         starts = running.start[is_of_other_thread] + 1
         ends = np.maximum(running.end[is_of_other_thread], starts)
         is_disturbed = union(starts, ends).contains(began[is_of_thread])
@@ -387,7 +413,10 @@ def _are_undisturbed(waits: HostWaitsOfReportTable, calls: pa.Table) -> Flags:
 
 
 def _find_running_calls(calls: pa.Table, times: Int64) -> _RunningCalls:
-    """Return the calls that run at any of some sorted times."""
+    """Return the calls that run at any of some sorted times.
+
+    A call does not count as running at the time at which it begins.
+    """
     starts = [_NO_TIMES]
     ends = [_NO_TIMES]
     threads = [_NO_TIMES]
@@ -395,30 +424,33 @@ def _find_running_calls(calls: pa.Table, times: Int64) -> _RunningCalls:
     columns = calls.select(["start_ns", "end_ns", "thread_id"])
     for batch in columns.to_batches():
         start, end, thread = (column.to_numpy() for column in batch.columns)
+        # The first time behind the start of each call.
         next_time = time_at_place[counts_up_to(times, start)]
-        is_running = np.flatnonzero(next_time < end)
-        starts.append(start[is_running])
-        ends.append(end[is_running])
-        threads.append(thread[is_running])
+        running = np.flatnonzero(next_time < end)
+        starts.append(start[running])
+        ends.append(end[running])
+        threads.append(thread[running])
     return _RunningCalls(np.concatenate(starts), np.concatenate(ends), np.concatenate(threads))
 
 
 def _compare_clocks(
     kernels: _Launched, copies: _Launched, waits: HostWaitsOfReportTable
 ) -> DeviceClock:
+    """Collect the lags and leads of all operations, and compare the clocks by them."""
     # A launch may make many kernels, as a graph does. Only the first of them starts at once.
     first_of_launch = run_starts(kernels.launch)
     kernel_lags = np.minimum.reduceat(kernels.start, first_of_launch)
     kernel_lags -= kernels.launch[first_of_launch]
     copy_lags = copies.start - copies.launch
     lags = np.append(kernel_lags, copy_lags)
-    # A blocking copy is a wait for that copy.
+    leads_of_waits = _find_largest_leads(kernels, copies, waits)
+    # A blocking copy waits for itself.
     is_copy = pc.is_valid(waits["copy_end_ns"])
-    blocking = waits.filter(is_copy)
-    copy_ends = blocking["copy_end_ns"].to_numpy()
-    returns = blocking["end_ns"].to_numpy()
-    leads = _find_largest_leads(kernels, copies, waits)
-    leads = np.append(leads, copy_ends - returns)
+    blocking_copies = waits.filter(is_copy)
+    copy_ends = blocking_copies["copy_end_ns"].to_numpy()
+    returns = blocking_copies["end_ns"].to_numpy()
+    leads_of_copies = copy_ends - returns
+    leads = np.append(leads_of_waits, leads_of_copies)
     return device_clock(lags, leads)
 
 
@@ -452,10 +484,10 @@ class _Awaited(Struct, frozen=True):
 
 
 def _find_largest_leads(kernels: _Launched, copies: _Launched, waits: pa.Table) -> Int64:
-    """Return the largest leads (end - return) of operations that a call waited for, ns.
+    """Return the largest leads of operations that a call waited for, ns.
 
-    Each operation counts with the first call that waited for it. Only as many leads are returned as
-    `device_clock` needs to decide.
+    A lead is end of an operation - return of the first call that waited for the operation. Only as
+    many leads are returned as `device_clock` needs to decide.
     """
     calls = _WaitingCalls.of_waits(waits)
     n_calls = calls.began.size
@@ -465,27 +497,27 @@ def _find_largest_leads(kernels: _Launched, copies: _Launched, waits: pa.Table) 
     awaited_copies = _with_next_calls(copies, calls.began)
     awaited = [awaited_kernels, awaited_copies]
     max_lead = _limit_leads(awaited, calls)
-    largest = _NO_TIMES
+    largest_leads = _NO_TIMES
     for stream, is_of_group in _groups_of_calls(calls):
         next_of_group = _next_of_group(is_of_group)
         for end, next_call in _of_stream(awaited, stream):
-            call = next_of_group[next_call]
-            is_awaited = call < n_calls
-            call = call[is_awaited]
-            leads = end[is_awaited] - calls.returned[call]
-            leads = np.minimum(leads, max_lead[call])
-            largest = np.append(largest, leads)
-            if largest.size > _MIN_DIFFERENCES:
-                largest = np.partition(largest, -_MIN_DIFFERENCES)
-                largest = largest[-_MIN_DIFFERENCES:]
-    return largest
+            waiting_call = next_of_group[next_call]
+            is_awaited = waiting_call < n_calls
+            waiting_call = waiting_call[is_awaited]
+            leads = end[is_awaited] - calls.returned[waiting_call]
+            leads = np.minimum(leads, max_lead[waiting_call])
+            largest_leads = np.append(largest_leads, leads)
+            if largest_leads.size > _MIN_DIFFERENCES:
+                largest_leads = np.partition(largest_leads, -_MIN_DIFFERENCES)
+                largest_leads = largest_leads[-_MIN_DIFFERENCES:]
+    return largest_leads
 
 
 def _groups_of_calls(calls: _WaitingCalls) -> Iterator[tuple[int | None, Flags]]:
-    """Yield each stream, and which calls wait for it alone.
+    """Yield each stream, and which calls wait for that stream alone.
 
-    The first group has None in place of a stream. Its calls wait for all streams, or it is not
-    known for which.
+    The first group has None in place of a stream. Its calls wait for all streams, or for a stream
+    that is not known.
     """
     is_known = calls.stream != UNKNOWN
     yield None, calls.is_whole | ~is_known
@@ -495,25 +527,30 @@ def _groups_of_calls(calls: _WaitingCalls) -> Iterator[tuple[int | None, Flags]]
 
 
 def _with_next_calls(launched: _Launched, began: Int64) -> _Awaited:
+    """Return operations with the first call behind their launch; `began` are those of all calls."""
     n_begun = counts_up_to(began, launched.launch)
     next_call = n_begun.astype(np.int32)
     return _Awaited(launched.stream, launched.end, next_call)
 
 
 def _next_of_group(is_of_group: Flags) -> Int64:
-    """Return for each call the first one of a group from it on; the number of calls for none."""
+    """Return for each call the call itself if it is of a group, or else the next of the group.
+
+    If no other call of the group follows, this is the number of calls. So is the last element,
+    which is for operations that no call follows.
+    """
     n_calls = is_of_group.size
-    calls = np.append(np.flatnonzero(is_of_group), n_calls)
+    calls_of_group = np.append(np.flatnonzero(is_of_group), n_calls)
     all_calls = np.arange(n_calls + 1)
-    places = np.searchsorted(calls, all_calls)
-    return calls[places]
+    places = np.searchsorted(calls_of_group, all_calls)
+    return calls_of_group[places]
 
 
 def _limit_leads(awaited: Sequence[_Awaited], calls: _WaitingCalls) -> Int64:
     """Return the largest possible lead of each call whose stream is not known; `NEVER` for others.
 
-    Such a call waited for one of the streams. Only the lead that holds whichever stream it was is
-    certain: that of the stream whose last operation ended first.
+    Such a call waited for one of the streams. Only the smallest of the leads of all streams is
+    certain. The lead of a stream is that of its last operation before the call.
     """
     n_calls = calls.began.size
     max_lead = np.full(n_calls, NEVER)
@@ -534,9 +571,9 @@ def _limit_leads(awaited: Sequence[_Awaited], calls: _WaitingCalls) -> Int64:
 
 
 def _of_stream(awaited: Sequence[_Awaited], stream: int | None) -> Iterator[tuple[Int64, Int32]]:
-    """Yield ends and next calls of the operations of a stream (None: of any).
+    """Yield ends and next calls of the operations of a stream. With None, yield those of all.
 
-    Yields a few operations at a time, so that temporary arrays stay small.
+    A few operations are yielded at a time, so that temporary arrays stay small.
     """
     for operations in awaited:
         for first in range(0, operations.stream.size, BLOCK):

@@ -99,13 +99,14 @@ def match_collectives(group: Int64, rank: Int64 | Int32, n_required: Int64) -> l
 
 
 def _find_matched_groups(cells: _Cells, n_required: Int64) -> _MatchedGroups:
+    """Return the groups with the required number of ranks, and as many operations on each."""
     group_of_cell = cells.group
-    n_operations = cells.count
+    n_operations_of_cell = cells.count
     first_cell = run_starts(group_of_cell)
     group = group_of_cell[first_cell]
     n_ranks = np.diff(first_cell, append=group_of_cell.size)
-    fewest = np.minimum.reduceat(n_operations, first_cell)
-    most = np.maximum.reduceat(n_operations, first_cell)
+    fewest = np.minimum.reduceat(n_operations_of_cell, first_cell)
+    most = np.maximum.reduceat(n_operations_of_cell, first_cell)
     is_matched = n_ranks == n_required[group]
     is_matched &= n_ranks > 1
     is_matched &= fewest == most
@@ -113,29 +114,35 @@ def _find_matched_groups(cells: _Cells, n_required: Int64) -> _MatchedGroups:
 
 
 def _match_cells(cells: _Cells, groups: _MatchedGroups, n_ranks: int) -> Int64:
-    """Return the operations of the groups of so many ranks: a row per collective."""
-    numbers = np.flatnonzero(groups.n_ranks == n_ranks)
-    n_collectives = groups.n_collectives[numbers]
-    group = np.repeat(numbers, n_collectives)
-    first_cell = groups.first_cell[group]
+    """Return the operations of all collectives of groups with `n_ranks` ranks.
+
+    The result has a row per collective and a column per rank.
+    """
+    groups_of_size = np.flatnonzero(groups.n_ranks == n_ranks)
+    n_collectives = groups.n_collectives[groups_of_size]
+    group_of_collective = np.repeat(groups_of_size, n_collectives)
+    number_in_group = places_in_runs(group_of_collective)
+    first_cell = groups.first_cell[group_of_collective]
+    # The cells of a group follow each other, one per rank.
     cell = np.add.outer(first_cell, np.arange(n_ranks))
-    k = places_in_runs(group)
     place = cells.first[cell]
-    place += k[:, np.newaxis]
+    place += number_in_group[:, np.newaxis]
     operations: Int64 = cells.operations[place]
     return operations
 
 
 def _sort_into_cells(operations: Int64, group: Int64, rank: Int64 | Int32) -> _Cells:
+    """Sort some operations by group, then rank. `group` and `rank` are those of all operations."""
     n_ranks = int(rank.max()) + 1
+    # The key of a cell: its group and its rank in one number.
     key = group[operations] * n_ranks
     key += rank[operations]
-    order = np.argsort(key, kind="stable")
-    key = key[order]
-    first = run_starts(key)
-    count = np.diff(first, append=key.size)
-    group_of_cell = key[first] // n_ranks
-    return _Cells(operations=operations[order], first=first, count=count, group=group_of_cell)
+    by_cell = np.argsort(key, kind="stable")
+    sorted_key = key[by_cell]
+    first = run_starts(sorted_key)
+    count = np.diff(first, append=sorted_key.size)
+    group_of_cell = sorted_key[first] // n_ranks
+    return _Cells(operations=operations[by_cell], first=first, count=count, group=group_of_cell)
 
 
 def whole_message(collective: str, reported_bytes: Int64, n_ranks: Int64) -> Int64:
@@ -199,6 +206,7 @@ class Waiting(Struct, frozen=True):
 
         The values are zero for operations that are not matched.
         """
+        # `NOBODY` reads the last row of a field, which is zero.
         collective_id = self.collective_id[rows]
         is_matched = collective_id != NOBODY
         starts = self.starts[rows]
@@ -216,13 +224,14 @@ class Waiting(Struct, frozen=True):
                 return np.where(is_matched, transfer_ns, 0)
         values = getattr(self, name)[collective_id]
         if name == "held_up_ns":
-            # Only one operation of a collective has it, so that sums count it once.
+            # It is zero for all but one operation of a collective, so that sums count it once.
             operations = _row_numbers(rows, self.starts.size)
             is_latest = self.latest[collective_id] == operations
             return values * is_latest
         if name in {"late_by_ns", "is_late_significant"}:
-            is_late = starts == last_start_ns
-            return values * is_late
+            # Zero for operations that did not start last.
+            is_last = starts == last_start_ns
+            return values * is_last
         return values
 
 
@@ -261,33 +270,34 @@ def measure_waiting(
 ) -> Waiting:
     """Measure who waits for whom in collectives, from the aligned times of all operations.
 
-    `matched` has a collective per row, as `match_collectives` returns it. `owner` is an index into
-    both arrays of `clocks`: the error of the owner's clock in ns, and its part. Clocks of different
-    parts were never compared.
+    `matched` has a collective per row, as `match_collectives` returns it. `owner` is the index of
+    the clock of each operation. `clocks` are two arrays with a value per clock: its error in ns,
+    and its part. Clocks of different parts were never compared with each other.
     """
     collective_id = np.full(starts.size, NOBODY, np.int32)
-    parts = []
+    pieces = []
     n_collectives = 0
-    errors, clock_parts = clocks
+    error_of_clock, part_of_clock = clocks
     for operations in _in_small_parts(matched):
         ids = np.arange(len(operations), dtype=np.int32)
         ids += n_collectives
         collective_id[operations] = ids[:, np.newaxis]
         n_collectives += ids.size
-        owners = owner[operations]
+        clock = owner[operations]
         arrivals = _Arrivals(
             operation=operations,
             start_ns=starts[operations],
             end_ns=ends[operations],
-            clock_error_ns=errors[owners],
-            clock_part=clock_parts[owners],
+            clock_error_ns=error_of_clock[clock],
+            clock_part=part_of_clock[clock],
         )
-        parts.append(_measure_collectives(arrivals))
-    parts.append(_NOT_MATCHED)
+        pieces.append(_measure_collectives(arrivals))
+    # The last row, which `NOBODY` reads.
+    pieces.append(_NOT_MATCHED)
     columns = {}
     for name in _NOT_MATCHED:
-        values = [part[name] for part in parts]
-        column = np.concatenate(values)
+        pieces_of_column = [piece[name] for piece in pieces]
+        column = np.concatenate(pieces_of_column)
         columns[name] = column.ravel()
     return Waiting(starts=starts, ends=ends, collective_id=collective_id, **columns)
 
@@ -305,19 +315,22 @@ class _Arrivals(Struct, frozen=True):
 
 
 def _measure_collectives(arrivals: _Arrivals) -> dict[str, Any]:
-    """Return the columns of `_NOT_MATCHED`, with a row per collective."""
+    """Return the columns of `_NOT_MATCHED`: a row per collective, and one column each."""
     start = arrivals.start_ns
     n_ranks = start.shape[1]
-    ordered = np.partition(start, (0, -2, -1), axis=1)
-    first = ordered[:, [0]]
-    second_last = ordered[:, [-2]]
-    last = ordered[:, [-1]]
+    # Only the first and the last two starts of each row have to be in their sorted places.
+    partly_sorted = np.partition(start, (0, -2, -1), axis=1)
+    first = partly_sorted[:, [0]]
+    second_last = partly_sorted[:, [-2]]
+    last = partly_sorted[:, [-1]]
     is_skewed = _is_beyond_clocks(first, last, arrivals)
     is_late = _is_beyond_clocks(second_last, last, arrivals)
-    wait_ns = last - start
-    waited_ns = waited_until(start, arrivals.end_ns, wait_ns)
+    until_last_start_ns = last - start
+    # A rank whose own operation ends before the last start waits only until that end.
+    waited_ns = waited_until(start, arrivals.end_ns, until_last_start_ns)
     waited_ns -= start
     longest_wait_ns = waited_ns.max(axis=1, keepdims=True)
+    # If several ranks started last, `argmax` takes the lowest.
     last_rank = start.argmax(axis=1, keepdims=True)
     latest = np.take_along_axis(arrivals.operation, last_rank, axis=1)
     return {
@@ -335,25 +348,29 @@ def _measure_collectives(arrivals: _Arrivals) -> dict[str, Any]:
 def _is_beyond_clocks(earlier: Int64, later: Int64, arrivals: _Arrivals) -> Flags:
     """Tell for each collective whether two arrivals are farther apart than the clock errors.
 
-    All ranks that arrived at either time count. False if their clocks were never compared.
+    `earlier` and `later` are the times of both arrivals. The clocks of all ranks that arrived at
+    either time count. False if clocks that count were never compared with each other.
     """
     start = arrivals.start_ns
     part = arrivals.clock_part
-    is_concerned = start == earlier
-    is_concerned |= start == later
-    first_concerned = is_concerned.argmax(axis=1, keepdims=True)
-    expected_part = np.take_along_axis(part, first_concerned, axis=1)
+    counts = start == earlier
+    counts |= start == later
+    first_rank_that_counts = counts.argmax(axis=1, keepdims=True)
+    expected_part = np.take_along_axis(part, first_rank_that_counts, axis=1)
     is_comparable = part == expected_part
-    is_comparable |= ~is_concerned
-    errors = np.where(is_concerned, arrivals.clock_error_ns, 0)
-    max_error = errors.max(axis=1, keepdims=True)
+    is_comparable |= ~counts
+    errors_that_count = np.where(counts, arrivals.clock_error_ns, 0)
+    max_error = errors_that_count.max(axis=1, keepdims=True)
     is_beyond: Flags = later - earlier > max_error
     is_beyond &= is_comparable.all(axis=1, keepdims=True)
     return is_beyond
 
 
 def waited_until(starts: Int64, ends: Int64, wait_ns: Int64) -> Int64:
-    """Return until when each operation waits from its start on: ``min(last start, own end)``."""
+    """Return until when each operation waits from its start on: ``min(last start, own end)``.
+
+    `wait_ns` is the time from the start of each operation to the last start in its collective.
+    """
     last_start = starts + wait_ns
     until: Int64 = np.minimum(ends, last_start)
     return until
@@ -393,7 +410,7 @@ class CommOperations(Struct, frozen=True):
 class _CommKernels(Struct, frozen=True):
     """The communication kernels of a rank or a process, in order of start."""
 
-    rows: Int64  # among all kernels
+    rows: Int64  # among all kernels, which are in order of launch
     launch_order: Int64  # place of each among the communication kernels in order of launch
     launch: Int64
     kinds: list[CommKind]
@@ -407,10 +424,11 @@ class _CommKernels(Struct, frozen=True):
 
 
 def _find_comm_kernels(operations: ProcessOperations, names: Mapping[int, str]) -> _CommKernels:
-    by_launch = np.flatnonzero(operations.is_comm)
-    starts = operations.kernel_start[by_launch]
+    """Return the communication kernels in order of start; `names` are by name ID."""
+    rows_by_launch = np.flatnonzero(operations.is_comm)
+    starts = operations.kernel_start[rows_by_launch]
     launch_order = np.argsort(starts, kind="stable")
-    rows = by_launch[launch_order]
+    rows = rows_by_launch[launch_order]
     name_ids = operations.kernel_column("name_id")[rows]
     kinds, kind = _kinds(name_ids, names)
     launch = operations.kernel_launch[rows]
@@ -426,9 +444,10 @@ def messages_of(
     whole, since the calls of NCCL and the launches that follow them have one order in it.
     """
     kernels = _find_comm_kernels(operations, names)
-    messages = assign_messages(payloads, kernels.launch, kernels.collectives)
-    start_order = np.argsort(kernels.launch_order, kind="stable")
-    return messages.take(pa.array(start_order))
+    messages_by_start = assign_messages(payloads, kernels.launch, kernels.collectives)
+    # For each kernel in order of launch, its place in order of start.
+    place_by_start = np.argsort(kernels.launch_order, kind="stable")
+    return messages_by_start.take(pa.array(place_by_start))
 
 
 def comm_operations(
@@ -440,10 +459,11 @@ def comm_operations(
     *,
     messages: PayloadsOfReportTable | None = None,
 ) -> CommOperations:
-    """List the communication operations of one rank in order of start; `names` are by name ID.
+    """List the communication operations of one rank in order of start.
 
-    `messages` are the rank's rows of `messages_of` if its process has other ranks too. Otherwise
-    they are read from `payloads`.
+    `names` are texts by name ID. `backward` are the backward passes, None if they are not known. If
+    the process has several ranks, `messages` are the rows of `messages_of` for this rank. Without
+    `messages`, the payloads are assigned to the operations here.
     """
     operations = device.operations
     kernels = _find_comm_kernels(operations, names)
@@ -455,8 +475,8 @@ def comm_operations(
     if messages is None:
         messages = assign_messages(payloads, launch, kernels.collectives)
     else:
-        order = pa.array(kernels.launch_order)
-        messages = messages.take(order)
+        # From the order of launch to the order of start.
+        messages = messages.take(pa.array(kernels.launch_order))
     start = operations.kernel_start[rows]
     member = members_holding(members, device.windows, launch, start)
     launched_in, micro_batch = launching_passes(member, launch, backward)
@@ -499,34 +519,39 @@ def _known(numbers: Int64) -> pa.Array:
 def _compute_kernels_before(
     operations: ProcessOperations, kernels: _CommKernels, members: Members, member: Int64
 ) -> pa.Array:
-    """Return how many compute kernels its step launched before each communication kernel.
+    """Return for each communication kernel how many compute kernels precede it in its step.
 
-    Null if the step or the launch of the kernel is not known.
+    Both are counted in order of launch. Null if the step or the launch of the kernel is not known.
     """
     is_compute = ~operations.is_comm
-    n_launched = np.append(0, np.cumsum(is_compute))
-    # The last step is that of kernels of no step.
+    # Compute kernels before each kernel, and behind the last one all.
+    n_compute_before = np.append(0, np.cumsum(is_compute))
+    # `NO_MEMBER` reads the last element. It is masked below, so its value does not matter.
     step_starts = np.append(members.starts, 0)
-    first_kernel = np.searchsorted(operations.kernel_launch, step_starts)
-    n_before_step = n_launched[first_kernel]
+    first_kernel_of_step = np.searchsorted(operations.kernel_launch, step_starts)
+    n_before_step = n_compute_before[first_kernel_of_step]
     is_known = member != NO_MEMBER
     is_known &= kernels.launch != NEVER
+    # A capture that is measured as a whole has no step range.
     is_known &= members.starts.size > 0
     known_member = np.where(is_known, member, NO_MEMBER)
-    n_before = n_launched[kernels.rows]
-    n_before -= n_before_step[known_member]
-    n_before[~is_known] = -1
-    return _known(n_before)
+    n_before_kernel = n_compute_before[kernels.rows]
+    n_in_step = n_before_kernel - n_before_step[known_member]
+    return pa.array(n_in_step, mask=~is_known)
 
 
 def _order_of_streams(operations: ProcessOperations, kernels: _CommKernels, member: Int64) -> Int64:
-    """Return the number of the stream of each kernel, among those of its collective."""
+    """Return the number of the stream of each kernel, among the streams of its collective.
+
+    `member` is the step of each kernel.
+    """
     rows = kernels.rows
     start = operations.kernel_start[rows]
+    # If the launch is not known, the start stands in for it.
     is_launched = kernels.launch != NEVER
     used = np.where(is_launched, kernels.launch, start)
-    codes = [COLLECTIVES.index(kind.collective) for kind in kernels.kinds]
-    collective_of_kind = np.array(codes, np.int64)
+    collectives = [COLLECTIVES.index(kind.collective) for kind in kernels.kinds]
+    collective_of_kind = np.array(collectives, np.int64)
     collective = collective_of_kind[kernels.kind]
     device_id = operations.kernel_column("device_id")[rows]
     stream_id = operations.kernel_column("stream_id")[rows]
@@ -536,31 +561,36 @@ def _order_of_streams(operations: ProcessOperations, kernels: _CommKernels, memb
 def members_holding(members: Members, windows: Windows, launch: Int64, start: Int64) -> Int64:
     """Return the step range that each operation belongs to, as an index; `NO_MEMBER` for none.
 
-    The step range holds the launch of the operation. If the launch is not known, it is that of the
-    window in which the operation starts. A capture is a window without a range and holds all.
+    The step range holds the launch of the operation. If the launch is not known, the window of the
+    step range holds the start of the operation. If the whole capture is the only window, it has no
+    step range. Then each operation gets the index 0.
     """
-    if len(windows) > members.starts.size:
+    is_whole_capture = len(windows) > members.starts.size
+    if is_whole_capture:
         return np.zeros(launch.size, np.int64)
     member = holders(members.starts, members.ends, launch)
     without_launch = np.flatnonzero(launch == NEVER)
     window = holders(windows.starts, windows.ends, start[without_launch])
-    # The last place is that of no window.
+    # The number of no window is -1, which reads the last element.
     member_of_window = np.append(windows.member, NO_MEMBER)
     member[without_launch] = member_of_window[window]
     return member
 
 
 def _kinds(name_ids: Int64, names: Mapping[int, str]) -> tuple[list[CommKind], Int64]:
-    """Return the kinds of kernels, sorted, and for each name ID the index of its kind."""
-    ids, index = np.unique(name_ids, return_inverse=True)
-    kind_of_id = []
+    """Return the different kinds of kernels, sorted, and for each kernel the index of its kind.
+
+    `name_ids` are those of the kernels, and `names` are by name ID.
+    """
+    ids, name_of_kernel = np.unique(name_ids, return_inverse=True)
+    kinds_of_names = []
     for name_id in ids.tolist():
         text = names.get(name_id, "")
-        kind_of_id.append(_kind_of_kernel(text))
-    kinds = sorted(set(kind_of_id), key=_order_of_kind)
-    codes = [kinds.index(kind) for kind in kind_of_id]
-    code_of_id = np.array(codes, np.int64)
-    return kinds, code_of_id[index]
+        kinds_of_names.append(_kind_of_kernel(text))
+    kinds = sorted(set(kinds_of_names), key=_order_of_kind)
+    indices = [kinds.index(kind) for kind in kinds_of_names]
+    kind_of_name = np.array(indices, np.int64)
+    return kinds, kind_of_name[name_of_kernel]
 
 
 def _kind_of_kernel(text: str) -> CommKind:
@@ -585,15 +615,17 @@ def _stream_order(
         return collective
     device_key = _key_of_pair(collective, device)
     key = _key_of_pair(device_key, stream)
-    _, first, pair = np.unique(key, return_index=True, return_inverse=True)
-    collective_of_pair = collective[first]
+    # A stream with two collectives is two pairs.
+    _, any_row_of_pair, pair = np.unique(key, return_index=True, return_inverse=True)
+    collective_of_pair = collective[any_row_of_pair]
     mean_place, last_place = _places_in_steps(used, member, pair, collective_of_pair)
     n_pairs = collective_of_pair.size
-    begun, first_row = _first_uses(pair, used, n_pairs)
-    order = np.lexsort((first_row, begun, last_place, mean_place, collective_of_pair))
-    numbers = np.empty(n_pairs, np.int64)
-    numbers[order] = places_in_runs(collective_of_pair[order])
-    return numbers[pair]
+    first_used, first_row = _first_uses(pair, used, n_pairs)
+    # By collective, then by mean place, and so on: the last key of `lexsort` sorts first.
+    pairs_in_order = np.lexsort((first_row, first_used, last_place, mean_place, collective_of_pair))
+    number_of_pair = np.empty(n_pairs, np.int64)
+    number_of_pair[pairs_in_order] = places_in_runs(collective_of_pair[pairs_in_order])
+    return number_of_pair[pair]
 
 
 def _key_of_pair(major: Int64, minor: Int64) -> Int64:
@@ -614,28 +646,30 @@ def _places_in_steps(
     """
     n_pairs = collective_of_pair.size
     n_collectives = int(collective_of_pair.max()) + 1
-    inside = np.flatnonzero(member != NO_MEMBER)
+    rows_in_steps = np.flatnonzero(member != NO_MEMBER)
     # A cell is what one step has of one pair.
-    cell_key = member[inside] * n_pairs
-    cell_key += pair[inside]
-    cells, cell = np.unique(cell_key, return_inverse=True)
-    begun, first_row = _first_uses(cell, used[inside], cells.size)
-    step, pair_of_cell = np.divmod(cells, n_pairs)
+    key = member[rows_in_steps] * n_pairs
+    key += pair[rows_in_steps]
+    key_of_cell, cell = np.unique(key, return_inverse=True)
+    first_used, first_row = _first_uses(cell, used[rows_in_steps], key_of_cell.size)
+    step, pair_of_cell = np.divmod(key_of_cell, n_pairs)
+    # A group is what one step has of one collective.
     group = step * n_collectives
     group += collective_of_pair[pair_of_cell]
-    order = np.lexsort((first_row, begun, group))
-    pair_of_cell = pair_of_cell[order]
-    places = places_in_runs(group[order])
-    last = np.zeros(n_pairs, np.int64)
+    cells_in_order = np.lexsort((first_row, first_used, group))
+    sorted_pairs = pair_of_cell[cells_in_order]
+    places = places_in_runs(group[cells_in_order])
+    last_place = np.zeros(n_pairs, np.int64)
     # Cells are in order of steps, so the last step of a pair overwrites the others.
-    last[pair_of_cell] = places
-    return _means_of(pair_of_cell, places, n_pairs), last
+    last_place[sorted_pairs] = places
+    return _means_of(sorted_pairs, places, n_pairs), last_place
 
 
 def _means_of(groups: Int64, values: Int64, n_groups: int) -> Float64:
     """Return the mean of each group's values. It is infinite if the group has no value."""
     n_values = np.bincount(groups, minlength=n_groups)
     sums = sums_of(groups, values, n_groups)
+    # Where there is no value, 1 avoids a division by 0.
     divisors = np.maximum(n_values, 1)
     means: Float64 = sums / divisors
     means[n_values == 0] = np.inf
@@ -645,14 +679,14 @@ def _means_of(groups: Int64, values: Int64, n_groups: int) -> Float64:
 def _first_uses(key: Int64, used: Int64, n_keys: int) -> tuple[Int64, Int64]:
     """Return when each key is first used, and the first row with that time.
 
-    Rows are in order of start. So streams that are used at the same time are ordered by what starts
-    first, never by their IDs.
+    `key` and `used` have a value per row. Rows are in order of start. So streams that are used at
+    the same time are ordered by what starts first, never by their IDs.
     """
-    begun = least_of(key, used, n_keys)
-    is_first_use = used == begun[key]
+    first_used = least_of(key, used, n_keys)
+    is_first_use = used == first_used[key]
     rows = np.flatnonzero(is_first_use)
     first_row = least_of(key[rows], rows, n_keys)
-    return begun, first_row
+    return first_used, first_row
 
 
 def calls_of(payloads: PayloadsOfReportTable) -> pa.Table:
@@ -674,8 +708,9 @@ def calls_of(payloads: PayloadsOfReportTable) -> pa.Table:
     is_receive = is_receive_of_code[code]
     has_bytes = pc.is_valid(payloads["message_bytes"])
     has_seq = pc.is_valid(payloads["seq"])
-    is_wanted = pc.or_(has_bytes, has_seq).to_numpy()
-    is_wanted = is_wanted & (kind == ANY)
+    has_bytes_or_seq = pc.or_(has_bytes, has_seq).to_numpy()
+    # Calls that launch no kernel are neither.
+    is_wanted = has_bytes_or_seq & (kind == ANY)
     is_wanted |= kind >= 0
     calls = payloads.select(
         ["start_ns", "end_ns", "comm_id", "seq", "operation_id", "message_bytes"]
@@ -716,6 +751,7 @@ def fits(call_kind: Int64, kernel_kind: Int64) -> Flags:
 
 
 def _kind_of_call(text: str) -> int:
+    """Return the kind of a call of NCCL. The call of a group, or a nameless one, is `ANY`."""
     name = bare_name(text).removeprefix("nccl")
     if not name or name.startswith("group"):
         return ANY
@@ -780,29 +816,29 @@ def assign_messages(payloads: PayloadsOfReportTable, launches: Int64, kinds: Int
         return calls.take(pa.nulls(launches.size, pa.int64()))
     call_kind = calls["kind"].to_numpy()
     blocks = _find_blocks(calls, launches)
-    # Of each kernel: the row of its call, behind them that of a fused group, or -1.
-    source = np.full(launches.size, -1)
-    kernels, calls_of_kernels = _pair_one_to_one(blocks, call_kind, kinds)
-    source[kernels] = calls_of_kernels
+    # For each kernel a row of the calls, or of the fused groups, which follow the calls. -1: none.
+    row_of_kernel = np.full(launches.size, -1)
+    paired_kernels, their_calls = _pair_one_to_one(blocks, call_kind, kinds)
+    row_of_kernel[paired_kernels] = their_calls
     groups = _find_groups(blocks)
     kernel = groups.kernel
     last_call = groups.last_call
     is_in_last_call = _are_in_last_calls(calls, groups, launches)
-    has_last_call = fits(call_kind[last_call], kinds[kernel])
-    has_last_call &= is_in_last_call
-    source[kernel[has_last_call]] = last_call[has_last_call]
-    fused, is_fused = _fuse_calls(calls, groups, kinds)
+    belongs_to_last_call = fits(call_kind[last_call], kinds[kernel])
+    belongs_to_last_call &= is_in_last_call
+    row_of_kernel[kernel[belongs_to_last_call]] = last_call[belongs_to_last_call]
+    fused_groups, is_fused = _fuse_calls(calls, groups, kinds)
     if (launches < NEVER).all():
+        # Each launch is known.
         is_fused &= ~is_in_last_call
-        rows_of_fused = np.flatnonzero(is_fused)
-        rows_of_fused += calls.num_rows
-        source[kernel[is_fused]] = rows_of_fused
-    sources = pa.concat_tables([calls, fused])
-    return sources.take(_known(source))
+        fused = np.flatnonzero(is_fused)
+        row_of_kernel[kernel[fused]] = fused + calls.num_rows
+    calls_and_groups = pa.concat_tables([calls, fused_groups])
+    return calls_and_groups.take(_known(row_of_kernel))
 
 
 def _are_in_last_calls(calls: HostCallsOfReportTable, groups: _Groups, launches: Int64) -> Flags:
-    """Tell which kernels of groups were launched inside the range of the group's last call."""
+    """Tell for each group whether its kernel was launched inside the range of its last call."""
     ends = filled(calls["end_ns"], _NEVER_ENDED)
     is_in_last_call: Flags = launches[groups.kernel] < ends[groups.last_call]
     return is_in_last_call
@@ -810,28 +846,29 @@ def _are_in_last_calls(calls: HostCallsOfReportTable, groups: _Groups, launches:
 
 def _find_blocks(calls: HostCallsOfReportTable, launches: Int64) -> _Blocks:
     """Return the blocks of all calls that count, and of all kernels whose launch is known."""
-    launched = np.flatnonzero(launches < NEVER)
-    # If times are equal, the call comes first.
-    times = np.append(calls["start_ns"], launches[launched])
-    order = np.argsort(times, kind="stable")
-    is_kernel = order >= calls.num_rows
+    launched_kernels = np.flatnonzero(launches < NEVER)
+    # An event is a call or a launch. Calls are listed first, so that a call precedes a launch at
+    # the same time.
+    times = np.append(calls["start_ns"], launches[launched_kernels])
+    events = np.argsort(times, kind="stable")
+    is_kernel = events >= calls.num_rows
     # A block begins with each call that follows a kernel.
     changes = np.diff(is_kernel.astype(np.int8), prepend=0)
     block = np.cumsum(changes < 0, dtype=np.int64)
     n_blocks = int(block[-1]) + 1
-    call = order[~is_kernel]
-    call_block = block[~is_kernel]
-    is_counted = _is_counted(calls.take(call), call_block)
-    call_block = call_block[is_counted]
-    kernel = order[is_kernel]
-    kernel -= calls.num_rows
+    call = events[~is_kernel]
+    block_of_call = block[~is_kernel]
+    is_counted = _is_counted(calls.take(call), block_of_call)
+    counted_block = block_of_call[is_counted]
+    kernel_number = events[is_kernel]
+    kernel_number -= calls.num_rows
     kernel_block = block[is_kernel]
-    n_calls = np.bincount(call_block, minlength=n_blocks)
+    n_calls = np.bincount(counted_block, minlength=n_blocks)
     n_kernels = np.bincount(kernel_block, minlength=n_blocks)
     return _Blocks(
         call=call[is_counted],
-        call_block=call_block,
-        kernel=launched[kernel],
+        call_block=counted_block,
+        kernel=launched_kernels[kernel_number],
         kernel_block=kernel_block,
         n_calls=n_calls,
         n_kernels=n_kernels,
@@ -839,6 +876,7 @@ def _find_blocks(calls: HostCallsOfReportTable, launches: Int64) -> _Blocks:
 
 
 def _find_groups(blocks: _Blocks) -> _Groups:
+    """Return the blocks of several calls and one kernel."""
     is_group = blocks.n_calls > 1
     is_group &= blocks.n_kernels == 1
     is_call_of_group = is_group[blocks.call_block]
@@ -853,33 +891,41 @@ def _find_groups(blocks: _Blocks) -> _Groups:
 
 
 def _pair_one_to_one(blocks: _Blocks, call_kind: Int64, kinds: Int64) -> tuple[Int64, Int64]:
-    """Return kernels and their calls in blocks that have as many kernels as calls, and fit."""
+    """Return kernels, and the call of each, in blocks with as many kernels as calls.
+
+    A block is left out if the kind of one call does not fit its kernel. `kinds` are those of all
+    kernels.
+    """
     is_even = blocks.n_calls == blocks.n_kernels
     is_call_in_even_block = is_even[blocks.call_block]
     call = blocks.call[is_call_in_even_block]
-    is_in_even_block = is_even[blocks.kernel_block]
-    kernel = blocks.kernel[is_in_even_block]
-    block = blocks.kernel_block[is_in_even_block]
+    is_kernel_in_even_block = is_even[blocks.kernel_block]
+    kernel = blocks.kernel[is_kernel_in_even_block]
+    block = blocks.kernel_block[is_kernel_in_even_block]
+    # Both are in order of time, so the calls and kernels of even blocks are pairs already.
     is_fitting = fits(call_kind[call], kinds[kernel])
-    is_ambiguous = np.zeros(is_even.size, np.bool_)
-    is_ambiguous[block[~is_fitting]] = True
-    is_certain = ~is_ambiguous[block]
+    has_misfit = np.zeros(is_even.size, np.bool_)
+    has_misfit[block[~is_fitting]] = True
+    is_certain = ~has_misfit[block]
     return kernel[is_certain], call[is_certain]
 
 
 def _is_counted(calls: pa.Table, block: Int64) -> Flags:
-    """Leave out what a communicator receives in a block in which it also sends."""
-    codes = calls["comm_id"].combine_chunks().dictionary_encode().indices
-    # The last code is that of calls without a communicator.
-    n_codes = len(codes) + 1
-    code = pc.fill_null(codes, n_codes - 1).to_numpy()
-    key = block * n_codes
-    key += code
+    """Tell which calls count. A receive does not if its communicator also sends in the block.
+
+    `block` is the block of each call.
+    """
+    known_communicator = calls["comm_id"].combine_chunks().dictionary_encode().indices
+    # Calls without a communicator get a number above all others.
+    no_communicator = len(known_communicator)
+    communicator = pc.fill_null(known_communicator, no_communicator).to_numpy()
+    key = block * (no_communicator + 1)
+    key += communicator
     is_receive = calls["is_receive"].to_numpy()
     is_send = calls["kind"].to_numpy() == SEND_RECV
     is_send &= ~is_receive
-    is_counted: Flags = np.isin(key, key[is_send], invert=True)
-    is_counted |= ~is_receive
+    also_sends = np.isin(key, key[is_send])
+    is_counted: Flags = ~(is_receive & also_sends)
     return is_counted
 
 
@@ -888,27 +934,31 @@ def _fuse_calls(
 ) -> tuple[pa.Table, Flags]:
     """Sum up the calls of each group, and tell which groups NCCL can have fused into their kernel.
 
-    The size of a group is null if it is not known. `kinds` are those of all kernels.
+    The first result has a row per group, with the columns of its first call. Its size is null if
+    the size of one call is not known. `kinds` are those of all kernels.
     """
     firsts = groups.first
     kernel_kind = kinds[groups.kernel]
     calls = calls.take(groups.calls)
     kind = calls["kind"].to_numpy()
-    # A call without a name is lower than all others.
+    # `ANY` is lower than all kinds, and `N_KINDS` is higher. So calls that may be any collective
+    # neither raise the highest kind of a group nor lower the lowest.
     highest = np.maximum.reduceat(kind, firsts)
-    kind_or_highest = np.where(kind == ANY, N_KINDS, kind)
-    lowest_named = np.minimum.reduceat(kind_or_highest, firsts)
-    is_fused: Flags = lowest_named == highest
+    kind_or_above_all = np.where(kind == ANY, N_KINDS, kind)
+    lowest = np.minimum.reduceat(kind_or_above_all, firsts)
+    is_fused: Flags = lowest == highest
+    # Each call of the group may be any collective.
     is_fused |= highest == ANY
     is_fused &= fits(highest, kernel_kind)
     is_fused &= _are_of_one_communicator(calls["comm_id"], firsts)
     total_bytes = _total_bytes(calls["message_bytes"], firsts)
-    place = calls.column_names.index("message_bytes")
-    fused = calls.take(firsts)
-    fused = fused.set_column(place, "message_bytes", total_bytes)
     ends = np.append(firsts[1:], calls.num_rows)
     n_calls = pa.array(ends - firsts)
-    fused = fused.set_column(fused.column_names.index("n_calls"), "n_calls", n_calls)
+    fused = calls.take(firsts)
+    place_of_bytes = fused.column_names.index("message_bytes")
+    fused = fused.set_column(place_of_bytes, "message_bytes", total_bytes)
+    place_of_n_calls = fused.column_names.index("n_calls")
+    fused = fused.set_column(place_of_n_calls, "n_calls", n_calls)
     return fused, is_fused
 
 
@@ -932,7 +982,8 @@ def _total_bytes(message_bytes: pa.ChunkedArray, firsts: Int64) -> pa.Array:
     """Return the bytes of each group. Null if those of one call are not known."""
     n_bytes = filled(message_bytes, 0)
     total = np.add.reduceat(n_bytes, firsts)
-    # A sum that overflows int64 is not a size.
+    # The sum of a damaged report may overflow int64. The sum of floats tells, and then counts as
+    # not known.
     total_by_2_62 = np.add.reduceat(n_bytes / 2**62, firsts)
     is_known = total_by_2_62 < 1
     is_known &= _are_all_valid(message_bytes, firsts)

@@ -91,35 +91,39 @@ class CallRanges(Struct, frozen=True):
         return CallRanges(thread_id, start_ns, end_ns, call, n_ranks, calls=self.calls)
 
     def holding(self, thread: int, times: Int64) -> tuple[Int64, Int64]:
-        """Return the places of sorted times that are in a range of a thread, and their ranges."""
+        """Return the places of the times that are in a range of a thread, and the range of each.
+
+        The times are sorted.
+        """
         bounds = (thread, thread + 1)
         first, last = np.searchsorted(self.thread_id, bounds)
         starts = self.start_ns[first:last]
         ends = self.end_ns[first:last]
         slices = Slices.within(times, starts, ends)
-        place, owner = slices.rows()
-        call = owner + first
-        return place, call
+        place, range_of_thread = slices.rows()
+        return place, range_of_thread + first
 
 
 def call_ranges(comm_calls: CommCallsOfReportTable, n_ranks: Int64) -> CallRanges:
     """Return the ranges of `canonical.COMM_CALLS` that may hold launches.
 
-    `n_ranks` is the size of the communicator of each row.
+    These are the outermost ranges of each thread, without starts of groups. The end of a group has
+    the call of the group. `n_ranks` is the size of the communicator of each row.
     """
     ranges = _ranges_by_thread(comm_calls, n_ranks)
     rows_of_threads = [np.empty(0, np.int64)]
     for part in _slices_of_threads(ranges.thread_id):
-        of_thread = ranges.take(part)
-        is_group_start = of_thread.flags(lambda call: call.is_group_start)
-        is_group_end = of_thread.flags(lambda call: call.is_group_end)
+        # Views of `ranges`, so that groups are named there too.
+        ranges_of_thread = ranges.take(part)
+        is_group_start = ranges_of_thread.flags(lambda call: call.is_group_start)
+        is_group_end = ranges_of_thread.flags(lambda call: call.is_group_end)
         if is_group_end.any():
-            _name_groups(of_thread, is_group_start, is_group_end)
-        places = np.flatnonzero(~is_group_start)
-        starts = of_thread.start_ns[places]
-        ends = of_thread.end_ns[places]
-        places = places[outermost(starts, ends)]
-        rows_of_threads.append(places + part.start)
+            _name_groups(ranges_of_thread, is_group_start, is_group_end)
+        may_launch = np.flatnonzero(~is_group_start)
+        starts = ranges_of_thread.start_ns[may_launch]
+        ends = ranges_of_thread.end_ns[may_launch]
+        outer = may_launch[outermost(starts, ends)]
+        rows_of_threads.append(outer + part.start)
     rows = np.concatenate(rows_of_threads)
     return ranges.take(rows)
 
@@ -146,34 +150,37 @@ def _ranges_by_thread(comm_calls: CommCallsOfReportTable, n_ranks: Int64) -> Cal
 
 
 def _call_of_text(text: str | None) -> CommCall:
+    """Return the call that a range's text names; one of no collective if it names none."""
     return comm_call_of(text or "") or CommCall(MIXED_GROUP, OTHER)
 
 
 def _name_groups(ranges: CallRanges, is_group_start: Flags, is_group_end: Flags) -> None:
-    """Give the end of each group of a thread the call of the group and the largest size, in place.
+    """Write into the end of each group the call of the group and its largest communicator.
 
-    An end stays as it is if the calls of the group differ, if it is inside another group, or if its
-    start was not captured.
+    This changes `ranges`, which are those of one thread. If the calls of a group differ, its end
+    gets the largest communicator only. The end stays as it is if the group is inside another group,
+    or if the start of the group was not captured.
     """
     grouped = _calls_in_groups(is_group_start, is_group_end)
     if not grouped.row.size:
         return
     call = ranges.call[grouped.row]
-    size = ranges.n_ranks[grouped.row]
-    first = run_starts(grouped.end)
-    end = grouped.end[first]
-    name = _names_of_calls(ranges.calls)[call]
-    lowest_name = np.minimum.reduceat(name, first)
-    highest_name = np.maximum.reduceat(name, first)
-    is_alike = lowest_name == highest_name
-    end_of_alike = end[is_alike]
-    first_of_alike = first[is_alike]
-    ranges.call[end_of_alike] = call[first_of_alike]
-    ranges.n_ranks[end] = np.maximum.reduceat(size, first)
+    n_ranks = ranges.n_ranks[grouped.row]
+    first_of_group = run_starts(grouped.end)
+    end_of_group = grouped.end[first_of_group]
+    number_of_call = _number_names(ranges.calls)
+    name = number_of_call[call]
+    lowest_name = np.minimum.reduceat(name, first_of_group)
+    highest_name = np.maximum.reduceat(name, first_of_group)
+    has_one_name = lowest_name == highest_name
+    end_with_one_name = end_of_group[has_one_name]
+    first_with_one_name = first_of_group[has_one_name]
+    ranges.call[end_with_one_name] = call[first_with_one_name]
+    ranges.n_ranks[end_of_group] = np.maximum.reduceat(n_ranks, first_of_group)
 
 
-def _names_of_calls(calls: tuple[CommCall, ...]) -> Int64:
-    """Return a number for each call, which calls of the same name share."""
+def _number_names(calls: tuple[CommCall, ...]) -> Int64:
+    """Return a number for each call. Calls of the same name have the same number."""
     names = [call.name for call in calls]
     _, number = np.unique(names, return_inverse=True)
     return number
@@ -187,25 +194,27 @@ class _Grouped(NamedTuple):
 
 
 def _calls_in_groups(is_group_start: Flags, is_group_end: Flags) -> _Grouped:
-    """Return the calls between the start and the end of groups that are in no other group."""
+    """Return the calls between the start and the end of each outermost group."""
     depth_change = is_group_start.astype(np.int64) - is_group_end
+    # How many groups are open behind each range.
     depth = np.cumsum(depth_change)
-    # Ends without a start do not count.
+    # An end without a start makes the depth negative. From there on, count from that depth.
     lowest_depth = np.minimum.accumulate(depth)
     depth -= np.minimum(lowest_depth, 0)
     is_outer_end = is_group_end & (depth == 0)
     is_edge = is_group_start | is_group_end
-    is_inside = ~is_edge & (depth > 0)
-    ends = np.flatnonzero(is_outer_end)
-    rows = np.flatnonzero(is_inside)
-    group = np.searchsorted(ends, rows)
-    has_end = group < ends.size
-    end = ends[group[has_end]]
-    return _Grouped(rows[has_end], end)
+    is_call_in_group = ~is_edge & (depth > 0)
+    outer_ends = np.flatnonzero(is_outer_end)
+    calls = np.flatnonzero(is_call_in_group)
+    # The next end is that of the group of the call. The end may not have been captured.
+    next_end = np.searchsorted(outer_ends, calls)
+    has_end = next_end < outer_ends.size
+    end_of_call = outer_ends[next_end[has_end]]
+    return _Grouped(calls[has_end], end_of_call)
 
 
 def _slices_of_threads(thread: Int64) -> Iterator[slice]:
-    """Yield the rows of each thread, if rows are sorted by thread."""
+    """Yield the rows of each thread as a slice. Rows are sorted by thread."""
     first = run_starts(thread)
     edges = np.append(first, thread.size)
     pairs = itertools.pairwise(edges.tolist())
@@ -222,12 +231,15 @@ def find_called(
     n_ranks: Int64,
     are_several: bool | None,
 ) -> Called:
-    """Find what calls that communicate launched; without streams.
+    """Find the operations that are communication because of the call that launched them.
 
-    The tables are those of `canonical`, and `n_ranks` is as `call_ranges` takes it. Copies inside a
-    GPU count if the communicator has two ranks or more. If its size was not recorded, they count if
-    `are_several` says that the job has several ranks (None: not known). Copies to another GPU, and
-    those of symmetric memory, always count.
+    The tables are those of `canonical`, and `n_ranks` is as `call_ranges` takes it. The result has
+    no streams yet. It is empty if nothing of the kind was recorded.
+
+    Copies to another GPU, and copies of symmetric memory, always count. Copies inside a GPU count
+    if the communicator has two ranks or more. If the size of the communicator was not recorded,
+    copies inside a GPU count if `are_several` is true: the job has several ranks. None means that
+    the number of ranks is not known.
     """
     if host_calls is None or not comm_calls.num_rows:
         return Called()
@@ -259,14 +271,14 @@ def find_called(
 
 
 def _number_texts(texts: Iterable[str]) -> dict[str, int]:
-    """Return a name ID that no report has for each text."""
+    """Return a name ID for each text. No name of a report has such an ID."""
     largest = canonical.LARGEST_MADE_NAME_ID
-    in_order = sorted(set(texts))
-    return {text: largest - place for place, text in enumerate(in_order)}
+    different_texts = sorted(set(texts))
+    return {text: largest - place for place, text in enumerate(different_texts)}
 
 
 def _called_table(launches: pa.Table, name_id_of_text: Mapping[str, int]) -> pa.Table:
-    """Return `canonical.CALLED`."""
+    """Return `canonical.CALLED` of launches, which have a column ``text``."""
     columns = {name: launches[name] for name in _COLUMNS_OF_LAUNCHES}
     n_launches = launches.num_rows
     columns["stream_id"] = pa.nulls(n_launches, pa.int64())
@@ -278,14 +290,14 @@ def _called_table(launches: pa.Table, name_id_of_text: Mapping[str, int]) -> pa.
 
 def _nameless_kernels(kernels: KernelsOfReportTable, names: Mapping[int, str]) -> pa.Table:
     """Return the communication kernels with a name that does not tell the collective."""
-    is_nameless = kernels["is_comm"].to_numpy()
-    if is_nameless.any():
-        nameless = [name_id for name_id, text in names.items() if _is_nameless(text)]
+    is_wanted = kernels["is_comm"].to_numpy()
+    if is_wanted.any():
+        nameless_ids = [name_id for name_id, text in names.items() if _is_nameless(text)]
         name_ids = filled(kernels["name_id"])
-        has_no_name = np.isin(name_ids, nameless)
-        is_nameless = is_nameless & has_no_name
+        is_nameless = np.isin(name_ids, nameless_ids)
+        is_wanted = is_wanted & is_nameless
     columns = kernels.select(["process_id", "correlation_id", "name_id"])
-    return columns.filter(is_nameless)
+    return columns.filter(is_wanted)
 
 
 def _is_nameless(text: str) -> bool:
@@ -300,15 +312,17 @@ def _copies_of_calls(copies: pa.Table) -> pa.Table:
 
 
 def _copy_rows(copies: CopiesOfReportTable) -> Int64:
+    """Return the rows of copies whose kind is one of `COPY_KINDS`."""
     kinds = filled(copies["copy_kind"], -1)
     is_candidate = np.isin(kinds, COPY_KINDS)
     return np.flatnonzero(is_candidate)
 
 
 def _launched_in(host_calls: pa.Table, ranges: CallRanges, correlation_ids: Int64) -> pa.Table:
-    """Return the API calls with such a correlation ID that are in a range, the first of equal IDs.
+    """Return the API calls in a range whose correlation ID is among some IDs, in order of start.
 
-    The columns are process, correlation ID, start and ``call``.
+    If API calls of a process have the same ID, only the first is returned. The columns are process,
+    correlation ID, start, and ``call``, which is the range.
     """
     inside = _calls_inside(host_calls, ranges)
     columns = host_calls.select(["process_id", "correlation_id", "start_ns"])
@@ -317,20 +331,22 @@ def _launched_in(host_calls: pa.Table, ranges: CallRanges, correlation_ids: Int6
     ids = launched["correlation_id"].to_numpy()
     is_wanted = are_among(ids, correlation_ids)
     launched = launched.filter(is_wanted)
-    pairs = _pairs(launched)
+    pairs = _number_launches(launched)
     _, first_of_pair = np.unique(pairs, return_index=True)
+    # In order of start again, not of pairs.
     first_of_pair.sort()
     return launched.take(first_of_pair)
 
 
 class _Inside(NamedTuple):
-    """The API calls that are in a range, in order of start, and the range of each."""
+    """The API calls that are in a range, in order of start."""
 
-    row: Int64
-    call: Int64
+    row: Int64  # of the API call
+    call: Int64  # the range that holds it
 
 
 def _calls_inside(host_calls: pa.Table, ranges: CallRanges) -> _Inside:
+    """Return the API calls that begin in a range of their thread."""
     thread = host_calls["thread_id"].to_numpy()
     start = host_calls["start_ns"].to_numpy()
     rows_of_threads = []
@@ -347,12 +363,15 @@ def _calls_inside(host_calls: pa.Table, ranges: CallRanges) -> _Inside:
     # Few API calls are in a range. Everything else looks at these only.
     row = np.concatenate(rows_of_threads)
     call = np.concatenate(calls_of_threads)
-    order = np.argsort(start[row], kind="stable")
-    return _Inside(row[order], call[order])
+    by_start = np.argsort(start[row], kind="stable")
+    return _Inside(row[by_start], call[by_start])
 
 
-def _pairs(*tables: pa.Table) -> Int64:
-    """Return a number for each (process, correlation ID) of all tables, table after table."""
+def _number_launches(*tables: pa.Table) -> Int64:
+    """Return a number for each row of all tables, table after table.
+
+    Rows with the same process and correlation ID have the same number.
+    """
     codes = []
     for name in ("process_id", "correlation_id"):
         columns = [filled(table[name]) for table in tables]
@@ -361,23 +380,27 @@ def _pairs(*tables: pa.Table) -> Int64:
         codes.append(code)
     process, correlation = codes
     n_ids = int(correlation.max(initial=0)) + 1
-    pairs: Int64 = process * n_ids + correlation
-    return pairs
+    numbers: Int64 = process * n_ids + correlation
+    return numbers
 
 
 def rows_of_launches(wanted: pa.Table, table: pa.Table) -> Int64:
-    """Return the row of a table with the process and ID of each wanted row; -1 for none."""
-    pairs = _pairs(wanted, table)
-    wanted_pairs = pairs[: wanted.num_rows]
-    table_pairs = pairs[wanted.num_rows :]
-    if not table_pairs.size:
-        return np.full(wanted_pairs.size, -1)
-    order = np.argsort(table_pairs, kind="stable")
-    sorted_pairs = table_pairs[order]
-    place = np.searchsorted(sorted_pairs, wanted_pairs)
-    place = np.minimum(place, table_pairs.size - 1)
-    is_in_table = sorted_pairs[place] == wanted_pairs
-    return np.where(is_in_table, order[place], -1)
+    """Return for each wanted row the first row of a table with its process and correlation ID.
+
+    -1 if the table has none.
+    """
+    numbers = _number_launches(wanted, table)
+    wanted_numbers = numbers[: wanted.num_rows]
+    numbers_in_table = numbers[wanted.num_rows :]
+    if not numbers_in_table.size:
+        return np.full(wanted_numbers.size, -1)
+    row_at_place = np.argsort(numbers_in_table, kind="stable")
+    sorted_numbers = numbers_in_table[row_at_place]
+    place = np.searchsorted(sorted_numbers, wanted_numbers)
+    # A number above all others has no place, so compare it with the last one.
+    place = np.minimum(place, sorted_numbers.size - 1)
+    is_in_table = sorted_numbers[place] == wanted_numbers
+    return np.where(is_in_table, row_at_place[place], -1)
 
 
 class _Matched(NamedTuple):
@@ -388,6 +411,7 @@ class _Matched(NamedTuple):
 
 
 def _matched(wanted: pa.Table, launches: pa.Table) -> _Matched:
+    """Match the rows of a table with launches, by process and correlation ID."""
     launch = rows_of_launches(wanted, launches)
     rows = np.flatnonzero(launch >= 0)
     return _Matched(rows, launch[rows])
@@ -404,16 +428,18 @@ class _Copying(NamedTuple):
 def _find_copying(
     launched: pa.Table, copies: CopiesOfReportTable, ranges: CallRanges, *, are_several: bool | None
 ) -> _Copying:
+    """Find the API calls whose copies are communication. `find_called` says when copies count."""
     matched = _matched(copies, launched)
-    kind = filled(copies["copy_kind"])[matched.row]
-    call = launched["call"].to_numpy()[matched.launch]
-    is_peer_copy = kind == canonical.PEER_KIND
-    is_certain = _are_certain(ranges, call[is_peer_copy])
-    has_copies = _occur(call, ranges)
+    kind_of_copy = filled(copies["copy_kind"])[matched.row]
+    call_of_copy = launched["call"].to_numpy()[matched.launch]
+    is_peer_copy = kind_of_copy == canonical.PEER_KIND
+    # From here on, flags are those of ranges.
+    is_certain = _are_certain(ranges, call_of_copy[is_peer_copy])
+    has_copies = _occur(call_of_copy, ranges)
     is_size_unknown = ranges.n_ranks == UNKNOWN_SIZE
     is_open = has_copies & ~is_certain & is_size_unknown
-    is_counted = is_certain | (is_open & bool(are_several))
-    is_comm_copy = is_counted[call]
+    is_counted = is_certain | is_open if are_several else is_certain
+    is_comm_copy = is_counted[call_of_copy]
     rows = np.unique(matched.launch[is_comm_copy])
     launches = _copy_launches(launched, rows, ranges)
     n_open = int(np.count_nonzero(is_open))
@@ -423,51 +449,55 @@ def _find_copying(
 
 
 def _are_certain(ranges: CallRanges, with_peer_copies: Int64) -> Flags:
-    """Tell in which ranges copies are communication, whatever is known of the job."""
-    is_peer = _occur(with_peer_copies, ranges)
+    """Tell in which ranges copies are communication, whatever is known of the job.
+
+    `with_peer_copies` are ranges that launched copies to another GPU.
+    """
+    has_peer_copies = _occur(with_peer_copies, ranges)
     is_symmetric = ranges.flags(lambda call: call.is_symmetric)
     has_several_ranks = ranges.n_ranks > 1
-    return is_peer | is_symmetric | has_several_ranks
+    return has_peer_copies | is_symmetric | has_several_ranks
 
 
-def _occur(call: Int64, ranges: CallRanges) -> Flags:
-    """Tell which ranges occur in a column."""
+def _occur(chosen: Int64, ranges: CallRanges) -> Flags:
+    """Tell for each range whether it is among the chosen ones, which are indices of ranges."""
     does_occur = np.zeros(ranges.call.size, np.bool_)
-    does_occur[call] = True
+    does_occur[chosen] = True
     return does_occur
 
 
 def _copy_launches(launched: pa.Table, rows: Int64, ranges: CallRanges) -> pa.Table:
+    """Return some API calls that launched copies, with the name of the copies of their call."""
     names = [name_of_copies(call.name) for call in ranges.calls]
-    texts = pa.array(names, pa.string())
+    text_of_call = pa.array(names, pa.string())
     launched = launched.take(rows)
-    call = launched["call"].to_numpy()
-    code = ranges.call[call]
-    return _with_texts(launched, texts.take(code), is_copy=True)
+    range_of_launch = launched["call"].to_numpy()
+    call_of_launch = ranges.call[range_of_launch]
+    return _with_texts(launched, text_of_call.take(call_of_launch), is_copy=True)
 
 
 def _kernels_launched(
     launched: pa.Table, kernels: KernelsOfReportTable, ranges: CallRanges, names: Mapping[int, str]
 ) -> pa.Table:
-    """Return the API calls that launched a kernel without the name of a collective.
+    """Return the API calls that launched some kernels in a range whose call tells the collective.
 
-    They are inside a call that tells the collective.
+    `kernels` have names that tell no collective. ``text`` is the name with the collective.
     """
     matched = _matched(kernels, launched)
-    launched = launched.take(matched.launch)
-    call = launched["call"].to_numpy()
+    launches = launched.take(matched.launch)
+    range_of_launch = launches["call"].to_numpy()
     has_collective = ranges.flags(lambda call: call.collective != OTHER)
-    is_wanted = has_collective[call]
+    is_wanted = has_collective[range_of_launch]
     rows = matched.row[is_wanted]
     name_ids = filled(kernels["name_id"])[rows]
-    codes = ranges.call[call[is_wanted]]
+    calls = ranges.call[range_of_launch[is_wanted]]
     texts = []
-    for name_id, code in zip(name_ids.tolist(), codes.tolist(), strict=True):
-        collective = ranges.calls[code].collective
+    for name_id, call in zip(name_ids.tolist(), calls.tolist(), strict=True):
+        collective = ranges.calls[call].collective
         text = name_with_collective(names[name_id], collective)
         texts.append(text)
-    launches = launched.filter(is_wanted)
-    return _with_texts(launches, pa.array(texts, pa.string()), is_copy=False)
+    wanted_launches = launches.filter(is_wanted)
+    return _with_texts(wanted_launches, pa.array(texts, pa.string()), is_copy=False)
 
 
 def _with_texts(launched: pa.Table, texts: pa.Array, *, is_copy: bool) -> pa.Table:
@@ -480,10 +510,12 @@ def _with_texts(launched: pa.Table, texts: pa.Array, *, is_copy: bool) -> pa.Tab
 def with_called(kernels: pa.Table, copies: pa.Table, called: Called) -> tuple[pa.Table, pa.Table]:
     """Return kernels and copies, with the copies of each call as one communication operation.
 
-    The operation is among the kernels, and its copies are removed. It begins with the first copy,
-    ends with the last, and has the launch of the first copy that was launched. Copies of one call
-    on two devices are two operations. If kernels have a column ``bytes``, it gets the sum of the
-    copies.
+    The operation is added to the kernels, and its copies are removed from the copies. The operation
+    begins with the first copy and ends with the last. Its launch is that of the first copy that was
+    launched. Copies of one call on two devices are two operations. If the kernels have a column
+    ``bytes``, the operation has the sum of its copies there.
+
+    Kernels without the name of a collective get a name with the collective of their call.
     """
     launches = called.launches
     if not launches.num_rows:
@@ -506,7 +538,7 @@ def with_called(kernels: pa.Table, copies: pa.Table, called: Called) -> tuple[pa
 
 
 def _with_collectives(kernels: KernelsOfReportTable, of_kernels: pa.Table) -> pa.Table:
-    """Give kernels without the name of a collective a name that tells it."""
+    """Return the kernels, with new name IDs for those that `of_kernels` has launches of."""
     if not of_kernels.num_rows:
         return kernels
     candidates = np.flatnonzero(kernels["is_comm"].to_numpy())
@@ -525,30 +557,33 @@ def _collectives_of(
 ) -> pa.Table:
     """Return one row for each call and device of some copies, with the columns of kernels.
 
-    `launch` has the row of `of_copies` of each copy.
+    `of_copies` are launches of copies, in order of process and start. `launch` is the row there of
+    each copy.
     """
     call = of_copies["call"].to_numpy()[launch]
     device = filled(copies["device_id"])
-    order = np.lexsort((launch, device, call))
-    copies = copies.take(order)
-    first = _first_of_pairs(call[order], device[order])
+    # By call, then by device, then by launch: the last key of `lexsort` sorts first.
+    by_call = np.lexsort((launch, device, call))
+    sorted_copies = copies.take(by_call)
+    # The first copy of each collective, among the sorted copies and among all.
+    first = _first_of_pairs(call[by_call], device[by_call])
+    first_copies = by_call[first]
     n_collectives = first.size
-    first_places = order[first]
-    first_launches = of_copies.take(launch[first_places])
-    first_devices = device[first_places]
+    first_launches = of_copies.take(launch[first_copies])
+    first_devices = device[first_copies]
     are_comm = np.ones(n_collectives, np.bool_)
     values = {name: first_launches[name] for name in _COLUMNS_OF_FIRST_LAUNCH}
-    values |= _times_of_collectives(copies, first)
+    values |= _times_of_collectives(sorted_copies, first)
     values["device_id"] = _nullable(first_devices)
     values["is_comm"] = pa.array(are_comm)
     if "bytes" in columns:
-        values["bytes"] = _bytes_of_collectives(copies, first)
+        values["bytes"] = _bytes_of_collectives(sorted_copies, first)
     nothing = pa.nulls(n_collectives, pa.int64())
     return pa.table({name: values.get(name, nothing) for name in columns})
 
 
 def _first_of_pairs(call: Int64, device: Int64) -> Int64:
-    """Return where each pair of a call and a device begins, if they are sorted."""
+    """Return the first place of each pair of a call and a device. Pairs are sorted."""
     is_new_call = call[1:] != call[:-1]
     is_new_device = device[1:] != device[:-1]
     is_new = is_new_call | is_new_device
@@ -557,7 +592,10 @@ def _first_of_pairs(call: Int64, device: Int64) -> Int64:
 
 
 def _times_of_collectives(copies: CopiesOfReportTable, first: Int64) -> dict[str, pa.Array]:
-    """Return the first start and the last end of copies, in runs that begin at some places."""
+    """Return the first start and the last end of each run of copies.
+
+    `first` is the first copy of each run.
+    """
     starts = copies["start_ns"].to_numpy()
     ends = copies["end_ns"].to_numpy()
     first_starts = np.minimum.reduceat(starts, first)
@@ -568,7 +606,10 @@ def _times_of_collectives(copies: CopiesOfReportTable, first: Int64) -> dict[str
 
 
 def _bytes_of_collectives(copies: CopiesOfReportTable, first: Int64) -> pa.Array:
-    """Return the bytes of copies, in runs that begin at some places. Null if a part is."""
+    """Return the bytes of each run of copies. Null if the bytes of one of its copies are.
+
+    `first` is the first copy of each run.
+    """
     n_bytes = filled(copies["bytes"])
     is_known = n_bytes != UNKNOWN
     known_bytes = np.where(is_known, n_bytes, 0)

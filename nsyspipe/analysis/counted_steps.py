@@ -107,7 +107,8 @@ def counted_bus(
 ) -> CountedBus | None:
     """Return the bandwidth of communication by counters, over completely sampled summary steps.
 
-    It is that of NVLink, or that of PCIe if NVLink carried nothing. None if nothing was counted.
+    The bandwidth is that of NVLink, or that of PCIe if NVLink carried nothing. None if neither
+    carried anything, or if no time of transfer is known.
     """
     rows = of_summary_steps(counters, steps)
     rows = rows.filter(pc.greater_equal(rows["sampled_ratio"], MIN_SAMPLED_RATIO))
@@ -149,7 +150,7 @@ def counted_figures(
 
 
 def _bytes_of_link(rows: pa.Table, link: str) -> int:
-    """Return the bytes of a link over all rows: of each row the larger of received and sent."""
+    """Return the bytes of a link: the sum over rows of the larger of received and sent."""
     received = pc.fill_null(rows[f"{link}_rx_bytes"], 0)
     sent = pc.fill_null(rows[f"{link}_tx_bytes"], 0)
     total: int | None = pc.sum(pc.max_element_wise(received, sent)).as_py()

@@ -103,9 +103,9 @@ class Series(Struct, frozen=True, eq=False, dict=True):
         return n_samples
 
     def _until(self, times: Int64) -> tuple[Int64, Int64]:
-        """Return the last sample before each time, and how long it had held then.
+        """Return the last sample before each time, and how long the sample has held by then, ns.
 
-        Before the first sample, that sample had held for no time.
+        Times before the first sample get the first sample, which has held for 0 ns.
         """
         n_begun = counts_up_to(self.times, times)
         sample = np.maximum(n_begun - 1, 0)

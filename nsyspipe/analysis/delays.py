@@ -30,13 +30,14 @@ def without_passed_on(rows: pa.Table) -> pa.Table:
     """Return matched collectives with delays that do not count what ranks pass on.
 
     A rank that waited in one group of ranks is late for the next collective of another group for
-    that reason, and not by itself. It passes on the time that it waited in other groups since its
-    last collective of the same group, less the time that the rank of the collective waited that
-    waited least. Waiting at the same time as compute delays no rank.
+    that reason, and not by itself. So the rank passes on a delay. Take the time that each rank of
+    the collective waited in other groups, since its last collective of the same group. What a rank
+    passes on is its own time less the smallest of these times. Waiting at the same time as compute
+    delays no rank.
 
     `rows` have `LATE_COLUMNS` and ``inherited_ns``, as `traffic.own_lateness` returns them. In the
-    result, ``late_by_ns`` and ``held_up_ns`` are less by what is passed on (0 at least), and
-    ``inherited_ns`` is more by it.
+    result, ``late_by_ns`` and ``held_up_ns`` are less by what is passed on, but at least 0.
+    ``inherited_ns`` is more by what is passed on.
     """
     if not rows.num_rows:
         return rows
@@ -44,10 +45,11 @@ def without_passed_on(rows: pa.Table) -> pa.Table:
     group = _groups(comm, rows["rank"].to_numpy())
     n_groups = np.unique(group).size
     if n_groups <= 1:
+        # No rank can wait in another group.
         return rows
-    waited = _waited_elsewhere(rows, group)
-    least_waited = _least_of_collective(rows, comm, waited)
-    passed_on = pa.array(waited - least_waited)
+    waited_ns = _waited_elsewhere(rows, group)
+    least_waited_ns = _least_of_collective(rows, comm, waited_ns)
+    passed_on = pa.array(waited_ns - least_waited_ns)
     for name in ("late_by_ns", "held_up_ns"):
         difference = pc.subtract(rows[name], passed_on)
         by_itself = pc.max_element_wise(difference, 0, skip_nulls=False)
@@ -73,21 +75,22 @@ def _communicators(rows: pa.Table) -> Int64:
 
 
 def _groups(comm: Int64, rank: Int64) -> Int64:
-    """Return a number for the ranks of the communicator of each operation.
+    """Return the group of ranks of each operation, as a number.
 
-    Communicators of the same ranks have the same number.
+    Communicators of the same ranks are one group. `comm` and `rank` are those of each operation.
     """
-    pairs = np.unique(np.stack((comm, rank)), axis=1)
-    comm_of_pair, rank_of_pair = pairs
-    firsts = run_starts(comm_of_pair)
-    codes = comm_of_pair[firsts]
-    ranks_of_codes = np.split(rank_of_pair, firsts[1:])
-    largest_code = int(comm.max(initial=0))
-    group_of_comm = np.zeros(largest_code + 1, np.int64)
-    numbers: dict[bytes, int] = {}
-    for code, ranks in zip(codes.tolist(), ranks_of_codes, strict=True):
+    comm_and_rank = np.stack((comm, rank))
+    comm_of_pair, rank_of_pair = np.unique(comm_and_rank, axis=1)
+    first_pair = run_starts(comm_of_pair)
+    comms = comm_of_pair[first_pair]
+    ranks_of_comms = np.split(rank_of_pair, first_pair[1:])
+    largest_comm = int(comm.max(initial=0))
+    group_of_comm = np.zeros(largest_comm + 1, np.int64)
+    group_of_ranks: dict[bytes, int] = {}
+    for number, ranks in zip(comms.tolist(), ranks_of_comms, strict=True):
         key = ranks.tobytes()
-        group_of_comm[code] = numbers.setdefault(key, len(numbers))
+        # A new group gets the next number.
+        group_of_comm[number] = group_of_ranks.setdefault(key, len(group_of_ranks))
     return group_of_comm[comm]
 
 
@@ -103,19 +106,20 @@ class _Waits(NamedTuple):
 def _waited_elsewhere(rows: PayloadsOfReportTable, group: Int64) -> Int64:
     """Return how long the rank of each operation waited in other groups, ns.
 
-    This counts from its last operation of the same group on.
+    Waiting counts from the last operation of the rank in the same group on.
     """
     start = rows["start_ns"].to_numpy()
     rank = rows["rank"].to_numpy()
     until, exposed_wait_ns = _waits_of_operations(rows)
     waits = _Waits(group, start, until, exposed_wait_ns)
-    order = np.lexsort((start, rank))
-    first_of_rank = run_starts(rank[order])
-    waited = np.zeros(rank.size, np.int64)
-    for places in np.split(order, first_of_rank[1:]):
-        waits_of_rank = _Waits(*(column[places] for column in waits))
-        waited[places] = _waited_by_rank(waits_of_rank)
-    return waited
+    by_rank = np.lexsort((start, rank))
+    first_of_rank = run_starts(rank[by_rank])
+    waited_ns = np.zeros(rank.size, np.int64)
+    for operations in np.split(by_rank, first_of_rank[1:]):
+        columns_of_rank = [column[operations] for column in waits]
+        waits_of_rank = _Waits(*columns_of_rank)
+        waited_ns[operations] = _waited_by_rank(waits_of_rank)
+    return waited_ns
 
 
 def _waits_of_operations(rows: pa.Table) -> tuple[Int64, Int64]:
@@ -134,24 +138,25 @@ def _waits_of_operations(rows: pa.Table) -> tuple[Int64, Int64]:
 def _waited_by_rank(waits: _Waits) -> Int64:
     """Return what `_waited_elsewhere` does for the operations of one rank, in order of start."""
     start = waits.start
-    before = _end_of_previous_wait(waits)
+    previous_end = _end_of_previous_wait(waits)
     by_end = np.argsort(waits.until, kind="stable")
-    ended = waits.until[by_end]
+    sorted_ends = waits.until[by_end]
     total_wait_ns = np.cumsum(waits.wait_ns[by_end])
-    waited_by_then = np.append(0, total_wait_ns)
-    n_ended_at_start = np.searchsorted(ended, start, side="right")
-    n_ended_before = np.searchsorted(ended, before, side="right")
-    waited = waited_by_then[n_ended_at_start] - waited_by_then[n_ended_before]
-    # If a rank waits for several groups at the same time, that delays it once.
-    longest = np.maximum(start - before, 0)
-    once: Int64 = np.clip(waited, 0, longest)
-    return once
+    # After as many waits as the index.
+    total_after_waits = np.append(0, total_wait_ns)
+    n_ended_at_start = np.searchsorted(sorted_ends, start, side="right")
+    n_ended_before = np.searchsorted(sorted_ends, previous_end, side="right")
+    waited_ns = total_after_waits[n_ended_at_start] - total_after_waits[n_ended_before]
+    # If a rank waits for several groups at the same time, that delays the rank once.
+    max_waited_ns = np.maximum(start - previous_end, 0)
+    waited_once_ns: Int64 = np.clip(waited_ns, 0, max_waited_ns)
+    return waited_once_ns
 
 
 def _end_of_previous_wait(waits: _Waits) -> Int64:
-    """Return until when the previous operation of the group waited.
+    """Return for each operation until when the previous operation of its group waited.
 
-    For the first of a group, it is the start of the first operation.
+    The first operation of a group has none. It gets the start of the first operation of all.
     """
     # Operations of a group stay in order of start.
     by_group = np.argsort(waits.group, kind="stable")
@@ -160,28 +165,31 @@ def _end_of_previous_wait(waits: _Waits) -> Int64:
     end_of_previous = np.roll(until, 1)
     first_of_group = run_starts(group)
     end_of_previous[first_of_group] = waits.start[0]
-    before = np.empty(by_group.size, np.int64)
-    before[by_group] = end_of_previous
-    return before
+    # Back in the order of the operations.
+    previous_end = np.empty(by_group.size, np.int64)
+    previous_end[by_group] = end_of_previous
+    return previous_end
 
 
-def _least_of_collective(rows: pa.Table, comm: Int64, waited: Int64) -> Int64:
-    """Return for each operation the least that a rank of its collective waited elsewhere."""
+def _least_of_collective(rows: pa.Table, comm: Int64, waited_ns: Int64) -> Int64:
+    """Return for each operation the least that a rank of its collective waited elsewhere, ns.
+
+    `comm` and `waited_ns` have a value per operation.
+    """
     step = rows["step"].to_numpy()
     start = rows["start_ns"].to_numpy()
     wait_ns = pc.fill_null(rows["wait_ns"], 0).to_numpy()
+    # All ranks of a collective wait for the same last start. So it tells collectives apart.
     last_start = start + wait_ns
-    order = np.lexsort((last_start, comm, step))
-    keys = np.stack((step, comm, last_start))
-    keys = keys[:, order]
-    following_keys = keys[:, 1:]
-    differs = following_keys != keys[:, :-1]
-    is_new = differs.any(axis=0)
-    is_first = np.append(True, is_new)[: order.size]
-    first = np.flatnonzero(is_first)
-    waited = waited[order]
-    least_of_collectives = np.minimum.reduceat(waited, first)
-    n_begun = np.cumsum(is_first)
-    least = np.empty(order.size, np.int64)
-    least[order] = least_of_collectives[n_begun - 1]
-    return least
+    by_collective = np.lexsort((last_start, comm, step))
+    key = np.stack((step, comm, last_start))[:, by_collective]
+    differs_from_previous = key[:, 1:] != key[:, :-1]
+    is_new = differs_from_previous.any(axis=0)
+    begins_collective = np.append(True, is_new)
+    first = np.flatnonzero(begins_collective)
+    least_of_collective = np.minimum.reduceat(waited_ns[by_collective], first)
+    n_begun = np.cumsum(begins_collective)
+    # Back in the order of the operations.
+    least_ns = np.empty(by_collective.size, np.int64)
+    least_ns[by_collective] = least_of_collective[n_begun - 1]
+    return least_ns

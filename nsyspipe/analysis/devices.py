@@ -108,6 +108,7 @@ def operations_by_process(
 
 
 def _share(kernels: pa.Table, copies: CopiesOfReportTable, calls: pa.Table | None) -> ProcessShare:
+    """Share the operations of a process out among its devices. Each used device is a rank."""
     kernel_launch, copy_launch = launch_times(calls, kernels, copies)
     whole = operations_of(kernels, kernel_launch, copies, copy_launch)
     if len(whole.devices) <= 1:
@@ -142,9 +143,10 @@ def _stray_devices(stray_ids: Iterable[int], device: Int64) -> tuple[StrayDevice
 def rank_devices(
     whole: ProcessOperations, kernel_device: Int64, copy_device: Int64
 ) -> list[RankDevice]:
-    """Return the devices of a process that are ranks, in order. Without kernels, copies decide.
+    """Return the devices of a process that are ranks, in order of device ID.
 
-    Operations whose device was not recorded count on the device with most operations.
+    Kernels decide which devices are ranks. Without kernels, copies do. Operations whose device was
+    not recorded count on the rank with most operations.
     """
     device = kernel_device
     length_ns = whole.kernel_end - whole.kernel_start
@@ -159,11 +161,16 @@ def rank_devices(
     if not used:
         # The devices of kernels were not recorded.
         return [RankDevice(whole.devices[0], holds_unknown=True)]
-    leading = next(device_id for device_id in whole.devices if device_id in used)
-    return [RankDevice(device_id, holds_unknown=device_id == leading) for device_id in used]
+    # The devices of a process are in order of use.
+    most_used = next(device_id for device_id in whole.devices if device_id in used)
+    return [RankDevice(device_id, holds_unknown=device_id == most_used) for device_id in used]
 
 
 def _is_used(is_of_device: Flags, length_ns: Int64) -> bool:
+    """Tell whether a device has enough of the operations of its process, or of their time.
+
+    Both parameters have a value per operation of the process.
+    """
     n_operations = int(np.count_nonzero(is_of_device))
     device_ns = int(length_ns[is_of_device].sum())
     process_ns = int(length_ns.sum())

@@ -42,22 +42,30 @@ _NO_INTS = np.empty(0, np.int64)
 
 
 class HostIdleTime(Struct, frozen=True):
-    """When a device idles for its host, on one clock; without calls only `late` is known."""
+    """When a device idles for its host, on the clock of the device."""
 
     # All idle time before late launches.
     late: IntervalSet = EMPTY
-    # Parts of it, without time in common. None if calls were not recorded.
+    # Parts of the late time, without time in common. None if calls were not recorded.
     launch: IntervalSet | None = None
     blocked: IntervalSet | None = None
 
     @classmethod
     def of(cls, late: IntervalSet, waiting: IntervalSet, blocked: IntervalSet) -> HostIdleTime:
-        """Return the parts of late time, given when the host gets no input and is blocked."""
-        return cls(late, waiting.without(blocked), blocked)
+        """Return the parts of late time.
+
+        In the waiting part, the host gets no input. In the blocked part of that, it is blocked.
+        """
+        launch = waiting.without(blocked)
+        return cls(late, launch, blocked)
 
     def causes_at(self, times: Int64) -> Int64:
-        """Return what the device idles for at each time: an index into `HOST_CAUSES`, or -1."""
+        """Return what the device idles for at each time: an index into `HOST_CAUSES`.
+
+        `_NO_CAUSE` if the device does not idle for its host.
+        """
         causes = np.full(times.size, _NO_CAUSE)
+        # The other causes are parts of late time, and overwrite this one.
         causes[self.late.contains(times)] = HOST_CAUSES.index("input")
         if self.launch is not None:
             causes[self.launch.contains(times)] = HOST_CAUSES.index("launch")
@@ -140,15 +148,16 @@ class PythonThread(Struct, frozen=True):
 def find_host_lines(
     thread: PythonThread, windows: Windows, idle: HostIdleTime | None, offset_ns: int
 ) -> HostLines:
-    """Return the samples in the windows of a rank, with what its device idles for at that time.
+    """Return the samples in the windows of a rank, and what its device idles for at their times.
 
-    `offset_ns` is added to times of the host to get times of the device. Without `idle`, causes
-    are not known.
+    `offset_ns` is added to times of the host to get times of the device. Causes are not known
+    without `idle`, or if `idle` was found without calls.
     """
     samples = thread.samples
     if not samples.num_rows or not len(windows):
         return HostLines()
     times = samples["time_ns"].to_numpy() + offset_ns
+    # The last window that has begun; -1 before the first.
     window = np.searchsorted(windows.starts, times, side="right") - 1
     is_inside = window >= 0
     is_inside &= times < windows.ends[window]
@@ -221,58 +230,67 @@ def _moved(samples: HostLines, lines_before: int, frames_before: int) -> HostLin
 
 
 def _later_lines(lines: Int64, n_before: int) -> Int64:
-    """Return lines behind some others; -1 stays."""
+    """Return the same lines if `n_before` lines are put in front; -1 for no line stays."""
     return np.where(lines >= 0, lines + n_before, -1)
 
 
 def count_lines(samples: HostLines, line: Int64) -> LineCounts:
     """Count the samples of each line, where `line` is one of the two lines of each sample.
 
-    Samples without a line (-1) are not counted. The line with most samples in idle time is first.
+    Samples without a line (-1) are not counted. Equal lines count as the first of them. The line
+    with most samples in idle time is first.
     """
-    sample = np.flatnonzero(line >= 0)
+    samples_with_line = np.flatnonzero(line >= 0)
     first_of_equals = _first_of_equals(samples.lines, _LINE_COLUMNS)
-    lines = line[sample]
-    return _counts_of(samples, sample, first_of_equals[lines])
+    lines = line[samples_with_line]
+    return _counts_of(samples, samples_with_line, first_of_equals[lines])
 
 
 def _first_of_equals(lines: pa.Table, columns: Sequence[str]) -> Int64:
     """Return for each line the first line with the same values in some columns."""
-    codes = np.zeros(lines.num_rows, np.int64)
+    # One number per combination of the values so far.
+    number_of_line = np.zeros(lines.num_rows, np.int64)
     for name in columns:
         encoded = lines[name].combine_chunks().dictionary_encode()
-        indices = encoded.indices.to_numpy()
+        value_of_line = encoded.indices.to_numpy()
         n_values = max(len(encoded.dictionary), 1)
-        codes *= n_values
-        codes += indices
-        # Small codes, so that the next product is small enough.
-        _, first, codes = np.unique(codes, return_index=True, return_inverse=True)
-    return first[codes]
+        number_of_line *= n_values
+        number_of_line += value_of_line
+        # From 0 without gaps again, so that the next product is small enough.
+        _, first_line, number_of_line = np.unique(
+            number_of_line, return_index=True, return_inverse=True
+        )
+    return first_line[number_of_line]
 
 
 def _counts_of(samples: HostLines, sample: Int64, line: Int64) -> LineCounts:
-    """Count pairs of a sample and a line, each of which occurs once."""
-    lines, place = np.unique(line, return_inverse=True)
+    """Count pairs of a sample and a line, each of which occurs once.
+
+    The line with most samples in idle time is first, then that with most samples, then the lowest.
+    """
+    lines, place_of_pair = np.unique(line, return_inverse=True)
     cause = samples.cause[sample]
     window = samples.window[sample]
-    n_samples = np.bincount(place, minlength=lines.size)
+    n_samples = np.bincount(place_of_pair, minlength=lines.size)
     is_idle = cause != _NO_CAUSE
-    n_idle_samples = np.bincount(place[is_idle], minlength=lines.size)
-    order = np.lexsort((lines, -n_samples, -n_idle_samples))
-    by_cause = []
+    n_idle_samples = np.bincount(place_of_pair[is_idle], minlength=lines.size)
+    most_idle_first = np.lexsort((lines, -n_samples, -n_idle_samples))
+    samples_by_cause = []
     windows_by_cause = []
     for code in range(len(HOST_CAUSES)):
         is_cause = cause == code
-        by_cause.append(np.bincount(place[is_cause], minlength=lines.size)[order])
-        n_windows = _count_windows(place[is_cause], window[is_cause], lines.size)
-        windows_by_cause.append(n_windows[order])
-    n_idle_windows = _count_windows(place[is_idle], window[is_idle], lines.size)
+        places = place_of_pair[is_cause]
+        n_of_cause = np.bincount(places, minlength=lines.size)
+        samples_by_cause.append(n_of_cause[most_idle_first])
+        n_of_cause = _count_windows(places, window[is_cause], lines.size)
+        windows_by_cause.append(n_of_cause[most_idle_first])
+    n_idle_windows = _count_windows(place_of_pair[is_idle], window[is_idle], lines.size)
     return LineCounts(
-        line=lines[order],
-        n_samples=n_samples[order],
-        n_idle_samples=n_idle_samples[order],
-        n_idle_windows=n_idle_windows[order],
-        n_samples_by_cause=tuple(by_cause),
+        line=lines[most_idle_first],
+        n_samples=n_samples[most_idle_first],
+        n_idle_samples=n_idle_samples[most_idle_first],
+        n_idle_windows=n_idle_windows[most_idle_first],
+        n_samples_by_cause=tuple(samples_by_cause),
         n_windows_by_cause=tuple(windows_by_cause),
     )
 
@@ -280,8 +298,10 @@ def _counts_of(samples: HostLines, sample: Int64, line: Int64) -> LineCounts:
 def _count_windows(place: Int64, window: Int64, n_places: int) -> Int64:
     """Return in how many different windows each place occurs."""
     n_windows = int(window.max(initial=0)) + 1
-    pairs = np.unique(place * n_windows + window)
-    return np.bincount(pairs // n_windows, minlength=n_places)
+    # One number per pair of a place and a window.
+    different_pairs = np.unique(place * n_windows + window)
+    place_of_pair = different_pairs // n_windows
+    return np.bincount(place_of_pair, minlength=n_places)
 
 
 class _Frames(Struct, frozen=True):
@@ -318,29 +338,33 @@ def count_calls(samples: HostLines) -> FrameCounts:
 
 
 def _frames_of(samples: HostLines, columns: Sequence[str]) -> _Frames:
-    """Return the frames of all samples, with the first line of equal columns as what is counted."""
+    """Return the frames of all samples.
+
+    The key of a frame is the first line with the values of its line in some columns.
+    """
     n_frames = samples.n_frames
     sample = np.repeat(np.arange(n_frames.size), n_frames)
-    first_place = np.cumsum(n_frames) - n_frames
+    first_place_of_sample = np.cumsum(n_frames) - n_frames
     place = np.arange(sample.size)
-    depth = place - first_place[sample]
-    frame = samples.first_frame[sample]
-    line = samples.frames[frame + depth]
-    key = _first_of_equals(samples.lines, columns)[line]
-    return _Frames(sample, key, line, depth)
+    depth = place - first_place_of_sample[sample]
+    innermost_frame = samples.first_frame[sample]
+    line = samples.frames[innermost_frame + depth]
+    first_of_equals = _first_of_equals(samples.lines, columns)
+    return _Frames(sample, first_of_equals[line], line, depth)
 
 
 def _once_in_each_sample(frames: _Frames) -> _Frames:
     """Return the innermost frame of each pair of a sample and a key."""
     n_keys = int(frames.key.max(initial=0)) + 1
-    # Frames are innermost first, and of equal pairs the first is returned.
-    pairs = frames.sample * n_keys
-    pairs += frames.key
-    _, first = np.unique(pairs, return_index=True)
-    return _chosen(frames, first)
+    pair_of_frame = frames.sample * n_keys
+    pair_of_frame += frames.key
+    # Frames are innermost first, so the first frame of a pair is the innermost.
+    _, first_of_pair = np.unique(pair_of_frame, return_index=True)
+    return _chosen(frames, first_of_pair)
 
 
 def _chosen(frames: _Frames, rows: Flags | Int64) -> _Frames:
+    """Return some of the frames."""
     sample = frames.sample[rows]
     key = frames.key[rows]
     line = frames.line[rows]
@@ -349,23 +373,27 @@ def _chosen(frames: _Frames, rows: Flags | Int64) -> _Frames:
 
 
 def _count_frames(samples: HostLines, frames: _Frames) -> FrameCounts:
+    """Count the samples of each key, each of which a sample has once at most.
+
+    The result has a row per key. The first and the last line are numbers in the file.
+    """
     counts = _counts_of(samples, frames.sample, frames.key)
     n_keys = counts.line.size
-    place_of_key = np.full(samples.lines.num_rows, -1)
-    place_of_key[counts.line] = np.arange(n_keys)
-    place = place_of_key[frames.key]
+    row_of_key = np.full(samples.lines.num_rows, -1)
+    row_of_key[counts.line] = np.arange(n_keys)
+    row = row_of_key[frames.key]
     is_idle = samples.cause[frames.sample] != _NO_CAUSE
-    # Over samples in idle time, if there are any.
+    # Frames in idle time count for the first and the last line. If a key has none, all count.
     has_no_idle = counts.n_idle_samples == 0
-    is_in_range = is_idle | has_no_idle[place]
-    numbers_of_lines = samples.lines["line"].to_numpy()
-    line_in_range = frames.line[is_in_range]
-    numbers = numbers_of_lines[line_in_range]
-    place_in_range = place[is_in_range]
+    is_counted = is_idle | has_no_idle[row]
+    number_of_line = samples.lines["line"].to_numpy()
+    counted_lines = frames.line[is_counted]
+    numbers = number_of_line[counted_lines]
+    counted_row = row[is_counted]
     first_line = np.full(n_keys, _NO_NUMBER)
     last_line = np.zeros(n_keys, np.int64)
-    np.minimum.at(first_line, place_in_range, numbers)
-    np.maximum.at(last_line, place_in_range, numbers)
-    total_depth = np.bincount(place, frames.depth, n_keys)
+    np.minimum.at(first_line, counted_row, numbers)
+    np.maximum.at(last_line, counted_row, numbers)
+    total_depth = np.bincount(row, frames.depth, n_keys)
     mean_depth = total_depth / counts.n_samples
     return FrameCounts(counts, first_line, last_line, mean_depth)

@@ -66,7 +66,7 @@ class IntervalSet(Struct, frozen=True, eq=False, dict=True):
         return times
 
     def lengths(self, starts: Int64, ends: Int64) -> Int64:
-        """Return the covered length inside each window ``[starts, ends)``, ns."""
+        """Return how much of each window ``[starts, ends)`` the intervals cover, ns."""
         covered = self.covered_until(ends)
         covered -= self.covered_until(starts)
         return covered
@@ -103,11 +103,12 @@ class IntervalSet(Struct, frozen=True, eq=False, dict=True):
             many = self
         if not len(few):
             return EMPTY
+        # Each of the few intervals overlaps a slice of the many.
         first = np.searchsorted(many.ends, few.starts, side="right")
         last = np.searchsorted(many.starts, few.ends, side="left")
-        partner, owner = Slices(first, last).rows()
-        starts = np.maximum(few.starts[owner], many.starts[partner])
-        ends = np.minimum(few.ends[owner], many.ends[partner])
+        of_many, of_few = Slices(first, last).rows()
+        starts = np.maximum(few.starts[of_few], many.starts[of_many])
+        ends = np.minimum(few.ends[of_few], many.ends[of_many])
         return IntervalSet(starts, ends)
 
 
@@ -148,7 +149,7 @@ EMPTY = IntervalSet(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 def counts_up_to(values: Int64, times: Int64) -> Int64:
-    """Return how many of some sorted values are no later than each time; any order of times."""
+    """Return for each time how many of some sorted values are no later. Times are in any order."""
     are_many = np.ndim(times) == 1 and times.size > _MIN_TIMES_TO_CHECK
     if are_many and is_sorted(times):
         first_and_last = times[[0, -1]]
@@ -227,14 +228,20 @@ class Slices(Struct, frozen=True):
         return self.last - self.first
 
     def rows(self) -> tuple[Int64, Int64]:
-        """Return the place of each element of each slice, and the number of its slice."""
+        """Return the elements of all slices, one slice after the other.
+
+        The first result is the place of each element in the column, and the second is the number of
+        its slice.
+        """
         counts = self.counts
         slices = np.arange(counts.size)
-        owner = np.repeat(slices, counts)
-        n_before = np.cumsum(counts) - counts
-        place = np.arange(owner.size)
-        place -= np.repeat(n_before - self.first, counts)
-        return place, owner
+        slice_of_element = np.repeat(slices, counts)
+        # In the result, the elements of a slice stand so many places behind those of the column.
+        n_elements_before = np.cumsum(counts) - counts
+        shift = n_elements_before - self.first
+        place = np.arange(slice_of_element.size)
+        place -= np.repeat(shift, counts)
+        return place, slice_of_element
 
     def reduced(self, ufunc: np.ufunc, values: Int64) -> Int64:
         """Return the smallest value of each slice for ``np.minimum``, and so on.
@@ -242,19 +249,21 @@ class Slices(Struct, frozen=True):
         No slice may be empty.
         """
         edges = np.stack((self.first, self.last), axis=1)
+        # The end of the last slice may be behind the values, which `reduceat` does not accept.
         padded_values = np.append(values, 0)
         reduced = ufunc.reduceat(padded_values, edges.ravel())
-        # Every second result is that of the values between two slices.
+        # Every second result is that of the values between two slices, so leave it out.
         return reduced[::2]
 
 
 def holders(starts: Int64, ends: Int64, times: Int64) -> Int64:
     """Return which of some sorted, disjoint ranges holds each time; -1 for none."""
     n_begun = np.searchsorted(starts, times, side="right")
-    place = n_begun - 1
-    end_of_place = np.append(ends, 0)[place]
-    is_inside = (place >= 0) & (times < end_of_place)
-    return np.where(is_inside, place, -1)
+    last_begun = n_begun - 1
+    # Times before all ranges read the element behind the last range.
+    end_of_last_begun = np.append(ends, 0)[last_begun]
+    is_inside = (last_begun >= 0) & (times < end_of_last_begun)
+    return np.where(is_inside, last_begun, -1)
 
 
 def outermost(starts: Int64, ends: Int64) -> Int64:

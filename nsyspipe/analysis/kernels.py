@@ -96,72 +96,81 @@ class WindowSums(Struct, frozen=True):
     n_rows: int
     # First window of each group, and the end of the last. Mostly each window is a group.
     edges: Int64
+    # Of each sum.
     group: Int32
     row: Int32
     # Number of kernels, their durations, and the part of the durations during communication.
     sums: tuple[Int64, ...]
 
     def over(self, is_chosen: Flags) -> tuple[list[Int64], Flags]:
-        """Return each sum by row over some windows, and which rows are not known.
+        """Return each sum by row over the chosen windows, and which rows are not known.
 
-        A row is not known if only a part of one of its groups is chosen.
+        A row is not known if it has a sum in a group of which only some windows are chosen.
+        `is_chosen` has a flag per window.
         """
-        edges = self.edges
-        group = self.group
         n_chosen_before = np.append(0, np.cumsum(is_chosen))
-        n_chosen = np.diff(n_chosen_before[edges])
-        is_whole = n_chosen == np.diff(edges)
-        is_counted = is_whole[group]
+        n_chosen_of_group = np.diff(n_chosen_before[self.edges])
+        n_windows_of_group = np.diff(self.edges)
+        is_whole_group = n_chosen_of_group == n_windows_of_group
+        is_counted = is_whole_group[self.group]
         rows = self.row[is_counted]
         sums_by_row = []
         for values in self.sums:
             counted_values = values[is_counted]
             sums_by_row.append(sums_of(rows, counted_values, self.n_rows))
-        is_partial = n_chosen > 0
-        is_partial &= ~is_whole
-        rows_of_partial = self.row[is_partial[group]]
+        is_partial_group = n_chosen_of_group > 0
+        is_partial_group &= ~is_whole_group
+        is_of_partial = is_partial_group[self.group]
         is_unknown = np.zeros(self.n_rows, np.bool_)
-        is_unknown[rows_of_partial] = True
+        is_unknown[self.row[is_of_partial]] = True
         return sums_by_row, is_unknown
 
 
 def window_sums(
     starts: Int64, of_each: Sequence[Int64], row: Int64 | Int32, n_rows: int, windows: Windows
 ) -> tuple[WindowSums, list[Int64]]:
-    """Sum kernels by row in each window that they start in, and over all wherever they start.
+    """Sum kernels by window and row, and by row alone.
 
-    The sums are the number of kernels, and those of the values in `of_each`. With more than 2^18
-    windows times rows, windows between share their sums in groups of equal length. Windows at
-    either end, where steps are skipped or cut off, still have sums of their own.
+    `row` is the row of each kernel. The sums are the number of kernels, and those of each column
+    in `of_each`. A kernel counts in the window that it starts in. The sums by row alone also have
+    the kernels that start in no window.
+
+    With more than 2^18 windows times rows, windows in the middle share their sums in groups of
+    equal length. Windows at either end, where steps are skipped or cut off, still have sums of
+    their own.
     """
     n_windows = len(windows)
     max_groups = _MOST_SUMS // max(n_rows, 1)
     max_groups = max(max_groups, _MIN_GROUPS)
-    first = _first_of_groups(n_windows, max_groups)
-    group_starts = windows.starts[first]
+    first_window = _first_of_groups(n_windows, max_groups)
+    group_starts = windows.starts[first_window]
     edges = np.append(group_starts, windows.ends[-1:])
-    # The place before the first edge and the one after the last are outside of all windows.
+    # One place per group, one before the first group, and one behind the last.
     n_places = edges.size + 1
     cell = np.searchsorted(edges, starts, side="right")
+    # A cell is a place and a row.
     cell *= n_rows
     cell += row
     n_cells = n_places * n_rows
     sums = [np.bincount(cell, minlength=n_cells)]
     sums += [sums_of(cell, values, n_cells) for values in of_each]
-    group_edges = np.append(first, n_windows)
+    group_edges = np.append(first_window, n_windows)
     by_window = _keep_nonzero(sums, group_edges, n_rows)
     totals = [values.reshape(n_places, n_rows).sum(axis=0) for values in sums]
     return by_window, totals
 
 
 def _keep_nonzero(sums: Sequence[Int64], edges: Int64, n_rows: int) -> WindowSums:
-    """Return the sums of the windows that have a kernel.
+    """Return the sums of the groups of windows and rows that have a kernel.
 
-    Each sum has a value per group of windows and row, with another group before and after all.
+    The first of `sums` is the number of kernels. Each sum has a value per place and row. The first
+    place is before all groups of windows, and the last place is behind them. Both are left out.
     """
     end = n_rows * edges.size
     sums_inside = [values[n_rows:end] for values in sums]
-    cells = np.flatnonzero(sums_inside[0])
+    n_kernels = sums_inside[0]
+    cells = np.flatnonzero(n_kernels)
+    # Without rows there are no cells either, so the divisor does not matter.
     group, row = np.divmod(cells, max(n_rows, 1))
     sums_of_cells = tuple(values[cells] for values in sums_inside)
     return WindowSums(
@@ -174,7 +183,11 @@ def _keep_nonzero(sums: Sequence[Int64], edges: Int64, n_rows: int) -> WindowSum
 
 
 def _first_of_groups(n_windows: int, max_groups: int) -> Int64:
-    """Return the first window of each group; a quarter of the groups at either end are windows."""
+    """Return the first window of each group of windows.
+
+    If there are more windows than groups, a quarter of the groups at either end are single windows.
+    The groups between have several windows each.
+    """
     windows = np.arange(n_windows)
     if n_windows <= max_groups:
         return windows
@@ -238,22 +251,25 @@ class _KernelRows(NamedTuple):
 def _number_rows(
     operations: ProcessOperations, names: Mapping[int, str], phase: Phases
 ) -> _KernelRows:
-    labels, key = kernel_labels(operations.kernel_column("name_id"), names)
+    """Return the rows of a table of kernels by phase and name. `phase` is that of each kernel."""
+    labels, label_of_kernel = kernel_labels(operations.kernel_column("name_id"), names)
     n_labels = len(labels)
-    # The last phase is none, which is -1.
+    # No phase is -1, which reads the last element.
     phases = [*PHASES, None]
+    # A key is a phase and a label.
     n_keys = len(phases) * n_labels
-    first_keys = np.arange(0, n_keys, n_labels, dtype=np.int32)
-    key += first_keys[phase]
-    keys, row = _number_keys(key, n_keys)
-    phase_of_row, label_of_row = np.divmod(keys, n_labels)
+    first_key_of_phase = np.arange(0, n_keys, n_labels, dtype=np.int32)
+    key_of_kernel = label_of_kernel
+    key_of_kernel += first_key_of_phase[phase]
+    key_of_row, row_of_kernel = _number_keys(key_of_kernel, n_keys)
+    phase_of_row, label_of_row = np.divmod(key_of_row, n_labels)
     phase_column = _texts_of(phases, phase_of_row)
     name_column = _texts_of(labels, label_of_row)
-    return _KernelRows(phase_column, name_column, row)
+    return _KernelRows(phase_column, name_column, row_of_kernel)
 
 
 def _texts_of(texts: Sequence[str | None], codes: Int64) -> pa.Array:
-    """Return the text that each code is the place of."""
+    """Return for each code the text with that index."""
     column = pa.array(texts, pa.string())
     return column.take(pa.array(codes))
 
@@ -266,12 +282,15 @@ def _most_of(groups: Int32, values: Int64, n_groups: int) -> Int64:
 
 
 def _number_keys(key: Int32, n_keys: int) -> tuple[Int64, Int32]:
-    """Return the keys that occur, and the number of each key among them."""
-    n_of_key = np.bincount(key, minlength=n_keys)
-    keys = np.flatnonzero(n_of_key)
-    number_of_key = np.zeros(n_keys, np.int32)
-    number_of_key[keys] = np.arange(keys.size)
-    return keys, number_of_key[key]
+    """Return the different keys that occur, sorted, and for each key its index among them.
+
+    All keys are from 0 to below `n_keys`.
+    """
+    n_occurrences = np.bincount(key, minlength=n_keys)
+    occurring_keys = np.flatnonzero(n_occurrences)
+    index_of_key = np.zeros(n_keys, np.int32)
+    index_of_key[occurring_keys] = np.arange(occurring_keys.size)
+    return occurring_keys, index_of_key[key]
 
 
 class Slowed(NamedTuple):
@@ -286,6 +305,7 @@ _NONE_SLOWED = Slowed(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, 
 
 
 def _sum_slowed(slowed: Slowed, row: Int32, n_rows: int) -> dict[str, Int64]:
+    """Sum the slowed kernels by row; `row` is the row of every kernel."""
     rows = row[slowed.kernel]
     slowed_ns = sums_of(rows, slowed.covered_ns, n_rows)
     free_ns = sums_of(rows, slowed.free_ns, n_rows)
@@ -294,26 +314,30 @@ def _sum_slowed(slowed: Slowed, row: Int32, n_rows: int) -> dict[str, Int64]:
 
 
 def _find_slowed(operations: ProcessOperations, comm: IntervalSet) -> Slowed:
-    """Return `kernel_slowdown` of the sampled kernels, which are those whose grids are known."""
+    """Return `kernel_slowdown` of the sampled kernels, which are those whose grids are known.
+
+    Compute kernels between the sampled ones are passed on too, as neighbors.
+    """
     if not len(comm):
         return _NONE_SLOWED
     is_sampled = operations.kernel_column("grid") != UNKNOWN
     sampled = np.flatnonzero(is_sampled)
     if not sampled.size:
         return _NONE_SLOWED
-    first = int(sampled[0])
-    last = int(sampled[-1]) + 1
-    is_compute = ~operations.is_comm[first:last]
-    rows = np.flatnonzero(is_compute)
-    rows += first
-    name_id = operations.kernel_column("name_id", first, last)[is_compute]
-    grid = operations.kernel_column("grid", first, last)[is_compute]
-    block = operations.kernel_column("block", first, last)[is_compute]
-    starts = operations.kernel_start[rows]
-    ends = operations.kernel_end[rows]
+    begin = int(sampled[0])
+    end = int(sampled[-1]) + 1
+    is_compute = ~operations.is_comm[begin:end]
+    compute_kernels = np.flatnonzero(is_compute)
+    compute_kernels += begin
+    name_id = operations.kernel_column("name_id", begin, end)[is_compute]
+    grid = operations.kernel_column("grid", begin, end)[is_compute]
+    block = operations.kernel_column("block", begin, end)[is_compute]
+    starts = operations.kernel_start[compute_kernels]
+    ends = operations.kernel_end[compute_kernels]
     covered = comm.lengths(starts, ends)
     slowed = kernel_slowdown(name_id, grid, block, ends - starts, covered)
-    kernel = rows[slowed.kernel]
+    # From places among the compute kernels to places among all kernels.
+    kernel = compute_kernels[slowed.kernel]
     return slowed._replace(kernel=kernel)
 
 
@@ -328,24 +352,27 @@ def costliest(kernels: KernelsTable, n_kept: int) -> pa.Table:
         ("total_ns", "descending"),
         ("name", "ascending"),
     ]
-    order = pc.sort_indices(kernels, keys).to_numpy()
+    costliest_first = pc.sort_indices(kernels, keys).to_numpy()
     phase = kernels["phase"].cast(pa.string()).combine_chunks()
+    # No phase is a phase of its own.
     encoded = phase.dictionary_encode(null_encoding="encode")
     n_phases = len(PHASES) + 1
+    # One number per rank and phase.
     owner = kernels["rank"].to_numpy() * n_phases
     owner += encoded.indices.to_numpy()
-    place = places_in_runs(owner[order])
-    is_kept = place < n_kept
-    rows = np.sort(order[is_kept])
+    place_in_owner = places_in_runs(owner[costliest_first])
+    is_kept = place_in_owner < n_kept
+    rows = np.sort(costliest_first[is_kept])
     return kernels.take(pa.array(rows))
 
 
 def matrix_times(
     operations: ProcessOperations, names: Mapping[int, str], windows: Windows
 ) -> MatrixTimes:
-    """Return the time of kernels that multiply matrices, of those that start in complete steps.
+    """Return the time of the kernels that multiply matrices, by datatype.
 
-    What CUDA graphs ran that were captured as a whole has no known datatype.
+    Kernels count that start between the begin of the first complete step and the end of the last.
+    The datatype is not known for CUDA graphs whose kernels were not recorded one by one.
     """
     complete = np.flatnonzero(windows.is_complete)
     if not complete.size:
@@ -355,50 +382,57 @@ def matrix_times(
     is_inside &= starts < windows.ends[complete[-1]]
     is_inside &= ~operations.is_comm
     durations_ns = (operations.kernel_end - starts)[is_inside]
-    name_ids, row = np.unique(operations.kernel_column("name_id")[is_inside], return_inverse=True)
-    times_ns = sums_of(row, durations_ns, name_ids.size).tolist()
-    time_of_name: dict[str, int] = {}
-    in_graphs_ns = 0
+    id_of_kernel = operations.kernel_column("name_id")[is_inside]
+    name_ids, name_of_kernel = np.unique(id_of_kernel, return_inverse=True)
+    times_ns = sums_of(name_of_kernel, durations_ns, name_ids.size).tolist()
+    ns_of_name: dict[str, int] = {}
+    ns_in_graphs = 0
     for name_id, time_ns in zip(name_ids.tolist(), times_ns, strict=True):
         if name_id == GRAPH_NAME_ID:
-            in_graphs_ns = time_ns
+            ns_in_graphs = time_ns
         elif name_id in names:
+            # Several IDs may have the same name.
             name = names[name_id]
-            time_of_name[name] = time_of_name.get(name, 0) + time_ns
-    of_kernels = MatrixTimes.of_kernels(time_of_name)
-    return MatrixTimes.total([of_kernels, MatrixTimes(unknown=in_graphs_ns)])
+            ns_of_name[name] = ns_of_name.get(name, 0) + time_ns
+    times_of_kernels = MatrixTimes.of_kernels(ns_of_name)
+    times_of_graphs = MatrixTimes(unknown=ns_in_graphs)
+    return MatrixTimes.total([times_of_kernels, times_of_graphs])
 
 
 def kernel_labels(name_ids: Int64, names: Mapping[int, str]) -> tuple[list[str], Int32]:
-    """Return the labels in alphabetical order, and which one each kernel has."""
-    by_id = {}
+    """Return the labels in alphabetical order, and for each kernel the index of its label.
+
+    `name_ids` are those of the kernels, and `names` are by name ID. Several names may have the same
+    label.
+    """
+    label_of_id = {}
     for name_id, text in names.items():
-        by_id[name_id] = kernel_label(text)
-    by_id[GRAPH_NAME_ID] = GRAPH
-    # The last text is that of IDs without a name.
-    texts = [*by_id.values(), _NAMELESS]
-    labels = sorted(set(texts))
-    code_of_label = {text: code for code, text in enumerate(labels)}
-    codes = [code_of_label[text] for text in texts]
-    code_of_place = np.array(codes, np.int32)
-    known_ids = pa.array(by_id.keys(), pa.int64())
+        label_of_id[name_id] = kernel_label(text)
+    label_of_id[GRAPH_NAME_ID] = GRAPH
+    # The last label is that of IDs without a name.
+    label_of_place = [*label_of_id.values(), _NAMELESS]
+    labels = sorted(set(label_of_place))
+    index_of_label = {label: index for index, label in enumerate(labels)}
+    indices = [index_of_label[label] for label in label_of_place]
+    index_of_place = np.array(indices, np.int32)
+    known_ids = pa.array(label_of_id.keys(), pa.int64())
     ids = pa.array(name_ids)
-    place = pc.index_in(ids, value_set=known_ids)
-    place = pc.fill_null(place, len(by_id))
-    return labels, code_of_place[place.to_numpy()]
+    place_of_kernel = pc.index_in(ids, value_set=known_ids)
+    place_of_kernel = pc.fill_null(place_of_kernel, len(label_of_id))
+    return labels, index_of_place[place_of_kernel.to_numpy()]
 
 
 class Slowing(Struct, frozen=True):
     """How work is slower during communication.
 
-    It takes 1 + ratio times as long, and each operation begins later.
+    Each operation takes 1 + ratio times as long, and begins later by the delay.
     """
 
     ratio: float = 0.0
     delay_ns: float = 0.0
 
     def blended(self, admixture: Slowing, share: float) -> Slowing:
-        """Return a mixture that has this share of another slowing."""
+        """Return a mixture of both slowings, of which `admixture` has this share."""
         ratio_difference = admixture.ratio - self.ratio
         delay_difference_ns = admixture.delay_ns - self.delay_ns
         ratio = self.ratio + share * ratio_difference
@@ -406,7 +440,10 @@ class Slowing(Struct, frozen=True):
         return Slowing(ratio, delay_ns)
 
     def total(self, operations_per_ns: float) -> float:
-        """Return how much longer work of so many operations takes, as a share of it."""
+        """Return how much longer work takes, as a share of its time without communication.
+
+        `operations_per_ns` is how many operations run in a ns of that time.
+        """
         delay_ratio = self.delay_ns * operations_per_ns
         return self.ratio + delay_ratio
 
@@ -419,7 +456,10 @@ WIDE = Slowing(0.5, 250.0)
 
 
 def link_width(bytes_per_s: float) -> float:
-    """Return where a link is between a narrow one (0) and a wide one (1), by the logarithm."""
+    """Return where a link is between a narrow link (0) and a wide link (1).
+
+    The logarithm of the bandwidth counts. Links beyond either are 0 or 1.
+    """
     distance = math.log(bytes_per_s / NARROW_LINK)
     largest_distance = math.log(WIDE_LINK / NARROW_LINK)
     width = distance / largest_distance
@@ -429,7 +469,7 @@ def link_width(bytes_per_s: float) -> float:
 def assumed(bytes_per_s: float | None) -> Slowing:
     """Return the likeliest slowing over a link if it was not measured.
 
-    If the link is not known, it is the slowing in the middle.
+    If the link is not known, return the mean of the slowings over a narrow and a wide link.
     """
     width = 0.5
     if bytes_per_s is not None:
@@ -438,9 +478,9 @@ def assumed(bytes_per_s: float | None) -> Slowing:
 
 
 def most_assumed(bytes_per_s: float | None, operations_per_ns: float) -> float:
-    """Return how much longer work takes at most if that was not measured, as a share of it.
+    """Return how much longer work takes at most if no slowing was measured, as a share of the work.
 
-    If the link is not known, the worse one is assumed.
+    If the link is not known, the worse of the narrow and the wide link is assumed.
     """
     slowings = [NARROW, WIDE]
     if bytes_per_s is not None:
@@ -451,9 +491,9 @@ def most_assumed(bytes_per_s: float | None, operations_per_ns: float) -> float:
 
 
 def operations_per_ns(kernels: KernelsTable) -> float:
-    """Return how many compute kernels run in a ns of their time, from `schema.KERNEL_COSTS`.
+    """Return how many compute kernels run in a ns of the time of compute kernels.
 
-    0 without any.
+    `kernels` is `schema.KERNEL_COSTS`. 0 without compute kernels.
     """
     is_comm = are_communication(kernels["name"])
     compute = kernels.filter(pc.invert(is_comm))
@@ -468,9 +508,9 @@ def kernel_slowdown(
     """Compare kernels during communication with equal kernels without it.
 
     `schema.KERNEL_COSTS` defines the comparison; medians are floored. The compute kernels are in
-    order of launch. Those with an `UNKNOWN` grid are not compared. `covered` is how much of each
-    `duration` communication was under way, ns. The result has each kernel that ran during
-    communication, all or in part, and has equal kernels without it.
+    order of launch. Those with an `UNKNOWN` grid are not compared. `duration` is that of each
+    kernel, and `covered` is the part of the duration during communication, both in ns. The result
+    has the kernels that ran at least in part during communication and have equal kernels without.
     """
     context = _number_contexts(name_id, grid, block)
     is_usable = grid != UNKNOWN
@@ -481,59 +521,84 @@ def kernel_slowdown(
     during_comm = usable[is_covered]
     if not free.size or not during_comm.size:
         return _NONE_SLOWED
-    medians = _medians_by_context(context, free, duration)
-    median_ns = medians[context[during_comm]]
-    has_median = median_ns != UNKNOWN
+    free_median_of_context = _medians_by_context(context, free, duration)
+    free_median_ns = free_median_of_context[context[during_comm]]
+    has_median = free_median_ns != UNKNOWN
     kernel = during_comm[has_median]
-    slower_by_ns = duration[kernel] - median_ns[has_median]
+    # All of the difference arose during communication. No time can be less than 0.
+    slower_by_ns = duration[kernel] - free_median_ns[has_median]
     covered_ns = covered[kernel]
     free_ns = np.maximum(covered_ns - slower_by_ns, 0)
     return Slowed(kernel, covered_ns, free_ns)
 
 
 def _number_contexts(name_id: Int64, grid: Int64, block: Int64) -> Int64:
-    """Return a number for each kernel's name, grid and block, and those of its neighbors."""
+    """Return the number of the context of each kernel.
+
+    A context is the name, grid and block of a kernel and of its neighbors on both sides.
+    """
+    # One number per name, grid and block.
     kind = np.zeros(name_id.size, np.int64)
     for column in (name_id, grid, block):
         values, code = np.unique(column, return_inverse=True)
         kind *= values.size
         kind += code
-    padded = np.pad(kind, _N_NEIGHBORS, constant_values=-1)
+    # Kernels outside of the sequence, as neighbors of the first and the last.
+    padded_kind = np.pad(kind, _N_NEIGHBORS, constant_values=-1)
     n_compared = 2 * _N_NEIGHBORS + 1
-    contexts = runs_of_codes(padded, n_compared)
+    # The run that begins at a place is centered on the kernel of that place before the padding.
+    contexts = runs_of_codes(padded_kind, n_compared)
     return contexts[: kind.size]
 
 
 def _medians_by_context(context: Int64, free: Int64, duration: Int64) -> Int64:
-    """Return the median duration of the free kernels of each context.
+    """Return for each context the median duration of its free kernels, ns.
 
-    `UNKNOWN` if they are too few, or if they differ too much.
+    `UNKNOWN` if its free kernels are too few, or if their durations differ too much. `context` and
+    `duration` are those of all kernels, and `free` are rows of them.
     """
-    contexts = context[free]
-    lengths = duration[free]
-    order = np.lexsort((lengths, contexts))
-    contexts = contexts[order]
-    lengths = lengths[order]
-    first = run_starts(contexts)
+    unsorted_context = context[free]
+    unsorted_duration = duration[free]
+    by_context = np.lexsort((unsorted_duration, unsorted_context))
+    context_of_free = unsorted_context[by_context]
+    sorted_duration = unsorted_duration[by_context]
+    first = run_starts(context_of_free)
     count = np.diff(first, append=free.size)
-    median = _medians_of(lengths, first, count)
-    place_of_short = first + count // 8
-    place_of_long = first + count * 7 // 8
-    spread = lengths[place_of_long] - lengths[place_of_short]
+    median = _medians_of(sorted_duration, first, count)
+    spread = _spreads_of(sorted_duration, first, count)
     is_known = spread <= _MAX_SPREAD * median
     is_known &= count >= _MIN_EQUAL_KERNELS
-    first_known = first[is_known]
     n_contexts = context.max() + 1
-    medians = np.full(n_contexts, UNKNOWN)
-    medians[contexts[first_known]] = median[is_known]
-    return medians
+    median_of_context = np.full(n_contexts, UNKNOWN)
+    first_of_known = first[is_known]
+    known_contexts = context_of_free[first_of_known]
+    median_of_context[known_contexts] = median[is_known]
+    return median_of_context
+
+
+def _spreads_of(values: Int64, first: Int64, count: Int64) -> Int64:
+    """Return how far the middle three quarters of each run of sorted values reach.
+
+    `first` is the place of the first value of each run, and `count` is how many values it has.
+    """
+    place_of_low = first + count // 8
+    place_of_high = first + count * 7 // 8
+    low = values[place_of_low]
+    high = values[place_of_high]
+    spreads: Int64 = high - low
+    return spreads
 
 
 def _medians_of(values: Int64, first: Int64, count: Int64) -> Int64:
-    """Return the median of each run of sorted values, floored."""
-    last_place = count - 1
-    low = values[first + last_place // 2]
-    high = values[first + count // 2]
+    """Return the median of each run of sorted values, floored.
+
+    `first` is the place of the first value of each run, and `count` is how many values it has.
+    """
+    # The two middle places. They are the same if the count is odd.
+    low_place = first + (count - 1) // 2
+    high_place = first + count // 2
+    low = values[low_place]
+    high = values[high_place]
     difference = high - low
     medians: Int64 = low + difference // 2
     return medians
@@ -549,62 +614,66 @@ class GapsBefore(NamedTuple):
 
 
 def gaps_before(start: Int64, end: Int64, launch: Int64, comm: IntervalSet) -> GapsBefore:
-    """Return gaps before operations, which are in order of start, that only the device causes.
+    """Return the gaps between operations that only the device causes.
 
-    The operation was launched before the gap, and the gap is under 100 us. That leaves out most
-    waits for a collective.
+    The operations are in order of start. The host does not cause a gap if the next operation was
+    launched before the gap. Gaps of 100 us or more are left out, since most of them are waits for a
+    collective.
     """
-    reached = np.maximum.accumulate(end)[:-1]
+    # When all operations before the next one have ended.
+    previous_end = np.maximum.accumulate(end)[:-1]
     next_start = start[1:]
-    longest_reach = reached + _MAX_GAP_NS
-    is_gap = launch[1:] < reached
-    is_gap &= next_start >= reached
-    is_gap &= next_start < longest_reach
-    gap = np.flatnonzero(is_gap)
-    gap_start = reached[gap]
-    gap_end = next_start[gap]
+    is_gap = launch[1:] < previous_end
+    is_gap &= next_start >= previous_end
+    is_gap &= next_start < previous_end + _MAX_GAP_NS
+    place_before_gap = np.flatnonzero(is_gap)
+    gap_start = previous_end[place_before_gap]
+    gap_end = next_start[place_before_gap]
     gap_ns = gap_end - gap_start
-    # Longer by 1 ns, so that no gap is empty.
-    covered = comm.lengths(gap_start - 1, gap_end)
-    is_free = covered == 0
-    is_covered = covered == gap_ns + 1
-    return GapsBefore(gap + 1, gap_ns, is_free, is_covered)
+    # A gap may have no length. So look at one more ns before each.
+    covered_ns = comm.lengths(gap_start - 1, gap_end)
+    is_free = covered_ns == 0
+    is_covered = covered_ns == gap_ns + 1
+    return GapsBefore(place_before_gap + 1, gap_ns, is_free, is_covered)
 
 
 def comm_delays(operations: ProcessOperations, comm: IntervalSet, windows: Windows) -> Int64 | None:
-    """Return how much later operations begin during communication than without it, ns per window.
+    """Return by how much communication delays the begin of operations, ns per window in total.
 
-    `schema.STEPS` defines it. What counts are the gaps of `gaps_before` in front of kernels, on any
-    stream. 0 without communication. None if there are too few gaps.
+    `schema.STEPS` defines it. Gaps before kernels during communication are compared with those
+    without communication, on any stream. 0 without communication. None if there are too few gaps.
     """
     n_windows = len(windows)
     if not len(comm):
         return np.zeros(n_windows, np.int64)
-    n_gaps = np.zeros(n_windows, np.int64)
-    gaps_ns = np.zeros(n_windows, np.int64)
+    # Per window: number and length of the gaps during communication, and the operations begun then.
+    n_covered = np.zeros(n_windows, np.int64)
+    covered_ns = np.zeros(n_windows, np.int64)
     n_begun = np.zeros(n_windows, np.int64)
-    free_gaps = [np.empty(0, np.int64)]
-    n_covered = 0
+    free_gaps_of_parts = [np.empty(0, np.int64)]
+    n_covered_in_all = 0
     for part in _parts_in_order_of_start(operations):
         gaps = _gaps_before_kernels(part, comm)
-        free_gaps.append(gaps.gap_ns[gaps.is_free])
+        free_gaps_of_parts.append(gaps.gap_ns[gaps.is_free])
         covered_gap_ns = gaps.gap_ns[gaps.is_covered]
-        n_covered += covered_gap_ns.size
+        n_covered_in_all += covered_gap_ns.size
         covered_place = gaps.place[gaps.is_covered]
         started = started_in(part.start[covered_place], covered_gap_ns, windows)
-        n_gaps += started.number
-        gaps_ns += started.total
+        n_covered += started.number
+        covered_ns += started.total
+        # The first operation of a part was in the part before.
         starts = part.start[1:]
         starts_during_comm = starts[comm.contains(starts)]
         n_begun += windows.slices(starts_during_comm).counts
-    free_gap = np.concatenate(free_gaps)
-    if min(free_gap.size, n_covered) < ENOUGH_GAPS:
+    free_gap_ns = np.concatenate(free_gaps_of_parts)
+    if min(free_gap_ns.size, n_covered_in_all) < ENOUGH_GAPS:
         return None
-    delays_ns = _longer_by(gaps_ns, n_gaps, free_gap.mean()) * n_begun
-    return np.rint(delays_ns).astype(np.int64)
+    delay_ns = _longer_by(covered_ns, n_covered, free_gap_ns.mean())
+    return np.rint(delay_ns * n_begun).astype(np.int64)
 
 
 def _gaps_before_kernels(part: _PartInOrder, comm: IntervalSet) -> GapsBefore:
+    """Return `gaps_before` the kernels of a part, without those before copies."""
     gaps = gaps_before(part.start, part.end, part.launch, comm)
     is_kernel = part.is_kernel[gaps.place]
     place = gaps.place[is_kernel]
@@ -615,7 +684,11 @@ def _gaps_before_kernels(part: _PartInOrder, comm: IntervalSet) -> GapsBefore:
 
 
 def _longer_by(gaps_ns: Int64, n_gaps: Int64, usual_gap_ns: float) -> Float64:
-    """Return how much longer the mean gap of each window is than usual, ns; 0 without gaps."""
+    """Return how much longer the mean gap of each window is than usual, ns.
+
+    0 if the mean gap is shorter than usual, or if the window has no gaps.
+    """
+    # Where there is no gap, 1 avoids a division by 0.
     divisors = np.maximum(n_gaps, 1)
     mean_gap_ns = gaps_ns / divisors
     longer_ns = np.maximum(mean_gap_ns - usual_gap_ns, 0.0)
@@ -632,20 +705,25 @@ class _PartInOrder(NamedTuple):
 
 
 def _parts_in_order_of_start(operations: ProcessOperations) -> Iterator[_PartInOrder]:
-    """Yield the operations in parts, so that temporary arrays stay small."""
+    """Yield the operations in parts, so that temporary arrays stay small.
+
+    Each part begins with the last operation of the part before. Its end there is the latest end of
+    all operations before it.
+    """
     is_compute = ~operations.is_comm
     n_kernels = int(np.count_nonzero(is_compute))
     starts = np.append(operations.kernel_start[is_compute], operations.copy_start)
     ends = np.append(operations.kernel_end[is_compute], operations.copy_end)
     launches = np.append(operations.kernel_launch[is_compute], operations.copy_launch)
-    order = np.argsort(starts, kind="stable")
-    reached = -NEVER
-    for first in range(0, order.size - 1, BLOCK):
+    row_at_place = np.argsort(starts, kind="stable")
+    latest_end = -NEVER
+    for first in range(0, row_at_place.size - 1, BLOCK):
         last = first + BLOCK
-        rows = order[first : last + 1]
+        rows = row_at_place[first : last + 1]
         end = ends[rows]
-        end[0] = max(end[0], reached)
-        reached = end[:-1].max()
+        end[0] = max(end[0], latest_end)
+        latest_end = end[:-1].max()
+        # Rows are numbered from the kernels on, and copies follow.
         is_kernel = rows < n_kernels
         yield _PartInOrder(starts[rows], end, launches[rows], is_kernel)
 
@@ -709,9 +787,11 @@ def costs(
     is_capture: bool,
     are_groups_known: bool = True,
 ) -> pa.Table:
-    """Return `schema.COSTS`; `steps` are all summary steps.
+    """Return `schema.COSTS`: kernels, then collectives, then traffic, each the costliest first.
 
-    It has no collectives if the communication of a step is not known.
+    `steps` are all summary steps. The table has no collectives if the communication of any step is
+    not known. A capture has no figures per step. If `are_groups_known` is false, only the
+    communicators of NCCL have ranks.
     """
     wall_ns = pc.sum(steps["wall_ns"]).as_py()
     n_steps = None if is_capture else steps.num_rows
@@ -724,16 +804,18 @@ def costs(
         row["calls_per_step"] = divided(row["n_calls"], n_steps)
         row["time_ns_per_step"] = divided(total_ns, n_steps)
         row["step_share"] = divided(total_ns, wall_ns)
-    rows.sort(key=lambda row: -(row["total_ns"] or 0))
+    rows.sort(key=lambda row: row["total_ns"] or 0, reverse=True)
     rows += _rows_of_traffic(traffic, are_groups_known=are_groups_known)
+    # This keeps the order inside of each table.
     rows.sort(key=lambda row: TABLES.index(row["table"]))
     return schema.COSTS.from_rows(rows)
 
 
 def _rows_of_traffic(traffic: pa.Table, *, are_groups_known: bool) -> list[Row]:
+    """Return a row for each communicator of `schema.TRAFFIC`, the costliest first."""
     is_of_all_ranks = pc.is_null(traffic["rank"])
     communicators = traffic.filter(is_of_all_ranks).to_pylist()
-    communicators.sort(key=lambda row: -(row["comm_ns_per_step"] or 0))
+    communicators.sort(key=lambda row: row["comm_ns_per_step"] or 0, reverse=True)
     rows = []
     for communicator in communicators:
         row = {name: communicator[name] for name in _COLUMNS_OF_TRAFFIC}
@@ -748,6 +830,7 @@ def _rows_of_traffic(traffic: pa.Table, *, are_groups_known: bool) -> list[Row]:
 
 
 def _rows_of_kernels(kernels: pa.Table, *, is_comm_known: bool) -> Iterator[Row]:
+    """Yield a row for each name and phase, of all ranks, without figures per step and shares."""
     for sums in sums_by(kernels, ("name", "phase"), _COLUMNS_OF_KERNELS):
         name = sums["name"]
         total_ns = sums["in_summary_ns"]
@@ -773,7 +856,7 @@ def _rows_of_kernels(kernels: pa.Table, *, is_comm_known: bool) -> Iterator[Row]
 
 
 def _rows_of_collectives(collectives: CollectivesTable, n_steps: int | None) -> Iterator[Row]:
-    """Yield a row for each collective and size, without ``calls_per_step`` and shares."""
+    """Yield a row for each collective and size, without the columns that `costs` adds."""
     columns = _columns_in_summary(collectives)
     for sums in sums_by(columns, ["name", "size"], _SUMS_OF_COLLECTIVES):
         total_ns = sums["total_ns"]
@@ -782,7 +865,8 @@ def _rows_of_collectives(collectives: CollectivesTable, n_steps: int | None) -> 
         if exposed_ns is not None:
             hidden_ns = total_ns - exposed_ns
         transfer_ns = sums["transfer_ns"]
-        transfer_s = transfer_ns and transfer_ns / 1e9
+        # None if it is not known.
+        transfer_s = divided(transfer_ns, 1e9)
         row = {"table": COLLECTIVES, "name": sums["name"]}
         row["message_bytes"] = sums["size"]
         row["n_calls"] = sums["n"]
@@ -801,9 +885,11 @@ def _columns_in_summary(collectives: pa.Table) -> pa.Table:
     """Return name and size of the collectives of the summary steps, and what is summed of each."""
     in_summary = collectives["in_summary"]
     names = ["start_ns", "end_ns", "wait_ns", "collective", *_COLUMNS_OF_COLLECTIVES]
+    # Each name once, in the same order.
     different_names = [*dict.fromkeys(names)]
     rows = collectives.select(different_names).filter(in_summary)
     total_ns = pc.subtract(rows["end_ns"], rows["start_ns"])
+    # An operation that ends before the last rank arrives waits only until its end.
     waited_ns = pc.min_element_wise(rows["wait_ns"], total_ns, skip_nulls=False)
     columns = {"name": rows["collective"].cast(pa.string())}
     columns["size"] = rows["message_bytes"]

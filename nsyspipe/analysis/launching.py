@@ -51,14 +51,13 @@ def device_waits(
 ) -> IntervalSet:
     """Return when the host of a process launched nothing because it waited for the device.
 
-    The times are report times.
+    These are the report times of calls that wait. Such a call synchronises, or allocates, frees or
+    copies memory. Or it is a launch that found the queue of the device full. A call does not count
+    if another thread launched something during the call, since it did not keep the process from
+    launching.
 
-    Such a call synchronises, or allocates, frees or copies memory; or it is a launch that found the
-    queue full. A call during which another thread launched something did not keep the process from
-    launching, and does not count.
-
-    `calls` are `canonical.HOST_CALLS`, `blocking` `canonical.BLOCKING_CALLS` and `waits`
-    `canonical.HOST_WAITS` of the process. The device's clock is later than the host's by
+    `calls` are `canonical.HOST_CALLS`, `blocking` are `canonical.BLOCKING_CALLS`, and `waits` are
+    `canonical.HOST_WAITS` of the process. The clock of the device is later than that of the host by
     `offset_ns`.
     """
     launches = _sorted_launches(operations)
@@ -66,15 +65,17 @@ def device_waits(
     starts = np.concatenate([table["start_ns"].to_numpy() for table in tables])
     ends = np.concatenate([table["end_ns"].to_numpy() for table in tables])
     n_launched_before_end = np.searchsorted(launches, ends)
-    n_launched_before_start = np.searchsorted(launches, starts, side="right")
-    has_launch = n_launched_before_end != n_launched_before_start
-    is_alone = ~has_launch & (ends > starts)
-    in_calls = union(starts[is_alone], ends[is_alone])
-    found_full = _launches_into_full_queue(operations, launches, calls, offset_ns)
-    return union_of(in_calls, found_full)
+    # A launch at the start is that of the call itself, and is left out.
+    n_launched_at_start = np.searchsorted(launches, starts, side="right")
+    has_other_launch = n_launched_before_end != n_launched_at_start
+    is_counted = ~has_other_launch & (ends > starts)
+    in_calls = union(starts[is_counted], ends[is_counted])
+    in_full_queue = _launches_into_full_queue(operations, launches, calls, offset_ns)
+    return union_of(in_calls, in_full_queue)
 
 
 def _sorted_launches(operations: ProcessOperations) -> Int64:
+    """Return the known launches of kernels and copies, sorted."""
     kernels = operations.kernel_launch[: operations.n_launched]
     launches = np.append(kernels, operations.copy_launch)
     launches = launches[launches != NEVER]
@@ -85,17 +86,19 @@ def _sorted_launches(operations: ProcessOperations) -> Int64:
 def _launches_into_full_queue(
     operations: ProcessOperations, launches: Int64, calls: HostCallsOfReportTable, offset_ns: int
 ) -> IntervalSet:
+    """Return the times of launches that took long while many operations were queued."""
     starts = calls["start_ns"].to_numpy()
     ends = calls["end_ns"].to_numpy()
     is_long = ends - starts >= MIN_WAITING_LAUNCH_NS
     starts = starts[is_long]
     ends = ends[is_long]
-    finished = _sorted_ends(operations) - offset_ns
-    n_launched = np.searchsorted(launches, starts)
-    n_launched_with = np.searchsorted(launches, starts, side="right")
-    n_finished = np.searchsorted(finished, starts, side="right")
-    n_queued = n_launched - n_finished
-    is_launch = n_launched_with > n_launched
+    ends_on_host_clock = _sorted_ends(operations) - offset_ns
+    n_launched_before = np.searchsorted(launches, starts)
+    n_launched_at_start = np.searchsorted(launches, starts, side="right")
+    n_finished = np.searchsorted(ends_on_host_clock, starts, side="right")
+    n_queued = n_launched_before - n_finished
+    # A call is a launch if an operation has the start of the call as its launch.
+    is_launch = n_launched_at_start > n_launched_before
     is_queue_full = n_queued >= MIN_QUEUED_OPERATIONS
     is_waiting: Flags = is_launch & is_queue_full
     return union(starts[is_waiting], ends[is_waiting])
@@ -121,24 +124,25 @@ def host_times(
     inputs: IntervalSet,
     offset_ns: int,
 ) -> HostTimes:
-    """Measure the time of the host for each window.
+    """Measure the time of the host for each window. All are 0 if no launch is known.
 
-    It begins with the launch of the first kernel, and ends with that of the next window.
-
-    The last window's ends with its last launch. `waits` (as `device_waits` finds them) are no part
-    of it; `inputs` are when the host got the next batch. Both are report times on the host's clock.
-    The device's clock, which the windows are on, is later by `offset_ns`.
+    The time begins with the launch of the first kernel of the window. It ends with the launch of
+    the first kernel of the next window, or with the last launch of the last window. `waits` are as
+    `device_waits` finds them, and are no part of the time. `inputs` are when the host got the next
+    batch. Both are report times on the clock of the host. The windows are on the clock of the
+    device, which is later by `offset_ns`.
     """
-    kernels = operations.kernel_launch[: operations.n_launched]
-    if not len(windows) or not kernels.size:
-        nothing = np.zeros(len(windows), np.int64)
-        return HostTimes(nothing, nothing, nothing)
-    launches = _first_launches(kernels, members, windows)
+    kernel_launch = operations.kernel_launch[: operations.n_launched]
+    if not len(windows) or not kernel_launch.size:
+        zeros = np.zeros(len(windows), np.int64)
+        return HostTimes(zeros, zeros, zeros)
+    launches = _first_launches(kernel_launch, members, windows)
     begins = launches.of_windows
     ends = np.append(begins[1:], launches.last)
+    # No time is negative, even if launches are not in order of windows.
     ends = np.maximum(ends, begins)
-    awaited_ns = waits.lengths(begins, ends)
-    launch_ns = ends - begins - awaited_ns
+    waited_ns = waits.lengths(begins, ends)
+    launch_ns = ends - begins - waited_ns
     getting_input = inputs.without(waits)
     input_ns = getting_input.lengths(begins, ends)
     window_starts = windows.starts - offset_ns
@@ -153,28 +157,31 @@ class _Launches(NamedTuple):
     last: np.int64
 
 
-def _first_launches(kernels: Int64, members: Members, windows: Windows) -> _Launches:
-    if members.starts.size < len(windows):
-        # This is a capture: one window without a step.
-        return _Launches(kernels[:1], kernels[-1])
+def _first_launches(kernel_launch: Int64, members: Members, windows: Windows) -> _Launches:
+    """Return the launches that bound the time of the host; `kernel_launch` is sorted."""
+    is_whole_capture = members.starts.size < len(windows)
+    if is_whole_capture:
+        # There is one window without a step.
+        return _Launches(kernel_launch[:1], kernel_launch[-1])
     starts = members.starts[windows.member]
     ends = members.ends[windows.member]
-    launched = Slices.within(kernels, starts, ends)
-    first_places = np.minimum(launched.first, kernels.size - 1)
-    last_place = max(launched.last[-1] - 1, 0)
-    return _Launches(kernels[first_places], kernels[last_place])
+    launched = Slices.within(kernel_launch, starts, ends)
+    # A step without launches may stand behind the last launch, or before the first.
+    first_kernel = np.minimum(launched.first, kernel_launch.size - 1)
+    last_kernel = max(launched.last[-1] - 1, 0)
+    return _Launches(kernel_launch[first_kernel], kernel_launch[last_kernel])
 
 
 def fastest_launch_times(steps: StepsTable, *, is_input_free: bool = False) -> Float64:
     """Return the launch time of the fastest host for each step of `schema.STEPS`, ns.
 
-    The steps are in ascending order. Steps of a run cannot be shorter for long, however evenly its
-    ranks work. One or two steps can be shorter, because a host that is ahead of its device has
-    launched a part of them before. So for one or two steps, that lead is subtracted. If input is
-    free, the time to get it is subtracted too. The result is 0 if the launch time of a rank, or
-    what is subtracted, is not known.
+    The steps are in ascending order. Over many steps, a run cannot be faster than its fastest host,
+    however evenly the ranks work. A few steps can be faster, if the host has launched a part of
+    them before they begin. So with less than `FEW_STEPS` steps, this lead is subtracted. If input
+    is free, the time to get input is subtracted too. All results are 0 if a launch time, or what is
+    subtracted, is not known.
     """
-    numbers, step = np.unique(steps["step"].to_numpy(), return_inverse=True)
+    numbers, step_of_row = np.unique(steps["step"].to_numpy(), return_inverse=True)
     is_few = numbers.size < FEW_STEPS
     needed = ["host_launch_ns"]
     if is_input_free:
@@ -189,23 +196,23 @@ def fastest_launch_times(steps: StepsTable, *, is_input_free: bool = False) -> F
     if is_few:
         lead_ns = steps["host_lead_ns"].to_numpy()
         launch_ns = np.maximum(launch_ns - lead_ns, 0)
-    fastest_ns = least_of(step, launch_ns, numbers.size)
+    fastest_ns = least_of(step_of_row, launch_ns, numbers.size)
     return fastest_ns.astype(np.float64)
 
 
 def longest_work_times(steps: StepsTable) -> Float64:
-    """Return how long the device works that works longest, for each step of `schema.STEPS`, ns.
+    """Return for each step of `schema.STEPS` how long its busiest device works, ns.
 
-    The steps are in ascending order. Work is the window without idle time and exposed waiting. If
-    these are not known, they count as work.
+    The steps are in ascending order. Work is the window without idle time and exposed waiting. Time
+    that is not known to be idle or waiting counts as work.
     """
-    step_of_row = steps["step"].to_numpy()
-    numbers, step = np.unique(step_of_row, return_inverse=True)
+    numbers, step_of_row = np.unique(steps["step"].to_numpy(), return_inverse=True)
     wall_ns = pc.fill_null(steps["wall_ns"], 0).to_numpy()
     idle_ns = pc.fill_null(steps["idle_ns"], 0).to_numpy()
     wait_ns = pc.fill_null(steps["exposed_wait_ns"], 0).to_numpy()
+    # The most work is the least negative work.
     negative_work_ns = idle_ns + wait_ns - wall_ns
-    least_ns = least_of(step, negative_work_ns, numbers.size)
+    least_ns = least_of(step_of_row, negative_work_ns, numbers.size)
     return -least_ns.astype(np.float64)
 
 
@@ -227,6 +234,7 @@ def slower_hosts(steps: StepsTable) -> list[int] | None:
     for number in np.unique(rank).tolist():
         is_of_rank = rank == number
         if is_of_rank.all():
+            # There is no other host.
             continue
         mean_ns = launch_ns[is_of_rank].mean()
         mean_of_others_ns = launch_ns[~is_of_rank].mean()
@@ -240,8 +248,8 @@ def steps_without_launches(
 ) -> dict[int, Int64]:
     """Return for each rank the steps in which its device idles because launches come late.
 
-    `steps` are rows of `schema.STEPS`, `columns` the idle time that counts; see
-    `MIN_LATE_LAUNCH_SHARE`.
+    `steps` are rows of `schema.STEPS`. `columns` are those of the idle time that counts. The sum of
+    them has to reach `MIN_LATE_LAUNCH_SHARE` of the mean step.
     """
     rank = steps["rank"].to_numpy()
     step = steps["step"].to_numpy()

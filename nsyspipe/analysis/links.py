@@ -272,6 +272,7 @@ def _gpus(
 
 
 def _row(comm_id: str | None, pair: Pair, transport: Transport, seats: _Seats) -> Row:
+    """Return the row of `schema.LINKS` of an edge, without its algorithms."""
     kinds = {classify_transport(name) for name in transport.names}
     # Only a network, or NVLink between hosts, leaves the host.
     is_of_one_host = bool(kinds & {"p2p", "shm"})
@@ -305,6 +306,10 @@ def _row(comm_id: str | None, pair: Pair, transport: Transport, seats: _Seats) -
 def _nominal_speed_of_link(
     kind: str, transports: Sequence[str], path: str | None, models: Sequence[str | None]
 ) -> Speed | None:
+    """Return what data sheets promise for a link; None if that is not known.
+
+    `models` are those of the two GPUs.
+    """
     if kind == "shm":
         speed = nominal_speed(models, "PCIe")
         return speed and Speed(speed.bytes_per_s, f"{speed.source} to host memory")

@@ -56,9 +56,13 @@ _COPY_NAMES = {
     14: "memcpy unified",
 }
 NO_SEQ = -1
+# In place of an index into `names.COLLECTIVES`.
+_NO_COLLECTIVE = -1
+# In place of an index into `names.PHASES`.
 _STEP_ITSELF = -1
-# The place of each phase in alphabetical order. The last place is that of a step, which is -1.
-_ALPHABETICAL = np.array([*map(sorted(PHASES).index, PHASES), _STEP_ITSELF])
+# The place of each phase in alphabetical order. `_STEP_ITSELF` reads the last element, which sorts
+# before all phases.
+_ALPHABETICAL_PLACE = np.array([*map(sorted(PHASES).index, PHASES), -1])
 
 
 class DeviceOperations(Struct, frozen=True, dict=True):
@@ -72,7 +76,7 @@ class DeviceOperations(Struct, frozen=True, dict=True):
     category: Int64
     # Index into `names`, which are in alphabetical order.
     name: Int64
-    # Index into `names.COLLECTIVES`; -1 for operations that do not communicate.
+    # Index into `names.COLLECTIVES`; `_NO_COLLECTIVE` for operations that do not communicate.
     collective: Int64
     device_id: Int64
     stream_id: Int64
@@ -105,20 +109,21 @@ class DeviceOperations(Struct, frozen=True, dict=True):
         return (*times, self.category, *ids, self.launch, *names)
 
     def in_order(self, *more: Int64) -> Int64:
-        """Return the rows in order of start, end, all columns that a user sees, and `more`."""
-        order = np.argsort(self.start, kind="stable")
-        starts = self.start[order]
-        is_same = np.diff(starts) == 0
+        """Return the rows sorted by start, then by the other visible columns, then by `more`."""
+        row_at_place = np.argsort(self.start, kind="stable")
+        sorted_starts = self.start[row_at_place]
+        is_same = np.diff(sorted_starts) == 0
         starts_with_next = np.append(is_same, False)
         starts_with_previous = np.append(False, is_same)
-        # Few operations start together. Only for them, the other keys count.
-        places = np.flatnonzero(starts_with_next | starts_with_previous)
-        rows = order[places]
+        # Few operations start together. Only their places depend on the other keys.
+        shared_places = np.flatnonzero(starts_with_next | starts_with_previous)
+        rows = row_at_place[shared_places]
         keys = (*self._visible_columns(), *more)
+        # The last key of `lexsort` is the one that sorts first.
         keys_of_rows = [key[rows] for key in reversed(keys)]
         order_of_rows = np.lexsort(keys_of_rows)
-        order[places] = rows[order_of_rows]
-        return order
+        row_at_place[shared_places] = rows[order_of_rows]
+        return row_at_place
 
 
 def overlapping_rows(starts: Int64, ends: Int64, span: tuple[int, int]) -> Int64:
@@ -126,9 +131,10 @@ def overlapping_rows(starts: Int64, ends: Int64, span: tuple[int, int]) -> Int64
     first, last = span
     starts_before_last = starts < last
     ends_behind_first = ends > first
+    # Without this, an operation of no length at the begin of the span would be missed.
     starts_with_span = starts == first
-    is_in_span = ends_behind_first | starts_with_span
-    return np.flatnonzero(starts_before_last & is_in_span)
+    reaches_into_span = ends_behind_first | starts_with_span
+    return np.flatnonzero(starts_before_last & reaches_into_span)
 
 
 def device_operations(
@@ -138,7 +144,11 @@ def device_operations(
     launches: Sequence[Int64],
     texts: Mapping[int, str],
 ) -> DeviceOperations:
-    """Return the operations of one process: kernels, memcpys, memsets, each in order of row."""
+    """Return the operations of one process: first all kernels, then all memcpys, then all memsets.
+
+    Each kind is in the order of its table. `launches` are the host starts of the launches of each
+    kind. `texts` are the names of kernels by name ID.
+    """
     tables = (kernels, memcpys, memsets)
     start = _joined(tables, "start_ns")
     end = _joined(tables, "end_ns")
@@ -179,52 +189,57 @@ def _categories(kernels: KernelsOfReportTable, n_memory: int) -> Int64:
 def _names_of_operations(
     kernels: KernelsOfReportTable, memcpys: pa.Table, memsets: pa.Table, texts: Mapping[int, str]
 ) -> tuple[tuple[str, ...], Int64]:
-    """Return the names in alphabetical order, and which one each operation has."""
+    """Return the names in alphabetical order, and for each operation the index of its name."""
     name_ids = filled(kernels["name_id"])
-    labels, label = kernel_labels(name_ids, texts)
-    copy_names, copy_name = _names_of_copies(memcpys)
-    all_names = [*labels, *copy_names, "memset"]
-    names = sorted(set(all_names))
-    codes = [names.index(name) for name in all_names]
-    code = np.array(codes, np.int64)
-    code_of_copies = code[len(labels) :]
-    name_of_kernel = code[label]
-    name_of_memcpy = code_of_copies[copy_name]
-    name_of_memset = np.full(memsets.num_rows, code[-1])
-    name = np.concatenate((name_of_kernel, name_of_memcpy, name_of_memset))
-    return tuple(names), name
+    labels, label_of_kernel = kernel_labels(name_ids, texts)
+    copy_names, copy_name_of_memcpy = _names_of_copies(memcpys)
+    names = sorted({*labels, *copy_names, "memset"})
+    name_of_label = _indices_in(names, labels)
+    name_of_copy_name = _indices_in(names, copy_names)
+    name_of_kernel = name_of_label[label_of_kernel]
+    name_of_memcpy = name_of_copy_name[copy_name_of_memcpy]
+    name_of_memset = np.full(memsets.num_rows, names.index("memset"))
+    name_of_operation = np.concatenate((name_of_kernel, name_of_memcpy, name_of_memset))
+    return tuple(names), name_of_operation
+
+
+def _indices_in(names: Sequence[str], wanted: Sequence[str]) -> Int64:
+    """Return the index of each wanted name among the names."""
+    indices = [names.index(name) for name in wanted]
+    return np.array(indices, np.int64)
 
 
 def _names_of_copies(memcpys: pa.Table) -> tuple[list[str], Int64]:
-    """Return the name of each kind of copy that occurs, and which one each copy has."""
+    """Return the name of each kind of copy that occurs, and for each copy the index of its name."""
     kind_of_copy = filled(memcpys["copy_kind"])
-    kinds, kind = np.unique(kind_of_copy, return_inverse=True)
-    names = [_COPY_NAMES.get(number, "memcpy") for number in kinds.tolist()]
-    return names, kind
+    kinds, name_of_copy = np.unique(kind_of_copy, return_inverse=True)
+    names = [_COPY_NAMES.get(kind, "memcpy") for kind in kinds.tolist()]
+    return names, name_of_copy
 
 
 def _joined(tables: Sequence[pa.Table], name: str) -> Int64:
+    """Return the column of that name of all tables, one table after the other."""
     columns = [filled(table[name]) for table in tables]
     return np.concatenate(columns)
 
 
 def _collectives(kernels: KernelsOfReportTable, n_memory: int, texts: Mapping[int, str]) -> Int64:
-    """Return the index of the collective of each kernel, then -1 for the copies and memsets.
+    """Return for each operation the index of its collective in `names.COLLECTIVES`.
 
-    It is -1 for kernels that do not communicate.
+    The kernels come first, then `n_memory` copies and memsets. Operations that do not communicate
+    have `_NO_COLLECTIVE`.
     """
     is_comm = kernels["is_comm"].to_numpy()
-    name_ids = filled(kernels["name_id"])[is_comm]
-    ids, index = np.unique(name_ids, return_inverse=True)
+    id_of_comm_kernel = filled(kernels["name_id"])[is_comm]
+    ids, name_of_comm_kernel = np.unique(id_of_comm_kernel, return_inverse=True)
     names = [texts.get(name_id, "") for name_id in ids.tolist()]
     collectives = [collective_of_kernel(name) for name in names]
-    codes = [COLLECTIVES.index(collective) for collective in collectives]
-    code = np.array(codes, np.int64)
+    collective_of_name = _indices_in(COLLECTIVES, collectives)
     n_operations = is_comm.size + n_memory
-    collective_of_row = np.full(n_operations, -1)
-    rows = np.flatnonzero(is_comm)
-    collective_of_row[rows] = code[index]
-    return collective_of_row
+    collective_of_operation = np.full(n_operations, _NO_COLLECTIVE)
+    comm_kernels = np.flatnonzero(is_comm)
+    collective_of_operation[comm_kernels] = collective_of_name[name_of_comm_kernel]
+    return collective_of_operation
 
 
 def _bytes_of(kernels: pa.Table) -> Int64:
@@ -319,10 +334,10 @@ def _steps_of_operations(
     """Return the number of the step of each operation, null for none."""
     member = members_holding(members, rank.windows, operations.launch, operations.start)
     is_of_no_step = member == NO_MEMBER
-    # The last place is that of no step.
-    number_of_member = np.append(rank.numbers, 0)
-    numbers = number_of_member[member]
-    return pa.array(numbers, mask=is_of_no_step)
+    # `NO_MEMBER` reads the last element. It is masked below, so its value does not matter.
+    step_of_member = np.append(rank.numbers, 0)
+    step_of_operation = step_of_member[member]
+    return pa.array(step_of_operation, mask=is_of_no_step)
 
 
 def _kinds(operations: DeviceOperations) -> dict[str, Any]:
@@ -355,16 +370,17 @@ def _ids(operations: DeviceOperations) -> dict[str, Any]:
 def _seqs(path: str, rank: RankSteps, operations: DeviceOperations) -> Int64:
     """Return the place of each communication operation in its step, `NO_SEQ` for all others.
 
-    The places are those of the first reading, which found the same operations in the same order.
+    The places are those of the first reading of the report. Raises a `DamagedReportError` if the
+    first reading found other operations.
     """
-    rows = np.flatnonzero(operations.category == COMM)
-    launches = operations.launch[rows]
-    starts = operations.start[rows]
-    order = np.lexsort((launches, starts))
-    rows = rows[order]
-    ends = operations.end[rows]
-    are_starts_same = np.array_equal(starts[order], rank.comm_starts)
-    are_ends_same = np.array_equal(ends, rank.comm_ends)
+    unsorted_rows = np.flatnonzero(operations.category == COMM)
+    unsorted_starts = operations.start[unsorted_rows]
+    unsorted_launches = operations.launch[unsorted_rows]
+    # By start, then by launch, as the first reading had them.
+    by_start = np.lexsort((unsorted_launches, unsorted_starts))
+    rows = unsorted_rows[by_start]
+    are_starts_same = np.array_equal(operations.start[rows], rank.comm_starts)
+    are_ends_same = np.array_equal(operations.end[rows], rank.comm_ends)
     if not (are_starts_same and are_ends_same):
         fix = "do not change the report, and start again (in Python, load it again)"
         raise DamagedReportError(path, "has changed since it was first read", fix=fix)
@@ -399,6 +415,7 @@ class _Ranges(NamedTuple):
 
 
 def _launched_by_ranges(ranges: _Ranges, operations: DeviceOperations) -> Launched:
+    """Return the number, first start and last end of the operations that each range launched."""
     rows = operations.by_launch
     launches = operations.launch[rows]
     starts = operations.start[rows]
@@ -408,10 +425,14 @@ def _launched_by_ranges(ranges: _Ranges, operations: DeviceOperations) -> Launch
 
 
 def _device_times(rank: RankSteps, launched: Launched) -> dict[str, Any]:
-    """Return the columns of what ranges launched; the number is null if no launch is known."""
+    """Return the number and the times of the operations that each range launched.
+
+    The times are null if the range launched nothing. The number is 0 then, but null if the process
+    has no launch at all.
+    """
     is_empty = launched.counts == 0
-    is_unknown = is_empty & (not rank.has_launches)
-    n_operations = pa.array(launched.counts, mask=is_unknown)
+    is_count_unknown = np.zeros_like(is_empty) if rank.has_launches else is_empty
+    n_operations = pa.array(launched.counts, mask=is_count_unknown)
     start_ns = launched.first_start + rank.shift_ns
     end_ns = launched.last_end + rank.shift_ns
     device_start_ns = pa.array(start_ns, mask=is_empty)
@@ -424,11 +445,13 @@ def _device_times(rank: RankSteps, launched: Launched) -> dict[str, Any]:
 
 
 def _ranges_of_steps(rank: RankSteps) -> PhaseRanges:
+    """Return the step ranges as if they were ranges of a phase."""
     members = np.arange(rank.starts.size)
     return PhaseRanges(members, rank.starts, rank.ends)
 
 
 def _joined_ranges(kinds: Sequence[PhaseRanges]) -> PhaseRanges:
+    """Return the ranges of all kinds, one kind after the other."""
     members = [ranges.member for ranges in kinds]
     starts = [ranges.starts for ranges in kinds]
     ends = [ranges.ends for ranges in kinds]
@@ -436,24 +459,30 @@ def _joined_ranges(kinds: Sequence[PhaseRanges]) -> PhaseRanges:
 
 
 def _ranges_of_rank(rank: RankSteps, phases: Mapping[str, PhaseRanges]) -> _Ranges:
-    """Return the steps and phases of the wanted steps."""
+    """Return the ranges of the wanted steps and of their phases.
+
+    They are sorted by start. Of ranges that start together, the step comes first, then phases
+    by name.
+    """
     kinds = [_ranges_of_steps(rank), *phases.values()]
-    codes = [_STEP_ITSELF, *range(len(phases))]
-    n_ranges = [ranges.member.size for ranges in kinds]
-    code = np.repeat(codes, n_ranges)
+    code_of_kind = [_STEP_ITSELF, *range(len(phases))]
+    n_ranges_of_kind = [ranges.member.size for ranges in kinds]
+    code = np.repeat(code_of_kind, n_ranges_of_kind)
     all_ranges = _joined_ranges(kinds)
     member = all_ranges.member
     starts = all_ranges.starts
     ends = all_ranges.ends
     step = rank.numbers[member]
-    place = _ALPHABETICAL[code]
-    order = np.lexsort((step, ends, place, starts))
+    name_place = _ALPHABETICAL_PLACE[code]
+    # The last key of `lexsort` is the one that sorts first.
+    by_start = np.lexsort((step, ends, name_place, starts))
     is_chosen = rank.is_chosen[member]
-    order = order[is_chosen[order]]
-    return _Ranges(code[order], step[order], starts[order], ends[order])
+    rows = by_start[is_chosen[by_start]]
+    return _Ranges(code[rows], step[rows], starts[rows], ends[rows])
 
 
 def _words(codes: Int64, words: Sequence[str]) -> pa.Array:
+    """Return the word at the index that each code is. Null for a negative code."""
     is_null = codes < 0
     places = pa.array(codes, mask=is_null)
     texts = pa.array(words, pa.string())
@@ -461,6 +490,7 @@ def _words(codes: Int64, words: Sequence[str]) -> pa.Array:
 
 
 def _nullable(values: Int64, null: int = UNKNOWN, shift: int = 0) -> pa.Array:
+    """Return the values plus `shift`, and null in place of the value `null`."""
     is_null = values == null
     shifted = values + shift if shift else values
     return pa.array(shifted, mask=is_null)

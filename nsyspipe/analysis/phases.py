@@ -46,23 +46,26 @@ BEHIND_BACKWARD = 2
 
 
 def with_copies_behind(ranges: PhaseRanges, operations: ProcessOperations) -> PhaseRanges:
-    """Extend ranges that end with a launch by the copies launched before the next kernel.
+    """Extend each range by the device-to-device copies launched behind it, before the next kernel.
 
-    Only device-to-device copies count. Backward passes that were found by their kernels end so. DDP
-    copies gradients out of its buckets behind the last one.
+    This is for backward passes that were found by their kernels, so that each ends with the launch
+    of its last kernel. Behind that, DDP copies gradients out of its buckets.
     """
-    launches = operations.kernel_launch[: operations.n_launched]
-    launches = np.append(launches, NEVER)
+    kernel_launch = operations.kernel_launch[: operations.n_launched]
+    # The last element is for ranges that no kernel follows.
+    kernel_launch = np.append(kernel_launch, NEVER)
     is_launched = operations.copy_launch != NEVER
     is_dtod = operations.copy_kind == DTOD_KIND
-    copies = operations.copy_launch[is_dtod & is_launched]
-    copies = np.sort(copies)
-    next_place = np.searchsorted(launches, ranges.ends)
-    next_launch = launches[next_place]
-    n_copies_before = np.searchsorted(copies, next_launch)
-    end_of_copy = np.append(-NEVER, copies + 1)
-    last_copy_end = end_of_copy[n_copies_before]
-    ends = np.maximum(ranges.ends, last_copy_end)
+    copy_launch = operations.copy_launch[is_dtod & is_launched]
+    copy_launch = np.sort(copy_launch)
+    next_kernel = np.searchsorted(kernel_launch, ranges.ends)
+    next_launch = kernel_launch[next_kernel]
+    n_copies_before = np.searchsorted(copy_launch, next_launch)
+    # Ranges are half-open. So a range that ends 1 ns behind a launch still holds the launch. The
+    # first element is for ranges before all copies.
+    end_behind_copy = np.append(-NEVER, copy_launch + 1)
+    end_behind_last_copy = end_behind_copy[n_copies_before]
+    ends = np.maximum(ranges.ends, end_behind_last_copy)
     return replace(ranges, ends=ends)
 
 
@@ -75,33 +78,33 @@ class Operations(NamedTuple):
 
 
 class Launched(NamedTuple):
-    """The operations that each host range launched."""
+    """The operations that each host range launched: a value per range."""
 
     counts: Int64
-    first_start: Int64
-    last_end: Int64
+    first_start: Int64  # `NEVER` if the range launched none
+    last_end: Int64  # `-NEVER` if the range launched none
 
 
 def launched_in(starts: Int64, ends: Int64, *operations: tuple[Int64, Int64, Int64]) -> Launched:
     """Return how many operations each host range launched, their first start and last end.
 
-    The columns of operations are those of `Operations`.
+    `starts` and `ends` are those of the ranges. Each of `operations` has the columns of an
+    `Operations`.
     """
     counts = np.zeros(starts.size, np.int64)
     first_start = np.full(starts.size, NEVER)
-    last_end = -first_start
+    last_end = np.full(starts.size, -NEVER)
     for columns in operations:
         launched = Operations(*columns)
         slices = Slices.within(launched.launch, starts, ends)
         ranges = np.flatnonzero(slices.counts)
-        first_places = slices.first[ranges]
-        last_places = slices.last[ranges]
-        inside = Slices(first_places, last_places)
-        counts[ranges] += inside.counts
-        starts_inside = inside.reduced(np.minimum, launched.start)
-        ends_inside = inside.reduced(np.maximum, launched.end)
-        np.minimum.at(first_start, ranges, starts_inside)
-        np.maximum.at(last_end, ranges, ends_inside)
+        # `reduced` takes no empty slices.
+        nonempty_slices = Slices(slices.first[ranges], slices.last[ranges])
+        counts[ranges] += nonempty_slices.counts
+        first_starts = nonempty_slices.reduced(np.minimum, launched.start)
+        last_ends = nonempty_slices.reduced(np.maximum, launched.end)
+        np.minimum.at(first_start, ranges, first_starts)
+        np.maximum.at(last_end, ranges, last_ends)
     return Launched(counts, first_start, last_end)
 
 
@@ -112,32 +115,34 @@ def phase_costs(
     belongs: tuple[Flags, Flags],
     idle_ns: Int64,
 ) -> dict[str, Int64 | None]:
-    """Measure one phase of one rank, for every step that has it.
+    """Measure one phase of one rank: a row for each step that has the phase.
 
-    ``member`` is the index of the step range. All other columns are as in `schema.PHASES`. Without
-    launches, ``n_kernels`` and all after it are None. If the step has no window, all columns after
-    ``n_kernels`` are -1. `belongs` flags kernels and copies that were launched in the phase.
-    `idle_ns` is as `breakdown.phase_idle` returns it.
+    Returns columns by name. ``member`` is the index of the step range, and the others are those of
+    `schema.PHASES`. If no step has the phase or no launch is known, ``n_kernels`` and all columns
+    behind it are None. If a step has no window, it has -1 in the columns behind ``n_kernels``.
+
+    `belongs` flags the kernels and the copies that were launched in the phase. `idle_ns` is that of
+    the phase, as `breakdown.phase_idle` returns it.
     """
     operations = device.operations
     n_members = members.starts.size
-    member = np.unique(phase.member)
+    members_with_phase = np.unique(phase.member)
     pieces = _pieces_in_steps(phase, members)
     times = pieces.times
     launched = operations.kernels_launched_in(times.starts, times.ends)
-    host_ns = sums_of(pieces.member, times.ends - times.starts, n_members)
-    n_kernels = sums_of(pieces.member, launched.counts, n_members)
-    costs: dict[str, Int64 | None] = {"member": member}
-    costs["host_ns"] = host_ns[member]
-    costs["n_kernels"] = n_kernels[member]
+    host_ns_of_member = sums_of(pieces.member, times.ends - times.starts, n_members)
+    n_kernels_of_member = sums_of(pieces.member, launched.counts, n_members)
+    costs: dict[str, Int64 | None] = {"member": members_with_phase}
+    costs["host_ns"] = host_ns_of_member[members_with_phase]
+    costs["n_kernels"] = n_kernels_of_member[members_with_phase]
     on_device = _costs_on_device(device, belongs)
     on_device["idle_ns"] = idle_ns
-    for name, values in on_device.items():
-        # The last place is that of no step: a capture without steps is a window of no step.
-        by_member = np.full(n_members + 1, NO_WINDOW)
-        by_member[device.windows.member] = values
-        costs[name] = by_member[member]
-    if not member.size or not operations.n_launched:
+    for name, value_of_window in on_device.items():
+        # The last element is for the window of a capture without steps, whose member is -1.
+        value_of_member = np.full(n_members + 1, NO_WINDOW)
+        value_of_member[device.windows.member] = value_of_window
+        costs[name] = value_of_member[members_with_phase]
+    if not members_with_phase.size or not operations.n_launched:
         unknown = ("n_kernels", *on_device)
         costs |= dict.fromkeys(unknown)
     return costs
@@ -169,18 +174,19 @@ class _Pieces(NamedTuple):
 
 
 def _pieces_in_steps(phase: PhaseRanges, members: Members) -> _Pieces:
+    """Return the times of a phase, cut at the begin and end of each step."""
     steps = IntervalSet(members.starts, members.ends)
     times_of_phase = union(phase.starts, phase.ends)
     times = steps.intersect(times_of_phase)
+    # Each time is in the last step that has begun.
     n_begun = np.searchsorted(members.starts, times.starts, side="right")
-    member = n_begun - 1
-    return _Pieces(times, member)
+    return _Pieces(times, n_begun - 1)
 
 
 def launches_in_phase(
     phase: PhaseRanges, members: Members, copies: pa.Table | None
 ) -> Int64 | None:
-    """Return how many of some copies each step launched in a phase, for every step that has it.
+    """Return how many of some copies a step launched in a phase, for each step with the phase.
 
     None without `copies`.
     """
@@ -210,34 +216,38 @@ def between_steps(
     calls: pa.Table | None,
     operations: ProcessOperations,
 ) -> Inputs:
-    """Find what the host does after the end of a step range and before the start of the next.
+    """Find when the host loads data, and when it is quiet, between one step range and the next.
 
-    Some step ranges leave no room for that, for example ranges that end with the optimizer. Then
-    the time between the launches of kernels around the start of the next step counts, if it takes
-    `breakdown.PAUSE_NS` and no range of the thread shows when it loads data. Without
-    `canonical.HOST_CALLS`, no time is known to be quiet. A range that holds a whole step (an epoch)
-    does not count.
+    `codes` are the phases of the texts of `ranges`. `calls` are `canonical.HOST_CALLS`. Without
+    them, no time is known to be quiet. A range that holds a whole step, such as an epoch, does not
+    count.
+
+    Some step ranges leave no room for that, for example if each ends with the optimizer. Then a
+    pause around the start of the next step counts as quiet: from the last launch of a kernel before
+    the start to the first launch after the start. The pause has to take `breakdown.PAUSE_NS`. It
+    does not count if ranges of the thread mark the loading of data.
     """
     starts = ranges["start_ns"].to_numpy()
     ends = ranges["end_ns"].to_numpy()
     is_of_loop = _are_of_loop(ranges, members)
     is_data = _codes_of_ranges(ranges, codes) == _DATA
     is_data &= is_of_loop
-    data = union(starts[is_data], ends[is_data])
+    # From the end of each step range to the start of the next.
     gaps = nonempty(members.ends[:-1], members.starts[1:])
-    data = data.intersect(gaps)
+    loading = union(starts[is_data], ends[is_data])
+    loading = loading.intersect(gaps)
     is_loading_marked = bool(is_data.any())
     launch_gaps = EMPTY if is_loading_marked else _launch_gaps_around_starts(members, operations)
     has_gaps = len(gaps) > 0 or len(launch_gaps) > 0
     if calls is None or not has_gaps:
-        return Inputs(data, EMPTY)
+        return Inputs(loading, EMPTY)
     in_ranges = union(starts[is_of_loop], ends[is_of_loop])
     busy = union_of(in_ranges, _call_times(calls, members.thread_id))
     quiet = _longest_of_each(gaps, gaps.without(busy))
     pauses = _longest_of_each(launch_gaps, launch_gaps.without(busy))
     lengths_ns = pauses.ends - pauses.starts
     is_long = lengths_ns >= breakdown.PAUSE_NS
-    return Inputs(data, union_of(quiet, pauses[is_long]))
+    return Inputs(loading, union_of(quiet, pauses[is_long]))
 
 
 def _call_times(calls: HostCallsOfReportTable, thread_id: int) -> IntervalSet:
@@ -250,74 +260,82 @@ def _call_times(calls: HostCallsOfReportTable, thread_id: int) -> IntervalSet:
 
 
 def _codes_of_ranges(ranges: RangesOfReportTable, codes: Int64) -> Int64:
-    """Return the phase of each range, by the phases of the texts in the dictionary."""
+    """Return the phase of each range. `codes` are the phases of the texts in the dictionary."""
     texts = ranges["text"].combine_chunks()
-    code_of_range: Int64 = codes[texts.indices.to_numpy()]
+    text_of_range = texts.indices.to_numpy()
+    code_of_range: Int64 = codes[text_of_range]
     return code_of_range
 
 
 def _are_of_loop(ranges: RangesOfReportTable, members: Members) -> Flags:
-    """Tell which ranges are of the thread of the steps and hold no step."""
+    """Tell which ranges are on the thread of the steps and hold no whole step."""
     starts = ranges["start_ns"].to_numpy()
     ends = ranges["end_ns"].to_numpy()
     thread_id = ranges["thread_id"].to_numpy()
-    first_member = np.searchsorted(members.starts, starts, side="left")
-    end_member = np.searchsorted(members.ends, ends, side="right")
+    # The range holds the steps that begin in it, without those that end after it.
+    n_begun_before = np.searchsorted(members.starts, starts, side="left")
+    n_ended_at_end = np.searchsorted(members.ends, ends, side="right")
     is_on_thread: Flags = thread_id == members.thread_id
-    holds_no_step: Flags = end_member <= first_member
+    holds_no_step: Flags = n_ended_at_end <= n_begun_before
     return is_on_thread & holds_no_step
 
 
 def _launch_gaps_around_starts(members: Members, operations: ProcessOperations) -> IntervalSet:
-    """Return the times between launches around the start of steps that follow others at once."""
+    """Return the time from the last launch before each step start to the first launch behind it.
+
+    Only steps count that follow the step before at once.
+    """
     launches = operations.kernel_launch[: operations.n_launched]
     next_starts = members.starts[1:]
     pauses_ns = next_starts - members.ends[:-1]
-    is_close = pauses_ns < breakdown.PAUSE_NS
-    next_launch = np.searchsorted(launches, next_starts[is_close])
-    next_launch = np.unique(next_launch)
-    has_launch_before = next_launch > 0
-    has_launch_behind = next_launch < launches.size
-    next_launch = next_launch[has_launch_before & has_launch_behind]
-    starts = launches[next_launch - 1]
-    ends = launches[next_launch]
+    follows_at_once = pauses_ns < breakdown.PAUSE_NS
+    n_launched_before = np.searchsorted(launches, next_starts[follows_at_once])
+    # Several steps without a launch have the same gap.
+    n_launched_before = np.unique(n_launched_before)
+    has_launch_before = n_launched_before > 0
+    has_launch_behind = n_launched_before < launches.size
+    launch_behind = n_launched_before[has_launch_before & has_launch_behind]
+    starts = launches[launch_behind - 1]
+    ends = launches[launch_behind]
     return nonempty(starts, ends)
 
 
 def _longest_of_each(intervals: IntervalSet, parts: IntervalSet) -> IntervalSet:
+    """Return the longest part of each interval that has one; of equal parts the first."""
     n_begun = np.searchsorted(intervals.starts, parts.starts, side="right")
-    owner = n_begun - 1
+    interval_of_part = n_begun - 1
     lengths = parts.ends - parts.starts
-    order = np.lexsort((parts.starts, -lengths, owner))
-    parts = parts[order]
-    first = run_starts(owner[order])
-    return parts[first]
+    longest_first = np.lexsort((parts.starts, -lengths, interval_of_part))
+    first_of_interval = run_starts(interval_of_part[longest_first])
+    return parts[longest_first[first_of_interval]]
 
 
 def phase_codes(
     families: TextFamilies, patterns: Mapping[str, re.Pattern[str]], texts: pa.StringArray
 ) -> Int64:
-    """Return the phase of each text of the families, as an index into `names.PHASES`; -1 for none.
+    """Return the phase of each text, as an index into `names.PHASES`, `NO_PHASE` for none.
 
-    It is the phase of the normalised text. A pattern of a user may name digits, which normalised
-    texts do not have. So it is matched with the texts too.
+    The name of the family of a text is the normalised text. The patterns are matched with that. A
+    pattern of a user may name digits, which normalised texts do not have. So such a pattern is
+    matched with the texts too. If several phases match, the first in `names.PHASES` counts.
     """
     phases = [phase_of(name, patterns) for name in families.names]
-    code_of_family = [PHASES.index(phase) if phase else NO_PHASE for phase in phases]
-    # The last code is that of no family, which is -1.
-    code_of_family.append(NO_PHASE)
-    codes = np.array(code_of_family)[families.of_text]
+    codes_of_families = [PHASES.index(phase) if phase else NO_PHASE for phase in phases]
+    # A text of no family has the family -1, which reads the last element.
+    codes_of_families.append(NO_PHASE)
+    code_of_family = np.array(codes_of_families)
+    code_of_text = code_of_family[families.of_text]
     for code, phase in enumerate(PHASES):
         pattern = patterns[phase]
-        if pattern.pattern == PHASE_PATTERNS[phase]:
+        is_of_user = pattern.pattern != PHASE_PATTERNS[phase]
+        if not is_of_user:
             continue
-        # The first phase of a text counts.
-        is_later = (codes == NO_PHASE) | (codes > code)
-        for place in np.flatnonzero(is_later).tolist():
+        has_no_earlier_phase = (code_of_text == NO_PHASE) | (code_of_text > code)
+        for place in np.flatnonzero(has_no_earlier_phase).tolist():
             text = texts[place].as_py() or ""
             if pattern.search(text):
-                codes[place] = code
-    return codes
+                code_of_text[place] = code
+    return code_of_text
 
 
 class LaunchingThreads(Struct, frozen=True):
@@ -331,12 +349,13 @@ class LaunchingThreads(Struct, frozen=True):
     thread_id: Int64
 
     def has(self, member: Int64, thread_id: Int64) -> Flags:
-        """Tell of each pair whether that thread launches kernels of that step."""
+        """Tell for each pair of a step and a thread whether the thread is among these threads."""
         n_launching = self.member.size
         all_threads = np.concatenate((self.thread_id, thread_id))
         all_members = np.concatenate((self.member, member))
-        threads, number = np.unique(all_threads, return_inverse=True)
-        pairs = all_members * threads.size + number
+        threads, number_of_thread = np.unique(all_threads, return_inverse=True)
+        # One number per pair. Both sides are numbered together, so that they can be compared.
+        pairs = all_members * threads.size + number_of_thread
         launching_pairs = pairs[:n_launching]
         asked_pairs = pairs[n_launching:]
         return np.isin(asked_pairs, launching_pairs)
@@ -355,42 +374,43 @@ def has_phases_elsewhere(ranges: RangesOfReportTable, codes: Int64, members: Mem
 
 
 def launching_threads(members: Members, launches: Int64, threads: Int64) -> LaunchingThreads:
-    """Return which other threads launch kernels of which step.
+    """Return which threads launch kernels of which step, other than the thread of the steps.
 
-    `launches` and `threads` are of the launch of each kernel.
+    `launches` and `threads` are the time and the thread of the launch of each kernel.
     """
     member = holders(members.starts, members.ends, launches)
     is_in_step = member >= 0
     is_other_thread = threads != members.thread_id
     is_chosen = is_in_step & is_other_thread
-    columns = np.stack((member[is_chosen], threads[is_chosen]))
-    member_of_pair, thread_of_pair = np.unique(columns, axis=1)
+    pair_of_kernel = np.stack((member[is_chosen], threads[is_chosen]))
+    member_of_pair, thread_of_pair = np.unique(pair_of_kernel, axis=1)
     return LaunchingThreads(member_of_pair, thread_of_pair)
 
 
 def backward_passes(
     backward: PhaseRanges, members: Members, launches: Int64, threads: Int64
 ) -> PhaseRanges:
-    """Join ranges of the backward pass of a step, which may have one per layer.
+    """Join the ranges of one backward pass, which may have one range per layer.
 
-    Two ranges are joined if the thread of the steps launches nothing between them.
+    Two ranges of one step are joined if the thread of the steps launches nothing between them.
+    `launches` and `threads` are the time and the thread of the launch of each kernel.
     """
     if not backward.starts.size:
         return backward
     is_of_loop = threads == members.thread_id
     launches_of_loop = np.sort(launches[is_of_loop])
     next_starts = backward.starts[1:]
-    ends = backward.ends[:-1]
-    n_before_start = np.searchsorted(launches_of_loop, next_starts)
-    n_before_end = np.searchsorted(launches_of_loop, ends)
-    has_launch_between = n_before_start > n_before_end
-    is_new_step = np.diff(backward.member) != 0
-    begins_pass = has_launch_between | is_new_step
-    first = np.flatnonzero(np.append(True, begins_pass))
-    member = backward.member[first]
-    first_starts = backward.starts[first]
-    last_ends = np.maximum.reduceat(backward.ends, first)
-    return PhaseRanges(member, first_starts, last_ends)
+    previous_ends = backward.ends[:-1]
+    n_launches_before_start = np.searchsorted(launches_of_loop, next_starts)
+    n_launches_before_end = np.searchsorted(launches_of_loop, previous_ends)
+    has_launch_between = n_launches_before_start > n_launches_before_end
+    is_of_other_step = np.diff(backward.member) != 0
+    begins_pass = np.append(True, has_launch_between | is_of_other_step)
+    first_range = np.flatnonzero(begins_pass)
+    member = backward.member[first_range]
+    starts = backward.starts[first_range]
+    ends = np.maximum.reduceat(backward.ends, first_range)
+    return PhaseRanges(member, starts, ends)
 
 
 def phase_ranges(
@@ -409,32 +429,33 @@ def phase_ranges(
     host = _host_ranges(ranges, codes, members)
     is_eligible = _are_eligible(host, members, others)
     is_eligible &= ~ranges["is_library"].to_numpy()
+    # The step ranges themselves are no phases.
     is_eligible[members.rows] = False
-    rows = np.flatnonzero(is_eligible)
-    threads = host.thread_id[rows]
+    eligible_rows = np.flatnonzero(is_eligible)
+    threads = host.thread_id[eligible_rows]
     for thread in np.unique(threads):
-        of_thread = rows[threads == thread]
-        starts = host.starts[of_thread]
-        ends = host.ends[of_thread]
-        is_ignored = _contains_other(host.code[of_thread], starts, ends)
-        is_eligible[of_thread[is_ignored]] = False
-    rows = np.flatnonzero(is_eligible)
-    code_of_row = host.code[rows]
-    by_phase = {}
+        rows_of_thread = eligible_rows[threads == thread]
+        starts = host.starts[rows_of_thread]
+        ends = host.ends[rows_of_thread]
+        contains_other = _contain_other_phase(host.code[rows_of_thread], starts, ends)
+        is_eligible[rows_of_thread[contains_other]] = False
+    chosen_rows = np.flatnonzero(is_eligible)
+    code_of_chosen = host.code[chosen_rows]
+    ranges_by_phase = {}
     for code, phase in enumerate(PHASES):
-        is_of_phase = code_of_row == code
-        by_phase[phase] = _outermost_ranges(host, rows[is_of_phase])
-    return by_phase
+        is_of_phase = code_of_chosen == code
+        ranges_by_phase[phase] = _outermost_ranges(host, chosen_rows[is_of_phase])
+    return ranges_by_phase
 
 
 class _HostRanges(NamedTuple):
-    """Ranges on host threads, the phase of each, and the last step that begins before."""
+    """Ranges on host threads."""
 
-    code: Int64
+    code: Int64  # index into `names.PHASES`, or `NO_PHASE`
     thread_id: Int64
     starts: Int64
     ends: Int64
-    member: Int64  # -1 before the first step
+    member: Int64  # the last step that has begun when the range begins; -1 before the first step
 
 
 def _host_ranges(ranges: RangesOfReportTable, codes: Int64, members: Members) -> _HostRanges:
@@ -451,7 +472,7 @@ def _are_eligible(host: _HostRanges, members: Members, others: LaunchingThreads)
     is_eligible: Flags = host.thread_id == members.thread_id
     if others.member.size:
         is_eligible |= others.has(host.member, host.thread_id)
-    # The last place is that of no step.
+    # A range before the first step reads the last element, but never is eligible.
     end_of_member = np.append(members.ends, 0)
     is_eligible &= host.code != NO_PHASE
     is_eligible &= host.member >= 0
@@ -460,12 +481,14 @@ def _are_eligible(host: _HostRanges, members: Members, others: LaunchingThreads)
 
 
 def _outermost_ranges(host: _HostRanges, rows: Int64) -> PhaseRanges:
-    """Return the ranges of some rows that none of these contains, in order of start."""
-    order = np.lexsort((-host.ends[rows], host.starts[rows]))
-    rows_by_start = rows[order]
+    """Return the ranges of some rows, without those inside another of them, in order of start."""
+    # Of ranges that start together, the longest first. So a range comes before all inside it.
+    by_start = np.lexsort((-host.ends[rows], host.starts[rows]))
+    rows_by_start = rows[by_start]
     ends = host.ends[rows_by_start]
     latest_end = np.maximum.accumulate(ends)
     is_outer = np.ones(rows.size, np.bool_)
+    # A range that ends after all earlier ones is inside none of them.
     is_outer[1:] = ends[1:] > latest_end[:-1]
     outer_rows = rows_by_start[is_outer]
     return PhaseRanges(host.member[outer_rows], host.starts[outer_rows], host.ends[outer_rows])
@@ -497,90 +520,99 @@ def phase_stretches(
     n_launched = operations.n_launched
     if not members.starts.size or not n_launched:
         return NO_STRETCHES
-    is_comm = operations.is_comm[:n_launched]
-    is_chosen = (phase[:n_launched] != NO_PHASE) & ~is_comm
+    is_chosen = phase[:n_launched] != NO_PHASE
+    is_chosen &= ~operations.is_comm[:n_launched]
     kernels = np.flatnonzero(is_chosen)
     member = holders(members.starts, members.ends, operations.kernel_launch[kernels])
     is_in_step = member >= 0
     kernels = kernels[is_in_step]
     member = member[is_in_step]
     phase_of_kernel = phase[kernels].astype(np.int64)
-    first = run_starts(member * len(PHASES) + phase_of_kernel)
-    if not first.size:
+    # A stretch is a run of kernels, in order of launch, of one step and one phase.
+    key_of_kernel = member * len(PHASES) + phase_of_kernel
+    first_kernel = run_starts(key_of_kernel)
+    if not first_kernel.size:
         return NO_STRETCHES
-    starts = np.minimum.reduceat(operations.kernel_start[kernels], first)
-    ends = np.maximum.reduceat(operations.kernel_end[kernels], first)
-    order = np.argsort(starts, kind="stable")
-    starts = starts[order]
-    ends = ends[order]
+    starts = np.minimum.reduceat(operations.kernel_start[kernels], first_kernel)
+    ends = np.maximum.reduceat(operations.kernel_end[kernels], first_kernel)
+    by_start = np.argsort(starts, kind="stable")
+    starts = starts[by_start]
+    ends = ends[by_start]
+    # A stretch ends when the next begins.
     ends[:-1] = np.minimum(ends[:-1], starts[1:])
-    is_empty = starts >= ends
-    chosen = order[~is_empty]
-    rows = first[chosen]
-    return Stretches(member[rows], phase_of_kernel[rows], starts[~is_empty], ends[~is_empty])
+    is_long = ends > starts
+    first_of_long = first_kernel[by_start[is_long]]
+    member_of_long = member[first_of_long]
+    phase_of_long = phase_of_kernel[first_of_long]
+    return Stretches(member_of_long, phase_of_long, starts[is_long], ends[is_long])
 
 
 def phases_of_launches(phases: Mapping[str, PhaseRanges], launches: Int64) -> NDArray[np.int8]:
-    """Return the first phase whose range contains each of some sorted launches.
+    """Return for each launch the phase whose range contains it; of several phases the first.
 
-    The result are indices into `names.PHASES`, -1 for none.
+    The launches are sorted. A phase is an index into `phases`, and `NO_PHASE` is none.
     """
-    phase = np.full(launches.size, NO_PHASE, np.int8)
-    codes = [*enumerate(phases.values())]
-    for code, ranges in reversed(codes):
+    phase_of_launch = np.full(launches.size, NO_PHASE, np.int8)
+    # The last phase first, so that earlier phases overwrite later ones.
+    last_phase_first = reversed([*enumerate(phases.values())])
+    for code, ranges in last_phase_first:
         inside = Slices.within(launches, ranges.starts, ranges.ends)
         firsts = inside.first.tolist()
         lasts = inside.last.tolist()
         for first, last in zip(firsts, lasts, strict=True):
-            phase[first:last] = code
-    return phase
+            phase_of_launch[first:last] = code
+    return phase_of_launch
 
 
-def _contains_other(code: Int64, starts: Int64, ends: Int64) -> Flags:
-    """Tell which ranges contain a range of another phase."""
-    contains = np.zeros(code.size, np.bool_)
+def _contain_other_phase(code: Int64, starts: Int64, ends: Int64) -> Flags:
+    """Tell which ranges contain a range of another phase. `code` is the phase of each range."""
+    contains_other = np.zeros(code.size, np.bool_)
     for phase in np.unique(code):
         is_of_phase = code == phase
+        # The others are the ranges of all other phases.
         other_starts = starts[~is_of_phase]
         other_ends = ends[~is_of_phase]
-        order = np.argsort(other_starts, kind="stable")
-        # The earliest end of all others that start at or after each place.
-        ends_from_last = other_ends[order][::-1]
+        by_start = np.argsort(other_starts, kind="stable")
+        # For each place, the earliest end of the others from that place to the last.
+        ends_from_last = other_ends[by_start][::-1]
         earliest_from_last = np.minimum.accumulate(ends_from_last)
         earliest_end = np.append(earliest_from_last[::-1], NEVER)
-        place = np.searchsorted(other_starts[order], starts[is_of_phase])
-        earliest_end_inside = earliest_end[place]
-        contains[is_of_phase] = earliest_end_inside <= ends[is_of_phase]
-    return contains
+        first_other = np.searchsorted(other_starts[by_start], starts[is_of_phase])
+        earliest_end_of_later = earliest_end[first_other]
+        contains_other[is_of_phase] = earliest_end_of_later <= ends[is_of_phase]
+    return contains_other
 
 
 def launching_passes(
     member: Int64, launch: Int64, backward: PhaseRanges | None
 ) -> tuple[Int64, Int64]:
-    """Return the pass that launched each operation, and which backward range of its step did.
+    """Return the pass that launched each operation, and the number of its backward range.
 
-    Both are -1 for none. The pass is `IN_BACKWARD`, `IN_FORWARD` before the last backward range of
-    the step, or `BEHIND_BACKWARD`. Forward of a second micro-batch comes after backward of the
-    first.
+    `member` and `launch` are the step and the launch of each operation. The pass is `IN_BACKWARD`
+    inside a backward range. Outside, it is `IN_FORWARD` before the last backward range of the step,
+    since forward of a second micro-batch comes after backward of the first. Otherwise it is
+    `BEHIND_BACKWARD`. Backward ranges are numbered from 0 in each step.
+
+    The pass is -1 if it is not known. The number is -1 outside of all backward ranges.
     """
     unknown = np.full(launch.size, -1)
     if backward is None or not backward.starts.size:
         return unknown, unknown
-    holder = holders(backward.starts, backward.ends, launch)
+    backward_range = holders(backward.starts, backward.ends, launch)
     last_start = _last_backward_starts(member, backward)
     is_in_step = member >= 0
     is_launched = launch != NEVER
     has_backward = last_start != -NEVER
     is_known = is_in_step & is_launched & has_backward
-    is_inside = holder >= 0
-    outside = np.where(launch < last_start, IN_FORWARD, BEHIND_BACKWARD)
-    launching_pass = np.where(is_inside, IN_BACKWARD, outside)
-    member_of_holder = backward.member[holder]
-    place_in_step = holder - np.searchsorted(backward.member, member_of_holder)
-    is_in_backward = is_known & is_inside
-    launched_in = np.where(is_known, launching_pass, unknown)
-    backward_range = np.where(is_in_backward, place_in_step, unknown)
-    return launched_in, backward_range
+    is_inside = backward_range >= 0
+    pass_outside = np.where(launch < last_start, IN_FORWARD, BEHIND_BACKWARD)
+    launching_pass = np.where(is_inside, IN_BACKWARD, pass_outside)
+    member_of_range = backward.member[backward_range]
+    first_range_of_member = np.searchsorted(backward.member, member_of_range)
+    number_in_step = backward_range - first_range_of_member
+    known_pass = np.where(is_known, launching_pass, unknown)
+    known_number = np.where(is_known & is_inside, number_in_step, unknown)
+    return known_pass, known_number
 
 
 def _last_backward_starts(member: Int64, backward: PhaseRanges) -> Int64:
@@ -588,10 +620,12 @@ def _last_backward_starts(member: Int64, backward: PhaseRanges) -> Int64:
 
     It is ``-NEVER`` if the step has no backward range.
     """
-    last_member = int(member.max(initial=0))
-    last_member = max(last_member, int(backward.member.max()))
-    last_start_of_member = np.full(last_member + 1, -NEVER)
-    # Ranges are in order of start, so the last one stays.
+    last_member_of_operations = int(member.max(initial=0))
+    last_member_of_ranges = int(backward.member.max())
+    n_members = max(last_member_of_operations, last_member_of_ranges) + 1
+    last_start_of_member = np.full(n_members, -NEVER)
+    # Ranges are in order of start, so the last one of a step overwrites the others.
     last_start_of_member[backward.member] = backward.starts
+    # The caller drops operations of no step, so any step will do for them.
     known_member = np.maximum(member, 0)
     return last_start_of_member[known_member]

@@ -90,13 +90,14 @@ def is_contradicted_by_times(matched: Sequence[Int64], starts: Int64, ends: Int6
     n_early = 0
     n_wide = 0
     n_apart = 0
-    for rows in matched:
-        entered = starts[rows]
-        left = ends[rows]
+    # Each matrix has a collective per row, and a rank per column.
+    for operations in matched:
+        entered = starts[operations]
+        left = ends[operations]
         last_entered = entered.max(axis=1, keepdims=True)
         is_early = left < last_entered
         spreads = _Spreads.of(entered, left)
-        n_operations += rows.size
+        n_operations += operations.size
         n_early += int(np.count_nonzero(is_early))
         n_wide += spreads.n_wide
         n_apart += spreads.n_apart
@@ -107,17 +108,19 @@ def is_contradicted_by_times(matched: Sequence[Int64], starts: Int64, ends: Int6
 
 
 class _Spreads(NamedTuple):
-    """How many calls ranks start far apart, and how many of these they also end apart."""
+    """How far apart ranks start and end their calls."""
 
-    n_wide: int
-    n_apart: int
+    n_wide: int  # calls that ranks start far apart
+    n_apart: int  # of these, calls that the ranks also end apart
 
     @classmethod
     def of(cls, starts: Int64, ends: Int64) -> "_Spreads":
-        """Count calls, given the times of a call in each row."""
+        """Count calls. The times have a row per call, and a column per rank."""
+        # From the first rank to the last.
         start_spread = np.ptp(starts, axis=1)
         end_spread = np.ptp(ends, axis=1)
         is_wide = start_spread >= WIDE_START_SPREAD_NS
+        # At least half as far apart as they started.
         ends_apart = 2 * end_spread >= start_spread
         n_wide = int(np.count_nonzero(is_wide))
         n_apart = int(np.count_nonzero(is_wide & ends_apart))
@@ -131,13 +134,14 @@ def is_contradicted_by_counts(step: Int64, rank: Int32, n_ranks: int) -> bool:
     """
     if not step.size:
         return False
-    steps, place = np.unique(step, return_inverse=True)
+    steps, place_of_step = np.unique(step, return_inverse=True)
     n_steps = steps.size
-    cell = place * n_ranks + rank
-    counts = np.bincount(cell, minlength=n_steps * n_ranks)
-    counts = counts.reshape(n_steps, n_ranks)
-    fewest = counts.min(axis=1)
-    most = counts.max(axis=1)
+    # A cell is a step and a rank.
+    cell = place_of_step * n_ranks + rank
+    n_calls_of_cell = np.bincount(cell, minlength=n_steps * n_ranks)
+    n_calls = n_calls_of_cell.reshape(n_steps, n_ranks)
+    fewest = n_calls.min(axis=1)
+    most = n_calls.max(axis=1)
     is_uneven: Flags = fewest != most
     return bool(n_steps >= MIN_UNEVEN_STEPS and is_uneven.all())
 
@@ -176,6 +180,7 @@ def groups_by_times(
 
 
 def _is_possible(calls: CallTimes, group: tuple[int, ...]) -> bool:
+    """Tell whether no pair of ranks of a group is contradicted."""
     pairs = combinations(group, 2)
     return not any(_is_pair_contradicted(calls, *pair) for pair in pairs)
 
@@ -206,12 +211,12 @@ def partners_by_times(calls: CallTimes) -> dict[int, int] | None:
 
 
 def _is_undecided(apart_share: float) -> bool:
-    """Tell whether two ranks may or may not be partners."""
+    """Tell whether times leave open if two ranks are partners."""
     return MAX_APART_SHARE_OF_PARTNERS <= apart_share < MIN_APART_SHARE_OF_STRANGERS
 
 
 def _pair_calls(calls: CallTimes, first_rank: int, second_rank: int) -> Int64 | None:
-    """Return the k-th calls of two ranks in a row for each k.
+    """Return the calls of two ranks in pairs: row k has the k-th call of each rank.
 
     None if the ranks make different numbers of calls in a step.
     """

@@ -106,17 +106,19 @@ def waits_of_thread(lock: ProcessLock, thread_id: int) -> IntervalSet:
 
 def _launching_threads(gaps: Gaps, calls: HostCallsOfReportTable, offset_ns: int) -> Int64:
     """Return the thread that launched the operation behind each gap; -1 if it is not known."""
-    starts = calls["start_ns"].to_numpy()
-    order = np.argsort(starts, kind="stable")
-    starts = starts[order]
+    unsorted_starts = calls["start_ns"].to_numpy()
+    call_at_place = np.argsort(unsorted_starts, kind="stable")
+    starts = unsorted_starts[call_at_place]
     is_known = gaps.launch != NEVER
+    # On the clock of the host.
     launch = gaps.launch.copy()
     launch[is_known] -= offset_ns
+    # A launch has the start of its call. The last element is for launches behind all calls.
     place = np.searchsorted(starts, launch)
     start_at_place = np.append(starts, NEVER)[place]
     is_known &= start_at_place == launch
     threads = calls["thread_id"].to_numpy()
-    thread_at_place = np.append(threads[order], _NO_THREAD)[place]
+    thread_at_place = np.append(threads[call_at_place], _NO_THREAD)[place]
     return np.where(is_known, thread_at_place, _NO_THREAD)
 
 
@@ -148,7 +150,10 @@ def _union_of_rows(ranges: LockRangesOfReportTable, is_chosen: Flags) -> Interva
 def _has_one_holder(
     ranges: LockRangesOfReportTable, times: IntervalSet, launching: Int64, offset_ns: int
 ) -> bool:
-    """Tell whether a thread that launches nothing holds the lock for most of some times."""
+    """Tell whether one thread that launches nothing holds the lock for most of some times.
+
+    `launching` are the threads that launch, and `times` are on the clock of the device.
+    """
     is_no_hold = _flags(ranges, "is_wait") | _flags(ranges, "is_of_sampler")
     threads = ranges["thread_id"].to_numpy()
     holders = np.setdiff1d(threads[~is_no_hold], launching)

@@ -80,81 +80,92 @@ def backward_of_thread(sequence: LaunchSequence, members: Members) -> PhaseRange
 
 
 def _backward_thread(sequence: LaunchSequence, step: Int64, members: Members) -> int | None:
-    """Return the only other thread with enough compute kernels of each step; None without one.
+    """Return the thread that launches enough compute kernels of each step, besides the loop's.
 
-    `step` is the step range of each launch, -1 for none.
+    None if there is no such thread, or if there are several. Also None if a step has no compute
+    kernel. `step` is the step range of each launch, -1 for none.
     """
     n_steps = members.starts.size
-    ids, thread = np.unique(sequence.thread_id, return_inverse=True)
+    ids, thread_of_launch = np.unique(sequence.thread_id, return_inverse=True)
     is_compute = ~sequence.is_comm
     rows = np.flatnonzero((step >= 0) & is_compute)
-    first_cell = thread[rows] * n_steps
-    cell = first_cell + step[rows]
-    n_kernels = np.bincount(cell, minlength=ids.size * n_steps)
-    n_kernels = n_kernels.reshape(-1, n_steps)
-    n_kernels_of_step = n_kernels.sum(axis=0)
-    min_kernels = MIN_BACKWARD_SHARE * n_kernels_of_step
-    has_enough = n_kernels >= min_kernels
-    is_other_thread = ids != members.thread_id
-    is_backward_thread = has_enough.all(axis=1) & is_other_thread
-    threads = ids[is_backward_thread].tolist()
-    if len(threads) != 1 or not min_kernels.all():
+    # A cell is a thread and a step.
+    cell = thread_of_launch[rows] * n_steps
+    cell += step[rows]
+    n_kernels_of_cell = np.bincount(cell, minlength=ids.size * n_steps)
+    # A row per thread, and a column per step.
+    n_kernels = n_kernels_of_cell.reshape(-1, n_steps)
+    min_kernels_of_step = MIN_BACKWARD_SHARE * n_kernels.sum(axis=0)
+    has_enough = n_kernels >= min_kernels_of_step
+    is_backward_thread = has_enough.all(axis=1)
+    is_backward_thread &= ids != members.thread_id
+    backward_threads = ids[is_backward_thread].tolist()
+    if len(backward_threads) != 1 or not min_kernels_of_step.all():
         return None
-    backward_thread: int = threads[0]
+    backward_thread: int = backward_threads[0]
     return backward_thread
 
 
 def _blocks_of_backward(time_ns: Int64, step: Int64, is_backward: Flags) -> PhaseRanges:
-    """Return the runs of launches of the backward pass, cut at the edges of steps."""
-    turns = np.diff(is_backward, prepend=False, append=False)
+    """Return the runs of launches of the backward pass, cut at the edges of steps.
+
+    The parameters have a value per launch, in order of time.
+    """
+    thread_changes = np.diff(is_backward, prepend=False, append=False)
     step_changes = np.diff(step, prepend=-1, append=-1)
-    is_edge = (turns != 0) | (step_changes != 0)
+    # An edge before each launch, and one behind the last.
+    is_edge = thread_changes | (step_changes != 0)
     begins = is_edge[:-1] & is_backward
     ends = is_edge[1:] & is_backward
     first = np.flatnonzero(begins)
     last = np.flatnonzero(ends)
-    last_launch = time_ns[last]
-    return PhaseRanges(step[first], time_ns[first], last_launch + 1)
+    # Ranges are half-open, so this one still holds the last launch.
+    end_ns = time_ns[last] + 1
+    return PhaseRanges(step[first], time_ns[first], end_ns)
 
 
 def aligned_numbers(
     ranks: Sequence[tuple[CommOperations, pa.Table, int]],
 ) -> tuple[list[Int64], bool]:
-    """Return the numbers of the units of each rank, and whether they are certain.
+    """Return the numbers of the units of each rank, and whether all numbers are certain.
 
-    What is one step of several ranks has one number. 0 is the first unit that all ranks have.
-    `ranks` has for each rank its communication operations, its units (``start_ns``, report time)
-    and what turns report time into aligned time.
+    Units of several ranks that are one step have one number. 0 is the first unit that all ranks
+    have. `ranks` has for each rank its communication operations, its units (``start_ns``, report
+    time), and what turns report time into aligned time.
 
-    The shift between two ranks is that between the units that have the same collectives, if NCCL
-    names communicator and number of the collectives. Otherwise it is the shift from -2 to 2 at
-    which the k-th collectives of units end at the most constant distance. If several shifts are
-    equal in that, it is the one at which they end closest together. A rank that shares no
-    collective with any other is shifted by time.
+    A shift is how many units a rank begins later than another. If NCCL names communicator and
+    number of the collectives, units with the same collectives tell the shift. Otherwise the shift
+    is between -2 and 2: that at which the k-th collectives of units end at the most constant
+    distance. If this does not decide, the collectives have to end closest together. A rank that
+    shares no collective with any other is shifted by time.
     """
+    if not ranks:
+        return [], True
     comms = [_Comm.of(comm, shift_ns) for comm, _, shift_ns in ranks]
-    shifts = dict.fromkeys(range(min(1, len(ranks))), 0)
+    # Against the first rank.
+    shifts = {0: 0}
     is_certain = True
-    waiting = deque(range(1, len(ranks)))
+    waiting_ranks = deque(range(1, len(ranks)))
     n_in_vain = 0
-    while waiting:
-        rank = waiting.popleft()
+    while waiting_ranks:
+        rank = waiting_ranks.popleft()
         shift = _shift_of_rank(comms, shifts, rank)
-        if shift is None and n_in_vain < len(waiting):
-            # It may share collectives with one of the waiting ranks.
-            waiting.append(rank)
+        if shift is None and n_in_vain < len(waiting_ranks):
+            # The rank may share collectives with one of the waiting ranks. So try it again later.
+            waiting_ranks.append(rank)
             n_in_vain += 1
             continue
         if shift is None:
+            # All waiting ranks were tried in vain.
             n_units = _apart_in_time(ranks[0], ranks[rank])
             shift = _Shift(n_units, is_certain=True)
         shifts[rank] = shift.n_units
         is_certain &= shift.is_certain
         n_in_vain = 0
-    first = max(shifts.values(), default=0)
+    largest_shift = max(shifts.values())
     numbers = []
     for rank, (_, units, _) in enumerate(ranks):
-        first_number = shifts[rank] - first
+        first_number = shifts[rank] - largest_shift
         numbers.append(np.arange(units.num_rows) + first_number)
     return numbers, is_certain
 
@@ -190,6 +201,7 @@ class _Comm(Struct, frozen=True):
 
     @classmethod
     def of(cls, comm: CommOperations, shift_ns: int) -> _Comm:
+        """Return the operations in units; `shift_ns` turns report time into aligned time."""
         is_in_unit = pc.greater_equal(comm.table["member"], 0)
         table = comm.table.filter(is_in_unit)
         member = table["member"].to_numpy()
@@ -209,15 +221,17 @@ class _Comm(Struct, frozen=True):
 
 
 def _places_in_units(member: Int64, collective: Int64, stream_order: Int64) -> Int64:
-    """Return the place of each operation among those of its unit, collective and stream."""
+    """Return the place of each operation among those of its unit, collective and stream.
+
+    `member` is the unit of each operation.
+    """
     n_streams = int(stream_order.max(initial=0)) + 1
     stream = collective * n_streams + stream_order
-    n_groups = int(stream.max(initial=0)) + 1
-    group = member * n_groups + stream
-    order = np.argsort(group, kind="stable")
-    group = group[order]
+    n_groups_of_unit = int(stream.max(initial=0)) + 1
+    group = member * n_groups_of_unit + stream
+    by_group = np.argsort(group, kind="stable")
     place = np.empty(group.size, np.int64)
-    place[order] = places_in_runs(group)
+    place[by_group] = places_in_runs(group[by_group])
     return place
 
 
@@ -276,16 +290,19 @@ def _least_shift(measures: Mapping[int, float]) -> _Shift:
 def _apart_in_time(
     first: tuple[CommOperations, pa.Table, int], second: tuple[CommOperations, pa.Table, int]
 ) -> int:
-    """Return how many units the first unit of the second rank is behind, by the clock.
+    """Return how many units the second rank begins later than the first rank, by the clock.
 
-    Each unit is compared with the one that begins nearest. The median of the distances counts.
+    Each unit of the second rank is compared with the unit of the first rank that begins nearest.
+    The median over the units of the second rank counts.
     """
     _, first_units, first_shift_ns = first
     _, second_units, second_shift_ns = second
     first_starts = first_units["start_ns"].to_numpy() + first_shift_ns
     second_starts = second_units["start_ns"].to_numpy() + second_shift_ns
+    # Halfway between the starts of neighboring units, the nearest unit changes.
     sums = first_starts[1:] + first_starts[:-1]
     middles = sums // 2
-    nearest = np.searchsorted(middles, second_starts)
-    n_behind = nearest - np.arange(second_starts.size)
-    return int(np.median(n_behind))
+    nearest_unit = np.searchsorted(middles, second_starts)
+    own_number = np.arange(second_starts.size)
+    n_later = nearest_unit - own_number
+    return int(np.median(n_later))

@@ -62,6 +62,8 @@ _MAX_UNLIKE_SHARE_OF_SAMPLE = 0.6
 _MIN_SIZE_OF_WHOLE_UNIT = 0.9
 # Ways to cut a sequence that are tried for what is compared.
 _MAX_CUTS = 10
+# In place of the number of a name, for launches whose name does not count.
+_NAMELESS = -1
 
 
 class LaunchSequence(Struct, frozen=True):
@@ -110,10 +112,11 @@ class Repetition(Struct, frozen=True):
 
     @property
     def members(self) -> Members:
-        """The units as steps.
+        """The time of each unit, as if each unit were the range of a step.
 
-        Each ends where the next begins: in the middle of the pause of the host between their
-        launches.
+        A unit ends where the next begins: in the middle of the pause of the host between the last
+        launch of the unit and the first launch of the next. The usual pause is assumed before the
+        first launch of the capture and behind the last.
         """
         times = self.sequence.time_ns
         edges = self.edges
@@ -122,54 +125,57 @@ class Repetition(Struct, frozen=True):
         usual_pause = int(np.median(pauses))
         time_before = times[:1] - usual_pause
         time_behind = times[-1:] + usual_pause
-        padded = np.concatenate([time_before, times, time_behind])
-        before = padded[edges]
-        behind = padded[edges + 1]
-        half_pause = (behind - before) // 2
-        limits = behind - half_pause
+        # Here, the launch with index `i` has index `i + 1`.
+        padded_times = np.concatenate([time_before, times, time_behind])
+        launch_before_edge = padded_times[edges]
+        places_behind = edges + 1
+        launch_behind_edge = padded_times[places_behind]
+        half_pause = (launch_behind_edge - launch_before_edge) // 2
+        time_of_edge = launch_behind_edge - half_pause
         no_rows = np.empty(0, np.int64)
-        return Members(self.thread_id, no_rows, limits[:-1], limits[1:])
+        return Members(self.thread_id, no_rows, time_of_edge[:-1], time_of_edge[1:])
 
     @property
     def candidate(self) -> Candidate:
-        """The family of the units. It qualifies if they are steps."""
-        steps = self.members
+        """The units as the members of a family. The family qualifies as steps if a unit trains."""
+        members = self.members
         n_launched = self.sequence.time_ns.size
-        first_start_ns = int(steps.starts[0])
-        last_end_ns = int(steps.ends[-1])
+        first_start_ns = int(members.starts[0])
+        last_end_ns = int(members.ends[-1])
         return Candidate(
             name=REPETITION,
-            thread_id=steps.thread_id,
+            thread_id=self.thread_id,
             union_ns=last_end_ns - first_start_ns,
             first_start_ns=first_start_ns,
-            n_members=steps.starts.size,
+            n_members=members.starts.size,
             is_part=not self.is_step,
-            # Launches outside of the units do not count against them.
+            # Launches outside of the members do not count against the family.
             n_launched_inside=n_launched,
             n_launched=n_launched,
         )
 
     @property
     def n_updates(self) -> int:
-        """Backward passes of a unit that an update of the loop's thread follows: the median.
+        """How often the loop's thread updates weights after a backward pass: median over units.
 
-        0 if no thread of the backward pass is known.
+        Several updates after one backward pass count once. 0 if no backward thread is known.
         """
         inside = _inside(self.edges)
         thread = self.sequence.thread_id[inside]
         is_update = thread == self.thread_id
         is_update &= self.sequence.is_optimizer[inside]
         is_backward = np.isin(thread, self.backward_threads)
-        rows = np.flatnonzero(is_update | is_backward)
-        previous = rows[:-1]
-        following = rows[1:]
+        # Launches that are neither do not stand between a backward pass and its update.
+        launches = np.flatnonzero(is_update | is_backward)
+        previous = launches[:-1]
+        following = launches[1:]
         is_behind_backward = is_backward[previous] & is_update[following]
         updates = following[is_behind_backward]
-        first_launches = self.edges - inside.start
-        unit = np.searchsorted(first_launches, updates, side="right") - 1
+        unit_of_launch = _unit_of_launches(self.edges)
+        unit_of_update = unit_of_launch[updates]
         n_units = self.edges.size - 1
-        n_by_unit = np.bincount(unit, minlength=n_units)
-        return int(np.median(n_by_unit))
+        n_updates_of_unit = np.bincount(unit_of_update, minlength=n_units)
+        return int(np.median(n_updates_of_unit))
 
 
 def _inside(edges: Int64) -> slice:
@@ -193,67 +199,77 @@ def launch_sequence(
 ) -> LaunchSequence:
     """List what a process launched, in order.
 
-    `names` are texts by name ID, and `calls` is `canonical.HOST_CALLS` of the process. Kernels of
-    one launch are a graph: one item, which is recognized by how many they are. Without calls, all
-    launches have one thread. A step may begin where the main thread launches after another thread
-    (after backward), up to its first product of matrices (in forward).
+    `names` are texts by name ID, and `calls` is `canonical.HOST_CALLS` of the process. Without
+    calls, all launches have one thread.
+
+    Several kernels of one launch are a CUDA graph. A graph is one item of the sequence. All graphs
+    of the same number of kernels count as the same.
+
+    A step may begin where the main thread launches after another thread (after backward), up to the
+    first product of matrices of the main thread (in forward).
     """
     n_launched = operations.n_launched
-    launch = operations.kernel_launch[:n_launched]
-    is_new_launch = np.diff(launch, prepend=-NEVER)
-    first = np.flatnonzero(is_new_launch)
-    times = launch[first]
-    n_kernels = np.diff(first, append=n_launched)
+    launch_of_kernel = operations.kernel_launch[:n_launched]
+    # Kernels are in order of launch, so those of one launch follow each other.
+    is_first_of_launch = np.diff(launch_of_kernel, prepend=-NEVER) != 0
+    first_kernel = np.flatnonzero(is_first_of_launch)
+    times = launch_of_kernel[first_kernel]
+    n_kernels = np.diff(first_kernel, append=n_launched)
     is_graph = n_kernels > 1
-    name_ids = operations.kernel_column("name_id", 0, n_launched)
-    first_name_ids = name_ids[first]
-    # No name has the number of a graph.
-    graph_ids = UNKNOWN + n_kernels
-    name = _number(np.where(is_graph, graph_ids, first_name_ids))
-    is_product = np.isin(first_name_ids, _ids_of(names, is_matrix_product))
+    id_of_kernel = operations.kernel_column("name_id", 0, n_launched)
+    first_id = id_of_kernel[first_kernel]
+    # Far below all name IDs, so no name has the number of a graph.
+    graph_id = UNKNOWN + n_kernels
+    name = _number_equal(np.where(is_graph, graph_id, first_id))
+    is_product = np.isin(first_id, _ids_of(names, is_matrix_product))
     threads = threads_of(times, calls)
     is_main = threads == main_thread_id
     return LaunchSequence(
         time_ns=times,
         thread_id=threads,
         name=name,
-        shape=_number_shapes(operations, name, first, is_graph),
-        is_optimizer=_have_update(name_ids, names, first),
-        is_comm=operations.is_comm[first] & ~is_graph,
+        shape=_number_shapes(operations, name, first_kernel, is_graph),
+        is_optimizer=_have_update(id_of_kernel, names, first_kernel),
+        is_comm=operations.is_comm[first_kernel] & ~is_graph,
         may_begin=_before_forward(is_main, is_product),
     )
 
 
 def _number_shapes(
-    operations: ProcessOperations, name: Int64, first: Int64, is_graph: Flags
+    operations: ProcessOperations, name: Int64, first_kernel: Int64, is_graph: Flags
 ) -> Int64 | None:
-    """Return a number for each launch's name and grid. None if the grid of a kernel is not known.
+    """Return for each launch a number that stands for its name and grid.
 
-    `first` is the first kernel of each launch.
+    None if the grid of any kernel is not known. `name` and `first_kernel` are those of each launch.
     """
     n_launched = operations.n_launched
     grids = operations.kernel_column("grid", 0, n_launched)
     if (grids == UNKNOWN).any():
         return None
-    grid = np.where(is_graph, 0, grids[first])
+    grid = np.where(is_graph, 0, grids[first_kernel])
+    # There are no more grids than kernels, so no two pairs have the same key.
     key = name * n_launched
-    key += _number(grid)
-    return _number(key)
+    key += _number_equal(grid)
+    return _number_equal(key)
 
 
-def _have_update(name_ids: Int64, names: Mapping[int, str], first: Int64) -> Flags:
-    """Tell which launches have a kernel of an optimizer; `first` is the first kernel of each."""
+def _have_update(id_of_kernel: Int64, names: Mapping[int, str], first_kernel: Int64) -> Flags:
+    """Tell which launches have a kernel of an optimizer.
+
+    `id_of_kernel` is the name ID of each kernel. `first_kernel` is the first kernel of each launch.
+    """
     optimizer_ids = _ids_of(names, is_optimizer)
-    is_update = np.isin(name_ids, optimizer_ids)
-    if not name_ids.size:
+    is_update = np.isin(id_of_kernel, optimizer_ids)
+    if not is_update.size:
+        # `reduceat` takes no empty array.
         return is_update
-    return np.logical_or.reduceat(is_update, first)
+    return np.logical_or.reduceat(is_update, first_kernel)
 
 
-def _number(keys: Int64) -> Int64:
-    """Return a number from 0 for each different key."""
-    _, inverse = np.unique(keys, return_inverse=True)
-    numbers: Int64 = inverse.astype(np.int64)
+def _number_equal(keys: Int64) -> Int64:
+    """Return a number for each key, from 0. Equal keys have the same number."""
+    _, number_of_key = np.unique(keys, return_inverse=True)
+    numbers: Int64 = number_of_key.astype(np.int64)
     return numbers
 
 
@@ -262,37 +278,41 @@ def _ids_of(names: Mapping[int, str], is_wanted: Callable[[str], bool]) -> list[
 
 
 def _before_forward(is_main: Flags, is_product: Flags) -> Flags | None:
-    """Flag the launches of the main thread after another thread's, before its next product.
+    """Flag the launches with which a step may begin, as `launch_sequence` describes them.
 
-    None if there is no other thread, or if the main thread launches no product of matrices.
+    Both parameters are flags of launches: of the main thread, and of a product of matrices. None if
+    there is no other thread, or if the main thread launches no product.
     """
     is_main_product = is_main & is_product
     if is_main.all() or not is_main_product.any():
         return None
-    n_products: Int64 = np.cumsum(is_product)
-    n_products -= is_product
+    n_products_before: Int64 = np.cumsum(is_product)
+    n_products_before -= is_product
+    # A turn is a row of launches of the main thread. It begins where the thread changes to main.
     begins_turn = np.diff(is_main, prepend=False)
     begins_turn &= is_main
-    turns = np.flatnonzero(begins_turn)
+    first_of_turn = np.flatnonzero(begins_turn)
+    # -1 before the first turn. No such launch is of the main thread, so its value does not count.
     turn = np.cumsum(begins_turn) - 1
-    first_of_turn = turns[np.maximum(turn, 0)]
-    may_begin: Flags = n_products == n_products[first_of_turn]
-    may_begin &= turn >= 0
+    n_before_turn = n_products_before[first_of_turn]
+    may_begin: Flags = n_products_before == n_before_turn[turn]
     may_begin &= is_main
     return may_begin
 
 
 def threads_of(times: Int64, calls: HostCallsOfReportTable | None) -> Int64:
-    """Return the thread of the call that began at each time; without `calls` one for all.
+    """Return the thread of the call that began at each time.
 
-    `calls` is `canonical.HOST_CALLS`.
+    `calls` is `canonical.HOST_CALLS`. Without it, all threads are 0.
     """
     if calls is None or not calls.num_rows:
         return np.zeros(times.size, np.int64)
     starts = calls["start_ns"].to_numpy()
-    order = np.argsort(starts, kind="stable")
-    place = np.searchsorted(starts[order], times)
-    call = order[np.minimum(place, starts.size - 1)]
+    call_at_place = np.argsort(starts, kind="stable")
+    place = np.searchsorted(starts[call_at_place], times)
+    # A time behind all calls gets the last call.
+    place = np.minimum(place, starts.size - 1)
+    call = call_at_place[place]
     threads: Int64 = calls["thread_id"].to_numpy()[call]
     return threads
 
@@ -318,7 +338,7 @@ def find_repetition(sequence: LaunchSequence, n_steps: int | None = None) -> Rep
     if not sequence.is_optimizer.any():
         must_train.append(False)
     for trains in must_train:
-        for keyed in _keyed(sequence):
+        for keyed in _keyed_launches(sequence):
             unit = _find_smallest(sequence, keyed, n_steps, trains=trains)
             if unit is not None:
                 return unit
@@ -338,10 +358,10 @@ class _Keyed(Struct, frozen=True):
     is_optimizer: Flags
 
 
-def _keyed(sequence: LaunchSequence) -> Iterator[_Keyed]:
-    """Yield what is compared: `SHAPES`, then `NAMES`, then `COMM`."""
+def _keyed_launches(sequence: LaunchSequence) -> Iterator[_Keyed]:
+    """Yield what is compared: by `SHAPES` if grids are known, then by `NAMES`, then by `COMM`."""
     names = sequence.name
-    updates = sequence.is_optimizer
+    is_update = sequence.is_optimizer
     for key, codes in ((SHAPES, sequence.shape), (NAMES, names)):
         if codes is not None:
             yield _Keyed(
@@ -351,15 +371,15 @@ def _keyed(sequence: LaunchSequence) -> Iterator[_Keyed]:
                 places=np.arange(names.size),
                 names=names,
                 threads=sequence.thread_id,
-                is_optimizer=updates,
+                is_optimizer=is_update,
             )
-    # The first of several updates in a row has a code of its own. On one GPU nothing else marks the
-    # end of a step.
-    is_first_update = np.diff(updates, prepend=False)
-    is_first_update &= updates
+    # The first of several updates in a row has a code of its own, which is odd. On one GPU nothing
+    # else marks the end of a step.
+    is_first_update = np.diff(is_update, prepend=False)
+    is_first_update &= is_update
     codes = 2 * names
     codes += is_first_update
-    places = np.flatnonzero(sequence.is_comm | updates)
+    places = np.flatnonzero(sequence.is_comm | is_update)
     yield _Keyed(
         key=COMM,
         min_agreement=_MIN_AGREEMENT[COMM],
@@ -367,23 +387,24 @@ def _keyed(sequence: LaunchSequence) -> Iterator[_Keyed]:
         places=places,
         names=names[places],
         threads=sequence.thread_id[places],
-        is_optimizer=updates[places],
+        is_optimizer=is_update[places],
     )
 
 
 def _find_smallest(
     sequence: LaunchSequence, keyed: _Keyed, n_steps: int | None, *, trains: bool
 ) -> Repetition | None:
-    """Return the smallest unit by what is compared.
+    """Return the smallest unit that repeats in what is compared; None if there is none.
 
-    It is a step if it has to train something. Otherwise it covers most of the sequence.
+    Units are tried from the smallest on. With `trains`, the unit has to train. Without, the units
+    have to cover most of the sequence.
     """
     n_trained = _count_training(sequence)[keyed.places]
-    tried: set[bytes] = set()
-    # The least difference between units that do not agree enough.
+    tried_cuts: set[bytes] = set()
+    # The least difference of the smaller units, which did not agree enough.
     min_difference = 1.0
     for anchors in _anchors(keyed.codes):
-        if len(tried) == _MAX_CUTS:
+        if len(tried_cuts) == _MAX_CUTS:
             break
         if trains and not _do_most_train(n_trained[anchors]):
             continue
@@ -391,33 +412,36 @@ def _find_smallest(
             continue
         edges = _cut(sequence, keyed.places[anchors])
         cut = edges.tobytes()
-        if cut in tried:
+        if cut in tried_cuts:
             continue
-        tried.add(cut)
-        unit = _find_unit(sequence, keyed, edges)
-        if unit is None or not _has_steps(unit, n_steps):
+        tried_cuts.add(cut)
+        repetition = _find_units(sequence, keyed, edges)
+        if repetition is None or not _has_steps(repetition, n_steps):
             continue
-        difference = 1 - unit.agreement
+        difference = 1 - repetition.agreement
+        # A large unit that differs about as much as a smaller one is only made of smaller ones.
         is_clear = difference <= min_difference / 2
-        if unit.agreement < keyed.min_agreement:
+        if repetition.agreement < keyed.min_agreement:
             min_difference = min(min_difference, difference)
-        elif is_clear and _is_wanted(unit, trains=trains):
-            # Otherwise it differs as much as the smaller units that it is made of.
-            return unit
+        elif is_clear and _is_wanted(repetition, trains=trains):
+            return repetition
     return None
 
 
 def _do_most_train(n_trained: Int64) -> bool:
-    """Tell whether something trains in most units. Layers alone do not make a step.
+    """Tell whether many units train something. Layers alone do not make a step.
 
-    `n_trained` is how much trained before each unit.
+    `n_trained` is the count of `_count_training` at the begin of each unit.
     """
     trains = np.diff(n_trained) > 0
     return bool(np.mean(trains) >= _MIN_COVERED_SHARE)
 
 
 def _count_training(sequence: LaunchSequence) -> Int64:
-    """Return how many updates precede each launch; without an optimizer, changes of the thread."""
+    """Return how many updates there are up to each launch.
+
+    If no optimizer is known, return how often the thread has changed up to each launch.
+    """
     if sequence.is_optimizer.any():
         return np.cumsum(sequence.is_optimizer)
     thread = sequence.thread_id
@@ -426,7 +450,11 @@ def _count_training(sequence: LaunchSequence) -> Int64:
 
 
 def _cut(sequence: LaunchSequence, anchors: Int64) -> Int64:
-    """Return the edges of units, near the anchors, that have the whole sequence."""
+    """Cut the whole sequence into units near the anchors.
+
+    Returns where each unit begins, and where the last one ends. The first and the last unit may be
+    parts of a unit.
+    """
     size = sequence.time_ns.size
     updates = np.flatnonzero(sequence.is_optimizer)
     if updates.size:
@@ -437,22 +465,27 @@ def _cut(sequence: LaunchSequence, anchors: Int64) -> Int64:
     return np.unique(all_edges)
 
 
-def _has_steps(unit: Repetition, n_steps: int | None) -> bool:
-    """Tell whether there are as many units as steps, or one more or less."""
+def _has_steps(repetition: Repetition, n_steps: int | None) -> bool:
+    """Tell whether there are as many units as steps, or one more or less.
+
+    Any number of units is right if the number of steps is None.
+    """
     if n_steps is None:
         return True
-    n_units = unit.edges.size - 1
+    n_units = repetition.edges.size - 1
     return abs(n_units - n_steps) <= 1
 
 
-def _is_wanted(unit: Repetition, *, trains: bool) -> bool:
+def _is_wanted(repetition: Repetition, *, trains: bool) -> bool:
+    """Tell whether units train, or else whether they cover most of the sequence."""
     if trains:
-        return unit.is_step
-    if unit.key == COMM:
+        return repetition.is_step
+    if repetition.key == COMM:
         return False
-    n_launches = unit.sequence.name.size
+    n_launches = repetition.sequence.name.size
     min_covered = _MIN_COVERED_SHARE_WITHOUT_TRAINING * n_launches
-    return bool(np.ptp(unit.edges) >= min_covered)
+    n_covered = np.ptp(repetition.edges)
+    return bool(n_covered >= min_covered)
 
 
 class _RegularKey(NamedTuple):
@@ -470,33 +503,39 @@ def _anchors(codes: Int64) -> Iterator[Int64]:
     regular = _find_regular_keys(codes)
     runs = runs_of_codes(codes, _RUN_LENGTH)
     regular += _find_regular_keys(runs)
-    regular.sort(key=lambda key: -key.count_class)
+    regular.sort(key=lambda key: key.count_class, reverse=True)
     for key in regular[:_MAX_KEYS]:
         yield key.places
 
 
 def _find_regular_keys(keys: Int64) -> list[_RegularKey]:
+    """Return the keys that recur regularly, most frequent first.
+
+    Of the keys that are about as frequent, only the most regular are returned.
+    """
     groups = _group(keys, _MIN_UNITS)
-    covered = _cover_regularly(groups)
+    n_covered = _cover_regularly(groups)
     count_class = _COUNT_CLASSES_PER_FACTOR_E * np.log(groups.counts)
     count_class = count_class.astype(np.int64)
-    best = np.lexsort((-covered, -count_class))
+    # By class, then by the number of covered launches, both from the largest on.
+    best_first = np.lexsort((-n_covered, -count_class))
     min_covered = _MIN_REGULAR_SHARE * keys.size
-    best = best[covered[best] >= min_covered]
-    place_in_class = places_in_runs(count_class[best])
-    best = best[place_in_class < _MAX_KEYS_PER_COUNT_CLASS]
+    best_first = best_first[n_covered[best_first] >= min_covered]
+    place_in_class = places_in_runs(count_class[best_first])
+    best_first = best_first[place_in_class < _MAX_KEYS_PER_COUNT_CLASS]
     regular = []
-    for group in best.tolist():
+    for group in best_first.tolist():
         class_of_key = int(count_class[group])
         regular.append(_RegularKey(class_of_key, groups.places_of(group)))
     return regular
 
 
 class _Groups(Struct, frozen=True):
-    """The places of equal keys, key after key."""
+    """The places at which each key stands. A group is a key."""
 
+    # Group after group, ascending in each.
     places: Int64
-    # Of each key: the index of its first place, and how many it has.
+    # Of each group: the index of its first place in `places`, and how many places it has.
     first: Int64
     counts: Int64
 
@@ -507,46 +546,58 @@ class _Groups(Struct, frozen=True):
 
 
 def _group(keys: Int64, min_count: int = 1) -> _Groups:
-    """Group the places of keys that recur so often."""
+    """Group the places of equal keys. Keys with fewer places than `min_count` are left out."""
     places = np.argsort(keys, kind="stable")
     first = run_starts(keys[places])
     counts = np.diff(first, append=keys.size)
     is_frequent = counts >= min_count
     is_of_frequent_key = np.repeat(is_frequent, counts)
-    counts = counts[is_frequent]
-    first = np.cumsum(counts) - counts
-    return _Groups(places=places[is_of_frequent_key], first=first, counts=counts)
+    frequent_counts = counts[is_frequent]
+    first_of_frequent = np.cumsum(frequent_counts) - frequent_counts
+    return _Groups(
+        places=places[is_of_frequent_key], first=first_of_frequent, counts=frequent_counts
+    )
 
 
 def _cover_regularly(groups: _Groups) -> Int64:
-    """Return how many launches the regular distances of each key cover."""
+    """Return for each group how many launches its regular distances cover.
+
+    A distance is that from a place to the next place of the group. It is regular if it is near the
+    median distance of the group.
+    """
     n_groups = groups.first.size
     numbers = np.arange(n_groups)
-    # The distances from each place to the next, key after key.
+    # The distances of the first group, then those of the second, and so on.
     n_distances = groups.counts - 1
-    key = np.repeat(numbers, n_distances)
+    group = np.repeat(numbers, n_distances)
     differences = np.diff(groups.places, prepend=0)
+    # The difference at the first place of a group is that to the last place of another.
     distances = np.delete(differences, groups.first)
-    first = groups.first - numbers
-    middle = first + groups.counts // 2 - 1
-    order = np.lexsort((distances, key))
-    median_of_key = distances[order[middle]]
-    median = median_of_key[key]
+    # Each group before has one distance less than it has places.
+    first_distance = groups.first - numbers
+    middle = first_distance + (n_distances - 1) // 2
+    by_length = np.lexsort((distances, group))
+    median_of_group = distances[by_length[middle]]
+    median = median_of_group[group]
     deviations = np.abs(distances - median)
-    is_near = deviations <= _MAX_DEVIATION_OF_DISTANCES * median
-    near_distances = distances * is_near
-    return sums_of(key, near_distances, n_groups)
+    is_regular = deviations <= _MAX_DEVIATION_OF_DISTANCES * median
+    return sums_of(group[is_regular], distances[is_regular], n_groups)
 
 
-def _find_unit(sequence: LaunchSequence, keyed: _Keyed, edges: Int64) -> Repetition | None:
-    """Return the longest run of units that agree; None if a larger unit has to be tried."""
-    places = np.searchsorted(keyed.places, edges)
-    has_launches = np.diff(places, prepend=-1) > 0
-    run = _find_run(keyed, places[has_launches])
+def _find_units(sequence: LaunchSequence, keyed: _Keyed, edges: Int64) -> Repetition | None:
+    """Return the longest run of units that agree, whole and with its threads.
+
+    None if there is no such run, so that larger units have to be tried.
+    """
+    first_compared = np.searchsorted(keyed.places, edges)
+    # An edge counts if something that is compared was launched since the edge before.
+    is_counted = np.diff(first_compared, prepend=-1) > 0
+    run = _find_run(keyed, first_compared[is_counted])
     if run is None:
         return None
-    edges = edges[has_launches]
-    edges = _behind_blocks(sequence, edges[run.first : run.last + 1])
+    counted_edges = edges[is_counted]
+    edges_of_run = counted_edges[run.first : run.last + 1]
+    edges = _behind_blocks(sequence, edges_of_run)
     is_of_communication = keyed.key == COMM
     if is_of_communication:
         edges = _without_cut_off_units(edges)
@@ -558,7 +609,8 @@ def _find_unit(sequence: LaunchSequence, keyed: _Keyed, edges: Int64) -> Repetit
         is_whole = has_optimizer or not _is_part(sequence.name, edges)
         if not threads.are_in_each_unit or not is_whole:
             return None
-    if edges.size <= _MIN_UNITS:
+    n_units = edges.size - 1
+    if n_units < _MIN_UNITS:
         return None
     return Repetition(
         sequence=sequence,
@@ -572,7 +624,7 @@ def _find_unit(sequence: LaunchSequence, keyed: _Keyed, edges: Int64) -> Repetit
 
 
 def _without_cut_off_units(edges: Int64) -> Int64:
-    """Drop a first and a last unit that are smaller than all others."""
+    """Drop the first and the last unit if they are clearly smaller than all other units."""
     sizes = np.diff(edges)
     min_size_of_first = _MIN_SIZE_OF_WHOLE_UNIT * sizes[1:].min()
     min_size_of_last = _MIN_SIZE_OF_WHOLE_UNIT * sizes[:-1].min()
@@ -584,82 +636,92 @@ def _without_cut_off_units(edges: Int64) -> Int64:
 
 
 def _may_repeat(keyed: _Keyed, edges: Int64) -> bool:
-    """Tell whether units have the same keys as the next, in any order.
+    """Tell whether most units have about the same codes as the next unit, in any order.
 
-    This is a cheap look at some units before they are aligned.
+    This is a cheap look at a sample of units before they are aligned.
     """
-    n_pairs = min(edges.size - 2, _SAMPLED_PAIRS)
-    last_pair = edges.size - 3
-    numbers = np.linspace(0, last_pair, n_pairs)
-    sample = np.unique(numbers.astype(np.int64)).tolist()
+    n_units = edges.size - 1
+    n_pairs = n_units - 1
+    n_sampled = min(n_pairs, _SAMPLED_PAIRS)
+    spread = np.linspace(0, n_pairs - 1, n_sampled)
+    sample = np.unique(spread.astype(np.int64)).tolist()
     min_share = keyed.min_agreement - _MIN_NOISE
     n_unlike = 0
     for number in sample:
         begin, middle, end = edges[number : number + 3]
         unit = keyed.codes[begin:middle]
-        following = keyed.codes[middle:end]
-        min_shared = min_share * min(unit.size, following.size)
-        n_unlike += n_shared(unit, following) < min_shared
+        next_unit = keyed.codes[middle:end]
+        min_shared = min_share * min(unit.size, next_unit.size)
+        if n_shared(unit, next_unit) < min_shared:
+            n_unlike += 1
     max_unlike = _MAX_UNLIKE_SHARE_OF_SAMPLE * len(sample)
     return n_unlike <= max(_MAX_UNLIKE_PAIRS, max_unlike)
 
 
 class _Run(NamedTuple):
-    """A run of units that agree: its first and last edge, and the median agreement."""
+    """A run of units, each of which agrees with the next."""
 
-    first: int
-    last: int
-    agreement: float
+    first: int  # index of the edge at which the run begins
+    last: int  # index of the edge at which the run ends
+    agreement: float  # the median
 
 
 def _find_run(keyed: _Keyed, edges: Int64) -> _Run | None:
-    """Return the longest run of units that agree; None if a larger unit has to be tried."""
-    if edges.size <= _MIN_UNITS:
+    """Return the longest run of units that agree; None if a larger unit has to be tried.
+
+    A larger unit has to be tried if the run is short, or if its units are only parts of steps.
+    """
+    n_units = edges.size - 1
+    if n_units < _MIN_UNITS:
         return None
     # Small units may agree less by chance.
     median_size = float(np.median(np.diff(edges)))
     noise = _MIN_NOISE + median_size**-0.5
-    floor = keyed.min_agreement - min(_MAX_NOISE, noise)
-    compared = _compare_units(keyed, edges, floor)
+    min_of_pair = keyed.min_agreement - min(_MAX_NOISE, noise)
+    compared = _compare_units(keyed, edges, min_of_pair)
     if compared is None:
         return None
     agreements = compared.agreements
-    first, last = _longest_run(agreements, edges, floor, keyed.min_agreement)
+    first, last = _longest_run(agreements, edges, min_of_pair, keyed.min_agreement)
+    n_units_of_run = last - first
     n_covered = edges[last] - edges[first]
     min_covered = _MIN_COVERED_SHARE * keyed.codes.size
-    if last - first < _MIN_UNITS or n_covered < min_covered:
+    if n_units_of_run < _MIN_UNITS or n_covered < min_covered:
         return None
     edges_of_run = edges[first : last + 1]
     if not _are_whole(keyed, edges_of_run, compared.is_block):
         return None
-    median_agreement = np.median(agreements[first : last - 1])
-    return _Run(first, last, float(median_agreement))
+    # The last unit of the run agrees with no next one.
+    agreements_of_run = agreements[first : last - 1]
+    return _Run(first, last, float(np.median(agreements_of_run)))
 
 
 def _are_whole(keyed: _Keyed, edges: Int64, is_block: Flags) -> bool:
-    """Tell whether each unit of a run has an update, or no kernel shows a larger unit.
+    """Tell whether units are whole, and not only parts of steps.
 
-    Blocks that only one unit has do not count.
+    If an optimizer is known, units are whole if each has an update. Otherwise they are whole if no
+    kernel shows a larger unit. Kernels in blocks that only one unit has do not count then.
     """
     if keyed.is_optimizer.any():
         updates = keyed.is_optimizer[: edges[-1]]
         has_update = np.logical_or.reduceat(updates, edges[:-1])
         return bool(has_update.all())
-    names = np.where(is_block, -1, keyed.names)
+    names = np.where(is_block, _NAMELESS, keyed.names)
     return not _is_part(names, edges)
 
 
 class _Compared(NamedTuple):
     """How units compare with the next."""
 
-    agreements: Float64
+    agreements: Float64  # of each unit but the last
     is_block: Flags  # of each launch: whether it is in a block that only one unit has
 
 
-def _compare_units(keyed: _Keyed, edges: Int64, floor: float) -> _Compared | None:
-    """Compare each unit with the next; None if too many differ."""
+def _compare_units(keyed: _Keyed, edges: Int64, min_of_pair: float) -> _Compared | None:
+    """Compare each unit with the next; None if too many pairs agree less than `min_of_pair`."""
     sizes = np.diff(edges)
-    is_long = sizes >= floor * np.median(sizes)
+    is_long = sizes >= min_of_pair * np.median(sizes)
+    # A short unit agrees with none.
     may_agree = is_long[1:] & is_long[:-1]
     are_equal = _equal_next(keyed.codes, edges)
     are_equal &= may_agree
@@ -671,35 +733,39 @@ def _compare_units(keyed: _Keyed, edges: Int64, floor: float) -> _Compared | Non
     for unit in np.flatnonzero(is_unsure).tolist():
         begin, middle, end = edges[unit : unit + 3]
         pair = slice(begin, middle), slice(middle, end)
-        agreements[unit], block = _compare_pair(keyed, pair, floor)
+        agreements[unit], block = _compare_pair(keyed, pair, min_of_pair)
         is_block[block] = True
-        n_unlike += agreements[unit] < floor
+        if agreements[unit] < min_of_pair:
+            n_unlike += 1
         if n_unlike > max_unlike:
             return None
     return _Compared(agreements, is_block)
 
 
-def _compare_pair(keyed: _Keyed, pair: tuple[slice, slice], floor: float) -> tuple[float, slice]:
-    """Return how much two units agree, and the block that only the longer one has.
+def _compare_pair(
+    keyed: _Keyed, pair: tuple[slice, slice], min_of_pair: float
+) -> tuple[float, slice]:
+    """Return how much two units agree, and the block that only the longer unit has.
 
-    0 if they agree less than `floor`, or if the block trains.
+    The block does not count against the agreement. The agreement is 0 if it is less than
+    `min_of_pair`, or if the block trains.
     """
     shorter, longer = sorted(pair, key=_length)
     short_codes = keyed.codes[shorter]
     long_codes = keyed.codes[longer]
-    share, block = agreement(short_codes, long_codes, floor)
-    is_unsure = floor <= share < keyed.min_agreement
-    if is_unsure and not _length(block):
-        # In units of few launches, two launches are a block already.
+    share, block_in_longer = agreement(short_codes, long_codes, min_of_pair)
+    is_unsure = min_of_pair <= share < keyed.min_agreement
+    if is_unsure and not _length(block_in_longer):
+        # Small units agree to `min_of_pair` even with a block, which then was not looked for.
         stricter_share, stricter_block = agreement(short_codes, long_codes, keyed.min_agreement)
         if stricter_share > share:
             share = stricter_share
-            block = stricter_block
-    begin = longer.start + block.start
-    added = slice(begin, begin + _length(block))
-    if _length(added) and not _trains_nothing(keyed, added, shorter):
+            block_in_longer = stricter_block
+    begin = longer.start + block_in_longer.start
+    block = slice(begin, begin + _length(block_in_longer))
+    if _length(block) and not _trains_nothing(keyed, block, shorter):
         return 0.0, slice(0, 0)
-    return share, added
+    return share, block
 
 
 def _length(part: slice) -> int:
@@ -707,60 +773,72 @@ def _length(part: slice) -> int:
 
 
 def _longest_run(
-    agreements: Float64, edges: Int64, floor: float, min_agreement: float
+    agreements: Float64, edges: Int64, min_of_pair: float, min_agreement: float
 ) -> tuple[int, int]:
-    """Return the first and the last edge of the units that agree with the next, without gap."""
+    """Return the indices of the edges at which the longest run of units begins and ends.
+
+    Each unit of a run agrees with the next about as much as most units do. The longest run has the
+    most launches. Both indices are 0 if no unit agrees with the next.
+    """
     usual = np.median(agreements)
     deviations = np.abs(agreements - usual)
     usual_noise = _NOISE_IN_DEVIATIONS * np.median(deviations)
     noise = max(_MIN_NOISE, usual_noise)
-    min_alike = np.clip(usual - noise, floor, min_agreement)
+    min_alike = np.clip(usual - noise, min_of_pair, min_agreement)
     is_alike = agreements >= min_alike
     changes = np.diff(is_alike.astype(np.int8), prepend=0, append=0)
-    begins = np.flatnonzero(changes > 0)
-    # The last unit of a run is the one that the unit before it agrees with.
-    ends = np.flatnonzero(changes < 0) + 1
-    if not begins.size:
+    first_edges = np.flatnonzero(changes > 0)
+    # The first unit that does not agree with the next is still in the run: the unit before it
+    # agrees with it. So the run ends one edge later.
+    last_edges = np.flatnonzero(changes < 0) + 1
+    if not first_edges.size:
         return 0, 0
-    lengths = edges[ends] - edges[begins]
-    longest = lengths.argmax()
-    return int(begins[longest]), int(ends[longest])
+    n_launches = edges[last_edges] - edges[first_edges]
+    longest = n_launches.argmax()
+    return int(first_edges[longest]), int(last_edges[longest])
 
 
 def _trains_nothing(keyed: _Keyed, block: slice, unit: slice) -> bool:
-    """Tell whether a block is what programs do between steps.
+    """Tell whether a block of launches is what programs do between steps.
 
-    Then it has no update, no backward pass, and no unit of its own.
+    Such a block has no update and no backward pass, and it is not a unit itself. If the unit does
+    not show what an update and a backward pass look like, the block has to consist of kernels of
+    the unit, as an evaluation does.
     """
-    has_backward_thread = np.ptp(keyed.threads[unit]) > 0
+    has_backward_thread = _are_several(keyed.threads[unit])
     if keyed.is_optimizer[block].any():
         return False
-    if has_backward_thread and np.ptp(keyed.threads[block]) > 0:
+    if has_backward_thread and _are_several(keyed.threads[block]):
         return False
-    # If one thread launches all, or if no optimizer is known, the kernels of the block have to be
-    # those of the unit.
-    is_recognizable = has_backward_thread and keyed.is_optimizer[unit].any()
-    names = keyed.names[block]
-    is_known = np.isin(names, keyed.names[unit])
-    min_known = _MIN_KNOWN_SHARE * _length(block)
-    if np.count_nonzero(is_known) < min_known and not is_recognizable:
+    shows_training = has_backward_thread and keyed.is_optimizer[unit].any()
+    is_of_unit = np.isin(keyed.names[block], keyed.names[unit])
+    n_of_unit = np.count_nonzero(is_of_unit)
+    min_of_unit = _MIN_KNOWN_SHARE * _length(block)
+    if not shows_training and n_of_unit < min_of_unit:
         return False
     unit_codes = keyed.codes[unit]
     min_shared_of_units = keyed.min_agreement * unit_codes.size
     return n_shared(keyed.codes[block], unit_codes) < min_shared_of_units
 
 
+def _are_several(threads: Int64) -> bool:
+    """Tell whether launches are of more than one thread."""
+    return bool(np.ptp(threads) > 0)
+
+
 def _equal_next(codes: Int64, edges: Int64) -> Flags:
-    """Tell which units have the same codes as the next."""
+    """Tell for each unit but the last whether it has the same codes as the next unit."""
     sizes = np.diff(edges)
     size = sizes[:-1]
     size_of_next = sizes[1:]
     places = np.arange(edges[0], edges[-2])
+    # As far behind the begin of the next unit as the place is behind the begin of its own.
     places_in_next = places + np.repeat(size, size)
+    # A unit that is longer than the last one would look behind all codes.
     np.minimum(places_in_next, codes.size - 1, out=places_in_next)
     is_same_code = codes[places] == codes[places_in_next]
-    first_places = edges[:-2] - edges[0]
-    are_equal: Flags = np.logical_and.reduceat(is_same_code, first_places)
+    begins = edges[:-2] - edges[0]
+    are_equal: Flags = np.logical_and.reduceat(is_same_code, begins)
     are_equal &= size_of_next == size
     return are_equal
 
@@ -768,22 +846,24 @@ def _equal_next(codes: Int64, edges: Int64) -> Flags:
 def _is_part(names: Int64, edges: Int64) -> bool:
     """Tell whether units are only parts of steps, as the micro-batches of a step are.
 
-    They are if a kernel recurs in every m-th unit, from the first to the last: one in so many
-    units that it is no chance, or more than half of the kernels that are in few units.
+    A kernel is regular if it recurs in every m-th unit, from the first unit to the last, and m is
+    at least 2. Units are parts if one regular kernel is in so many units that this is no chance.
+    They are also parts if more than half of the kernels that are in few units are regular.
     """
     n_units = edges.size - 1
-    inside = names[_inside(edges)]
-    key = inside * n_units
+    name_of_launch = names[_inside(edges)]
+    key = name_of_launch * n_units
     key += _unit_of_launches(edges)
-    # Launches without a name do not count.
-    keys = np.unique(key[inside >= 0])
-    # The units of each name, name after name.
+    has_name = name_of_launch != _NAMELESS
+    keys = np.unique(key[has_name])
+    # The units of the first name in ascending order, then those of the second, and so on.
     name, unit = np.divmod(keys, n_units)
     groups = _group(name)
     n_units_with_name = groups.counts
     is_regular = _recur_regularly(unit, groups, n_units)
+    max_units_of_rare = n_units // 2 + 1
     is_rare = n_units_with_name > 1
-    is_rare &= n_units_with_name <= n_units // 2 + 1
+    is_rare &= n_units_with_name <= max_units_of_rare
     is_certain = n_units_with_name > _MAX_REGULAR_BY_CHANCE
     is_certain &= is_regular
     n_regular = np.count_nonzero(is_regular)
@@ -794,139 +874,157 @@ def _is_part(names: Int64, edges: Int64) -> bool:
 def _recur_regularly(unit: Int64, groups: _Groups, n_units: int) -> Flags:
     """Tell which names recur in every m-th unit from the first to the last, m being at least 2.
 
-    `unit` are the units of each name, name after name, in the order of the groups.
+    A group is a name. `unit` has the units of the first name in ascending order, then those of the
+    second, and so on.
     """
     first = groups.first
     counts = groups.counts
-    last = first + counts - 1
-    second = np.minimum(first + 1, unit.size - 1)
     first_unit = unit[first]
+    last = first + counts - 1
+    last_unit = unit[last]
+    second = np.minimum(first + 1, unit.size - 1)
+    # The `m` of a name. A name in a single unit has none, and 1 is never regular.
     distance = unit[second] - first_unit
     distance[counts == 1] = 1
-    unit_at_zero = first_unit - distance * first
-    expected = np.repeat(distance, counts)
-    expected *= np.arange(unit.size)
-    expected += np.repeat(unit_at_zero, counts)
-    is_regular: Flags = np.logical_and.reduceat(unit == expected, first)
+    number_in_name = np.arange(unit.size)
+    number_in_name -= np.repeat(first, counts)
+    expected_unit = np.repeat(distance, counts)
+    expected_unit *= number_in_name
+    expected_unit += np.repeat(first_unit, counts)
+    is_regular: Flags = np.logical_and.reduceat(unit == expected_unit, first)
     is_regular &= distance > 1
     is_from_first = first_unit < distance
     is_regular &= is_from_first
-    is_to_last = n_units - unit[last] <= distance
+    is_to_last = last_unit + distance >= n_units
     is_regular &= is_to_last
     return is_regular
 
 
-def _behind_updates(updates: Int64, anchors: Int64, size: int) -> Int64:
-    """Return the edges of units that end with the last update of their optimizer."""
+def _behind_updates(updates: Int64, anchors: Int64, n_launches: int) -> Int64:
+    """Return where units end: behind the last update of an optimizer.
+
+    `updates` and `anchors` are places in a sequence of `n_launches`. There is about one unit from
+    each anchor to the next.
+    """
     n_units = anchors.size - 1
-    distances = np.diff(updates, append=2 * size)
+    # The last update of the sequence has no next one. It gets a distance above all others.
+    distances = np.diff(updates, append=2 * n_launches)
     pause = _shortest_pause(updates, distances, anchors)
-    # If a graph has a whole step, each update is the last of a step.
+    # The pause is 1 if a graph has a whole step. Then each update is the last of a step.
     min_distance = 0 if pause == 1 else max(1, pause // 2)
     is_last_update = distances > min_distance
     ends = updates[is_last_update] + 1
-    first_and_last = np.searchsorted(ends, anchors[[0, -1]])
-    n_inside = int(np.ptp(first_and_last))
-    per_unit = n_inside // n_units
-    if per_unit <= 1:
+    n_ends_before = np.searchsorted(ends, anchors[[0, -1]])
+    n_ends_between = int(np.ptp(n_ends_before))
+    n_optimizers = n_ends_between // n_units
+    if n_optimizers <= 1:
         return ends
-    # If a unit has several optimizers, it ends behind the one that makes the first unit whole from
-    # the start of the capture.
+    # A unit with several optimizers ends behind only one of them: the one with which the first unit
+    # is whole if it begins with the capture.
     usual_size = np.median(np.diff(anchors))
-    deviations = np.abs(ends[:per_unit] - usual_size)
-    phase = int(deviations.argmin())
-    return ends[phase::per_unit]
+    deviations = np.abs(ends[:n_optimizers] - usual_size)
+    first_end = int(deviations.argmin())
+    return ends[first_end::n_optimizers]
 
 
 def _shortest_pause(updates: Int64, distances: Int64, anchors: Int64) -> int:
-    """Return the smallest pause of all units.
+    """Return the smallest pause of all units, in launches.
 
-    The pause of a unit is its longest distance from an update to the next.
+    The pause of a unit is its longest distance from an update to the next update. A unit is what
+    lies from one anchor to the next.
     """
     n_units = anchors.size - 1
-    unit = np.searchsorted(anchors, updates, side="right") - 1
-    is_inside = unit >= 0
-    is_inside &= unit < n_units
-    longest = np.zeros(n_units, np.int64)
-    np.maximum.at(longest, unit[is_inside], distances[is_inside])
-    return int(longest.min())
+    unit_of_update = np.searchsorted(anchors, updates, side="right") - 1
+    # Updates before the first anchor and behind the last are in no unit.
+    is_in_unit = unit_of_update >= 0
+    is_in_unit &= unit_of_update < n_units
+    pause_of_unit = np.zeros(n_units, np.int64)
+    np.maximum.at(pause_of_unit, unit_of_update[is_in_unit], distances[is_in_unit])
+    return int(pause_of_unit.min())
 
 
 def _behind_blocks(sequence: LaunchSequence, edges: Int64) -> Int64:
-    """Move the begin of units behind a block of one thread that no other unit has.
+    """Return the edges, moved where a unit begins with a block that the usual unit does not have.
 
-    The block then counts in the unit before.
+    The unit then begins behind the block, and the block counts in the unit before. A block with
+    launches of several threads stays, since it may have a backward pass.
     """
-    edges = edges.copy()
+    moved_edges = edges.copy()
     sizes = np.diff(edges)
     deviations = np.abs(sizes - np.median(sizes))
     usual = int(deviations.argmin())
     begin, end = edges[usual : usual + 2]
-    usual_unit = sequence.name[begin:end]
+    usual_names = sequence.name[begin:end]
     min_agreement = _MIN_AGREEMENT[NAMES] - _MIN_NOISE
-    is_larger = sizes * min_agreement > usual_unit.size
-    for number in np.flatnonzero(is_larger).tolist():
-        end = edges[number + 1]
-        begin = end - usual_unit.size
-        threads_of_block = sequence.thread_id[edges[number] : begin]
-        has_backward = np.ptp(threads_of_block) > 0
-        if has_backward:
+    is_larger = sizes * min_agreement > usual_names.size
+    for unit in np.flatnonzero(is_larger).tolist():
+        end = edges[unit + 1]
+        end_of_block = end - usual_names.size
+        block = slice(edges[unit], end_of_block)
+        if _are_several(sequence.thread_id[block]):
             continue
-        names = sequence.name[begin:end]
-        share, _ = agreement(usual_unit, names, min_agreement)
+        names_behind_block = sequence.name[end_of_block:end]
+        share, _ = agreement(usual_names, names_behind_block, min_agreement)
         if share >= min_agreement:
-            edges[number] = begin
-    return edges
+            moved_edges[unit] = end_of_block
+    return moved_edges
 
 
 def _at_pauses(sequence: LaunchSequence, anchors: Int64) -> Int64:
-    """Return where units begin if no optimizer is known.
+    """Return where units begin if no optimizer is known. There is about one unit per anchor.
 
-    If the capture has nothing but whole units, the first begins with the capture. Otherwise they
-    begin with the key that recurs once in each unit and comes behind the longest pause.
+    If the capture has nothing but whole units of one size, the first begins with the capture.
+    Otherwise units begin with the code that each unit has once, and that comes behind the longest
+    pause of the host. Without such a code, units begin at the anchors.
     """
-    lengths = np.diff(anchors)
-    length = lengths[0]
-    size = sequence.time_ns.size
-    has_equal_units = (lengths == length).all()
-    if has_equal_units and size == anchors.size * length:
-        return np.arange(0, size, length)
+    sizes = np.diff(anchors)
+    first_size = sizes[0]
+    n_launches = sequence.time_ns.size
+    are_equal = (sizes == first_size).all()
+    if are_equal and n_launches == anchors.size * first_size:
+        return np.arange(0, n_launches, first_size)
     inside = _inside(anchors)
     times = sequence.time_ns
-    pauses = np.diff(times, prepend=times[:1])[inside]
+    pause_before = np.diff(times, prepend=times[:1])[inside]
     unit = _unit_of_launches(anchors)
-    keys = sequence.name if sequence.shape is None else sequence.shape
-    for codes in (keys, runs_of_codes(keys, _RUN_LENGTH)):
+    single_codes = sequence.name if sequence.shape is None else sequence.shape
+    for codes in (single_codes, runs_of_codes(single_codes, _RUN_LENGTH)):
         codes_inside = codes[inside]
-        rows = _once_in_each_unit(codes_inside, unit, lengths.size)
-        if not rows.size:
+        places = _once_in_each_unit(codes_inside, unit, sizes.size)
+        if not places.size:
             continue
         if sequence.may_begin is not None:
-            rows = _prefer_allowed(rows, sequence.may_begin[inside])
-        pauses_before = pauses[rows[:, 1:]]
-        usual_pauses = np.median(pauses_before, axis=1)
-        best = rows[usual_pauses.argmax(), 0]
+            places = _prefer_allowed(places, sequence.may_begin[inside])
+        # What precedes the first unit need not be a unit, so its pause does not count.
+        pauses_of_code = pause_before[places[:, 1:]]
+        usual_pause_of_code = np.median(pauses_of_code, axis=1)
+        best = places[usual_pause_of_code.argmax(), 0]
         return np.flatnonzero(codes == codes_inside[best])
     return anchors
 
 
 def _once_in_each_unit(codes: Int64, unit: Int64, n_units: int) -> Int64:
-    """Return the places of codes that every unit has once: a row per code, a column per unit."""
+    """Return the places of codes that every unit has once: a row per code, a column per unit.
+
+    `unit` is the unit of each place.
+    """
     groups = _group(codes)
     units = np.arange(n_units)
     first = groups.first[groups.counts == n_units]
-    places = np.add.outer(first, units)
-    rows: Int64 = groups.places[places]
-    is_in_unit = unit[rows] == units
-    once: Int64 = rows[is_in_unit.all(axis=1)]
-    return once
+    places: Int64 = groups.places[np.add.outer(first, units)]
+    is_in_unit = unit[places] == units
+    places_of_codes: Int64 = places[is_in_unit.all(axis=1)]
+    return places_of_codes
 
 
-def _prefer_allowed(rows: Int64, may_begin: Flags) -> Int64:
-    """Return the rows at which a step may begin in most units; all if there are none."""
-    share_allowed = may_begin[rows].mean(axis=1)
+def _prefer_allowed(places: Int64, may_begin: Flags) -> Int64:
+    """Return the codes at which a step may begin in most units; all codes if there are none.
+
+    A code is a row of its places, as `_once_in_each_unit` returns it.
+    """
+    share_allowed = may_begin[places].mean(axis=1)
     is_allowed = share_allowed > 0.5  # noqa: PLR2004 - in most units
-    return rows[is_allowed] if is_allowed.any() else rows
+    return places[is_allowed] if is_allowed.any() else places
 
 
 class _Threads(NamedTuple):
@@ -934,43 +1032,48 @@ class _Threads(NamedTuple):
 
     loop: int  # of the training loop
     backward: tuple[int, ...]
-    are_in_each_unit: bool  # whether all that launch much do so in each unit
+    are_in_each_unit: bool  # whether each thread that launches much launches in each unit
 
 
 def _find_threads(sequence: LaunchSequence, edges: Int64) -> _Threads:
+    """Return the thread of the loop, and the threads of the backward pass.
+
+    A thread of the backward pass launches a good share of the compute kernels in every unit.
+    """
     inside = _inside(edges)
-    unit = _unit_of_launches(edges)
-    loop = _find_thread_of_loop(sequence, edges, unit)
-    ids, thread = np.unique(sequence.thread_id[inside], return_inverse=True)
-    # Compute kernels of each thread in each unit.
+    unit_of_launch = _unit_of_launches(edges)
+    loop = _find_thread_of_loop(sequence, edges, unit_of_launch)
+    ids, thread_of_launch = np.unique(sequence.thread_id[inside], return_inverse=True)
+    # Compute kernels: a row per thread, a column per unit.
     n_units = edges.size - 1
-    n_computed = np.zeros((ids.size, n_units), np.int64)
+    n_kernels = np.zeros((ids.size, n_units), np.int64)
     is_compute = ~sequence.is_comm[inside]
-    np.add.at(n_computed, (thread, unit), is_compute)
-    min_in_unit = MIN_BACKWARD_SHARE * n_computed.sum(axis=0)
-    launches_part = n_computed >= np.maximum(1, min_in_unit)
-    is_backward = launches_part.all(axis=1)
+    np.add.at(n_kernels, (thread_of_launch, unit_of_launch), is_compute)
+    min_in_unit = MIN_BACKWARD_SHARE * n_kernels.sum(axis=0)
+    launches_share_in_unit = n_kernels >= np.maximum(1, min_in_unit)
+    is_backward = launches_share_in_unit.all(axis=1)
     is_backward &= ids != loop
     backward = tuple(ids[is_backward].tolist())
-    min_in_all = MIN_BACKWARD_SHARE * n_computed.sum()
-    launches_much = n_computed.sum(axis=1) >= min_in_all
-    are_in_unit = n_computed[launches_much] > 0
-    return _Threads(loop, backward, bool(are_in_unit.all()))
+    min_in_all_units = MIN_BACKWARD_SHARE * n_kernels.sum()
+    launches_much = n_kernels.sum(axis=1) >= min_in_all_units
+    is_in_unit = n_kernels[launches_much] > 0
+    return _Threads(loop, backward, bool(is_in_unit.all()))
 
 
-def _find_thread_of_loop(sequence: LaunchSequence, edges: Int64, unit: Int64) -> int:
-    """Return the thread that makes most updates; or that begins most units.
+def _find_thread_of_loop(sequence: LaunchSequence, edges: Int64, unit_of_launch: Int64) -> int:
+    """Return the thread that makes most updates, if most updates are near the end of their units.
 
-    An optimizer inside the backward pass does not tell the thread of the loop.
+    Otherwise the optimizer may run inside the backward pass, on another thread. Then return the
+    thread that begins most units.
     """
     inside = _inside(edges)
     first_launches = edges[:-1]
-    updates = np.flatnonzero(sequence.is_optimizer[inside])
-    unit_of_update = unit[updates]
-    updates += inside.start
-    place_in_unit = updates - edges[unit_of_update]
+    updates_inside = np.flatnonzero(sequence.is_optimizer[inside])
+    unit_of_update = unit_of_launch[updates_inside]
+    updates = updates_inside + inside.start
+    n_launches_before = updates - edges[unit_of_update]
     sizes = np.diff(edges)
-    share_before = place_in_unit / sizes[unit_of_update]
+    share_before = n_launches_before / sizes[unit_of_update]
     is_behind_backward = updates.size > 0 and np.median(share_before) > _MIN_PLACE_OF_UPDATES
     launches = updates if is_behind_backward else first_launches
     threads = sequence.thread_id[launches]

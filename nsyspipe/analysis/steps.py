@@ -93,21 +93,26 @@ def normalise(texts: pa.StringArray) -> pa.StringArray:
 def largest_families(
     ranges: RangesOfReportTable, families: TextFamilies, n_shown: int
 ) -> tuple[tuple[str, int], ...]:
-    """Return the families with most time and their number of ranges, for messages."""
+    """Return names and numbers of ranges of the families with most time, at most `n_shown`.
+
+    The family with most time is first. This is for messages.
+    """
     all_ranges = _read_ranges(ranges, families)
-    family = all_ranges.family
+    family_of_range = all_ranges.family
     n_families = len(families.names)
     lengths = all_ranges.ends - all_ranges.starts
-    # The last total is that of ranges of no family, which are -1.
-    totals = sums_of(family, lengths, n_families + 1)
-    is_in_family = family != _NOT_IN_FAMILY
-    counts = np.bincount(family[is_in_family], minlength=n_families)
-    by_total = np.argsort(-totals[:-1], kind="stable")
+    # Ranges of no family are -1, which adds to the last total.
+    totals_ns = sums_of(family_of_range, lengths, n_families + 1)
+    totals_ns = totals_ns[:-1]
+    is_in_family = family_of_range != _NOT_IN_FAMILY
+    families_of_ranges = family_of_range[is_in_family]
+    n_ranges_of_family = np.bincount(families_of_ranges, minlength=n_families)
+    largest_first = np.argsort(-totals_ns, kind="stable")
     largest = []
-    for code in by_total[:n_shown].tolist():
-        n_ranges = int(counts[code])
+    for family in largest_first[:n_shown].tolist():
+        n_ranges = int(n_ranges_of_family[family])
         if n_ranges:
-            name = families.names[code]
+            name = families.names[family]
             largest.append((name, n_ranges))
     return tuple(largest)
 
@@ -163,9 +168,9 @@ class Candidate(Struct, frozen=True):
 
     @property
     def is_large(self) -> bool:
-        """Whether there are several members, in which half of the kernels were launched.
+        """Whether there are several members, which launched at least half of the kernels.
 
-        A rank without launches cannot object.
+        On a rank without launches, several members are enough.
         """
         has_most_launches = 2 * self.n_launched_inside >= self.n_launched
         return self.n_members >= _MIN_MEMBERS and has_most_launches
@@ -199,15 +204,16 @@ def candidates(
     operations: ProcessOperations,
     optimizer_launches: Int64 | None = None,
 ) -> list[Candidate]:
-    """Measure every family on one rank: largest union first, ties by name.
+    """Measure every family on one rank that may be its steps. The largest union comes first.
 
-    `optimizer_launches` are the launches of known optimizers, sorted.
+    Of equal unions, the families are in order of name. `optimizer_launches` are the launches of
+    known optimizers, sorted. None if no optimizer is known.
     """
     all_ranges = _read_ranges(ranges, families)
     possible = _find_possible_steps(all_ranges, families)
     if not possible.family.size:
         return []
-    measured = []
+    measured_families = []
     for family in _choose_threads(possible):
         members = _find_outermost(possible, family.rows)
         name = families.names[family.code]
@@ -217,23 +223,25 @@ def candidates(
             is_part = _do_few_update(members, optimizer_launches)
             is_part = is_part and _lie_in_other_ranges(members, family, all_ranges)
             candidate = replace(candidate, is_part=is_part)
-        measured.append(_Measured(candidate, members))
+        measured_families.append(_Measured(candidate, members))
     with_holders = []
-    for measurement in measured:
-        holders = _find_holders(measurement, measured)
-        candidate = replace(measurement.candidate, holders=holders)
+    for measured in measured_families:
+        # All families have to be measured before one can be compared with the others.
+        holders = _find_holders(measured, measured_families)
+        candidate = replace(measured.candidate, holders=holders)
         with_holders.append(candidate)
-    return sorted(with_holders, key=_order_by_time)
+    return sorted(with_holders, key=_largest_then_name)
 
 
-def _order_by_time(candidate: Candidate) -> tuple[int, str]:
+def _largest_then_name(candidate: Candidate) -> tuple[int, str]:
+    """Return the key by which candidates are sorted: the largest union first, then by name."""
     return -candidate.union_ns, candidate.name
 
 
 def _find_possible_steps(ranges: _Ranges, families: TextFamilies) -> _Ranges:
     """Return the ranges of families that can be steps."""
     can_be_steps = [families.is_named or not is_operator(name) for name in families.names]
-    # The last flag is that of ranges of no family, which are -1.
+    # Ranges of no family are -1, which reads the last flag.
     is_possible_family = np.array([*can_be_steps, False])
     is_possible = is_possible_family[ranges.family]
     return ranges.take(np.flatnonzero(is_possible))
@@ -275,27 +283,31 @@ class _FamilyOnThread(Struct, frozen=True):
 def _choose_threads(ranges: _Ranges) -> list[_FamilyOnThread]:
     """Return the thread of each family with the largest union; of equal threads the lowest ID."""
     on_threads = _measure_threads(ranges)
-    on_threads.sort(key=lambda on_thread: -on_thread.union_ns)
-    best: dict[int, _FamilyOnThread] = {}
+    # This keeps the order of thread IDs of equal unions.
+    on_threads.sort(key=lambda on_thread: on_thread.union_ns, reverse=True)
+    best_of_family: dict[int, _FamilyOnThread] = {}
     for on_thread in on_threads:
-        best.setdefault(on_thread.code, on_thread)
-    return list(best.values())
+        # The first thread of a family stays.
+        best_of_family.setdefault(on_thread.code, on_thread)
+    return list(best_of_family.values())
 
 
 def _measure_threads(ranges: _Ranges) -> list[_FamilyOnThread]:
     """Measure each family on each of its threads, in order of family, then thread ID."""
-    thread_ids, thread = np.unique(ranges.thread, return_inverse=True)
-    key = ranges.family * thread_ids.size
-    key += thread
-    keys, group = np.unique(key, return_inverse=True)
-    unions = grouped_lengths(group, ranges.starts, ranges.ends, keys.size)
-    order = np.argsort(group, kind="stable")
-    first = run_starts(group[order])
-    rows_of_groups = np.split(order, first[1:])
-    codes, thread_of_group = np.divmod(keys, thread_ids.size)
+    thread_ids, thread_of_range = np.unique(ranges.thread, return_inverse=True)
+    # A group is a family on a thread, and has a key of both.
+    key_of_range = ranges.family * thread_ids.size
+    key_of_range += thread_of_range
+    key_of_group, group_of_range = np.unique(key_of_range, return_inverse=True)
+    unions_ns = grouped_lengths(group_of_range, ranges.starts, ranges.ends, key_of_group.size)
+    rows_by_group = np.argsort(group_of_range, kind="stable")
+    first_of_group = run_starts(group_of_range[rows_by_group])
+    rows_of_groups = np.split(rows_by_group, first_of_group[1:])
+    family_of_group, thread_of_group = np.divmod(key_of_group, thread_ids.size)
+    families = family_of_group.tolist()
     threads = thread_ids[thread_of_group].tolist()
-    fields = zip(codes.tolist(), threads, unions.tolist(), rows_of_groups, strict=True)
-    return [_FamilyOnThread(*values) for values in fields]
+    groups = zip(families, threads, unions_ns.tolist(), rows_of_groups, strict=True)
+    return [_FamilyOnThread(*fields) for fields in groups]
 
 
 def _count_launched(operations: ProcessOperations, ranges: IntervalSet) -> int:
@@ -318,25 +330,31 @@ def _lie_in_other_ranges(
     is_other &= all_ranges.family != family.code
     starts = all_ranges.starts[is_other]
     ends = all_ranges.ends[is_other]
-    n_inside = np.searchsorted(members.ends, ends, side="right")
-    n_inside -= np.searchsorted(members.starts, starts)
-    are_several_inside = n_inside >= _MIN_MEMBERS
-    return bool(are_several_inside.any())
+    # Members are disjoint and in order. A range holds those that end in time, without those that
+    # begin before the range.
+    n_members_ended = np.searchsorted(members.ends, ends, side="right")
+    n_members_before = np.searchsorted(members.starts, starts)
+    n_members_inside = n_members_ended - n_members_before
+    holds_several = n_members_inside >= _MIN_MEMBERS
+    return bool(holds_several.any())
 
 
-def _find_holders(measurement: _Measured, measured: Sequence[_Measured]) -> tuple[str, ...]:
-    """Return the families whose members contain all members of a family, but not the reverse.
+def _find_holders(measured: _Measured, measured_families: Sequence[_Measured]) -> tuple[str, ...]:
+    """Return the names of the holders of a family.
 
-    They have as much time as the family, and begin at the same time.
+    A holder is a family whose members contain all members of the family, while the reverse is not
+    so. Both have as much time, and begin at the same time. Families that are not large have no
+    holders and are none.
     """
-    candidate, members = measurement
+    candidate, members = measured
     if not candidate.is_large:
         return ()
     holders = []
-    for holder, outer in measured:
+    for holder, members_of_holder in measured_families:
         if not holder.is_large or not _have_same_extent(holder, candidate):
             continue
-        if _lie_in(members, outer) and not _lie_in(outer, members):
+        is_inside = _lie_in(members, members_of_holder)
+        if is_inside and not _lie_in(members_of_holder, members):
             holders.append(holder.name)
     return tuple(holders)
 
@@ -348,37 +366,41 @@ def _have_same_extent(holder: Candidate, candidate: Candidate) -> bool:
 
 
 def _lie_in(inner: IntervalSet, outer: IntervalSet) -> bool:
-    place = np.searchsorted(outer.starts, inner.starts, side="right") - 1
-    is_inside = place >= 0
-    np.maximum(place, 0, out=place)
-    is_inside &= inner.ends <= outer.ends[place]
+    """Tell whether each inner interval lies in one of the outer intervals."""
+    n_outer_begun = np.searchsorted(outer.starts, inner.starts, side="right")
+    is_inside = n_outer_begun > 0
+    # An inner interval before all outer ones is not inside, so any outer one will do for it.
+    last_outer_begun = np.maximum(n_outer_begun - 1, 0)
+    is_inside &= inner.ends <= outer.ends[last_outer_begun]
     return bool(is_inside.all())
 
 
 def choose(ranks: Sequence[Sequence[Candidate]], shifts: Sequence[int]) -> str | None:
     """Choose the step family of a run, or None if no family qualifies on every rank.
 
-    If --step matches a range on any rank, its family is chosen. `shifts` turn report times into
-    aligned times, ns. They only matter if families have the same time.
+    `ranks` are the candidates of each rank. If --step matches a range on any rank, its family is
+    chosen. `shifts` turn the report times of each rank into aligned times, ns. They only matter if
+    families have the same time.
     """
     all_candidates = chain.from_iterable(ranks)
     if any(candidate.name == STEP_OPTION for candidate in all_candidates):
         return STEP_OPTION
-    by_name = [_qualified_by_name(rank) for rank in ranks]
-    names = _names_on_all_ranks(by_name)
+    by_name_of_ranks = [_qualified_by_name(rank) for rank in ranks]
+    names = _names_on_all_ranks(by_name_of_ranks)
     names_of_ranges = names - {REPETITION}
-    family = _choose_ranges(by_name, names_of_ranges, shifts)
-    # Launches repeat if no range marks steps, or if only backward passes have ranges.
+    family = _choose_ranges(by_name_of_ranks, names_of_ranges, shifts)
+    # The repetition of launches is only chosen if no range marks whole steps.
     is_repetition_better = family is None or is_part_of_step(family)
     if REPETITION in names and is_repetition_better:
         return REPETITION
     return family
 
 
-def _names_on_all_ranks(by_name: Sequence[Mapping[str, Candidate]]) -> set[str]:
-    if not by_name:
+def _names_on_all_ranks(by_name_of_ranks: Sequence[Mapping[str, Candidate]]) -> set[str]:
+    """Return the names that every rank has; none without ranks."""
+    if not by_name_of_ranks:
         return set()
-    names_of_ranks = map(set, by_name)
+    names_of_ranks = map(set, by_name_of_ranks)
     return set.intersection(*names_of_ranks)
 
 
@@ -387,23 +409,26 @@ def _qualified_by_name(candidates: Sequence[Candidate]) -> dict[str, Candidate]:
 
 
 def _choose_ranges(
-    by_name: Sequence[Mapping[str, Candidate]], names: set[str], shifts: Sequence[int]
+    by_name_of_ranks: Sequence[Mapping[str, Candidate]], names: set[str], shifts: Sequence[int]
 ) -> str | None:
-    """Choose among families of ranges that qualify on every rank."""
+    """Choose among families of ranges that qualify on every rank; None without any.
+
+    Of equal families, the one is chosen that holds the ranges of the others on every rank.
+    """
     preferences = {}
     for name in names:
-        on_ranks = [rank[name] for rank in by_name]
+        on_ranks = [by_name[name] for by_name in by_name_of_ranks]
         preferences[name] = _prefer(on_ranks, shifts)
     best = min(names, key=lambda name: (preferences[name], name), default=None)
-    # Of equal families choose the one that holds all ranges of the others on every rank.
+    # Go from a family to an equal one that holds it, until no equal family holds the best.
     while best is not None:
-        holders_on_ranks = [rank[best].holders for rank in by_name]
+        holders_on_ranks = [by_name[best].holders for by_name in by_name_of_ranks]
         holders = names.intersection(*holders_on_ranks)
         preference = preferences[best]
-        equal = [name for name in holders if preferences[name] == preference]
-        if not equal:
+        equal_holders = [name for name in holders if preferences[name] == preference]
+        if not equal_holders:
             break
-        best = min(equal)
+        best = min(equal_holders)
     return best
 
 
@@ -472,6 +497,10 @@ def _accepted(reports: Sequence[Sequence[Sequence[Candidate]]]) -> Iterator[tupl
 def _prefer_host(
     name: str, in_reports: Sequence[_InReport], shifts: Sequence[int]
 ) -> _HostPreference:
+    """Return the preference of a family in a run without device activity.
+
+    `shifts` have a value per report.
+    """
     candidates = [in_report.candidate for in_report in in_reports]
     numbers = [in_report.number for in_report in in_reports]
     shifts_of_candidates = [shifts[number] for number in numbers]
@@ -526,10 +555,10 @@ class Windows(Struct, frozen=True):
 
 
 def step_numbers(in_texts: Sequence[pa.ChunkedArray], ordinals: Sequence[Int64]) -> list[Int64]:
-    """Return the step numbers of each rank by member.
+    """Return the step numbers of each rank, one per member.
 
-    They are the integers in the texts if all ranks have one in each text, all different. Otherwise
-    they are the ordinals.
+    `in_texts` are the integers in the texts of each rank. They are the step numbers if each text of
+    each rank has one, and all of a rank are different. Otherwise the ordinals are the step numbers.
     """
     if all(_are_different_numbers(numbers) for numbers in in_texts):
         return [numbers.to_numpy() for numbers in in_texts]
@@ -569,16 +598,18 @@ def step_windows(members: Members, operations: ProcessOperations) -> Windows:
         last_end = int(members.ends.max(initial=-NEVER))
         return _tile(all_members, members.starts, last_end)
     inside = operations.kernels_launched_in(members.starts, members.ends)
-    with_kernels = np.flatnonzero(inside.counts)
-    if not with_kernels.size:
-        return _tile(with_kernels, with_kernels, 0)
-    kernels = Slices(inside.first[with_kernels], inside.last[with_kernels])
-    starts = operations.kernel_start[: operations.n_launched]
-    first_start = kernels.reduced(np.minimum, starts)
+    members_with_kernels = np.flatnonzero(inside.counts)
+    if not members_with_kernels.size:
+        no_windows = np.empty(0, np.int64)
+        return _tile(no_windows, no_windows, 0)
+    first = inside.first[members_with_kernels]
+    last = inside.last[members_with_kernels]
+    kernel_starts = operations.kernel_start[: operations.n_launched]
+    first_start = Slices(first, last).reduced(np.minimum, kernel_starts)
     latest_start = np.maximum.accumulate(first_start)
-    is_later = first_start[1:] > latest_start[:-1]
-    has_window = np.append(True, is_later)
-    member = with_kernels[has_window]
+    is_after_all_before = first_start[1:] > latest_start[:-1]
+    has_window = np.append(True, is_after_all_before)
+    member = members_with_kernels[has_window]
     last_member = int(member[-1])
     last_end = _last_end(operations, members, last_member)
     return _tile(member, first_start[has_window], last_end)
@@ -597,14 +628,20 @@ def _last_end(operations: ProcessOperations, members: Members, member: int) -> i
 
 
 def _tile(member: Int64, starts: Int64, last_end: int) -> Windows:
-    """Return windows that each end where the next starts."""
+    """Return windows that each end where the next starts. The last one ends at `last_end`.
+
+    `member` is the index of the step range of each window.
+    """
     n_windows = starts.size
+    # Without windows there is no end either.
     ends = np.append(starts[1:], last_end)[:n_windows]
     place = np.arange(n_windows)
-    has_begun = place > 0
-    has_begun |= member == 0
-    has_ended = place < n_windows - 1
-    is_complete = has_begun & has_ended
+    is_first = place == 0
+    is_last = place == n_windows - 1
+    # If ranges before the first window launched no kernel, the capture of kernels may have begun
+    # inside the range of that window.
+    is_begin_captured = ~is_first | (member == 0)
+    is_complete = is_begin_captured & ~is_last
     return Windows(member, starts, ends, is_complete)
 
 
@@ -632,43 +669,48 @@ def select_steps(
     If no step is complete on every rank, all steps that every rank has are chosen, and none is
     skipped.
 
-    `step`, `starts` and `is_complete` have a value per rank and step with a window. `capture` is
-    the number of the capture if processes were captured several times. `skip_first` is how many
-    complete steps to drop at the start of each capture (`OptionError` if none is left). None drops
-    the first step of each capture if any other remains, because the ranks started their profilers
-    at different times in it.
+    `step`, `starts` and `is_complete` have a value per window, which is what a rank has of a step.
+    If processes were captured several times, `capture` is the number of the capture of each window.
+
+    `skip_first` is how many complete steps to drop at the start of each capture. Raises an
+    `OptionError` if none is left. None drops the first step of each capture if any other remains,
+    because the ranks started their profilers at different times in that step.
     """
-    numbers, index = np.unique(step, return_inverse=True)
-    n_steps = numbers.size
-    first_start = least_of(index, starts, n_steps)
-    order = np.lexsort((numbers, first_start))
-    in_order = numbers[order]
-    n_complete = np.bincount(index[is_complete], minlength=n_steps)
-    is_complete_on_all = n_complete[order] == n_ranks
-    complete = in_order[is_complete_on_all]
+    unsorted_numbers, step_of_window = np.unique(step, return_inverse=True)
+    n_steps = unsorted_numbers.size
+    first_start = least_of(step_of_window, starts, n_steps)
+    by_time = np.lexsort((unsorted_numbers, first_start))
+    numbers = unsorted_numbers[by_time]
+    n_complete_windows = np.bincount(step_of_window[is_complete], minlength=n_steps)
+    is_complete_on_all = n_complete_windows[by_time] == n_ranks
+    complete = numbers[is_complete_on_all]
     if not complete.size:
-        n_windows = np.bincount(index, minlength=n_steps)
-        is_on_all = n_windows[order] == n_ranks
-        return Selection(in_order[is_on_all], complete, is_fallback=True)
-    place = np.arange(complete.size)
+        n_windows = np.bincount(step_of_window, minlength=n_steps)
+        is_on_all = n_windows[by_time] == n_ranks
+        return Selection(numbers[is_on_all], complete, is_fallback=True)
+    place_in_capture = np.arange(complete.size)
     if capture is not None:
         # A step is of one capture. Complete steps are in order of time, and so are captures.
-        capture_of_step = least_of(index, capture, n_steps)
-        captures = capture_of_step[order]
-        place = places_in_runs(captures[is_complete_on_all])
-    return _skip_steps(complete, place, skip_first)
+        capture_of_step = least_of(step_of_window, capture, n_steps)[by_time]
+        place_in_capture = places_in_runs(capture_of_step[is_complete_on_all])
+    return _skip_steps(complete, place_in_capture, skip_first)
 
 
-def _skip_steps(complete: Int64, place: Int64, skip_first: int | None) -> Selection:
-    """Drop the first complete steps of each capture; `place` is of each step in its capture."""
-    n_most = int(place.max()) + 1
+def _skip_steps(complete: Int64, place_in_capture: Int64, skip_first: int | None) -> Selection:
+    """Drop the first `skip_first` complete steps of each capture.
+
+    `place_in_capture` is the place of each step among the complete steps of its capture.
+    """
+    # Steps of the capture with most steps.
+    n_most = int(place_in_capture.max()) + 1
     n_skipped = skip_first
     if n_skipped is None:
-        n_skipped = min(1, n_most - 1)
+        # A single step is not dropped.
+        n_skipped = 1 if n_most > 1 else 0
     if n_skipped >= n_most:
         is_one_capture = complete.size == n_most
         raise _all_steps_skipped(n_skipped, n_most, is_one_capture=is_one_capture)
-    is_used = place >= n_skipped
+    is_used = place_in_capture >= n_skipped
     skipped = complete[~is_used]
     return Selection(complete[is_used], skipped, is_fallback=False)
 
@@ -686,9 +728,10 @@ def _all_steps_skipped(n_skipped: int, n_most: int, *, is_one_capture: bool) -> 
 
 
 def check_steps(all_steps: pa.Table, wanted: object) -> tuple[int, int]:
-    """Return the first and the last step of a pair of step numbers, or of one number.
+    """Return the first and the last of the wanted steps, which are a pair of numbers or one number.
 
-    Raises an `OptionError` with the steps of the table if it lacks some of them.
+    Raises an `OptionError` if the wanted steps go beyond those of the table, or if the table has
+    none of them.
     """
     first, last = _parse_steps(wanted)
     if first > last:
@@ -702,13 +745,14 @@ def check_steps(all_steps: pa.Table, wanted: object) -> tuple[int, int]:
     is_wanted = numbers >= first
     is_wanted &= numbers <= last
     has_any = bool(is_wanted.any())
-    is_inside = lowest <= first and last <= highest
-    if has_any and is_inside:
+    is_within_table = lowest <= first and last <= highest
+    if has_any and is_within_table:
         return first, last
     problem = "no rank has such a step"
     nearest = f"{lowest}:{highest}"
     if has_any:
         problem = "no rank has some of these"
+        # The part of the wanted steps that the table has.
         nearest = f"{max(first, lowest)}:{min(last, highest)}"
     fix = f"--perfetto-steps {nearest}"
     if first == last:

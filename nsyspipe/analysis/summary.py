@@ -78,18 +78,18 @@ def step_times(steps: StepsTable) -> Int64:
 
 
 def means_of_slowest(steps: StepsTable, columns: Sequence[str]) -> dict[str, float | None]:
-    """Return means of columns over the slowest rank of each step.
+    """Return means of columns over all steps, with the values of the slowest rank of each step.
 
-    That is the rank with the longest window; of equal ranks the lowest. A mean is None if the
-    column is null in one of those rows, or if there are no steps.
+    The slowest rank has the longest window; of equal ranks it is the lowest. A mean is None if the
+    column is null in one of its rows, or if there are no steps.
     """
     rank = steps["rank"].to_numpy()
     step = steps["step"].to_numpy()
     wall_ns = steps["wall_ns"].to_numpy()
-    order = np.lexsort((rank, -wall_ns, step))
-    first_of_step = run_starts(step[order])
-    rows = order[first_of_step]
-    slowest = steps.take(rows)
+    # By step, then the longest first, then by rank: the last key of `lexsort` sorts first.
+    slowest_first = np.lexsort((rank, -wall_ns, step))
+    first_of_step = run_starts(step[slowest_first])
+    slowest = steps.take(slowest_first[first_of_step])
     means = {}
     for name in columns:
         mean = pc.mean(slowest.column(name), skip_nulls=False)
@@ -143,11 +143,12 @@ def _rate_of_job(counts: pa.ChunkedArray, steps_per_s: float | None) -> float | 
 def telling_ranks(
     figures: pa.Table, stragglers: StragglersTable, whole: pa.Table | None, most: int
 ) -> list[int]:
-    """Return at most so many ranks that tell most about a run, sorted: all if they are few.
+    """Return at most `most` ranks that tell most about a run, sorted. These are all if they fit.
 
-    Otherwise these are ranks with extremes and some between: the most waited for, the slowest, the
-    most exposed and the fastest. `figures` is `schema.RANK_SUMMARY`. In a capture without steps,
-    `whole` has the rows of `schema.STEPS` that tell the slowest.
+    Otherwise about two thirds are extremes: the most waited for, the slowest, the most exposed and
+    the fastest. The others are evenly spaced. `figures` is `schema.RANK_SUMMARY`. In a capture
+    without steps, `whole` has the rows of `schema.STEPS` that tell the slowest. Otherwise it is
+    None.
     """
     ranks: list[int] = figures["rank"].to_pylist()
     n_ranks = len(ranks)
@@ -161,10 +162,11 @@ def telling_ranks(
     most_exposed = _sort_ranks(ranks, exposed, sign=-1)
     fastest = _sort_ranks(ranks, lengths, sign=1)
     by_extremity = zip(most_waited_for, slowest, most_exposed, fastest, strict=True)
-    # About two thirds of the ranks are extremes.
+    # There are four kinds of extremes, so this makes about two thirds of all.
     n_of_each = most // 6 + 1
     extremes = chain.from_iterable(islice(by_extremity, n_of_each))
     evenly_spaced = [ranks[number * n_ranks // most] for number in range(most)]
+    # Each rank once, the most important first.
     by_importance = dict.fromkeys(chain(extremes, evenly_spaced, ranks))
     return sorted(islice(by_importance, most))
 
@@ -178,6 +180,11 @@ def _by_rank(table: pa.Table, name: str) -> dict[int, float | None]:
 def _sort_ranks(
     ranks: Sequence[int], values: Mapping[int, float | None], *, sign: int
 ) -> list[int]:
+    """Return the ranks by value: the smallest first if `sign` is 1, the largest first if it is -1.
+
+    Equal ranks are in order of number. A value that is not known counts as 0.
+    """
+
     def key(rank: int) -> tuple[float, int]:
         value = values.get(rank) or 0
         return sign * value, rank
@@ -247,15 +254,16 @@ def phase_summary(phases: PhasesTable) -> pa.Table:
 
 
 def is_dominated(times: Sequence[int]) -> bool:
-    """Tell whether one of three or more times makes a fifth of their mean by itself.
+    """Tell whether one of three or more times alone makes up a fifth of their mean.
 
-    What counts is how much longer it is than the second longest.
+    The time counts by how much longer it is than the second longest time.
     """
     if len(times) < _MIN_STEPS_TO_DOMINATE:
         return False
-    *_, second, longest = sorted(times)
+    *_, second_longest, longest = sorted(times)
+    # A part of the mean is the same part of the sum.
     min_difference = _MIN_DOMINATING_SHARE * sum(times)
-    return longest - second > min_difference
+    return longest - second_longest > min_difference
 
 
 def host_medians(phases: PhasesTable) -> dict[str, dict[int, float]]:
@@ -408,30 +416,37 @@ def _evenness_without_levels(values: Float64) -> Evenness:
 def levels_of(values: Float64, times: float = _MIN_REGULAR_GAP_IN_SPREADS) -> Flags | None:
     """Return which steps are of the longer kind; None if there are not two kinds.
 
-    The gap between the kinds must exceed the spread inside them so many times.
+    The gap between the kinds must be more than `times` as wide as the spread inside the kinds.
     """
-    ordered = np.sort(values)
-    if ordered.size < 2 * _MIN_STEPS_OF_LEVEL:
+    sorted_values = np.sort(values)
+    n_values = sorted_values.size
+    if n_values < 2 * _MIN_STEPS_OF_LEVEL:
         return None
-    gaps = np.diff(ordered)
+    gaps = np.diff(sorted_values)
+    # Only gaps that leave each kind enough steps. The first has that many values below it.
     first_gap = _MIN_STEPS_OF_LEVEL - 1
-    last_gap = ordered.size - _MIN_STEPS_OF_LEVEL
-    widest = int(np.argmax(gaps[first_gap:last_gap]))
-    n_low = widest + _MIN_STEPS_OF_LEVEL
-    low = ordered[:n_low]
-    high = ordered[n_low:]
+    end_of_gaps = n_values - _MIN_STEPS_OF_LEVEL
+    widest = first_gap + int(np.argmax(gaps[first_gap:end_of_gaps]))
+    n_low = widest + 1
+    low = sorted_values[:n_low]
+    high = sorted_values[n_low:]
     gap = float(high[0] - low[-1])
     squares_of_low = low.var() * low.size
     squares_of_high = high.var() * high.size
-    variance = (squares_of_low + squares_of_high) / ordered.size
+    variance = (squares_of_low + squares_of_high) / n_values
     is_gap_wide = gap > times * np.sqrt(variance)
     is_long: Flags = values >= high[0]
     return is_long if is_gap_wide else None
 
 
 def period_of(is_long: Flags) -> int | None:
-    """Return the distance of steps of the rarer kind, if the whole capture has the same."""
-    are_long_rarer = 2 * int(is_long.sum()) <= is_long.size
+    """Return the distance from each step of the rarer kind to the next such step.
+
+    None if the distances differ, if they are 1, or if they do not go on to both ends of the
+    capture. `is_long` has a flag per step.
+    """
+    n_long = int(is_long.sum())
+    are_long_rarer = 2 * n_long <= is_long.size
     is_rarer = is_long if are_long_rarer else ~is_long
     places = np.flatnonzero(is_rarer)
     distances = np.unique(np.diff(places)).tolist()
@@ -496,10 +511,11 @@ def fastest_and_slowest(figures: Sequence[HostFigures]) -> tuple[HostFigures, Ho
 
 
 def uneven_backward(figures: Sequence[HostFigures]) -> tuple[HostFigures, HostFigures] | None:
-    """Return the processes with the least and the most backward, if their steps are equally long.
+    """Return the processes with the least and the most time in backward.
 
-    None unless these differ by `MUCH_RATIO` of a step. Ranks communicate in backward, so they wait
-    for each other there. The rank that the others wait for has the shortest backward.
+    None if the steps of processes differ much, or if the times in backward differ by less than
+    `MUCH_RATIO` of a step. Ranks communicate in backward, so they wait for each other there. The
+    rank that the others wait for has the shortest backward.
     """
     if fastest_and_slowest(figures):
         return None
@@ -591,6 +607,7 @@ def _of_process(rows: Sequence[Mapping[str, Any]], *, is_alone: bool) -> HostFig
 
 
 def _length_then_lowest_number(step: Mapping[str, Any]) -> tuple[int, int]:
+    """Return a key that is largest for the longest step; of equal steps for the lowest number."""
     return step["host_ns"], -step["step"]
 
 
@@ -620,7 +637,10 @@ def _time_in_no_phase(step: Mapping[str, Any]) -> int | None:
 
 
 def _floored_median(values: Sequence[int | None]) -> int | None:
-    """Return the median; None if a value is None, or without values."""
+    """Return the median, the mean of two middle values floored.
+
+    None if a value is None, or without values.
+    """
     known = [value for value in values if value is not None]
     if not known or len(known) < len(values):
         return None

@@ -52,14 +52,18 @@ class Pieces(Struct, frozen=True):
 
 
 def merged_pieces(starts: Int64, ends: Int64, names: Int64, window: tuple[int, int]) -> Pieces:
-    """Merge operations that overlap into one piece. Those that only touch stay apart."""
+    """Merge operations that overlap into one piece. Those that only touch stay apart.
+
+    `starts`, `ends` and `names` have an element per operation, in any order. Only the parts inside
+    the window count.
+    """
     clipped = _clip(starts, ends, window)
-    opens = clipped.starts >= clipped.reached
-    first = np.flatnonzero(opens)
-    first_starts = clipped.starts[first]
-    last_ends = np.maximum.reduceat(clipped.ends, first)
-    n_opened = np.cumsum(opens)
-    owner = n_opened - 1
+    begins_piece = clipped.starts >= clipped.previous_end
+    first_of_piece = np.flatnonzero(begins_piece)
+    first_starts = clipped.starts[first_of_piece]
+    last_ends = np.maximum.reduceat(clipped.ends, first_of_piece)
+    n_begun = np.cumsum(begins_piece)
+    owner = n_begun - 1
     names = names[clipped.rows]
     no_seqs = np.full(owner.size, NO_SEQ)
     lengths = clipped.lengths
@@ -69,19 +73,21 @@ def merged_pieces(starts: Int64, ends: Int64, names: Int64, window: tuple[int, i
 def painted_pieces(
     starts: Int64, ends: Int64, names: Int64, seqs: Int64, window: tuple[int, int]
 ) -> Pieces:
-    """Give each time to the operation that begins first; of equal ones the longest.
+    """Give each time to one operation, the one that begins first; of equal ones the longest.
 
-    An operation inside earlier ones counts in their piece.
+    A piece is the time of one operation. An operation inside earlier ones has no piece of its own.
+    It counts in the piece in which it begins.
     """
     clipped = _clip(starts, ends, window)
-    is_seen = clipped.ends > clipped.reached
-    seen_from = np.maximum(clipped.starts, clipped.reached)
-    starts_of_pieces = seen_from[is_seen]
-    ends_of_pieces = clipped.ends[is_seen]
+    has_piece = clipped.ends > clipped.previous_end
+    first_own_time = np.maximum(clipped.starts, clipped.previous_end)
+    starts_of_pieces = first_own_time[has_piece]
+    ends_of_pieces = clipped.ends[has_piece]
     n_pieces = starts_of_pieces.size
     n_begun = np.searchsorted(starts_of_pieces, clipped.starts, side="right")
     owner = n_begun - 1
-    owner[is_seen] = np.arange(n_pieces)
+    # An operation may begin in the piece of another, and still have a piece behind that.
+    owner[has_piece] = np.arange(n_pieces)
     names = names[clipped.rows]
     seqs = seqs[clipped.rows]
     return Pieces(
@@ -95,31 +101,31 @@ def painted_pieces(
 
 
 def pieces_outside(pieces: Pieces, busy: IntervalSet) -> Pieces:
-    """Return what `busy` leaves of painted pieces.
+    """Return the parts of painted pieces outside of `busy`, as pieces.
 
-    Each part counts as one operation: the one that its piece belongs to.
+    Each part counts as one operation: the one that the original piece belongs to.
     """
     painted = IntervalSet(pieces.starts, pieces.ends)
     parts = painted.without(busy)
     # The operation that a piece belongs to comes before those that only count in it.
     _, operation_of_piece = np.unique(pieces.owner, return_index=True)
     n_begun = np.searchsorted(pieces.starts, parts.starts, side="right")
-    piece = n_begun - 1
-    rows = operation_of_piece[piece]
-    owner = np.arange(rows.size)
-    names = pieces.names[rows]
-    seqs = pieces.seqs[rows]
+    piece_of_part = n_begun - 1
+    operation_of_part = operation_of_piece[piece_of_part]
+    owner = np.arange(operation_of_part.size)
+    names = pieces.names[operation_of_part]
+    seqs = pieces.seqs[operation_of_part]
     lengths = parts.ends - parts.starts
     return Pieces(parts.starts, parts.ends, owner, names=names, lengths=lengths, seqs=seqs)
 
 
 class _Clipped(NamedTuple):
-    """The parts of operations in a window, by (start, longest first)."""
+    """The parts of operations in a window, by start. Of equal starts the longest is first."""
 
-    rows: Int64
+    rows: Int64  # of the operations
     starts: Int64
     ends: Int64
-    reached: Int64  # the last end of all before
+    previous_end: Int64  # the latest end of all parts before; the start of the window for the first
 
     @property
     def lengths(self) -> Int64:
@@ -128,80 +134,91 @@ class _Clipped(NamedTuple):
 
 
 def _clip(starts: Int64, ends: Int64, window: tuple[int, int]) -> _Clipped:
+    """Return the parts of operations in a window ``[first, last)``, without empty parts."""
     first, last = window
+    # By start, then the longest first.
     order = np.lexsort((-ends, starts))
-    starts = starts[order]
-    ends = ends[order]
-    part_starts = np.maximum(starts, first)
-    part_ends = np.minimum(ends, last)
-    is_inside = part_ends > part_starts
-    rows = order[is_inside]
-    part_starts = part_starts[is_inside]
-    part_ends = part_ends[is_inside]
+    part_starts = np.maximum(starts[order], first)
+    part_ends = np.minimum(ends[order], last)
+    is_in_window = part_ends > part_starts
+    rows = order[is_in_window]
+    part_starts = part_starts[is_in_window]
+    part_ends = part_ends[is_in_window]
     begin_and_ends = np.append(first, part_ends)
-    reached = np.maximum.accumulate(begin_and_ends)
-    return _Clipped(rows, part_starts, part_ends, reached[:-1])
+    latest_end = np.maximum.accumulate(begin_and_ends)
+    return _Clipped(rows, part_starts, part_ends, latest_end[:-1])
 
 
 def joined(pieces: Pieces, max_bars: int) -> Bars:
-    """Join neighboring pieces until few enough are left.
+    """Join neighboring pieces to at most `max_bars` bars.
 
-    Those with the smallest gap are joined first, of equal gaps the earliest. A bar has the name of
-    the operations with most time (of equal ones the lowest code), and the seq of its only
-    operation.
+    Pieces with the smallest gap between them are joined first, of equal gaps the earliest. A bar
+    has the name of the operations with most time, of equal names the lowest code. It has the seq of
+    its operation if it has only one.
     """
-    group = joins(pieces.starts, pieces.ends, max_bars)
-    owner = group[pieces.owner]
-    n_bars = run_starts(group).size
-    counts = np.bincount(owner, minlength=n_bars)
+    bar_of_piece = joins(pieces.starts, pieces.ends, max_bars)
+    bar_of_operation = bar_of_piece[pieces.owner]
+    n_bars = run_starts(bar_of_piece).size
+    n_operations = np.bincount(bar_of_operation, minlength=n_bars)
     seqs = np.full(n_bars, NO_SEQ)
-    seqs[owner] = pieces.seqs
-    seqs[counts != 1] = NO_SEQ
-    bars = _bars(group, pieces.starts, pieces.ends)
-    bars["n_operations"] = counts
-    bars["name"] = longest_names(owner, pieces.names, pieces.lengths)
+    seqs[bar_of_operation] = pieces.seqs
+    seqs[n_operations != 1] = NO_SEQ
+    bars = _bars(bar_of_piece, pieces.starts, pieces.ends)
+    bars["n_operations"] = n_operations
+    bars["name"] = longest_names(bar_of_operation, pieces.names, pieces.lengths)
     bars["seq"] = seqs
     return bars
 
 
-def _bars(group: Int64, starts: Int64, ends: Int64) -> Bars:
-    first = run_starts(group)
-    first_starts = starts[first]
-    last_ends = np.maximum.reduceat(ends, first)
+def _bars(bar_of_piece: Int64, starts: Int64, ends: Int64) -> Bars:
+    """Return the first start, the last end, and the sum of the lengths of the pieces of each bar.
+
+    Pieces are in order of bar.
+    """
+    first_piece = run_starts(bar_of_piece)
+    first_starts = starts[first_piece]
+    last_ends = np.maximum.reduceat(ends, first_piece)
     lengths = ends - starts
-    busy_ns = np.add.reduceat(lengths, first)
+    busy_ns = np.add.reduceat(lengths, first_piece)
     return {"start_ns": first_starts, "end_ns": last_ends, "busy_ns": busy_ns}
 
 
 def joins(starts: Int64, ends: Int64, max_bars: int) -> Int64:
-    """Return the bar of each piece, from 0, in order of start.
+    """Return the number of the bar of each piece, from 0. Pieces are in order of start.
 
-    Gaps count from the last end of all pieces before, and may be negative.
+    There are at most `max_bars`. A gap is from the latest end of all pieces before to the start of
+    a piece, and may be negative.
     """
     n_pieces = starts.size
     if n_pieces <= max_bars:
         return np.arange(n_pieces)
-    reached = np.maximum.accumulate(ends)
-    gaps = starts[1:] - reached[:-1]
-    order = np.argsort(gaps, kind="stable")
-    smallest_gaps = order[: n_pieces - max_bars]
-    is_open = np.ones(n_pieces, np.bool_)
-    is_open[1 + smallest_gaps] = False
-    n_opened = np.cumsum(is_open)
-    return n_opened - 1
+    latest_end = np.maximum.accumulate(ends)
+    gaps = starts[1:] - latest_end[:-1]
+    smallest_first = np.argsort(gaps, kind="stable")
+    n_joins = n_pieces - max_bars
+    joined_gaps = smallest_first[:n_joins]
+    begins_bar = np.ones(n_pieces, np.bool_)
+    # A gap has the index of the piece before it.
+    begins_bar[joined_gaps + 1] = False
+    n_begun = np.cumsum(begins_bar)
+    return n_begun - 1
 
 
 def longest_names(owner: Int64, names: Int64, lengths: Int64) -> Int64:
-    """Return the name of each owner with the largest sum of lengths, then the lowest code."""
+    """Return for each owner the name with the largest sum of lengths; of equal ones the lowest.
+
+    `owner`, `names` and `lengths` have an element per operation.
+    """
     n_names = int(names.max(initial=0)) + 1
-    pairs = owner * n_names + names
-    keys, index = np.unique(pairs, return_inverse=True)
-    owner_of_key = keys // n_names
-    sums = sums_of(index, lengths, keys.size)
-    order = np.lexsort((keys, -sums, owner_of_key))
-    first = run_starts(owner_of_key[order])
-    longest_keys = keys[order[first]]
-    longest: Int64 = longest_keys % n_names
+    # A key is an owner and a name.
+    key_of_operation = owner * n_names + names
+    keys, operation_key = np.unique(key_of_operation, return_inverse=True)
+    owner_of_key, name_of_key = np.divmod(keys, n_names)
+    length_of_key = sums_of(operation_key, lengths, keys.size)
+    # By owner, then the largest sum first, then the lowest name.
+    order = np.lexsort((keys, -length_of_key, owner_of_key))
+    first_of_owner = run_starts(owner_of_key[order])
+    longest: Int64 = name_of_key[order[first_of_owner]]
     return longest
 
 
@@ -265,10 +282,11 @@ def comm_lanes(
     *,
     is_wait_known: bool,
 ) -> dict[str, tuple[Bars, pa.Array]]:
-    """Return the lanes ``comm``, ``exposed`` and ``wait`` of one rank, as bars and texts of names.
+    """Return the lanes ``comm``, ``exposed`` and ``wait`` of one rank.
 
-    Sums are of the operations before bars are joined. If the step has no ``wait_ns``, the bars of
-    ``comm`` have none. `events` and `waiting` are rows of `schema.EVENTS` and matched rows of
+    Each lane is its bars, and the text of each code of their names. The times of a bar are sums of
+    its operations, so joining loses none. If the step has no ``wait_ns``, the bars of ``comm`` have
+    none. `events` and `waiting` are rows of `schema.EVENTS` and matched rows of
     `schema.COLLECTIVES`.
     """
     comm, names = _painted_comm(_of_category(events, "comm"), window)
@@ -298,44 +316,48 @@ def comm_lanes(
 
 def _closest_to_median(values: Int64) -> int:
     """Return the place of the value that is closest to the median, the first of equal ones."""
-    ordered = np.sort(values)
-    middle = ordered.size // 2
-    lower_middle = (ordered.size - 1) // 2
-    twice_median = ordered[lower_middle] + ordered[middle]
-    distance = 2 * values - twice_median
-    absolute_distance = np.abs(distance)
-    return int(absolute_distance.argmin())
+    sorted_values = np.sort(values)
+    # Both are the same place if the number of values is odd.
+    upper_middle = values.size // 2
+    lower_middle = (values.size - 1) // 2
+    # Doubled, so that a median between two values is an integer too.
+    twice_median = sorted_values[lower_middle] + sorted_values[upper_middle]
+    difference = 2 * values - twice_median
+    twice_distance = np.abs(difference)
+    return int(twice_distance.argmin())
 
 
 def representative_step(steps: StepsTable) -> int | None:
     """Return the step whose time is closest to the median; of equally close steps the lowest.
 
-    The time of a step is its longest window over ranks. The step is one of the summary steps, else
-    one that all ranks have, else any. None without any window.
+    The time of a step is its longest window over ranks. Summary steps are the candidates. If there
+    are none, steps that all ranks have are the candidates, or else all steps. None without any
+    window.
     """
-    step = steps["step"].to_numpy()
+    step_of_window = steps["step"].to_numpy()
     starts, ends = _times(steps)
-    numbers, index = np.unique(step, return_inverse=True)
+    numbers, place_of_window = np.unique(step_of_window, return_inverse=True)
     wall_ns = np.zeros(numbers.size, np.int64)
-    np.maximum.at(wall_ns, index, ends - starts)
+    np.maximum.at(wall_ns, place_of_window, ends - starts)
     n_ranks = pc.count_distinct(steps["rank"]).as_py()
-    n_ranks_of_step = np.bincount(index, minlength=numbers.size)
-    is_shared = n_ranks_of_step == n_ranks
+    n_ranks_of_step = np.bincount(place_of_window, minlength=numbers.size)
+    is_on_all_ranks = n_ranks_of_step == n_ranks
     in_summary = steps["in_summary"].to_numpy()
-    is_summary_step = np.isin(numbers, step[in_summary])
-    is_any = np.ones(numbers.size, np.bool_)
-    for is_candidate in (is_summary_step, is_shared, is_any):
+    is_summary_step = np.isin(numbers, step_of_window[in_summary])
+    is_any_step = np.ones(numbers.size, np.bool_)
+    for is_candidate in (is_summary_step, is_on_all_ranks, is_any_step):
         if is_candidate.any():
             place = _closest_to_median(wall_ns[is_candidate])
             candidates = numbers[is_candidate]
             return int(candidates[place])
+    # There is no step at all.
     return None
 
 
 def drawn_ranks(steps: StepsTable, step: int, telling: Iterable[int]) -> list[int]:
     """Return the ranks of the timeline of a step, sorted, at most `MAX_RANKS`.
 
-    These are the slowest rank of the step and `telling` ranks.
+    These are the slowest rank of the step, and then the `telling` ranks, the most telling first.
     """
     is_of_step = pc.equal(steps["step"], step)
     windows = steps.filter(is_of_step)
@@ -359,11 +381,13 @@ def timeline(
 ) -> pa.Table:
     r"""Reduce one step to bars: `schema.TIMELINE`, sorted by rank, lane, start, end and name.
 
-    The schema says what a lane holds. Communication and waiting are painted, other operations are
-    merged. A lane has at most `max_bars`, at least 1. Bars do not lose time. For each rank and
-    lane, the sum of ``busy_ns`` is the time of the step in which an operation of it runs. For
-    compute, this is ``compute_ns`` of the step. The sums of ``exposed_ns`` and ``wait_ns`` are
-    those of the step too. A rank without the step has no rows.
+    The schema says what a lane holds. Communication and waiting are painted: each time belongs to
+    one operation. Other operations are merged where they overlap. A lane has at most `max_bars`,
+    which is at least 1. A rank without the step has no rows.
+
+    Bars do not lose time. For each rank and lane, the sum of ``busy_ns`` is the time of the step in
+    which an operation of the lane runs. For compute, this is ``compute_ns`` of the step. The sums
+    of ``exposed_ns`` and ``wait_ns`` are those of the step too.
 
     `operations` has for each rank its number, `schema.EVENTS` and `schema.PHASE_RANGES`, with at
     least what overlaps the window.
@@ -383,8 +407,8 @@ def timeline(
         lanes["launch"] = _launch_lane(events, window, max_bars)
         lanes["phase"] = _phases(events, ranges, step, window, max_bars)
         for lane in sorted(lanes):
-            bars, words = lanes[lane]
-            table = _table(step, rank, lane, bars, words)
+            bars, words_of_codes = lanes[lane]
+            table = _table_of_lane(step, rank, lane, bars, words_of_codes)
             tables.append(table)
     return pa.concat_tables(tables).combine_chunks()
 
@@ -398,6 +422,7 @@ def _windows_by_rank(steps: StepsTable, step: int) -> dict[int, StepsRow]:
 
 
 def _matched_collectives(collectives: CollectivesTable, rank: int) -> pa.Table:
+    """Return the collectives of a rank whose wait time is known."""
     is_of_rank = pc.equal(collectives["rank"], rank)
     is_matched = pc.is_valid(collectives["wait_ns"])
     is_wanted = pc.and_(is_of_rank, is_matched)
@@ -408,6 +433,7 @@ def _matched_collectives(collectives: CollectivesTable, rank: int) -> pa.Table:
 def _merged_lane(
     events: EventsTable, category: str, window: tuple[int, int], max_bars: int
 ) -> tuple[Bars, pa.Array]:
+    """Return the bars of the operations of a category, and the text of each code of their names."""
     events = _of_category(events, category)
     codes, words = coded(events["name"])
     starts, ends = _times(events)
@@ -419,7 +445,10 @@ def _merged_lane(
 def _launch_lane(
     events: EventsTable, window: tuple[int, int], max_bars: int
 ) -> tuple[Bars, pa.Array]:
-    """Return the times from launch to start of operations that run in the window."""
+    """Return the times from launch to start of operations that run in the window.
+
+    The times are bars. The second result is the text of each code of their names.
+    """
     first, last = window
     starts_before_end = pc.less(events["start_ns"], last)
     ends_after_start = pc.greater(events["end_ns"], first)
@@ -435,7 +464,10 @@ def _launch_lane(
     return bars, words
 
 
-def _table(step: int, rank: int, lane: str, bars: Bars, words: pa.Array) -> pa.Table:
+def _table_of_lane(
+    step: int, rank: int, lane: str, bars: Bars, words_of_codes: pa.Array
+) -> pa.Table:
+    """Return `schema.TIMELINE` of one lane. Only bars of communication have all columns."""
     n_bars = bars["start_ns"].size
     null = pa.nulls(n_bars, pa.int64())
     columns: dict[str, Any] = {**bars}
@@ -443,7 +475,7 @@ def _table(step: int, rank: int, lane: str, bars: Bars, words: pa.Array) -> pa.T
     columns.setdefault("wait_ns", null)
     has_no_seq = bars["seq"] == NO_SEQ
     columns["seq"] = pa.array(bars["seq"], mask=has_no_seq)
-    columns["name"] = words.take(bars["name"])
+    columns["name"] = words_of_codes.take(bars["name"])
     columns["step"] = [step] * n_bars
     columns["rank"] = [rank] * n_bars
     columns["lane"] = [lane] * n_bars
@@ -453,26 +485,30 @@ def _table(step: int, rank: int, lane: str, bars: Bars, words: pa.Array) -> pa.T
 def _phases(
     events: EventsTable, ranges: PhaseRangesTable, step: int, window: tuple[int, int], max_bars: int
 ) -> tuple[Bars, pa.Array]:
-    """Return the lane of phases: from the first to the last operation that each range launched."""
+    """Return the lane of phases: from the first to the last operation that each range launched.
+
+    The lane is its bars, and the text of each code of their names.
+    """
     first, last = window
     ranges = _phases_that_ran(ranges, step)
     codes, words = coded(ranges["phase"])
     starts = np.maximum(ranges["device_start_ns"].to_numpy(), first)
     ends = np.minimum(ranges["device_end_ns"].to_numpy(), last)
-    order = np.lexsort((codes, ends, starts))
-    is_inside = ends > starts
-    order = order[is_inside[order]]
-    ranges = ranges.take(order)
-    codes = codes[order]
-    starts = starts[order]
-    ends = ends[order]
-    group = joins(starts, ends, max_bars)
-    n_bars = run_starts(group).size
+    by_start = np.lexsort((codes, ends, starts))
+    is_in_window = ends > starts
+    rows = by_start[is_in_window[by_start]]
+    ranges = ranges.take(rows)
+    codes = codes[rows]
+    starts = starts[rows]
+    ends = ends[rows]
+    bar_of_range = joins(starts, ends, max_bars)
+    n_bars = run_starts(bar_of_range).size
     n_operations = ranges["n_operations"].to_numpy()
-    bars = _bars(group, starts, ends)
-    bars["busy_ns"] = _busy_times(events, ranges, group, n_bars, window)
-    bars["n_operations"] = sums_of(group, n_operations, n_bars)
-    bars["name"] = longest_names(group, codes, ends - starts)
+    bars = _bars(bar_of_range, starts, ends)
+    # Operations of the ranges of a bar may overlap, and the device may pause between them.
+    bars["busy_ns"] = _busy_times(events, ranges, bar_of_range, n_bars, window)
+    bars["n_operations"] = sums_of(bar_of_range, n_operations, n_bars)
+    bars["name"] = longest_names(bar_of_range, codes, ends - starts)
     bars["seq"] = np.full(n_bars, NO_SEQ)
     return bars, words
 
@@ -490,19 +526,22 @@ def _phases_that_ran(ranges: PhaseRangesTable, step: int) -> pa.Table:
 def _busy_times(
     events: EventsTable,
     ranges: PhaseRangesTable,
-    group: Int64,
+    bar_of_range: Int64,
     n_bars: int,
     window: tuple[int, int],
 ) -> Int64:
-    """Return how long operations that the ranges of each bar launched run in the window, ns."""
+    """Return for each bar how long the operations of its ranges run in the window, ns.
+
+    The operations of a range are those that it launched.
+    """
     launched = events.select(["launch_ns", "start_ns", "end_ns"]).drop_null()
     launched = launched.sort_by("launch_ns")
     launches = launched["launch_ns"].to_numpy()
     host = _times(ranges)
     slices = Slices.within(launches, host.starts, host.ends)
-    rows, owner = slices.rows()
+    operations, range_of_operation = slices.rows()
     starts, ends = _times(launched)
-    parts_begin = np.clip(starts[rows], *window)
-    parts_end = np.clip(ends[rows], *window)
-    group_of_operation = group[owner]
-    return grouped_lengths(group_of_operation, parts_begin, parts_end, n_bars)
+    starts_in_window = np.clip(starts[operations], *window)
+    ends_in_window = np.clip(ends[operations], *window)
+    bar_of_operation = bar_of_range[range_of_operation]
+    return grouped_lengths(bar_of_operation, starts_in_window, ends_in_window, n_bars)

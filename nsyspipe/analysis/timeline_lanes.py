@@ -29,9 +29,10 @@ class Window(NamedTuple):
     end_ns: int
 
     def width_ns(self, n_parts: int) -> int:
-        """Return the length of parts that cover the window, rounded up."""
+        """Return the length of one of equal parts that cover the window, at least 1 ns."""
         length_ns = self.end_ns - self.start_ns
-        return max(-(-length_ns // n_parts), 1)
+        rounded_up_ns = (length_ns + n_parts - 1) // n_parts
+        return max(rounded_up_ns, 1)
 
 
 class Bins(NamedTuple):
@@ -138,6 +139,7 @@ def line_bars(samples: LineSamples, window: Window, max_bars: int = MAX_BARS) ->
 
 
 def _pieces_of_samples(samples: LineSamples, window: Window) -> _Pieces:
+    """Return the part of each sample in a window, without empty parts."""
     start_ns, end_ns = window
     series = Series(samples.times, samples.line)
     held_until = samples.times + series.held_ns
@@ -154,18 +156,22 @@ def _runs_of_lines(pieces: _Pieces) -> Int64:
     starts, ends, line = pieces
     is_apart = starts[1:] > ends[:-1]
     is_other_line = line[1:] != line[:-1]
-    is_new = is_apart | is_other_line
-    n_new: Int64 = np.cumsum(is_new)
-    return np.append(0, n_new)[: line.size]
+    begins_run = is_apart | is_other_line
+    n_begun: Int64 = np.cumsum(begins_run)
+    # The first piece is in run 0. Without pieces there is no run.
+    return np.append(0, n_begun)[: line.size]
 
 
-def _joined(pieces: _Pieces, bar: Int64) -> LineBars:
-    """Return one bar for the pieces of each number, with the line that has most time in it."""
+def _joined(pieces: _Pieces, bar_of_piece: Int64) -> LineBars:
+    """Return the bars of some pieces. A bar has the line with most time, and its samples.
+
+    Bars may be numbered with gaps.
+    """
     starts, ends, line = pieces
-    first = run_starts(bar)
-    _, owner = np.unique(bar, return_inverse=True)
-    longest = longest_names(owner, line, ends - starts)
-    is_longest = line == longest[owner]
-    n_samples = np.bincount(owner[is_longest], minlength=first.size)
-    last_ends = np.maximum.reduceat(ends, first)
-    return LineBars(starts[first], last_ends, longest, n_samples)
+    first_piece = run_starts(bar_of_piece)
+    _, place_of_bar = np.unique(bar_of_piece, return_inverse=True)
+    longest = longest_names(place_of_bar, line, ends - starts)
+    is_longest = line == longest[place_of_bar]
+    n_samples = np.bincount(place_of_bar[is_longest], minlength=first_piece.size)
+    last_ends = np.maximum.reduceat(ends, first_piece)
+    return LineBars(starts[first_piece], last_ends, longest, n_samples)

@@ -92,13 +92,14 @@ def roles(uses: Sequence[CommUse]) -> list[str]:
 
 
 def begins_in_stages(kernels_before: Sequence[float]) -> bool:
-    """Tell whether ranks look like stages, by the kernels of each before its first send.
+    """Tell whether ranks look like stages of a pipeline.
 
-    They do if one rank launches twice as many as another.
+    `kernels_before` are the kernels that each rank launches before its first send. Ranks look like
+    stages if one rank launches more than twice as many as another.
     """
     fewest = min(kernels_before, default=0.0)
     most = max(kernels_before, default=0.0)
-    return 2 * fewest < most
+    return most > 2 * fewest
 
 
 def _role(use: CommUse, same_ranks: Sequence[CommUse]) -> str:
@@ -118,6 +119,7 @@ def _role(use: CommUse, same_ranks: Sequence[CommUse]) -> str:
 
 
 def _role_of_all_reduce(use: CommUse) -> str:
+    """Return the role of an all-reduce that is not small."""
     if use.backward_share is None:
         return OTHER
     if not use.is_in_forward:
@@ -141,7 +143,10 @@ def _scatters_gradients(use: CommUse) -> bool:
 
 
 def _is_after_optimizer(use: CommUse) -> bool:
-    """Tell whether a use gathers what an optimizer with sharded states wrote: no layer needs it."""
+    """Tell whether a use gathers the weights that an optimizer with sharded states updated.
+
+    No layer needs such an all-gather, so few of its calls are in forward.
+    """
     if use.collective != "all_gather" or use.forward_share is None:
         return False
     return use.forward_share < _MIN_FORWARD_SHARE_OF_LAYERS
@@ -189,16 +194,16 @@ def between_stages(collectives: CollectivesTable) -> pa.ChunkedArray:
     kinds = collectives["collective"].cast(pa.string())
     is_send_recv = pc.equal(kinds, "send_recv")
     comm, n_comms = _communicators(collectives)
-    is_member = _members_of(comm, collectives["rank"])
-    # No rank is known to be of an unknown communicator.
-    is_member[n_comms:] = 0
+    has_rank = _members_of(comm, collectives["rank"])
+    # An unknown communicator has no known ranks.
+    has_rank[n_comms:] = 0
     sending_comms = np.unique(comm[is_send_recv.to_numpy()])
-    members_of_sending = is_member[sending_comms]
-    n_shared_ranks = is_member @ members_of_sending.T
+    # The product counts the ranks that each communicator has in common with each sending one.
+    n_shared_ranks = has_rank @ has_rank[sending_comms].T
     shares_two_ranks = n_shared_ranks > 1
-    is_of_stages = shares_two_ranks.any(axis=1)
-    is_between = pa.chunked_array([is_of_stages[comm]])
-    return pc.or_(is_send_recv, is_between)
+    is_comm_of_stages = shares_two_ranks.any(axis=1)
+    is_of_stages = pa.chunked_array([is_comm_of_stages[comm]])
+    return pc.or_(is_send_recv, is_of_stages)
 
 
 class _Communicators(NamedTuple):
@@ -219,6 +224,7 @@ def _members_of(comm: Int64, ranks: pa.ChunkedArray) -> NDArray[np.float32]:
 
 
 def _communicators(collectives: CollectivesTable) -> _Communicators:
+    """Return the number of the communicator of each collective."""
     names = collectives["comm_id"].cast(pa.string())
     encoded = names.combine_chunks().dictionary_encode()
     n_known = len(encoded.dictionary)
@@ -274,7 +280,7 @@ def _sorted_groups(groups: Sequence[frozenset[int]]) -> tuple[tuple[int, ...], .
 
 
 def _complete_size(results: list[Dimension], world_size: int | None) -> list[Dimension]:
-    """Set the size of the only group of a job, if that has all ranks."""
+    """Return the dimensions. If the only group has all ranks of the job, its size is set."""
     all_ranks = tuple(range(world_size or 0))
     groups_of_dimensions = [dimension.groups for dimension in results]
     is_one_group = groups_of_dimensions == [(all_ranks,)]
@@ -416,36 +422,39 @@ def _length_ns(times: IntervalSet) -> int:
 
 
 def _shared_parts(uses: Sequence[IntervalSet]) -> list[float]:
-    """Return the length of each use, ns. If n are at the same time, each gets an n-th of it."""
-    # These are sorted runs, which a stable sort merges. Nothing lies between equal edges.
+    """Return the length of each use, ns. If n uses are at the same time, each gets an n-th."""
     sides = [side for times in uses for side in (times.starts, times.ends)]
     edges = np.concatenate(sides)
+    # These are sorted runs, which a stable sort merges.
     edges.sort(kind="stable")
-    n_begun = np.zeros(edges.size, np.int64)
+    # How many more uses there are from each edge on. Of equal edges, the first has the changes of
+    # all, since nothing lies between them.
+    change_at_edge = np.zeros(edges.size, np.int64)
     places_of_uses = []
     for times in uses:
         first = np.searchsorted(edges, times.starts)
         last = np.searchsorted(edges, times.ends)
-        n_begun[first] += 1
-        n_begun[last] -= 1
+        change_at_edge[first] += 1
+        change_at_edge[last] -= 1
         places_of_uses.append((first, last))
-    # Uses that are exposed from each edge to the next.
-    n_at_once = np.cumsum(n_begun)[:-1]
-    shared_ns = np.diff(edges) / np.maximum(n_at_once, 1)
-    shared_before = np.append(0.0, np.cumsum(shared_ns))
+    # From each edge to the next.
+    n_uses = np.cumsum(change_at_edge)[:-1]
+    share_ns = np.diff(edges) / np.maximum(n_uses, 1)
+    share_before_edge = np.append(0.0, np.cumsum(share_ns))
     parts = []
     for first, last in places_of_uses:
-        part_ns = shared_before[last] - shared_before[first]
+        part_ns = share_before_edge[last] - share_before_edge[first]
         parts.append(float(part_ns.sum()))
     return parts
 
 
 def own_lateness(collectives: CollectivesTable) -> pa.Table:
-    """Return what ranks are late by themselves, in collectives in which no stages meet.
+    """Return the collectives in which no stages meet, with what ranks are late by themselves.
 
-    ``inherited_ns`` is how much longer a rank waited for other stages in the step than another rank
-    of the communicator. ``late_by_ns`` and ``held_up_ns`` are less by that, but at least 0, because
-    a rank that was kept waiting is late for that reason.
+    ``inherited_ns`` is a new column: how much longer a rank waited for other stages in the step
+    than the rank of the communicator that waited least. ``late_by_ns`` and ``held_up_ns`` are less
+    by ``inherited_ns``, but at least 0, because a rank that was kept waiting is late for that
+    reason.
     """
     is_staged = between_stages(collectives)
     if not pc.any(is_staged).as_py():
@@ -456,10 +465,11 @@ def own_lateness(collectives: CollectivesTable) -> pa.Table:
     waited_ns = _waiting_for_stages(rows, collectives.filter(is_staged))
     comm, n_comms = _communicators(rows)
     step = rows["step"].to_numpy()
-    keys = step * (n_comms + 1) + comm
-    groups, group = np.unique(keys, return_inverse=True)
-    least_ns = least_of(group, waited_ns, groups.size)
-    inherited_ns = waited_ns - least_ns[group]
+    # A group is a communicator in a step.
+    key = step * (n_comms + 1) + comm
+    groups, group_of_row = np.unique(key, return_inverse=True)
+    least_of_group_ns = least_of(group_of_row, waited_ns, groups.size)
+    inherited_ns = waited_ns - least_of_group_ns[group_of_row]
     for name in ("late_by_ns", "held_up_ns"):
         difference = pc.subtract(rows[name], pa.array(inherited_ns))
         by_itself = pc.max_element_wise(difference, 0, skip_nulls=False)
@@ -477,15 +487,16 @@ def _waiting_for_stages(rows: pa.Table, between: pa.Table) -> Int64:
     largest_rank = pc.max(rows["rank"]).as_py()
     largest_between = pc.max(between["rank"]).as_py()
     n_ranks = max(largest_rank, largest_between) + 1
-    keys = number_rank_steps(rows, n_ranks)
-    keys_between = number_rank_steps(between, n_ranks)
-    all_keys = np.concatenate([keys, keys_between])
-    steps, place = np.unique(all_keys, return_inverse=True)
-    place_of_row = place[: keys.size]
-    place_between = place[keys.size :]
+    key_of_row = number_rank_steps(rows, n_ranks)
+    key_between = number_rank_steps(between, n_ranks)
+    # Numbered together, so that the same step of a rank has one number in both tables.
+    all_keys = np.concatenate([key_of_row, key_between])
+    rank_steps, number = np.unique(all_keys, return_inverse=True)
+    number_of_row = number[: key_of_row.size]
+    number_between = number[key_of_row.size :]
     wait_ns = pc.fill_null(between["wait_ns"], 0).to_numpy()
-    waited_ns = sums_of(place_between, wait_ns, steps.size)
-    return waited_ns[place_of_row]
+    waited_ns = sums_of(number_between, wait_ns, rank_steps.size)
+    return waited_ns[number_of_row]
 
 
 def number_rank_steps(rows: pa.Table, n_ranks: int) -> Int64:
@@ -498,10 +509,13 @@ def number_rank_steps(rows: pa.Table, n_ranks: int) -> Int64:
 def held_up_by_step(collectives: CollectivesTable, steps: StepsTable) -> pa.Table:
     """Return how long other ranks waited for each rank in each step, from `schema.COLLECTIVES`.
 
+    Returns the columns ``step``, ``rank``, ``is_alone`` and ``held_up_ns``, sorted by the first
+    three. ``is_alone`` tells whether the rank was the only one to come last. Only rows with
+    ``held_up_ns`` above 0 are returned.
+
     The largest wait of each collective counts, as `own_lateness` has it. Collectives of several
-    communicators may be waited for at the same time, so a step counts at most its own time, which
-    its ranks share in proportion. Returns the columns ``step``, ``rank``, ``is_alone`` (whether it
-    was the only rank to come last) and ``held_up_ns`` above 0, sorted.
+    communicators may be waited for at the same time. So the times of a step add up to at most the
+    time of the step. If they are more, all are reduced in proportion.
     """
     return sum_held_up(own_lateness(collectives), steps)
 
@@ -510,18 +524,20 @@ def sum_held_up(rows: pa.Table, steps: StepsTable) -> pa.Table:
     """Do what `held_up_by_step` does, with collectives that `own_lateness` returned."""
     sums = _sum_by_step_and_rank(rows)
     held_up_ns = sums["held_up_ns"].to_numpy()
-    step_of_row = sums["step"].to_numpy()
-    numbers, step = np.unique(step_of_row, return_inverse=True)
-    total_ns = sums_of(step, held_up_ns, numbers.size)
+    numbers, step_of_row = np.unique(sums["step"].to_numpy(), return_inverse=True)
+    # Of each step.
+    total_ns = sums_of(step_of_row, held_up_ns, numbers.size)
     limit_ns = _shortest_windows(steps, numbers)
+    is_above_limit = total_ns > limit_ns
     share = limit_ns / np.maximum(total_ns, 1)
     share = np.minimum(share, 1.0)
-    reduced_ns = held_up_ns * share[step]
+    # Of each row.
+    reduced_ns = held_up_ns * share[step_of_row]
     reduced_ns = reduced_ns.astype(np.int64)
-    is_above_limit = total_ns > limit_ns
-    shared_ns = np.where(is_above_limit[step], reduced_ns, held_up_ns)
+    # Times within the limit stay exact integers.
+    limited_ns = np.where(is_above_limit[step_of_row], reduced_ns, held_up_ns)
     place = sums.column_names.index("held_up_ns")
-    return sums.set_column(place, "held_up_ns", pa.array(shared_ns))
+    return sums.set_column(place, "held_up_ns", pa.array(limited_ns))
 
 
 def _sum_by_step_and_rank(rows: CollectivesTable) -> pa.Table:

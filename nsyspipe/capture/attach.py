@@ -26,12 +26,14 @@ def attach(optimizers: Any) -> None:  # noqa: ANN401 - a module without types
     ``50:70`` are 20 steps after 50 steps of warm-up, called ``step 50`` to ``step 69``. They are
     counted from 0. `optimizers` is the module ``torch.optim.optimizer``.
     """
-    begin, end = map(int, os.environ[ATTACH_STEPS].split(":"))
-    # A step begins at the end of the step before. Of the first step, only the end is seen.
-    steps = MarkedSteps(begin, end - begin, n_begun=1, is_alone=True)
-    extras = Extras(begin, os.environ)
+    first_captured, end = map(int, os.environ[ATTACH_STEPS].split(":"))
+    n_captured = end - first_captured
+    # A step begins at the end of the step before. So the begin of step 0 is not seen, and the first
+    # step that begins here is step 1.
+    steps = MarkedSteps(first_captured, n_captured, n_begun=1, is_alone=True)
+    extras = Extras(first_captured, os.environ)
     optimizers.register_optimizer_step_post_hook(StepHook(steps, extras))
-    # The hooks of optimizers must not change while they are called, so this one is there from the
+    # The hooks of optimizers must not change while they are called. So this hook is there from the
     # beginning. It does nothing while no phases are marked.
     if extras.has_phases and hasattr(optimizers, "register_optimizer_step_pre_hook"):
         optimizers.register_optimizer_step_pre_hook(phases.before_optimizer)
@@ -75,6 +77,7 @@ class Extras:
                 say_left_out("no phases are marked", error)
 
     def _try_flops(self, action: Callable[..., object], *arguments: object) -> None:
+        """Call a method of the counter of FLOPs, which is dropped if the method fails."""
         try:
             action(*arguments)
         except Exception as error:  # noqa: BLE001 - whatever it is, the program goes on
@@ -120,19 +123,25 @@ class StepHook:
         """End a phase, and a step if this call is one that is counted."""
         if self._is_off or self._steps.is_over:
             return
+        # Nothing was counted yet, so somebody else has asked for steps.
+        has_own_capture = self._counted is None and facts.steps_asked > 0
+        if has_own_capture:
+            self._turn_off("it captures its own steps, and --attach-steps is left out")
+            return
         try:
-            if self._counted is None and facts.steps_asked:
-                problem = "it captures its own steps, and --attach-steps is left out"
-                raise RuntimeError(problem)  # noqa: TRY301 - printed as any other reason
             phases.after_optimizer(optimizer)
             if self._is_counted(optimizer):
                 self._extras.end_step()
                 self._steps.end()
                 self._begin(optimizer)
         except Exception as error:  # noqa: BLE001 - whatever it is, the program goes on
-            self._is_off = True
-            self._extras.stop()
-            say_left_out("no capture from here", error)
+            self._turn_off(error)
+
+    def _turn_off(self, reason: object) -> None:
+        """Capture nothing from here, and say why."""
+        self._is_off = True
+        self._extras.stop()
+        say_left_out("no capture from here", reason)
 
     def _begin(self, optimizer: Any) -> None:  # noqa: ANN401
         """Begin the next step, if there is one to count."""
@@ -143,22 +152,27 @@ class StepHook:
         self._steps.begin()
 
     def _is_counted(self, optimizer: Any) -> bool:  # noqa: ANN401
-        """Tell whether this call ends a step."""
+        """Tell whether this call ends a step.
+
+        The optimizer that is called first is counted from then on, with its first parameter. If the
+        program drops one of them, the next one that is called takes its place.
+        """
         if _is_recording_graph():
             return False
         parameters = (param for group in optimizer.param_groups for param in group["params"])
-        parameter = next(parameters, optimizer)
+        # For an optimizer without parameters, the optimizer itself stands in.
+        first_parameter = next(parameters, optimizer)
         if self._counted is None or self._counted.is_gone:
-            self._counted = _Counted(weakref.ref(optimizer), weakref.ref(parameter))
+            self._counted = _Counted(weakref.ref(optimizer), weakref.ref(first_parameter))
             return True
         is_same_optimizer = self._counted.optimizer() is optimizer
-        return is_same_optimizer and self._counted.parameter() is parameter
+        return is_same_optimizer and self._counted.parameter() is first_parameter
 
 
 def _is_recording_graph() -> bool:
-    """Tell whether the program records the step in a graph.
+    """Tell whether the program is recording the step in a graph, of torch.compile or of CUDA.
 
-    Then nothing is trained, and nothing may wait for the device.
+    While it does, nothing is trained, and nothing may wait for the device.
     """
     torch: Any = loaded_torch()
     if torch.compiler.is_compiling():

@@ -73,6 +73,7 @@ class FlopCount:
 
 
 def _reason_not_to_count(optimizer: Any) -> str | None:  # noqa: ANN401
+    """Return why the count would be wrong; None if it would be right as far as it can be told."""
     if _has_compiled():
         return _COMPILED
     if _is_tensor_parallel(optimizer):
@@ -84,24 +85,27 @@ def _has_compiled() -> bool:
     """Tell whether ``torch.compile`` has compiled code of this process."""
     compiler = sys.modules.get("torch._dynamo.utils")
     counters = getattr(compiler, "counters", {})
+    # A frame is a function that the compiler has worked on. There is no entry without one.
     return bool(counters.get("frames"))
 
 
 def _is_tensor_parallel(optimizer: Any) -> bool:  # noqa: ANN401 - of a module without types
     """Tell whether parameters are distributed by more than FSDP, as far as it can be told."""
     distributed = sys.modules.get("torch.distributed.tensor")
-    tensor_type = getattr(distributed, "DTensor", None)
-    if tensor_type is None:
+    distributed_type = getattr(distributed, "DTensor", None)
+    if distributed_type is None:
         return False
     parameters = (param for group in optimizer.param_groups for param in group["params"])
-    parallel = [param for param in parameters if isinstance(param, tensor_type)]
-    if not parallel:
+    distributed_params = [param for param in parameters if isinstance(param, distributed_type)]
+    if not distributed_params:
         return False
-    return _has_several_dimensions(parallel) or not _has_fsdp()
+    # FSDP alone distributes parameters along one dimension of ranks.
+    return _has_several_dimensions(distributed_params) or not _has_fsdp()
 
 
-def _has_several_dimensions(parameters: Iterable[Any]) -> bool:
-    return any(param.device_mesh.ndim > 1 for param in parameters)
+def _has_several_dimensions(distributed_params: Iterable[Any]) -> bool:
+    """Tell whether the ranks of a parameter form a mesh of several dimensions."""
+    return any(param.device_mesh.ndim > 1 for param in distributed_params)
 
 
 def _has_fsdp() -> bool:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from nsyspipe.capture import supervision
 from nsyspipe.capture.outcome import INCOMPLETE, End, finish, interrupted, judge
 from nsyspipe.capture.plan import LINGER_S, Job, parse_job, room_for
-from nsyspipe.capture.rank import NsysOutput, report_there
+from nsyspipe.capture.rank import CapturedReport, NsysOutput, report_there
 from nsyspipe.capture.status import STATUS_DIR, RankRecord, read_programs, read_records
 from nsyspipe.errors import CaptureError, NsyspipeError
 
@@ -41,10 +41,12 @@ def main(words: Sequence[str] | None = None) -> int:
         _say("error: " + "\n".join(error.lines()))
         return error.exit_code
     except KeyboardInterrupt as interrupt:
+        # `interruptible` passes the number of the signal. Python itself passes nothing for Ctrl-C.
         number = interrupt.args[0] if interrupt.args else signal.SIGINT
-        status: int = supervision.SIGNALLED + number
-        _say(f"{interrupted(status)}\n  fix: nsyspipe convert exports the reports that are there")
-        return status
+        exit_status: int = supervision.SIGNALLED + number
+        problem = interrupted(exit_status)
+        _say(f"{problem}\n  fix: nsyspipe convert exports the reports that are there")
+        return exit_status
 
 
 class _TimeLimit(NamedTuple):
@@ -58,12 +60,17 @@ class _TimeLimit(NamedTuple):
 
 
 def _captured_job(job: Job, room: SimpleNamespace) -> int:
+    """Run a job in a temporary directory, and return the exit status.
+
+    `room.has_begun` becomes True if a program has started. If the directory cannot be removed, a
+    note tells the user, because captures are left in it.
+    """
     resolved_directory = None
     try:
         with supervision.short_directory() as directory:
             resolved_directory = directory.resolve()
             running = _Running(job, directory)
-            _say(_opening(job))
+            _say(opening(job))
             end = running.run()
             records = read_records(directory)
             room.has_begun = any(record.pid is not None for record in records)
@@ -82,8 +89,8 @@ class _Running:
         self._started_ns = time.time_ns()
         # All times but those since the epoch are of time.monotonic().
         self._begin_s = time.monotonic()
-        # When something was first seen to be over: ``loop``, ``ranks``, or ``capture`` (the reports
-        # are complete).
+        # When something was first seen to be over: ``loop`` (all training loops), ``ranks`` (all
+        # programs), or ``capture`` (the reports are complete). Without a key, it goes on.
         self._over_since_s: dict[str, float] = {}
         # The output of a node-wide capture. Otherwise the nsys of each rank has its own. This one
         # has no log, because it prints to our terminal.
@@ -108,22 +115,40 @@ class _Running:
         """Run the command until it ends, or until a limit or the user ends it."""
         with supervision.catching_signals() as stop:
             process = self._start()
-            end = None
-            while process.poll() is None and end is None:
-                end = _interrupt(stop) if stop.n_asked else self._limit_reached()
-                if end is None:
-                    time.sleep(supervision.POLL_S)
-                else:
-                    self._end(process, stop)
-            if end is None:
+            forced_end = self._wait_for_command(process, stop)
+            if forced_end is not None:
+                self._end(process, stop)
+            else:
                 self._wait_for_nsys(self._job.exit_timeout_s, stop)
         if self._of_node is not None:
-            supervision.end_adopted(is_any_of_nsys=not read_records(self._directory))
-        if end is None and stop.n_asked:
-            end = _interrupt(stop)
-        return end or End(supervision.status_of(process))
+            # If no rank has begun, all that is left belongs to nsys.
+            has_begun = bool(read_records(self._directory))
+            supervision.end_adopted(is_any_of_nsys=not has_begun)
+        if forced_end is not None:
+            return forced_end
+        if stop.n_asked:
+            # The user asked while nsys wrote its reports.
+            return _interrupt(stop)
+        return End(supervision.status_of(process))
+
+    def _wait_for_command(
+        self, process: subprocess.Popen[bytes], stop: supervision.Stop
+    ) -> End | None:
+        """Wait while the command runs, and return why it must be ended.
+
+        None if the command has ended by itself.
+        """
+        while process.poll() is None:
+            if stop.n_asked:
+                return _interrupt(stop)
+            limit_reached = self._limit_reached()
+            if limit_reached is not None:
+                return limit_reached
+            time.sleep(supervision.POLL_S)
+        return None
 
     def _start(self) -> subprocess.Popen[bytes]:
+        """Start the command of the job; a CaptureError if this is not possible."""
         command = self._job.command
         environment = {**os.environ, STATUS_DIR: str(self._directory)}
         if self._of_node is not None:
@@ -148,14 +173,16 @@ class _Running:
             command_limit_s = job.exit_timeout_s + JOB_GRACE_S
             limits.append(_TimeLimit("command", over_since_s["ranks"], command_limit_s))
         else:
-            loop_end_s = over_since_s.get("loop", now_s)
-            capture_end_s = over_since_s.get("capture", now_s)
-            exit_limit_s = LINGER_S if job.linger_s is None else job.linger_s
-            limits.append(_TimeLimit("exit", loop_end_s, exit_limit_s))
-            limits.append(_TimeLimit("linger", capture_end_s, job.linger_s or 0))
+            if "loop" in over_since_s:
+                exit_limit_s = LINGER_S if job.linger_s is None else job.linger_s
+                limits.append(_TimeLimit("exit", over_since_s["loop"], exit_limit_s))
+            if "capture" in over_since_s:
+                # Without --linger, a program may train on for as long as it likes.
+                limits.append(_TimeLimit("linger", over_since_s["capture"], job.linger_s or 0))
         for limit in limits:
             passed_s = now_s - limit.since_s
-            if 0 < limit.limit_s < passed_s:
+            has_limit = limit.limit_s > 0
+            if has_limit and passed_s > limit.limit_s:
                 return End(None, limit.why, limit.limit_s)
         return None
 
@@ -168,21 +195,24 @@ class _Running:
         if self._is_capture_over(records, now_s):
             self._over_since_s.setdefault("capture", now_s)
         programs = read_programs(self._directory)
-        over_loops = {rank for rank, program in programs.items() if program.loop_ended}
-        if all(record.rank in over_loops for record in records):
+        ranks_after_loop = {rank for rank, program in programs.items() if program.loop_ended}
+        if all(record.rank in ranks_after_loop for record in records):
             self._over_since_s.setdefault("loop", now_s)
         if all(record.status is not None for record in records):
             self._over_since_s.setdefault("ranks", now_s)
 
     def _is_capture_over(self, records: Sequence[RankRecord], now_s: float) -> bool:
-        """Return whether nsys writes nothing more: reports are complete, or programs have ended."""
+        """Return whether the reports of all captured programs that still run are complete.
+
+        False if no report became complete while its program ran.
+        """
         if self._of_node is not None and self._job.nsys is not None:
             return self._is_report_of_node_whole(self._of_node, now_s)
         under_nsys = [record for record in records if record.nsys_group is not None]
         captured = [record for record in under_nsys if record.is_captured]
         running = [record for record in captured if record.status is None]
-        is_over = all(record.report_at is not None for record in running)
-        return is_over and any(record.report_at for record in captured)
+        are_reports_of_running_whole = all(record.report_at is not None for record in running)
+        return are_reports_of_running_whole and any(record.report_at for record in captured)
 
     def _is_report_of_node_whole(self, of_node: NsysOutput, now_s: float) -> bool:
         """Return whether the report of the node is complete, and record when it became so."""
@@ -192,43 +222,48 @@ class _Running:
 
     def _end(self, process: subprocess.Popen[bytes], stop: supervision.Stop) -> None:
         """End the job so that nsys writes its report. If the user asks again, end it at once."""
-        n_asked = stop.n_asked
+        n_asked_at_begin = stop.n_asked
         patience_s = self._job.exit_timeout_s
         process.terminate()
 
+        def is_urgent() -> bool:
+            return stop.n_asked > n_asked_at_begin
+
         def is_over_or_urgent() -> bool:
-            return process.poll() is not None or stop.n_asked > n_asked
+            return process.poll() is not None or is_urgent()
 
         supervision.wait_until(is_over_or_urgent, JOB_GRACE_S + patience_s)
         if process.poll() is None:
-            grace_s = supervision.GRACE_S
-            if stop.n_asked > n_asked:
-                grace_s = _GRACE_AFTER_SECOND_REQUEST_S
+            grace_s = _GRACE_AFTER_SECOND_REQUEST_S if is_urgent() else supervision.GRACE_S
             supervision.end_groups([process.pid], grace_s=grace_s)
             process.wait()
-        self._wait_for_nsys(patience_s if stop.n_asked == n_asked else 0, stop)
+        self._wait_for_nsys(0 if is_urgent() else patience_s, stop)
 
     def _wait_for_nsys(self, patience_s: float, stop: supervision.Stop) -> None:
         """Wait until every nsys has written its report, then end what still runs, programs too.
 
-        This includes an nsys whose supervisor was killed.
+        An nsys whose supervisor was killed counts too. If the user asks again, or `patience_s` is
+        0, everything is ended at once.
         """
-        n_asked = stop.n_asked
+        n_asked_at_begin = stop.n_asked
         records = read_records(self._directory)
         groups = {record.nsys_group for record in records if record.nsys_group}
 
-        def has_ended_or_is_urgent() -> bool:
-            return stop.n_asked > n_asked or not any(map(supervision.group_is_alive, groups))
+        def is_urgent() -> bool:
+            return patience_s == 0 or stop.n_asked > n_asked_at_begin
 
-        supervision.wait_until(has_ended_or_is_urgent, patience_s)
+        def have_ended_or_is_urgent() -> bool:
+            return is_urgent() or not any(map(supervision.group_is_alive, groups))
+
+        supervision.wait_until(have_ended_or_is_urgent, patience_s)
         pids = [record.pid for record in self._running_ranks() if record.pid]
         groups.update(filter(None, map(supervision.group_of, pids)))
-        is_urgent = not patience_s or stop.n_asked > n_asked
-        grace_s = _GRACE_AFTER_SECOND_REQUEST_S if is_urgent else supervision.GRACE_S
+        grace_s = _GRACE_AFTER_SECOND_REQUEST_S if is_urgent() else supervision.GRACE_S
         supervision.end_groups(groups, grace_s=grace_s)
         supervision.wait_until(lambda: not self._running_ranks(), _MAX_WAIT_FOR_RECORDS_S)
 
     def _running_ranks(self) -> list[RankRecord]:
+        """Return the records of the ranks whose programs have not ended."""
         records = read_records(self._directory)
         return [record for record in records if record.status is None]
 
@@ -239,6 +274,7 @@ class _Running:
         if job.nsys is not None:
             of_node = None if self._of_node is None else self._of_node.captured()
             records = [self._with_output(record, of_node) for record in records]
+        # The sidecar says what ended a program. All programs had ended before such a command.
         ended_by = None if end.why == "command" else end.why
         finished = finish(job, records, programs, self._started_ns / 1e9, ended_by)
         status, lines = judge(job, records, programs, end)
@@ -253,41 +289,48 @@ class _Running:
             return status or INCOMPLETE
         return status
 
-    def _with_output(
-        self, record: RankRecord, of_node: tuple[str | None, str | None] | None
-    ) -> RankRecord:
-        """Return a record with the report and the problem of its nsys.
+    def _with_output(self, record: RankRecord, of_node: CapturedReport | None) -> RankRecord:
+        """Return a record with the report or the problem of its nsys.
 
-        That is the nsys of the node, if there is one (`of_node`), or the nsys of a rank whose
-        supervisor was killed before it recorded them.
+        If the node has one nsys, `of_node` is what that nsys captured. Otherwise only the record of
+        a rank changes whose supervisor was killed before it recorded a report or a problem.
         """
         if of_node is not None:
             # The report of a node has all ranks.
-            report, problem = of_node
-            return replace(record, report=report, problem=problem, report_at=self._node_report_at)
-        has_no_outcome = record.report is None and record.problem is None
-        if record.nsys_group is None or not has_no_outcome:
+            return replace(
+                record,
+                report=of_node.report,
+                problem=of_node.problem,
+                report_at=self._node_report_at,
+            )
+        has_outcome = record.report is not None or record.problem is not None
+        if record.nsys_group is None or has_outcome:
             return record
         report_path = self._job.beside(f"_{record.rank}")
         output = self._output(report_path, str(record.rank))
         if not output.temporary.is_dir():
             return record
-        # The job made room for its files, so a report of that name is its own.
-        report, problem = output.captured()
-        return replace(record, report=report, problem=problem)
+        # Earlier files of this name were set aside. So a report is there only if this job made it.
+        captured = output.captured()
+        return replace(record, report=captured.report, problem=captured.problem)
 
 
 def _interrupt(stop: supervision.Stop) -> End:
+    """Return the end of a job that a signal asked for."""
     number = stop.signal or signal.SIGINT
     return End(supervision.SIGNALLED + number, "interrupt")
 
 
-def _opening(job: Job) -> str:
+def opening(job: Job) -> str:
+    """Return the first line: what runs or is captured, with how many ranks, and for how long."""
     limit = f"at most {job.timeout_s:.0f} s" if job.timeout_s else "no time limit"
     ranks = "1 rank" if job.n_local == 1 else f"{job.n_local} ranks"
     if job.nsys is None:
         return f"running {job.program} without nsys: {ranks}, {limit}"
-    n_captured = len(job.expected([])) or job.n_local
+    n_captured = len(job.expected([]))
+    if job.local_ranks is None:
+        # The rendezvous has not assigned the ranks yet.
+        n_captured = n_captured or job.n_local
     if n_captured != job.n_local:
         ranks = f"{n_captured} of {job.n_local} ranks"
     trace = ",".join(job.trace)

@@ -59,9 +59,11 @@ class LightningCapture(Callback):  # type: ignore[misc]
         self._begin_if_automatic(module, "forward")
 
     def on_before_zero_grad(self, *_rest: Any) -> None:  # noqa: ANN401, D102
+        # Forward has ended. Setting gradients to zero belongs to no phase.
         self._steps.phase(None)
 
-    on_after_backward = on_before_zero_grad
+    def on_after_backward(self, *_rest: Any) -> None:  # noqa: ANN401, D102
+        self._steps.phase(None)
 
     def on_before_backward(self, *_rest: Any) -> None:  # noqa: ANN401, D102
         self._steps.phase("backward")
@@ -77,6 +79,7 @@ class LightningCapture(Callback):  # type: ignore[misc]
 
     def on_train_batch_end(self, trainer: Any, *_rest: Any) -> None:  # noqa: ANN401, D102
         self._steps.phase(None)
+        # A step ends with the micro-batch in which the optimizer was called.
         if self._has_stepped:
             self._has_stepped = False
             self._steps.end()
@@ -90,4 +93,8 @@ class LightningCapture(Callback):  # type: ignore[misc]
         stop_capture(is_cut_off=True)
 
     def _begin_if_automatic(self, module: Any, phase: str) -> None:  # noqa: ANN401
+        """End the current phase, and begin another one, but not with manual optimization.
+
+        There, the program chooses the order of its phases.
+        """
         self._steps.phase(phase if module.automatic_optimization else None)

@@ -35,10 +35,21 @@ _AGAIN_FIX = (
     "  fix: start it again, because nsys sometimes fails on a busy machine. If nsys fails again, "
     "run nsyspipe doctor"
 )
+# Value of --capture-range -> why nsys never began to capture.
 _NEVER_BEGUN = {
     "cudaProfilerApi": "it never called cudaProfilerStart on a GPU",
     "nvtx": "it never began the NVTX range nsyspipe.capture",
 }
+_FIX_WITHOUT_RANGE = (
+    (
+        "  fix: loop over captured_steps(loader) (from nsyspipe.capture import captured_steps), or "
+        "call"
+    ),
+    (
+        "       torch.cuda.profiler.start() after warm-up. --capture-range none captures the whole "
+        "run"
+    ),
+)
 
 
 class _Limit(NamedTuple):
@@ -50,7 +61,7 @@ class _Limit(NamedTuple):
 
 
 # Reason of `End` -> the limit.
-_LIMITS = {
+_LIMITS: dict[str | None, _Limit] = {
     "exit": _Limit(
         "its training loop was over, but it had not exited {} later: ended it",
         "call destroy_process_group() in the program, and join or daemonize its threads",
@@ -114,10 +125,15 @@ class _Ranks(NamedTuple):
 def judge(
     job: Job, records: Sequence[RankRecord], programs: Mapping[int, Program], end: End
 ) -> tuple[int, list[str]]:
-    """Return exit status and messages of the launcher, from what ranks left and how the job ended.
+    """Return the launcher's exit status and messages, from what ranks left and how the job ended.
 
-    The status is 0 if each expected rank has its report. Otherwise it is that of the rank that
-    failed first, or 2 if nsys did not start the program of this rank.
+    The first of these cases decides the status:
+
+    - The user or a time limit ended the job: 128 + the number of the signal, or 124.
+    - A rank failed: the status of the rank that ended first of these, or 2 if nsys did not start
+      its program.
+    - The command of the job failed: its status.
+    - All ranks ended well: 0 if each expected rank has its report, otherwise 3.
     """
     ranks = _Ranks.of_job(job, records, programs)
     if end.why == "interrupt":
@@ -127,9 +143,9 @@ def judge(
         return TIMED_OUT, _lines_of_limit(job, ranks, end)
     failed = [record for record in records if record.status]
     if failed:
-        # The launcher ends the other ranks because of the first that fails.
-        first = min(failed, key=_order_of_end)
-        return _of_failure(first, job, ranks)
+        # The first rank that fails is the cause: the launcher then ends the other ranks.
+        first_failed = min(failed, key=_order_of_end)
+        return _judge_failure(first_failed, job, ranks)
     if end.status:
         problem = f"ended with status {end.status} (see its own message above)"
         return end.status, [f"error: the job's command {problem}", ranks.found_line()]
@@ -151,7 +167,7 @@ def _order_of_end(record: RankRecord) -> _EndOrder:
 
 
 def _lines_of_limit(job: Job, ranks: _Ranks, end: End) -> list[str]:
-    limit = _LIMITS[end.why or ""]
+    limit = _LIMITS[end.why]
     problem = limit.problem.format(f"{end.after_s:.0f} s")
     error = f"error: {job.program}: {problem}"
     fix = f"  fix: complete reports need no new capture. Before you capture again, {limit.fix}"
@@ -176,12 +192,15 @@ def _lines_of_incomplete(job: Job, ranks: _Ranks) -> list[str]:
     """Return the error for a job that ended well, but without the report of some rank."""
     start = f"error: {job.program}: it ended well, but "
     problems = {record.problem for record in ranks.records if record.is_captured}
-    if not ranks.captured and problems == {NOTHING}:
-        programs = filter(None, map(ranks.programs.get, ranks.expected))
-        with_loop = (program for program in programs if program.steps_asked)
-        reason, *fixes = _never_started(job, next(with_loop, None))
-        return [f"{start}nothing was captured: {reason}", *fixes]
-    return [f"{start}the set of reports is partial", ranks.found_line(), *_missing(ranks)]
+    has_captured_nothing = not ranks.captured and problems == {NOTHING}
+    if not has_captured_nothing:
+        lines = _lines_of_missing(ranks)
+        return [f"{start}the set of reports is partial", ranks.found_line(), *lines]
+    programs = filter(None, map(ranks.programs.get, ranks.expected))
+    programs_with_loop = (program for program in programs if program.steps_asked)
+    # All ranks mostly have the same loop, so one of them gives the reason.
+    diagnosis = _why_never_begun(job, next(programs_with_loop, None))
+    return [f"{start}nothing was captured: {diagnosis.reason}", *diagnosis.fix_lines]
 
 
 def interrupted(status: int) -> str:
@@ -203,8 +222,10 @@ def cut_short(program: Program | None) -> str | None:
 
 
 def _loop_text(program: Program) -> str:
+    """Return the number of steps after which a loop ended, in how many epochs, and its warm-up."""
     noun = "step" if program.n_steps == 1 else "steps"
     length = f"{program.n_steps} {noun}"
+    # 0 if no loader has run out of items.
     if program.epoch_steps:
         is_one_epoch = program.epoch_steps >= program.n_steps
         epochs = "one epoch" if is_one_epoch else f"epochs of {program.epoch_steps}"
@@ -213,22 +234,24 @@ def _loop_text(program: Program) -> str:
 
 
 def _some_names(names: Sequence[str]) -> list[str]:
+    """Return the first names, and how many more there are if that is not all."""
     n_more = len(names) - _MAX_NAMES
     if n_more <= 0:
         return [*names]
     return [*names[:_MAX_NAMES], f"… {n_more} more"]
 
 
-def _missing(ranks: _Ranks) -> list[str]:
-    """Return a line for each rank without a report, and the fix."""
+def _lines_of_missing(ranks: _Ranks) -> list[str]:
+    """Return lines for the expected ranks without a report, and a last line with the fix."""
     captured = {record.rank for record in ranks.captured}
-    problems = {record.rank: record.problem for record in ranks.records}
+    problem_of_rank = {record.rank: record.problem for record in ranks.records}
     lines = []
     for rank in ranks.expected:
         if rank not in captured:
-            problem = problems.get(rank) or "no report"
+            problem = problem_of_rank.get(rank) or "no report"
             lines.append(f"rank {rank}: {problem}")
     fix = "fix: capture again"
+    # A report that could not be put into its place has such a name.
     if any(".kept-" in line for line in lines):
         fix = (
             "fix: pass the kept .nsys-rep to nsyspipe analyze, or capture again with -o "
@@ -239,67 +262,67 @@ def _missing(ranks: _Ranks) -> list[str]:
     return [f"  {line}" for line in (*_some_names(lines), fix)]
 
 
-def _never_started(job: Job, program: Program | None) -> tuple[str, ...]:
-    """Return why a capture never began, and lines with a fix.
+class _Diagnosis(NamedTuple):
+    """Why a capture never began, and what helps."""
 
-    `program` is what the training program told about its loop, if it told anything.
+    reason: str
+    fix_lines: tuple[str, ...]
+
+
+def _why_never_begun(job: Job, program: Program | None) -> _Diagnosis:
+    """Return why a capture never began, and the fix.
+
+    `program` is what a training program reported about its loop. None if no program reported any.
     """
-    if program is not None and not program.n_captured_steps and program.n_steps <= program.warmup:
-        return _loop_text(program), _fix_of_short_loop(job, program)
     if program is not None and program.n_captured_steps:
+        reason = f"{program.n_captured_steps} of its steps were to be, but nsys did not hear of it"
         fix = (
             'with --cpu, pip install "nvtx<0.2.12". Otherwise check --capture-range, or name '
             "another nsys: --nsys"
         )
-        return (
-            f"{program.n_captured_steps} of its steps were to be, but nsys did not hear of it",
-            f"  fix: {fix}",
-        )
+        return _Diagnosis(reason, (f"  fix: {fix}",))
+    if program is not None and program.n_steps <= program.warmup:
+        return _Diagnosis(_loop_text(program), (_fix_of_short_loop(job, program),))
     if job.attach_steps:
-        return (
-            (
-                "no step of a torch.optim optimizer was seen (a compiled step, or one in a CUDA "
-                "graph, is not)"
-            ),
-            (
-                "  fix: --capture-range none --nsys-arg=--delay=60 --nsys-arg=--duration=20 "
-                "captures 20 s after a minute, and ends the program"
-            ),
+        reason = (
+            "no step of a torch.optim optimizer was seen (a compiled step, or one in a CUDA graph, "
+            "is not)"
         )
-    return (
-        _NEVER_BEGUN.get(job.capture_range, "nsys wrote no report"),
-        (
-            "  fix: loop over captured_steps(loader) (from nsyspipe.capture import "
-            "captured_steps), or call"
-        ),
-        (
-            "       torch.cuda.profiler.start() after warm-up. --capture-range none captures the "
-            "whole run"
-        ),
-    )
+        fix = (
+            "--capture-range none --nsys-arg=--delay=60 --nsys-arg=--duration=20 captures 20 s "
+            "after a minute, and ends the program"
+        )
+        return _Diagnosis(reason, (f"  fix: {fix}",))
+    reason = _NEVER_BEGUN.get(job.capture_range, "nsys wrote no report")
+    return _Diagnosis(reason, _FIX_WITHOUT_RANGE)
 
 
 def _fix_of_short_loop(job: Job, program: Program) -> str:
-    """Return the fix for a loop that ended before its warm-up: the steps that it has."""
+    """Return the fix for a loop that ended in its warm-up: steps to capture that the loop has."""
+    # At most half of the loop is warm-up, and at least one step is captured.
     warmup = min(_SHORT_WARMUP_STEPS, program.n_steps // 2)
-    n_left = program.n_steps - warmup
-    steps = max(min(program.steps_asked, n_left), 1)
+    n_after_warmup = program.n_steps - warmup
+    n_captured = max(min(program.steps_asked, n_after_warmup), 1)
     if job.attach_steps:
+        # The first step that can be attached to is step 1.
         first = max(warmup, 1)
-        return f"  fix: --attach-steps {first}:{first + steps}, or more steps"
-    has_more_epochs = program.epoch_steps >= program.n_steps > 0
-    alternative = "wrap the loader of each epoch in it" if has_more_epochs else "more steps"
-    return f"  fix: captured_steps(loader, warmup={warmup}, steps={steps}), or {alternative}"
+        end = first + n_captured
+        return f"  fix: --attach-steps {first}:{end}, or more steps"
+    has_one_full_epoch = program.epoch_steps >= program.n_steps > 0
+    alternative = "wrap the loader of each epoch in it" if has_one_full_epoch else "more steps"
+    return f"  fix: captured_steps(loader, warmup={warmup}, steps={n_captured}), or {alternative}"
 
 
-def _of_failure(failed: RankRecord, job: Job, ranks: _Ranks) -> tuple[int, list[str]]:
+def _judge_failure(first_failed: RankRecord, job: Job, ranks: _Ranks) -> tuple[int, list[str]]:
     """Return exit status and messages for the rank that failed first."""
-    is_under_nsys = failed.nsys_group is not None
-    if failed.pid is None and is_under_nsys and failed.problem:
-        fix = _AGAIN_FIX if FAILED_BY_ITSELF.search(failed.problem) else _NSYS_FIX
-        problem = f"error: rank {failed.rank}: {failed.problem}"
+    rank = first_failed.rank
+    has_never_started = first_failed.pid is None and first_failed.nsys_group is not None
+    if has_never_started and first_failed.problem:
+        # nsys failed, not the program.
+        fix = _AGAIN_FIX if FAILED_BY_ITSELF.search(first_failed.problem) else _NSYS_FIX
+        problem = f"error: rank {rank}: {first_failed.problem}"
         return _NOT_STARTED, [problem, ranks.found_line(), fix]
-    status = failed.status or 1
+    status = first_failed.status or 1
     problem = f"ended with status {status} (see its own message above)"
     if status > _ENDED_BY_SIGNAL:
         problem = f"was ended by {_signal_name(status)}"
@@ -307,12 +330,14 @@ def _of_failure(failed: RankRecord, job: Job, ranks: _Ranks) -> tuple[int, list[
         problem += ", perhaps because memory ran out"
     fix = "  fix: fix the program, then capture again"
     if ranks.captured:
+        # The reports of the other ranks are in the way.
         fix += " with --force"
-    error = f"error: {job.program}: rank {failed.rank} {problem}"
+    error = f"error: {job.program}: rank {rank} {problem}"
     return status, [error, ranks.found_line(), fix]
 
 
 def _signal_name(status: int) -> str:
+    """Return the name of the signal in an exit status of 128 + its number."""
     number = status - _ENDED_BY_SIGNAL
     if number not in set(signal.Signals):
         return f"signal {number}"
@@ -336,13 +361,14 @@ def finish(
     started_at: float,
     ended_by: str | None,
 ) -> Finished:
-    """Export the reports of a job, and write its sidecar.
+    """Export the reports of a job, and write its sidecar. Errors are collected, not raised.
 
     With several nodes, the command names the reports of all nodes, because one node has a part of
-    the run only.
+    the run only. `started_at` is in s since the epoch, and `ended_by` is the reason of an `End`.
     """
+    # A report of a whole node is that of several records.
     names = {record.report for record in records if record.report}
-    reports = sorted({Path(f"{name}.nsys-rep") for name in names})
+    reports = sorted(Path(f"{name}.nsys-rep") for name in names)
     if not reports:
         return Finished([], [], None)
     suffix = ".nsys-rep"
@@ -359,14 +385,15 @@ def finish(
             suffix = ".sqlite"
     except NsyspipeError as error:
         errors.append(_error_text(error))
-    places = f"{job.name}_*{suffix}"
+    # A single report is named. The patterns match several reports of this node or of all nodes.
+    written = f"{job.name}_*{suffix}"
     argument = f"{glob.escape(str(job.name))}_*{suffix}"
     if len(reports) == 1:
-        places = str(reports[0].with_suffix(suffix))
+        written = str(reports[0].with_suffix(suffix))
         if job.n_nodes == 1:
-            argument = places
+            argument = written
     noun = "report" if len(reports) == 1 else "reports"
-    notes.insert(0, f"{len(reports)} {noun} written: {places}")
+    notes.insert(0, f"{len(reports)} {noun} written: {written}")
     command = f"nsyspipe analyze {shlex.quote(argument)}"
     return Finished(notes, errors, command)
 
@@ -411,14 +438,18 @@ def _describe(
 
 
 def _captured_rank(record: RankRecord, program: Program | None) -> CapturedRank:
-    """Return the row of a rank in the sidecar."""
+    """Return the row of a rank in the sidecar.
+
+    `is_complete` is None for a rank that was not to be captured.
+    """
     problem = record.problem or None
     if problem is None and record.report:
         problem = cut_short(program)
     is_complete = None
     if record.is_captured:
-        has_ended_well = record.status == 0 or record.report_at is not None
-        is_complete = bool(record.report) and problem is None and has_ended_well
+        # A program that failed after its report was complete has left all of it.
+        has_whole_report = record.status == 0 or record.report_at is not None
+        is_complete = bool(record.report) and problem is None and has_whole_report
     return CapturedRank(
         rank=record.rank,
         local_rank=record.local_rank,

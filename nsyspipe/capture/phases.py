@@ -61,52 +61,63 @@ _marking = SimpleNamespace(
     open_ranges=[],
     # The phases that the program marks itself.
     names_of_program=frozenset(),
-    # The identities of modules that were called in this step.
+    # The `id` of each module that was called in this step.
     called=set(),
     is_compiling=bool,
 )
 
 
 def begin(name: str, owner: object) -> None:
-    """Begin the range of a phase, unless the thread is in a call of this phase already."""
+    """Begin the range of a phase for a call of its owner, on the thread that is marked.
+
+    Inside an open range of the same phase, no other range begins. If that range has the same owner,
+    the call is counted, so that `end` ends the range with the outermost call.
+    """
     if _marking.thread != threading.get_ident() or name in _marking.names_of_program:
         return
     open_ranges = _marking.open_ranges
     for open_range in open_ranges:
         if open_range.name == name:
-            open_range.n_calls += open_range.owner is owner
+            if open_range.owner is owner:
+                open_range.n_calls += 1
             return
         if open_range.name == BACKWARD and name == FORWARD:
-            # Checkpointing computes a forward again. It belongs to backward.
+            # Checkpointing computes a forward again during backward. It gets no range, because its
+            # time belongs to backward.
             return
     if name == DATA:
-        # No update loads data, so an exception has left this range.
+        # No other phase loads data. So a range that is still open belongs to a call that an
+        # exception has left, and its end was never seen.
         close_all()
     open_ranges.append(_Range(name, owner))
     backend().push(name)
 
 
 def end(name: str, owner: object) -> None:
-    """End the range of a phase that began with this owner, and what is still open in it."""
+    """End a call of an owner, and the range of its phase if this was the outermost call.
+
+    Ranges that are still open inside of this range end too.
+    """
     open_ranges = _marking.open_ranges
     if not open_ranges or _marking.thread != threading.get_ident():
         return
-    for place, open_range in enumerate(open_ranges):
+    for n_around, open_range in enumerate(open_ranges):
         if open_range.name == name and open_range.owner is owner:
             open_range.n_calls -= 1
-            if not open_range.n_calls:
-                _close(place)
+            if open_range.n_calls == 0:
+                _close_inner(n_around)
             return
 
 
 def close_all() -> None:
     """End all open ranges."""
-    _close(0)
+    _close_inner(0)
 
 
-def _close(n_left: int) -> None:
+def _close_inner(n_left_open: int) -> None:
+    """End the inner ranges, until only the outermost `n_left_open` ranges are open."""
     open_ranges = _marking.open_ranges
-    while len(open_ranges) > n_left:
+    while len(open_ranges) > n_left_open:
         open_ranges.pop()
         backend().pop()
 
@@ -142,6 +153,7 @@ class MarkedPhases:
     def __init__(self, first_captured: int) -> None:
         self._first_marked = first_captured - N_STEPS_BEFORE
         self._is_marking = False
+        # Each call takes back one hook or one replaced function.
         self._undo: list[Callable[[], object]] = []
         # Modules with hooks whose calls have not been seen yet.
         self._candidates: list[weakref.ref[Any]] = []
@@ -149,16 +161,20 @@ class MarkedPhases:
         self._n_levels = 0
 
     def begin_step(self, number: int) -> None:
-        """Mark the phases of a step, unless its capture is far away. No range is open."""
+        """Mark the phases of the step that begins, if the capture is near.
+
+        Call it between two steps, while no range is open.
+        """
         if number < self._first_marked:
             return
         if self._is_marking:
-            self._look_deeper()
+            self._hook_children_of_uncalled()
         else:
             self._start()
         _marking.called.clear()
 
     def _start(self) -> None:
+        """Put hooks and marked functions into the program, and mark what this thread does."""
         torch: Any = loaded_torch()
         self._is_marking = True
         _marking.names_of_program = frozenset(facts.phase_names)
@@ -169,6 +185,7 @@ class MarkedPhases:
         iterator_type = getattr(loaders, _ITERATOR, None)
         if iterator_type is not None:
             for subclass in _with_subclasses(iterator_type):
+                # A class without its own `__next__` inherits a marked one.
                 if "__next__" in vars(subclass):
                     self._mark_function(subclass, "__next__", DATA)
         for name in (DATA, FORWARD, BACKWARD, OPTIMIZER):
@@ -182,35 +199,42 @@ class MarkedPhases:
         setattr(holder, name, marked)
 
         def restore() -> None:
-            # Somebody else may have replaced it too. Then ours stays, and does nothing.
+            # If somebody else has replaced our function since, theirs stays. It may call ours,
+            # which only calls the original one when nothing is marked.
             if getattr(holder, name, None) is marked:
                 setattr(holder, name, original)
 
         self._undo.append(restore)
 
     def _hook_modules(self, modules: Iterable[Any]) -> None:
+        """Give hooks to modules, which become candidates. Stop at the limit of modules."""
         for module in modules:
             if self._n_modules >= _MAX_MODULES:
                 return
-            # Before other hooks and after them, because FSDP gathers parameters in hooks.
+            # Our hooks run before and after the other hooks of a module, so that its range contains
+            # them: FSDP gathers parameters in hooks.
             before = module.register_forward_pre_hook(_before_forward, prepend=True)
             after = module.register_forward_hook(_after_forward, always_call=True)
             self._undo += (before.remove, after.remove)
             self._candidates.append(weakref.ref(module))
             self._n_modules += 1
 
-    def _look_deeper(self) -> None:
-        """Add the children of modules that the last step did not call.
+    def _hook_children_of_uncalled(self) -> None:
+        """Make the children of the candidates that the last step did not call the new candidates.
 
-        Lightning, for example, calls the parts of its module, and not the module.
+        Lightning, for example, calls the parts of its module, and not the module. Each step before
+        the capture goes one level deeper.
         """
         self._n_levels += 1
         if self._n_levels >= N_STEPS_BEFORE:
             return
-        modules = [module() for module in self._candidates]
+        candidates = [reference() for reference in self._candidates]
         self._candidates = []
-        for module in modules:
-            if module is None or id(module) in _marking.called or _is_compiled(module):
+        for module in candidates:
+            if module is None:
+                # The program has dropped it.
+                continue
+            if id(module) in _marking.called or _is_compiled(module):
                 continue
             children = filter(_takes_hooks, module.children())
             self._hook_modules(children)
@@ -220,18 +244,23 @@ class MarkedPhases:
         close_all()
         _marking.thread = None
         while self._undo:
-            self._undo.pop()()
+            take_back_newest = self._undo.pop()
+            take_back_newest()
 
 
 def _marked(original: Callable[..., Any], phase: str) -> Callable[..., Any]:
-    """Return a function that calls another one in the range of a phase."""
+    """Return a function that calls the original one in the range of a phase."""
 
     @functools.wraps(original)
     def call(*arguments: Any, **named: Any) -> Any:  # noqa: ANN401
         if _marking.is_compiling():
             return original(*arguments, **named)
-        # An iterator of a loader calls the method of its base class.
-        owner = arguments[0] if phase == DATA else None
+        owner = None
+        if phase == DATA:
+            # The iterator of a loader (`self`). Its `__next__` may call that of its base class, and
+            # both are marked. As both calls have the same owner, they make one range, which ends
+            # with the outer call.
+            owner = arguments[0]
         begin(phase, owner)
         try:
             return original(*arguments, **named)
@@ -244,8 +273,10 @@ def _marked(original: Callable[..., Any], phase: str) -> Callable[..., Any]:
 def _with_subclasses(base: type) -> list[type]:
     """Return a class and all classes that are derived from it."""
     types = [base]
-    for known in types:
-        types += set(known.__subclasses__()).difference(types)
+    # The list grows while the loop walks it, so the subclasses of subclasses get their turn.
+    for known_type in types:
+        subclasses: set[type] = set(known_type.__subclasses__())
+        types.extend(subclasses.difference(types))
     return types
 
 
@@ -254,30 +285,32 @@ def _outermost_modules(torch: Any) -> list[Any]:  # noqa: ANN401 - a module with
 
     The garbage collector knows every module, also one that was loaded or copied.
     """
-    module_type = torch.nn.Module
-    is_module: dict[type, bool] = {}
+    # There are millions of objects of few types, so each type is examined once.
+    is_type_of_modules: dict[type, bool] = {}
     modules = []
     for candidate in gc.get_objects():
         candidate_type = type(candidate)
-        if candidate_type not in is_module:
-            is_module[candidate_type] = issubclass(candidate_type, module_type)
-        # A module that is being made has no children yet.
-        if is_module[candidate_type] and "_modules" in vars(candidate):
+        if candidate_type not in is_type_of_modules:
+            is_type_of_modules[candidate_type] = issubclass(candidate_type, torch.nn.Module)
+        # A module whose constructor has only begun has no `_modules`, and cannot be asked for its
+        # children.
+        if is_type_of_modules[candidate_type] and "_modules" in vars(candidate):
             modules.append(candidate)
-    contained = {id(child) for module in modules for child in module.children()}
-    return [module for module in modules if id(module) not in contained and _takes_hooks(module)]
+    ids_of_children = {id(child) for module in modules for child in module.children()}
+    outermost = [module for module in modules if id(module) not in ids_of_children]
+    return [module for module in outermost if _takes_hooks(module)]
 
 
 def _takes_hooks(module: Any) -> bool:  # noqa: ANN401 - a module without types
     """Tell whether a module may get hooks.
 
-    Graphs of compilers are not modules of the program, and a module that is compiled in place
-    would have our hooks in its graph.
+    The graph of a compiler may not, because it is no module of the program. Neither may a module
+    that is compiled in place, because our hooks would become part of its graph.
     """
     torch: Any = loaded_torch()
-    not_of_program = (torch.fx.GraphModule, torch.jit.ScriptModule)
+    is_graph_of_compiler = isinstance(module, (torch.fx.GraphModule, torch.jit.ScriptModule))
     is_compiled_in_place = getattr(module, "_compiled_call_impl", None) is not None
-    return not (isinstance(module, not_of_program) or is_compiled_in_place)
+    return not is_graph_of_compiler and not is_compiled_in_place
 
 
 def _is_compiled(module: Any) -> bool:  # noqa: ANN401 - a module without types

@@ -8,7 +8,6 @@ that is missing.
 
 import argparse
 import contextlib
-import errno
 import importlib.util
 import os
 import re
@@ -39,9 +38,9 @@ _GPU_LINE = re.compile(r"^GPU \d+:", re.MULTILINE)
 _GET_NVTX = 'pip install "nvtx<0.2.12"'
 _DRIVER = Path("/proc/driver/nvidia/version")
 # What follows a job's name in the names of its files.
-_REPORT = re.compile(r"_(node)?([0-9]{1,9})\.(?:nsys-rep|sqlite|qdstrm)")
+_REPORT = re.compile(r"_(?P<node>node)?(?P<number>[0-9]{1,9})\.(?:nsys-rep|sqlite|qdstrm)")
 _FACTS = (".capture.json", ".topo.txt")
-_FACT_OF_NODE = re.compile(r"\.(node)([0-9]{1,9})\.(?:capture\.json|topo\.txt)")
+_FACT_OF_NODE = re.compile(r"\.(?P<node>node)(?P<number>[0-9]{1,9})\.(?:capture\.json|topo\.txt)")
 _LOG = re.compile(r"\.nccl\..+\.log", re.DOTALL)
 # The values of --trace for an nsys whose help lists none: those of 2024.2, of newer versions and of
 # other systems.
@@ -87,6 +86,7 @@ _KNOWN_TRACE = (
     "wddm",
 )
 _FIRST_WITH_NCCL = (2025, 6)
+_NO_NSYS_KNOWS = "no nsys knows"
 # How long a program may go on after it has told that its loop is over.
 LINGER_S = 120.0
 _MAX_NAMES = 3
@@ -151,13 +151,16 @@ class Job:
         return range(first, first + self.n_local)
 
     def expected(self, started: Sequence[int]) -> tuple[int, ...]:
-        """Return the ranks of this node to capture. `started` are those that have started."""
+        """Return the ranks of this node to capture, in order; none without nsys.
+
+        `started` are the ranks that have started here. They count if the rendezvous assigns ranks.
+        """
         if self.nsys is None:
             return ()
         ranks = self.local_ranks or started
         if self.chosen is None:
             return tuple(ranks)
-        return tuple(filter(self.chosen.__contains__, ranks))
+        return tuple(rank for rank in ranks if rank in self.chosen)
 
     def beside(self, ending: str) -> Path:
         """Return the path of a file of this job by the end of its name."""
@@ -165,16 +168,16 @@ class Job:
 
 
 def earlier_files(job: Job) -> list[Path]:
-    """Return the files of an earlier capture of the same name that this node is responsible for.
+    """Return the sorted files of an earlier capture of the same name, as far as they concern us.
 
-    With several nodes, these are the files that this node would write. Node 0 is also responsible
-    for ranks and nodes that this job does not have, and each node for all ranks if its own are not
-    known yet.
+    With one node, these are all files. With several nodes, each node is responsible for the files
+    that it would write, and node 0 also for those of ranks and nodes that this job does not have.
+    If the ranks of a node are not known yet, the node is responsible for the files of all ranks.
     """
     files = []
     for path in job.name.parent.iterdir():
         is_of_job = path.name.startswith(job.name.name)
-        if is_of_job and _belongs(job, _ending_of(job, path)):
+        if is_of_job and _is_responsible_for(job, _ending_of(job, path)):
             files.append(path)
     return sorted(files)
 
@@ -184,28 +187,35 @@ def _ending_of(job: Job, file: Path) -> str:
     return file.name.removeprefix(job.name.name)
 
 
-def _belongs(job: Job, ending: str) -> bool:
-    """Return whether this node is responsible for a file, by what follows the job's name in it."""
+def _is_responsible_for(job: Job, ending: str) -> bool:
+    """Tell whether this node is responsible for the file with this ending after the job's name.
+
+    No node is responsible for a file that is not of a capture.
+    """
     if _LOG.fullmatch(ending):
+        # A log has the names of its host and process, so several nodes cannot tell whose it is.
         return job.n_nodes == 1
     if ending in _FACTS:
-        # A job of one node has written it.
+        # Without the number of a node: a job of one node has written it.
         return job.node_rank == 0
-    file_of_rank_or_node = _REPORT.fullmatch(ending) or _FACT_OF_NODE.fullmatch(ending)
-    if file_of_rank_or_node is None:
+    numbered_file = _REPORT.fullmatch(ending) or _FACT_OF_NODE.fullmatch(ending)
+    if numbered_file is None:
         return False
-    is_of_node = file_of_rank_or_node[1] is not None
-    number = int(file_of_rank_or_node[2])
-    n_numbers = job.n_nodes if is_of_node else job.world_size
-    own_numbers = job.local_ranks
-    if is_of_node:
-        own_numbers = range(job.node_rank, job.node_rank + 1)
-    if job.n_nodes == 1 or own_numbers is None or number in own_numbers:
+    number = int(numbered_file["number"])
+    # The number is that of a node, or that of a rank.
+    if numbered_file["node"] is not None:
+        is_of_this_node = number == job.node_rank
+        is_in_job = number < job.n_nodes
+    else:
+        is_of_this_node = job.local_ranks is None or number in job.local_ranks
+        is_in_job = number < job.world_size
+    if job.n_nodes == 1 or is_of_this_node:
         return True
-    return job.node_rank == 0 and number >= n_numbers
+    return job.node_rank == 0 and not is_in_job
 
 
 def _trace_values(text: str) -> tuple[str, ...]:
+    """Return the values of a list with commas; none for an empty text."""
     return tuple(text.split(",")) if text else ()
 
 
@@ -231,19 +241,23 @@ def parse_job(words: Sequence[str]) -> Job:
     parser.add_argument("--force", dest="is_forced", action="store_true")
     n_options = list(words).index("--")
     options = parser.parse_args(words[:n_options])
-    return Job(**vars(options), command=tuple(words[n_options + 1 :]))
+    command = tuple(words[n_options + 1 :])
+    # Each option has the name of its field in `Job`.
+    return Job(**vars(options), command=command)
 
 
 @contextlib.contextmanager
 def room_for(job: Job) -> Iterator[SimpleNamespace]:
     """Make room for the files of a job while it runs.
 
-    An earlier capture of that name is an OutputError. With --force it is set aside, and removed at
-    the end if the yielded object `has_begun`, else put back. Logs of NCCL are no capture, so they
-    are no error. Directories that are made here are removed again if they stay empty.
+    Without --force, an earlier capture of the same name is an OutputError. Logs of NCCL are no
+    capture, so they are no error. With --force, the earlier files are set aside. At the end they
+    are removed if the caller has set `has_begun` of the yielded object. Otherwise they are put
+    back. Directories that are made here are removed again if they stay empty.
     """
     name_aside = f".{job.name.name}.earlier-{os.getpid()}"
     aside = job.name.with_name(name_aside)
+    # The innermost directory comes first, so it is also removed first.
     new_directories = [directory for directory in job.name.parents if not directory.exists()]
     room = SimpleNamespace(has_begun=False)
     try:
@@ -254,16 +268,24 @@ def room_for(job: Job) -> Iterator[SimpleNamespace]:
         with contextlib.suppress(OSError):
             for directory in new_directories:
                 directory.rmdir()
-        # Nothing may have been set aside. Files that cannot be put back stay where they are.
+        # If nothing was set aside, this directory does not exist. Files that cannot be put back
+        # stay in it.
         with contextlib.suppress(OSError):
             for path in sorted(aside.iterdir()):
-                place = job.name.with_name(path.name)
-                if not room.has_begun and not place.exists():
-                    path.rename(place)
+                original_path = job.name.with_name(path.name)
+                if not room.has_begun and not original_path.exists():
+                    path.rename(original_path)
             shutil.rmtree(aside)
 
 
 def _set_aside(job: Job, aside: Path) -> None:
+    """Move the earlier files that this node is responsible for to the directory `aside`.
+
+    Raises
+    ------
+    OutputError
+        If there is an earlier capture and no --force, or if files cannot be written or moved there.
+    """
     try:
         job.name.parent.mkdir(parents=True, exist_ok=True)
         earlier = earlier_files(job)
@@ -272,21 +294,25 @@ def _set_aside(job: Job, aside: Path) -> None:
             return
         for path in earlier:
             if path.is_dir() and not path.is_symlink():
-                raise IsADirectoryError(errno.EISDIR, f"{path.name} is a directory")
+                raise _unwritable(job, f"{path.name} is a directory")
         for path in earlier:
             aside.mkdir(exist_ok=True)
             # Another node may have moved the file before.
             with contextlib.suppress(FileNotFoundError):
                 path.rename(aside / path.name)
     except OSError as error:
-        problem = f"reports cannot be written there: {error.strerror}"
-        raise OutputError(str(job.name), problem, fix="-o NAME") from error
+        raise _unwritable(job, error.strerror) from error
+
+
+def _unwritable(job: Job, reason: str | None) -> OutputError:
+    """Return the error for a place where the files of a job cannot be written."""
+    problem = f"reports cannot be written there: {reason}"
+    return OutputError(str(job.name), problem, fix="-o NAME")
 
 
 def _refuse_earlier_capture(job: Job, earlier: Sequence[Path]) -> None:
     """Raise an OutputError if there are files of an earlier capture, other than logs of NCCL."""
-    captured = [path for path in earlier if not _LOG.fullmatch(_ending_of(job, path))]
-    names = [path.name for path in captured]
+    names = [path.name for path in earlier if not _LOG.fullmatch(_ending_of(job, path))]
     if not names:
         return
     names_text = ", ".join(names[:_MAX_NAMES])
@@ -306,8 +332,8 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--nproc", type=int, default=1)
     parser.add_argument("--program", required=True)
     parser.add_argument("--world-size", type=int)
-    for text in ("--module", "--module-path", "--ranks", "--capture-range", "--nsys"):
-        parser.add_argument(text)
+    for option in ("--module", "--module-path", "--ranks", "--capture-range", "--nsys"):
+        parser.add_argument(option)
     parser.add_argument("--trace", default="cuda,nvtx,nccl,osrt")
     parser.add_argument("--cuda-graph-trace", choices=("node", "graph"), default="node")
     parser.add_argument("--name", type=Path, default=Path("run"))
@@ -315,47 +341,55 @@ def main(words: Sequence[str] | None = None) -> int:
         parser.add_argument(switch, action="store_true")
     options = parser.parse_args(words)
     if options.count_gpus:
+        # One rank runs without a GPU too, or if their number is not known.
         print(n_gpus() or 1)  # noqa: T201
         return 0
     try:
         _check_ranks(options)
     except OptionError as error:
-        return _refused(error)
+        return _print_error(error)
+    # None if the number of GPUs does not matter, or is not known.
     n_gpus_here = None if options.cpu else n_gpus()
     has_spare_gpus = n_gpus_here is not None and n_gpus_here > options.nproc
     if has_spare_gpus and not options.is_counted:
         ranks = _ranks_text(options.nproc)
         note = f"note: {ranks}, where {n_gpus_here} GPUs are: -n {n_gpus_here} takes all of them"
         print(note, file=sys.stderr)  # noqa: T201
-    statuses = [
-        _refused(missing, is_noted=options.dry_run) for missing in _missing(options, n_gpus_here)
-    ]
+    errors = _missing(options, n_gpus_here)
+    exit_statuses = [_print_error(error, is_noted=options.dry_run) for error in errors]
     if not options.no_profile:
-        statuses.append(_print_nsys(options, is_refused=any(statuses)))
-    return max(statuses, default=0)
+        exit_statuses.append(_print_nsys(options, is_refused=any(exit_statuses)))
+    return max(exit_statuses, default=0)
 
 
 def _check_ranks(options: argparse.Namespace) -> None:
     """Raise an OptionError for ranks that the job does not have.
 
-    Otherwise nothing would be captured, without any reason.
+    Without this error, nothing would be captured, and no message would say why.
     """
     if options.ranks is None or options.no_profile:
         return
+    # A job of one node has no --world-size.
     n_ranks = options.world_size or options.nproc
     unknown = [rank for rank in parse_ranks(options.ranks) if rank >= n_ranks]
     if not unknown:
         return
+    last_rank = n_ranks - 1
     fix = "leave it out"
     if n_ranks > 1:
-        fix = f"ranks of 0-{n_ranks - 1}"
-        if n_ranks > options.nproc:
+        fix = f"ranks of 0-{last_rank}"
+        has_several_nodes = n_ranks > options.nproc
+        if has_several_nodes:
             fix += f", {options.nproc} on each node"
-    problem = f"there is no rank {min(unknown)}: this job's are 0 to {n_ranks - 1}"
+    problem = f"there is no rank {min(unknown)}: this job's are 0 to {last_rank}"
     raise OptionError("--ranks", problem, fix=fix)
 
 
-def _refused(error: NsyspipeError, *, is_noted: bool = False) -> int:
+def _print_error(error: NsyspipeError, *, is_noted: bool = False) -> int:
+    """Print an error, and return its exit status.
+
+    If `is_noted`, the error is printed as a note, and the exit status is 0.
+    """
     kind = "note" if is_noted else "error"
     text = "\n".join(error.lines())
     print(f"{kind}: {text}", file=sys.stderr)  # noqa: T201
@@ -363,49 +397,72 @@ def _refused(error: NsyspipeError, *, is_noted: bool = False) -> int:
 
 
 def _print_nsys(options: argparse.Namespace, *, is_refused: bool) -> int:
-    """Print nsys and what it traces, and return the exit status."""
-    trace = options.trace.split(",")
+    """Print nsys and its options, one a line, and return the exit status.
+
+    If this nsys cannot be used, only its error is printed. In a dry run the error is a note, and
+    the options that were asked for are printed. If the job is refused already, there are no notes
+    about substitutes.
+    """
+    asked_trace = options.trace.split(",")
     # Without CUDA there are no graphs, and nsys would complain about the option.
-    has_cuda = any(value.startswith("cuda") for value in trace)
+    has_cuda = any(value.startswith("cuda") for value in asked_trace)
     graphs = options.cuda_graph_trace if has_cuda else ""
-    recorded = _Recorded("", default_counting_option() if options.gpu_metrics else "", [])
+    tracing = Tracing(asked_trace, graphs, [])
+    asked_counting_option = default_counting_option() if options.gpu_metrics else ""
+    further = _FurtherOptions("", asked_counting_option, [])
     try:
         tool = nsys.find(options.nsys, or_else=", or --nsys PROGRAM, or NSYS=PROGRAM")
-        trace, graphs, notes = usable_tracing(tool, trace, graphs)
-        recorded = _recorded(tool, options)
-        notes += recorded.notes
-        if not is_refused:
-            for note in notes:
-                print(note, file=sys.stderr)  # noqa: T201
-        name = str(tool.path)
+        tracing = usable_tracing(tool, asked_trace, graphs)
+        further = _further_options(tool, options)
     except NsyspipeError as error:
-        status = _refused(error, is_noted=options.dry_run)
-        if status:
-            return status
+        exit_status = _print_error(error, is_noted=options.dry_run)
+        if not options.dry_run:
+            return exit_status
         if isinstance(error, CaptureError):
-            # Without an nsys, the trace values have not been checked yet.
-            try:
-                _check_trace(trace, ())
-            except OptionError as trace_error:
-                _refused(trace_error, is_noted=True)
-        installed_nsys = nsys.find_nsys()
-        name = options.nsys or (str(installed_nsys.path) if installed_nsys else "nsys")
-    lines = [name, ",".join(trace), graphs, recorded.python_options, recorded.counting_option]
+            _note_unknown_trace(asked_trace)
+        program = _nsys_of_dry_run(options)
+    else:
+        program = str(tool.path)
+        if not is_refused:
+            for note in (*tracing.notes, *further.notes):
+                print(note, file=sys.stderr)  # noqa: T201
+    trace = ",".join(tracing.trace)
+    lines = [program, trace, tracing.graphs, further.python_options, further.counting_option]
     print("\n".join(lines))  # noqa: T201
     return 0
 
 
-class _Recorded(NamedTuple):
-    """What an nsys records beside its traces. An empty text for what it does not."""
+def _note_unknown_trace(trace: Sequence[str]) -> None:
+    """Print a note about trace values that no nsys knows, because no nsys has checked them."""
+    try:
+        _check_trace(trace, ())
+    except OptionError as error:
+        _print_error(error, is_noted=True)
 
-    # Separated by spaces.
+
+def _nsys_of_dry_run(options: argparse.Namespace) -> str:
+    """Return the nsys to print if it cannot be used here: that of --nsys, or an installed one."""
+    if options.nsys:
+        return str(options.nsys)
+    installed_nsys = nsys.find_nsys()
+    return "nsys" if installed_nsys is None else str(installed_nsys.path)
+
+
+class _FurtherOptions(NamedTuple):
+    """The options by which nsys records more than its traces. Each is empty if it is not used."""
+
+    # Those that sample Python, separated by spaces.
     python_options: str
+    # The one that counts on GPUs.
     counting_option: str
     notes: list[str]
 
 
-def _recorded(tool: Nsys, options: argparse.Namespace) -> _Recorded:
-    """Return what this nsys records of what was asked for, with notes about the rest."""
+def _further_options(tool: Nsys, options: argparse.Namespace) -> _FurtherOptions:
+    """Return the further options that were asked for and that this nsys has, and notes.
+
+    In a dry run, counting is also planned if it fails on this machine, with a printed note.
+    """
     notes = []
     python_options = ""
     if options.python:
@@ -413,17 +470,17 @@ def _recorded(tool: Nsys, options: argparse.Namespace) -> _Recorded:
         python_options = " ".join(sampling.options)
         if sampling.note is not None:
             notes.append(sampling.note)
-    counter = ""
+    option_that_counts = ""
     if options.gpu_metrics:
         try:
-            counter = counting_option(tool)
+            option_that_counts = counting_option(tool)
         except CaptureError as error:
             if not options.dry_run:
                 raise
-            # Another machine may be allowed to count.
-            _refused(error, is_noted=True)
-            counter = default_counting_option()
-    return _Recorded(python_options, counter, notes)
+            # The machine that captures may be allowed to count.
+            _print_error(error, is_noted=True)
+            option_that_counts = default_counting_option()
+    return _FurtherOptions(python_options, option_that_counts, notes)
 
 
 class Tracing(NamedTuple):
@@ -436,49 +493,58 @@ class Tracing(NamedTuple):
 
 
 def usable_tracing(tool: Nsys, trace: Sequence[str], graphs: str) -> Tracing:
-    """Return what this nsys can trace of what was asked for, with notes about substitutes.
+    """Return how this nsys traces what was asked for, with a note about each substitute.
 
-    An OptionError is raised for a trace value without a substitute.
+    Raises
+    ------
+    OptionError
+        If this nsys does not know a trace value that has no substitute.
     """
     listed_values = tool.trace_values()
-    start = f"nsys {tool.version_text} does not know"
+    not_known = f"nsys {tool.version_text} does not know"
     notes = []
-    _check_trace(trace, listed_values, start)
+    usable_trace = list(trace)
+    _check_trace(trace, listed_values, not_known)
     if "nccl" in trace and not _traces_nccl(tool, listed_values):
         without_nccl = [value for value in trace if value != "nccl"]
-        trace = list(dict.fromkeys([*without_nccl, "nvtx"]))
-        note = f"note: {start} --trace=nccl (2025.6 does), so nvtx records the ranges of NCCL"
+        # A dict keeps the order, and has nvtx only once.
+        usable_trace = list(dict.fromkeys([*without_nccl, "nvtx"]))
+        note = f"note: {not_known} --trace=nccl (2025.6 does), so nvtx records the ranges of NCCL"
         notes.append(note)
     if graphs and not tool.has("profile", "--cuda-graph-trace"):
-        note = f"note: {start} --cuda-graph-trace={graphs}: CUDA graphs are traced in its own way"
+        option = f"--cuda-graph-trace={graphs}"
+        note = f"note: {not_known} {option}: CUDA graphs are traced in its own way"
         notes.append(note)
         graphs = ""
-    return Tracing([*trace], graphs, notes)
+    return Tracing(usable_trace, graphs, notes)
 
 
 def _traces_nccl(tool: Nsys, listed_values: Sequence[str]) -> bool:
+    """Tell whether an nsys traces NCCL: by the values in its help, or by its version."""
     if listed_values:
         return "nccl" in listed_values
-    return numbers(tool.version_text)[:2] >= _FIRST_WITH_NCCL
+    major_and_minor = numbers(tool.version_text)[:2]
+    return major_and_minor >= _FIRST_WITH_NCCL
 
 
 def _check_trace(
-    trace: Sequence[str], listed_values: Sequence[str], start: str = "no nsys knows"
+    trace: Sequence[str], listed_values: Sequence[str], not_known: str = _NO_NSYS_KNOWS
 ) -> None:
     """Raise an OptionError for trace values that are not in the help of nsys.
 
     If the help lists no values, the known values of all versions count. ``nccl`` always passes,
-    because there is a substitute. `start` begins the message for an nsys that lists values.
+    because there is a substitute. `not_known` begins the message for an nsys that lists values.
     """
     known = listed_values or _KNOWN_TRACE
     unknown = [value for value in trace if value not in known and value != "nccl"]
     if not unknown:
         return
-    similar = [nearest_name(value, known) if value in unknown else value for value in trace]
-    usable = dict.fromkeys(filter(None, similar))
-    if not listed_values:
-        start = "no nsys knows"
+    # The fix keeps the known values, and has the most similar known value, if there is one, in
+    # place of an unknown value.
+    corrected = [nearest_name(value, known) if value in unknown else value for value in trace]
+    usable = dict.fromkeys(filter(None, corrected))
     option = f"--trace {','.join(trace)}"
+    start = not_known if listed_values else _NO_NSYS_KNOWS
     problem = f"{start} {', '.join(unknown)}"
     fix = f"--trace {','.join(usable)}" if usable else "leave it out"
     raise OptionError(option, problem, found=", ".join(known), fix=fix)
@@ -489,6 +555,7 @@ def n_gpus() -> int | None:
     program = shutil.which("nvidia-smi")
     output = ask([program, "-L"], _ANSWER_S) if program else None
     if output is None or output.status != 0:
+        # Nobody counts the GPUs of a driver without nvidia-smi.
         return None if _DRIVER.exists() else 0
     n_installed = len(_GPU_LINE.findall(output.text))
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -496,7 +563,7 @@ def n_gpus() -> int | None:
         return n_installed
     n_visible = 0
     for device in visible.split(","):
-        # CUDA does not see what follows a wrong device, such as -1.
+        # CUDA ignores a device that does not exist, such as -1, and all devices after it.
         if not device or device.startswith("-"):
             break
         n_visible += 1
@@ -504,7 +571,7 @@ def n_gpus() -> int | None:
 
 
 def _missing_program(options: argparse.Namespace) -> Iterator[InputError]:
-    """Yield an error if there is no such file, or no module that ``python3 -m`` would run.
+    """Yield an error if the file of the program, or the module for ``python3 -m``, is missing.
 
     Nothing of the module is imported.
     """
@@ -515,23 +582,32 @@ def _missing_program(options: argparse.Namespace) -> Iterator[InputError]:
     name, *submodules = options.module.split(".")
     module_path = options.module_path.split(os.pathsep)
     spec = PathFinder.find_spec(name, module_path) or importlib.util.find_spec(name)
-    while spec is not None and (submodules or spec.submodule_search_locations is not None):
-        places = list(spec.submodule_search_locations or ())
-        if not all(Path(place).is_dir() for place in places):
+    # Go from each package to the next name in it.
+    while spec is not None:
+        is_package = spec.submodule_search_locations is not None
+        if not is_package and not submodules:
+            # This module is the program.
+            return
+        # Nothing is found in a module that is no package, because it has no directories.
+        directories = list(spec.submodule_search_locations or ())
+        if not all(Path(directory).is_dir() for directory in directories):
             # An archive, or a package with a finder of its own. Python will report a problem.
             return
-        # Of a package, ``python3 -m`` runs __main__.
-        spec = PathFinder.find_spec(submodules.pop(0) if submodules else "__main__", places)
-    if spec is None:
-        fix = (
-            "pass a name that python3 -m accepts, from its directory or with PYTHONPATH. A package "
-            "needs a __main__"
-        )
-        yield InputError(f"-m {options.module}", "no such training program", fix=fix)
+        # If the last name is a package, ``python3 -m`` runs its __main__.
+        next_name = submodules.pop(0) if submodules else "__main__"
+        spec = PathFinder.find_spec(next_name, directories)
+    fix = (
+        "pass a name that python3 -m accepts, from its directory or with PYTHONPATH. A package "
+        "needs a __main__"
+    )
+    yield InputError(f"-m {options.module}", "no such training program", fix=fix)
 
 
 def _missing(options: argparse.Namespace, n_gpus_here: int | None) -> Iterator[NsyspipeError]:
-    """Yield an error for each thing that the job needs and that is missing, but for nsys."""
+    """Yield an error for each missing thing that the job needs. Nsys is checked elsewhere.
+
+    `n_gpus_here` is None if the number of GPUs does not matter, or is not known.
+    """
     yield from _missing_program(options)
     if not options.no_profile:
         yield from _unwritable_place(options.name)
@@ -541,14 +617,20 @@ def _missing(options: argparse.Namespace, n_gpus_here: int | None) -> Iterator[N
         yield CaptureError(sys.executable, problem, fix=fix)
     if n_gpus_here is not None and n_gpus_here < options.nproc:
         yield _too_few_gpus(options, n_gpus_here)
-    # On CPUs, a capture begins with a range of nvtx. A torch with CUDA makes ranges itself.
+    # On CPUs, a capture begins with an NVTX range.
     begins_by_range = options.cpu and options.capture_range == "nvtx" and not options.no_profile
-    if begins_by_range and torch_versions()[1] is None:
-        yield from _missing_nvtx(options)
+    if begins_by_range:
+        _, cuda_version = torch_versions()
+        # A torch with CUDA makes ranges without the package nvtx.
+        if cuda_version is None:
+            yield from _unusable_nvtx(options)
 
 
 def _unwritable_place(name: Path) -> Iterator[OutputError]:
-    """Yield an error if no reports of that name can be written."""
+    """Yield an error if no reports of that name can be written.
+
+    Missing directories will be made. So the innermost parent that exists must be writable.
+    """
     directory = next(parent for parent in name.absolute().parents if parent.exists())
     if not (directory.is_dir() and os.access(directory, os.W_OK)):
         problem = f"reports cannot be written below {directory}"
@@ -556,6 +638,7 @@ def _unwritable_place(name: Path) -> Iterator[OutputError]:
 
 
 def _too_few_gpus(options: argparse.Namespace, n_gpus_here: int) -> CaptureError:
+    """Return the error for more ranks than GPUs. Its fix depends on what the user can change."""
     if n_gpus_here == 0:
         gpus = "no GPU"
         fix = "a machine with GPUs, or what hosts do: --cpu (the sample model is a small one then)"
@@ -572,20 +655,26 @@ def _ranks_text(n_ranks: int) -> str:
     return f"{n_ranks} ranks" if n_ranks > 1 else f"{n_ranks} rank"
 
 
-def _missing_nvtx(options: argparse.Namespace) -> Iterator[CaptureError]:
-    """Yield an error if nvtx is not installed, or if its ranges do not reach nsys."""
+def _unusable_nvtx(options: argparse.Namespace) -> Iterator[CaptureError]:
+    """Yield an error if the package nvtx is not installed, or if nsys does not see its ranges.
+
+    Call it if torch has no CUDA. Then only nvtx makes the range that begins the capture.
+    """
     if importlib.util.find_spec("nvtx") is None:
         problem = "has no nvtx, through which a capture begins where torch has no CUDA"
         yield CaptureError(sys.executable, problem, fix=_GET_NVTX)
         return
-    # The errors of nsys itself come with the next check.
-    with contextlib.suppress(NsyspipeError):
-        nvtx_version = installed("nvtx")
+    try:
         nsys_version = nsys.find(options.nsys).version_text
-        if nvtx_version is not None and not ranges_reach(nsys_version, nvtx_version):
-            problem = f"its ranges do not reach nsys {nsys_version}: no capture would begin"
-            fix = f"{_GET_NVTX}, or name a newer nsys: --nsys PROGRAM"
-            yield CaptureError(f"nvtx {nvtx_version}", problem, fix=fix)
+    except NsyspipeError:
+        # `_print_nsys` reports an nsys that cannot be used.
+        return
+    nvtx_version = installed("nvtx")
+    if nvtx_version is None or ranges_reach(nsys_version, nvtx_version):
+        return
+    problem = f"its ranges do not reach nsys {nsys_version}: no capture would begin"
+    fix = f"{_GET_NVTX}, or name a newer nsys: --nsys PROGRAM"
+    yield CaptureError(f"nvtx {nvtx_version}", problem, fix=fix)
 
 
 if __name__ == "__main__":

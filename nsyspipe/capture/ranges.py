@@ -54,14 +54,16 @@ def backend() -> Backend:
 
     The first call chooses it for good, because a range must end where it began.
     """
-    nvtx = getattr(getattr(loaded_torch(), "cuda", None), "nvtx", None)
+    cuda = getattr(loaded_torch(), "cuda", None)
+    nvtx = getattr(cuda, "nvtx", None)
     if nvtx is not None:
         with contextlib.suppress(RuntimeError):
-            # A build without CUDA has the functions, but they raise.
+            # A build without CUDA has the functions, but they raise. So try one, and go on to the
+            # package nvtx if it raises.
             nvtx.mark("nsyspipe")
             return Backend(nvtx.range_push, nvtx.range_pop, nvtx.range_start, nvtx.range_end)
-    # Ranges of nvtx 0.2.12 and later do not reach nsys 2024.2, so that torch comes first. The
-    # package may be missing, or be another one of this name.
+    # The package comes second, because ranges of nvtx 0.2.12 and later do not reach nsys 2024.2.
+    # It may be missing, or be another package of this name.
     with contextlib.suppress(AttributeError, ImportError, OSError):
         nvtx = importlib.import_module("nvtx")
         return Backend(nvtx.push_range, nvtx.pop_range, nvtx.start_range, nvtx.end_range)
@@ -97,6 +99,7 @@ def start_capture(*, is_alone: bool = False) -> None:
     _window.is_open = True
     torch = loaded_torch()
     _window.has_cuda = torch is not None and torch.cuda.is_available()
+    # If the program ends before `stop_capture`, it was cut off.
     atexit.register(stop_capture, is_cut_off=True)
     if _window.has_cuda:
         _call_profiler("start")
@@ -117,6 +120,7 @@ def stop_capture(*, is_cut_off: bool = False, is_alone: bool = False) -> None:
     """
     if not _window.is_open:
         return
+    # The exit of the program must not stop it a second time.
     _window.is_open = False
     atexit.unregister(stop_capture)
     settle(is_cut_off=is_cut_off, is_alone=is_alone)
@@ -146,7 +150,10 @@ def meet() -> None:
 
 
 def settle(*, is_cut_off: bool = False, is_alone: bool = False) -> None:
-    """Wait until the device has finished its work, for a limited time if `is_cut_off` or alone."""
+    """Wait until the device has finished its work.
+
+    If `is_cut_off` or `is_alone`, wait for a limited time only.
+    """
     torch = loaded_torch()
     if torch is None or not torch.cuda.is_initialized():
         return
@@ -155,7 +162,7 @@ def settle(*, is_cut_off: bool = False, is_alone: bool = False) -> None:
         return
     max_wait_s = _MAX_WAIT_AFTER_CUT_OFF_S if is_cut_off else _MAX_WAIT_ALONE_S
     deadline_s = time.monotonic() + max_wait_s
-    # If the device failed, the user gets that error anyway.
+    # A device that failed raises. The program itself then gets that error, so it is dropped here.
     with contextlib.suppress(RuntimeError):
         event = torch.cuda.current_stream().record_event()
         while not event.query() and time.monotonic() < deadline_s:
@@ -163,9 +170,12 @@ def settle(*, is_cut_off: bool = False, is_alone: bool = False) -> None:
 
 
 def _call_profiler(action: str) -> None:
+    """Call ``start`` or ``stop`` of torch's profiler. Warn if this is not possible."""
     torch = loaded_torch()
     try:
-        getattr(torch and torch.cuda.profiler, action)()
+        # None has no such function: without torch, this is an AttributeError.
+        profiler = None if torch is None else torch.cuda.profiler
+        getattr(profiler, action)()
     except (AttributeError, RuntimeError) as error:
         message = f"cudaProfiler{action.title()} failed, the training goes on: {error}"
         warnings.warn(message, RuntimeWarning, stacklevel=3)
@@ -232,7 +242,8 @@ class annotate:  # noqa: N801 - used as a statement and a decorator
                 return function(*arguments, **named)
 
         async def call_awaiting(*arguments: Any, **named: Any) -> Any:  # noqa: ANN401
-            # The stack of the thread is of no use: tasks of one thread end in any order.
+            # Tasks of one thread end in any order, so their ranges cannot be on its stack. A
+            # handle says which range ends.
             ranges = backend()
             handle = ranges.start(self.text)
             try:
@@ -313,8 +324,9 @@ def captured_steps(
 def _numbered(
     iterable: Iterable[T], window: range, *, is_last: bool, has_capture: bool
 ) -> Iterator[T]:
-    """Yield the items of a loader in ranges, and capture the steps of a window once.
+    """Yield the items of a loader in ranges of steps, and capture the steps of a window once.
 
+    `window` has the numbers of the steps to capture. If `is_last`, the loop ends with the capture.
     Without `has_capture`, nothing is captured, but the loop waits at the same places.
     """
     if has_capture:
@@ -322,21 +334,27 @@ def _numbered(
         facts.steps_asked = len(window)
     facts.announce()
     source = iter(iterable)
-    n_items = _count_items(iterable)
+    length = _length(iterable)
     n_taken = 0
     capture = _LoopCapture(window, has_profiler=has_capture)
     item = None
     try:
         while not (is_last and _progress.is_done):
-            # A loader rarely has more items than its length, and no step begins for its end.
-            item = next(source, _NO_ITEM) if n_taken == n_items else None
-            if item is _NO_ITEM:
-                return
+            # Let go of the last item while the next one is fetched.
+            item = None
+            # After as many items as its length, a loader is mostly at its end. So its next item is
+            # fetched before a step begins, because no step may begin for the end. Any other item
+            # is fetched in its step.
+            is_fetched_before_step = n_taken == length
+            if is_fetched_before_step:
+                item = next(source, _NO_ITEM)
+                if item is _NO_ITEM:
+                    return
             capture.begin_if_due()
             number = _progress.n_begun
             _progress.n_begun += 1
             with annotate("step", number):
-                if n_taken != n_items:
+                if not is_fetched_before_step:
                     with annotate("data"):
                         item = next(source, _NO_ITEM)
                     if item is _NO_ITEM:
@@ -346,7 +364,9 @@ def _numbered(
                 yield item  # type: ignore[misc]
             capture.count_step()
     finally:
-        if item is _NO_ITEM:
+        has_run_out = item is _NO_ITEM
+        if has_run_out:
+            # The capture goes on in the next epoch.
             facts.epoch_steps = n_taken
         elif _progress.is_open:
             capture.end(is_cut_off=True)
@@ -354,8 +374,8 @@ def _numbered(
         facts.write()
 
 
-def _count_items(iterable: Iterable[T]) -> int | None:
-    """Return the length of a loader, None for a generator, or the loader of a stream."""
+def _length(iterable: Iterable[T]) -> int | None:
+    """Return the length of a loader; None if it has none, such as a generator or a stream."""
     with contextlib.suppress(TypeError):
         return len(iterable)  # type: ignore[arg-type]
     return None
@@ -369,9 +389,9 @@ class _LoopCapture:
         self._has_profiler = has_profiler
 
     def begin_if_due(self) -> None:
-        """Begin the capture if the next step is the first one to capture, or a later one."""
-        is_due = _progress.n_begun >= self._window.start and not _progress.is_done
-        if not is_due or _progress.is_open:
+        """Begin the capture if the warm-up is over, and if there was no capture yet."""
+        has_begun = _progress.is_open or _progress.is_done
+        if has_begun or _progress.n_begun < self._window.start:
             return
         _progress.is_open = True
         if self._has_profiler:
@@ -383,13 +403,14 @@ class _LoopCapture:
         """Count a step that has ended, and end the capture after the last one."""
         if not _progress.is_open:
             return
-        facts.n_captured_steps += self._has_profiler
+        if self._has_profiler:
+            facts.n_captured_steps += 1
         _progress.n_captured += 1
         if _progress.n_captured >= len(self._window):
             self.end()
 
     def end(self, *, is_cut_off: bool = False) -> None:
-        """End the capture for good."""
+        """End the capture for good. A later loop begins no other one."""
         _progress.is_open = False
         _progress.is_done = True
         if self._has_profiler:
@@ -401,8 +422,9 @@ class _LoopCapture:
 class MarkedSteps:
     """The steps of a loop that somebody else runs, and the capture of some of them.
 
-    Whoever watches the loop calls it at the start and the end of each step. The parameters are
-    those of `captured_steps` and `start_capture`, and the number of steps that began before.
+    Whoever watches the loop calls `begin` and `end` for each step. `warmup` and `steps` are those
+    of `captured_steps`, and `is_alone` is that of `start_capture`. `n_begun` is the number of steps
+    that began before anybody watched.
     """
 
     def __init__(
@@ -415,6 +437,7 @@ class MarkedSteps:
         self._window = range(warmup, warmup + steps)
         self._n_begun = n_begun
         self._is_alone = is_alone
+        # The handle of the range of the current phase.
         self._phase: Any = None
         self.is_in_step = False
         self.is_over = False
@@ -446,7 +469,7 @@ class MarkedSteps:
     def end(self) -> None:
         """End the step. The capture ends with the last step to capture.
 
-        If no step has begun here, one ends that began before.
+        A step that began before anybody watched is only counted.
         """
         self.phase(None)
         facts.n_steps = self._n_begun
@@ -454,7 +477,10 @@ class MarkedSteps:
             return
         backend().end(self._step)
         self.is_in_step = False
-        facts.n_captured_steps += self._n_begun - 1 in self._window
-        if self._n_begun == self._window.stop:
+        number = self._n_begun - 1
+        if number in self._window:
+            facts.n_captured_steps += 1
+        is_last_captured = number == self._window[-1]
+        if is_last_captured:
             self.is_over = True
             stop_capture(is_alone=self._is_alone)

@@ -68,42 +68,51 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rank = int(os.environ.get("RANK", "0"))
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     record = RankRecord(rank=rank, local_rank=local_rank)
-    if options.ranks is not None and record.rank not in options.ranks:
+    is_to_capture = options.ranks is None or rank in options.ranks
+    if not is_to_capture:
         nsys = []
         record = replace(record, is_captured=False)
     elif options.counting_option and counts_for_host(rank, local_rank, options.ranks):
-        # After ``nsys profile``.
-        nsys[2:2] = [options.counting_option]
+        # The first two words are ``nsys profile``.
+        nsys.insert(2, options.counting_option)
     with contextlib.ExitStack() as opened:
-        launcher_directory = os.environ.get(STATUS_DIR)
-        if launcher_directory:
-            directory = Path(launcher_directory).absolute()
-        else:
-            # Without a launcher, nobody reads the records.
-            directory = opened.enter_context(supervision.short_directory())
+        directory = _record_directory(opened)
         locks = opened.enter_context(supervision.holding(directory))
         running = _Rank(directory, options.exit_timeout, record, locks)
         return running.run(nsys, program)
 
 
-def counts_for_host(rank: int, local_rank: int, captured: Collection[int] | None) -> bool:
-    """Tell whether this rank is the first captured one of its host, which counts on all GPUs.
+def _record_directory(opened: contextlib.ExitStack) -> Path:
+    """Return the directory for the records: that of the launcher, or a temporary one.
 
-    A second nsys that counts on the same GPU would not start. `captured` is None for all ranks.
+    Without a launcher, nobody reads the records. The exit stack removes the temporary directory.
     """
-    first_of_host = rank - local_rank
-    earlier = range(first_of_host, rank)
+    directory_of_launcher = os.environ.get(STATUS_DIR)
+    if directory_of_launcher:
+        return Path(directory_of_launcher).absolute()
+    return opened.enter_context(supervision.short_directory())
+
+
+def counts_for_host(rank: int, local_rank: int, captured: Collection[int] | None) -> bool:
+    """Tell whether a captured rank is the first one of its host, which counts on all GPUs.
+
+    A second nsys that counts on the same GPU would not start. `captured` are the captured ranks of
+    the job, or None if all are.
+    """
+    first_rank_of_host = rank - local_rank
+    earlier_ranks = range(first_rank_of_host, rank)
     if captured is None:
-        return not earlier
-    return not any(rank in captured for rank in earlier)
+        return not earlier_ranks
+    return not any(earlier_rank in captured for earlier_rank in earlier_ranks)
 
 
 def with_status(
     program: Sequence[str], file: Path, *, stdout: int = 1, stderr: int = 2
 ) -> list[str]:
-    """Return a command that runs a program and writes its pid and exit status to files.
+    """Return a command that runs a program, and writes its exit status to a file.
 
-    The program prints to the descriptors `stdout` and `stderr`.
+    The pid is written to another file, with ``.pid`` after the name. The program prints to the
+    descriptors `stdout` and `stderr`.
     """
     # A plain sh may know descriptors of one digit only.
     shell = ["/bin/sh"]
@@ -111,6 +120,15 @@ def with_status(
         shell = ["/usr/bin/env", "bash"]
     files = [str(file), str(stdout), str(stderr)]
     return [*shell, "-c", _STATUS_SHELL, "sh", *files, *program]
+
+
+class _Ended(NamedTuple):
+    """How a program and its nsys ended."""
+
+    # None if nsys ended in time, or if there is none.
+    nsys_problem: str | None
+    # Exit status of the program, or of nsys if the program left none.
+    status: int | None
 
 
 class _Rank:
@@ -130,7 +148,10 @@ class _Rank:
         self._output: NsysOutput | None = None
 
     def run(self, nsys: Sequence[str], program: Sequence[str]) -> int:
-        """Run the program, under nsys if there is one."""
+        """Run the program to its end, under nsys if there is one, and return its exit status.
+
+        An nsys that failed by itself, before it started the program, is run a second time.
+        """
         self._temporary.mkdir(mode=0o700, exist_ok=True)
         command = [*nsys, *program]
         output = output_of(nsys)
@@ -138,22 +159,24 @@ class _Rank:
             earlier = report_there(output)
             self._output = NsysOutput(output, self._temporary, self._log, command, earlier)
         with supervision.catching_signals() as self._stop:
-            problem, status = self._start(nsys, program)
-            is_begun = self._program_pid() is not None or self._stop.n_asked
-            if nsys and not is_begun:
-                message = last_words(self._log)
-                if FAILED_BY_ITSELF.search(message):
-                    problem, status = self._start(nsys, program)
-        report, failure = self._output.captured() if self._output else (None, None)
+            ended = self._run_once(nsys, program)
+            has_begun = self._program_pid() is not None
+            may_run_again = nsys and not has_begun and not self._stop.n_asked
+            if may_run_again and FAILED_BY_ITSELF.search(last_words(self._log)):
+                ended = self._run_once(nsys, program)
+        captured = CapturedReport(None, None)
+        if self._output:
+            captured = self._output.captured()
+        capture_problem = captured.problem
         if self._output and self._program_pid() is None:
             message = last_words(self._log, command)
-            failure = f"{NOT_STARTED}{message}"
-        all_problems = _joined_problems(problem, failure)
-        self._note(status=status, problem=all_problems, report=report)
+            capture_problem = f"{NOT_STARTED}{message}"
+        problem = _joined_problems(ended.nsys_problem, capture_problem)
+        self._note(status=ended.status, problem=problem, report=captured.report)
         return self._record.status or 0
 
-    def _start(self, nsys: Sequence[str], program: Sequence[str]) -> tuple[str | None, int | None]:
-        """Run the program until it ends, and return a problem of nsys, and the exit status."""
+    def _run_once(self, nsys: Sequence[str], program: Sequence[str]) -> _Ended:
+        """Run the program until it and its nsys have ended, and return how they ended."""
         environment = {**os.environ}
         stdout = 1
         stderr = 2
@@ -171,35 +194,40 @@ class _Rank:
             output = log if nsys else None
             process = supervision.start(words, environment, output=output, pass_fds=locks)
             self._note(nsys_group=process.pid if nsys else None)
-            problem = self._watch(process)
+            nsys_problem = self._watch(process)
         if nsys:
+            # If nsys never started the program, all that is left belongs to nsys.
             supervision.end_adopted(is_any_of_nsys=self._program_pid() is None)
         status = self._program_status()
         if status is None:
+            # The program left no status, so that of nsys counts.
             status = supervision.status_of(process)
-        return problem, status
+        return _Ended(nsys_problem, status)
 
     def _watch(self, process: subprocess.Popen[bytes]) -> str | None:
-        """Wait until nsys has ended, and return its problem.
+        """Wait until nsys, or the program without nsys, has ended.
 
-        After the end of the program, nsys has a limited time.
+        After the end of the program, nsys has a limited time. Return the problem if nsys did not
+        end in this time, otherwise None.
         """
-        deadline_s = None
-        has_ended_program = False
-        parent = os.getppid()
+        nsys_deadline_s = None
+        was_program_asked_to_end = False
+        launcher_pid = os.getppid()
         stop = self._stop
         while process.poll() is None:
-            if os.getppid() != parent and not stop.n_asked:
-                # The launcher was killed, so nobody else would end the program.
+            # The orphan of a killed launcher gets another parent.
+            is_orphan = os.getppid() != launcher_pid
+            if is_orphan and not stop.n_asked:
+                # Nobody else would end the program.
                 stop.ask(signal.SIGTERM)
             self._note_progress()
-            if stop.n_asked and not has_ended_program:
-                has_ended_program = True
+            if stop.n_asked and not was_program_asked_to_end:
+                was_program_asked_to_end = True
                 self._end_program(process)
-            if deadline_s is None and self._program_status() is not None:
+            if nsys_deadline_s is None and self._program_status() is not None:
                 self._note(status=self._program_status())
-                deadline_s = time.monotonic() + self._exit_timeout_s
-            if deadline_s is not None and time.monotonic() > deadline_s:
+                nsys_deadline_s = time.monotonic() + self._exit_timeout_s
+            if nsys_deadline_s is not None and time.monotonic() > nsys_deadline_s:
                 supervision.end_groups([process.pid])
                 process.wait()
                 return NOT_ENDED.format(seconds=f"{self._exit_timeout_s:.0f}")
@@ -207,18 +235,27 @@ class _Rank:
         return None
 
     def _note_progress(self) -> None:
-        """Record the start of the program, and the completion of its report while it runs."""
+        """Record the start of the program, and the time when its report is complete.
+
+        The time stays None if the report is not complete before the program ends, or is asked to
+        end. Such a report may lack a part.
+        """
         if self._record.pid is None and self._program_pid() is not None:
+            # Each note takes over the pid.
             self._note()
-        # A report that comes after the program has ended, or was asked to end, may lack a part.
         is_running = self._record.pid is not None and self._program_status() is None
-        if not is_running or self._stop.n_asked or self._record.report_at is not None:
+        if not is_running or self._stop.n_asked:
             return
-        if self._output is not None and self._output.is_whole(time.monotonic()):
+        if self._output is None or self._record.report_at is not None:
+            return
+        if self._output.is_whole(time.monotonic()):
             self._note(report_at=time.time())
 
     def _end_program(self, process: subprocess.Popen[bytes]) -> None:
-        """Pass the signal on to the program alone, so that nsys writes what it has captured."""
+        """Pass the signal on to the program alone, so that nsys writes what it has captured.
+
+        A program that does not end is killed. If the program does not even start, nsys is ended.
+        """
 
         def has_started() -> bool:
             return self._program_pid() is not None or process.poll() is not None
@@ -257,16 +294,17 @@ class _Rank:
             write_record(self._directory, self._record)
 
 
-def _joined_problems(problem: str | None, failure: str | None) -> str | None:
-    """Return the problem of nsys and the failure to capture as one text; None without both."""
-    if problem and failure == NOTHING:
-        # The problem is the reason why nothing was captured.
-        return problem
-    texts = filter(None, (problem, failure))
-    return "; ".join(texts) or None
+def _joined_problems(nsys_problem: str | None, capture_problem: str | None) -> str | None:
+    """Return the problem of nsys and that of its capture as one text; None if there is neither."""
+    if nsys_problem and capture_problem == NOTHING:
+        # The problem of nsys is the reason why nothing was captured.
+        return nsys_problem
+    problems = filter(None, (nsys_problem, capture_problem))
+    return "; ".join(problems) or None
 
 
 def _number_in(path: Path) -> int | None:
+    """Return the number in a file; None if there is no such file, or no number in it yet."""
     with contextlib.suppress(OSError, ValueError):
         return int(path.read_text(encoding="ascii"))
     return None
@@ -297,6 +335,13 @@ def report_there(output: str) -> ReportIdentity | None:
     return None
 
 
+class CapturedReport(NamedTuple):
+    """The report of an nsys that has ended, without suffix, or the problem if there is none."""
+
+    report: str | None
+    problem: str | None
+
+
 @dataclass
 class NsysOutput:
     """The report that an nsys writes, watched from before nsys starts."""
@@ -323,59 +368,70 @@ class NsysOutput:
         if now_s - self._checked_at_s < _REPORT_CHECK_INTERVAL_S:
             return False
         self._checked_at_s = now_s
-        before = self._last_seen
-        self._last_seen = None
+        seen_before = self._last_seen
+        self._last_seen = self._report_in_place()
+        return self._last_seen is not None and self._last_seen == seen_before
+
+    def _report_in_place(self) -> ReportIdentity | None:
+        """Return the new report; None if there is none yet, or while nsys moves it there."""
         present = report_there(self.output)
-        # nsys may move a file between two calls.
-        with contextlib.suppress(OSError):
-            # While nsys moves a report from another file system, both places have one, and the new
-            # one is not complete.
-            is_new = present is not None and present != self.earlier
-            if present is not None and is_new and present.n_bytes and not self._has_other_reports():
-                self._last_seen = present
-        return self._last_seen is not None and self._last_seen == before
+        if present is None or present == self.earlier or present.n_bytes == 0:
+            return None
+        try:
+            # While nsys moves a report from another file system, both places have one, and the one
+            # in its place is not complete.
+            is_moving = self._has_other_reports()
+        except OSError:
+            # nsys has just moved a file. The next check sees its new place.
+            return None
+        return None if is_moving else present
 
     def _has_other_reports(self) -> bool:
         """Return whether nsys's temporary directory has a report that is not in its place yet.
 
-        A copy of the report in its place does not count: nsys copies to another file system.
+        nsys copies a report to another file system. So a report of equal size is a copy, and does
+        not count.
         """
         present = report_there(self.output)
-        reports = self._left(".nsys-rep")
+        reports = self._files_left(".nsys-rep")
         if present is None:
             return bool(reports)
         return any(path.stat().st_size != present.n_bytes for path in reports)
 
-    def _left(self, suffix: str) -> list[Path]:
-        """Return the files with a suffix that nsys left in its temporary directory."""
+    def _files_left(self, suffix: str) -> list[Path]:
+        """Return the sorted files with contents and a suffix in nsys's temporary directory."""
         files = filter(Path.is_file, self.temporary.rglob(f"*{suffix}"))
-        return sorted(file for file in files if file.stat().st_size)
+        return sorted(file for file in files if file.stat().st_size > 0)
 
-    def captured(self) -> tuple[str | None, str | None]:
-        """Return the report of an nsys that has ended, or None and the problem.
+    def captured(self) -> CapturedReport:
+        """Return the report of an nsys that has ended, or the problem.
 
         A capture in the temporary directory is moved next to the place of the report.
         """
         # nsys moves its report to its place. So if a report is left in the temporary directory,
         # the file in the place is that of another program.
         if self._is_new(report_there(self.output)) and not self._has_other_reports():
-            return self.output, None
+            return CapturedReport(self.output, None)
         message = last_words(self.log, self.command)
-        reports = self._left(".nsys-rep")
+        reports = self._files_left(".nsys-rep")
         if reports:
-            place = _keep_captures(reports, self.output)
-            return None, f"{NOT_WRITTEN}{place}{message}"
-        streams = self._left(".qdstrm")
+            place_text = _keep_captures(reports, self.output)
+            return CapturedReport(None, f"{NOT_WRITTEN}{place_text}{message}")
+        # What an nsys captured that ended before it made a report of it.
+        streams = self._files_left(".qdstrm")
         if streams:
-            return None, f"{NOT_MADE}{_keep_captures(streams, self.output)}"
+            place_text = _keep_captures(streams, self.output)
+            return CapturedReport(None, f"{NOT_MADE}{place_text}")
         has_empty_report = any(self.temporary.rglob("*.nsys-rep"))
         problem = f"{NOT_WRITTEN}{message}" if has_empty_report else NOTHING
-        return None, problem
+        return CapturedReport(None, problem)
 
     def _is_new(self, present: ReportIdentity | None) -> bool:
+        """Tell whether a report was written since nsys started."""
         if present is None or present == self.earlier:
             return False
-        return present.modified_ns >= self.started_ns - _CLOCK_SLACK_NS
+        earliest_ns = self.started_ns - _CLOCK_SLACK_NS
+        return present.modified_ns >= earliest_ns
 
 
 def last_words(log: Path, command: Sequence[str] = ()) -> str:
@@ -392,26 +448,32 @@ def last_words(log: Path, command: Sequence[str] = ()) -> str:
     messages = telling_lines(text, 1)
     if not messages:
         return ""
-    return f": {without_words(messages[0], command)}"
+    message = without_words(messages[0], command)
+    return f": {message}"
 
 
 def _keep_captures(paths: Sequence[Path], output: str) -> str:
-    """Move captures next to their output, under free names, and return where they are."""
-    names = []
-    # No glob for the reports of the job matches such a name. It ends with the rank as they do.
+    """Move captures next to their output, under free names.
+
+    Return the end of a sentence that says where they are.
+    """
+    kept_names = []
+    # The output is NAME_RANK.
     name, _, rank = output.rpartition("_")
     for number, path in enumerate(paths):
         target = Path(f"{output}{path.suffix}")
         if path.suffix == ".nsys-rep" or target.exists():
+            # No pattern for the reports of the job (NAME_*) matches this name. It ends with the
+            # rank, as their names do.
             mark = f"{os.getpid()}-{number}" if number else f"{os.getpid()}"
             target = Path(f"{name}.kept-{mark}_{rank}{path.suffix}")
         try:
-            # Often to another file system.
+            # Not `rename`, because the target is often on another file system.
             shutil.move(path, target)
         except OSError as error:
             return f" ({error.strerror}, so it is still in {path.parent.resolve()})"
-        names.append(target.name)
-    return f", which is kept: {', '.join(names)}"
+        kept_names.append(target.name)
+    return f", which is kept: {', '.join(kept_names)}"
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ class PythonSampling(NamedTuple):
 
 
 def python_sampling(tool: Nsys) -> PythonSampling:
-    """Return how an nsys samples Python, if it can also export what it has sampled."""
+    """Return how an nsys samples Python, or a note if it cannot sample or export samples."""
     why_not = None
     if not tool.has("profile", _PYTHON_SAMPLING):
         why_not = "cannot sample Python"
@@ -66,18 +66,19 @@ def counting_option(tool: Nsys) -> str:
         raise OptionError("--gpu-metrics", problem, fix=_NO_OPTION)
     answer = ask([str(tool.path), "profile", f"{option}=help"], _ANSWER_S)
     text = answer.text if answer is not None else ""
-    # An nsys that does not answer may be able to count.
-    if text.strip() and not _GPU_LINE.search(text):
-        message = next(iter(telling_lines(text, 1)), None)
-        problem = "nsys cannot count on the GPUs of this machine"
-        fix = "leave --gpu-metrics out"
-        if _NOT_ALLOWED.search(text):
-            problem = "nsys may not count on the GPUs of this machine"
-            fix = _ALLOW
-        raise CaptureError("--gpu-metrics", problem, found=message, fix=fix)
-    return f"{option}=all"
+    has_answered = bool(text.strip())
+    # If nsys does not answer, it may be able to count nevertheless.
+    if not has_answered or _GPU_LINE.search(text):
+        return f"{option}=all"
+    message = next(iter(telling_lines(text, 1)), None)
+    problem = "nsys cannot count on the GPUs of this machine"
+    fix = "leave --gpu-metrics out"
+    if _NOT_ALLOWED.search(text):
+        problem = "nsys may not count on the GPUs of this machine"
+        fix = _ALLOW
+    raise CaptureError("--gpu-metrics", problem, found=message, fix=fix)
 
 
 def default_counting_option() -> str:
-    """Return the option that counts, for an nsys that is not known."""
+    """Return the option that counts on all GPUs in newer versions of nsys."""
     return f"{_COUNTING_OPTIONS[0]}=all"

@@ -140,20 +140,21 @@ def gather_surroundings(
 def program_directory(command: Sequence[str]) -> Path | None:
     """Return the directory of the first existing Python file that a command names, or None.
 
-    The file that starts our modules does not count.
+    ``run_module.py``, which starts our modules, does not count.
     """
     for word in command:
-        is_program = word.endswith(".py") and not word.endswith("/launchers/run_module.py")
-        if is_program and os.path.isfile(word):  # noqa: PTH113 - a word may be no path
+        is_ours = word.endswith("/launchers/run_module.py")
+        # A `Path` may raise for a word that is no path.
+        if word.endswith(".py") and not is_ours and os.path.isfile(word):  # noqa: PTH113
             return Path(word).absolute().parent
     return None
 
 
 def _commit(patience: Patience, directory: Path) -> tuple[str | None, bool | None]:
-    """Return the commit of a repository, and whether files are changed; None for what is not known.
+    """Return the commit of the repository around a directory, and whether its files are changed.
 
-    Without git, without a repository, and for the repository of another user, which git refuses,
-    nothing is known.
+    Both are None without git, without a repository, and for the repository of another user, which
+    git refuses. The second is also None if it cannot be told safely.
     """
     # Change nothing, and start no program that the configuration of the repository names.
     settings = _as_options(_NO_PROGRAMS)
@@ -163,48 +164,60 @@ def _commit(patience: Patience, directory: Path) -> tuple[str | None, bool | Non
         return None, None
     top = patience.answer(*git, "rev-parse", "--show-toplevel").removesuffix("\n")
     # Filters change files between a repository and its directory. They are switched off, because
-    # they are programs of the repository. So files are compared as they are.
+    # they are programs of the repository. So files are compared without them.
     output = patience.output(*git, "config", "--null", "--name-only", "--get-regexp", r"^filter\.")
     # The status 1 means that there are no filters.
     if not top or output is None or output.status not in (0, 1):
         return commit, None
-    names = filter(None, output.text.split("\0"))
-    filters = {name.rpartition(".")[0] for name in names}
-    if any(map(_NO_SETTING.search, filters)):
+    # ``filter.lfs.clean`` is a setting of ``filter.lfs``.
+    setting_names = filter(None, output.text.split("\0"))
+    filter_names = {name.rpartition(".")[0] for name in setting_names}
+    has_filter_left = any(map(_NO_SETTING.search, filter_names))
+    if has_filter_left:
+        # A filter of such a name cannot be switched off by an option.
         return commit, None
-    for filter_name in sorted(filters):
+    for filter_name in sorted(filter_names):
         no_filter = [f"{filter_name}.{setting}" for setting in _NO_FILTER]
         settings += _as_options(no_filter)
-    git_at_top = ("git", "-C", top, "--no-optional-locks", *settings)
-    return commit, _is_dirty(patience, git_at_top, has_filters=bool(filters))
+    git_without_filters = ("git", "-C", top, "--no-optional-locks", *settings)
+    return commit, _is_dirty(patience, git_without_filters, has_filters=bool(filter_names))
 
 
 def _as_options(settings: Iterable[str]) -> list[str]:
+    """Return ``-c SETTING`` for each setting of git."""
     options: list[str] = []
     for setting in settings:
         options += ("-c", setting)
     return options
 
 
-def _is_dirty(patience: Patience, git: Sequence[str], *, has_filters: bool) -> bool | None:
-    """Return whether a file is changed; None if all different files have a filter."""
+def _is_dirty(
+    patience: Patience, git_without_filters: Sequence[str], *, has_filters: bool
+) -> bool | None:
+    """Return whether a file of a repository is changed.
+
+    With its filter switched off, an unchanged file may look different. So None is returned if all
+    different files have a filter, or if git gives no answer.
+    """
     # In a submodule, git would use the configuration of that repository. So only its commit counts.
     options = ("--porcelain", "-z", "--untracked-files=no", "--no-renames")
-    status = patience.output(*git, "status", *options, "--ignore-submodules=dirty")
-    if status is None or status.status != 0:
+    answer = patience.output(*git_without_filters, "status", *options, "--ignore-submodules=dirty")
+    if answer is None or answer.status != 0:
         return None
-    lines = filter(None, status.text.split("\0"))
-    changed = [line[3:] for line in lines]
-    if not changed or not has_filters:
-        return bool(changed)
-    checked = changed[:_MAX_CHANGED_FILES]
-    attributes = patience.output(*git, "check-attr", "-z", "filter", "--", *checked)
+    # Two letters and a space are before each path.
+    lines = filter(None, answer.text.split("\0"))
+    different_paths = [line[3:] for line in lines]
+    if not different_paths or not has_filters:
+        return bool(different_paths)
+    checked_paths = different_paths[:_MAX_CHANGED_FILES]
+    question = ("check-attr", "-z", "filter", "--", *checked_paths)
+    attributes = patience.output(*git_without_filters, *question)
     if attributes is None or attributes.status != 0:
         return None
-    # The output has a path, the attribute and its value for each file.
+    # For each file, the answer has the path, the name of the attribute, and its value.
     filters_of_files = set(attributes.text.split("\0")[2::3])
-    is_without_filter = filters_of_files & {"unspecified", "unset"}
-    return True if is_without_filter else None
+    has_file_without_filter = not filters_of_files.isdisjoint({"unspecified", "unset"})
+    return True if has_file_without_filter else None
 
 
 @dataclass(frozen=True)
@@ -235,10 +248,12 @@ def sidecar_document(
 ) -> dict[str, Any]:
     """Return the contents of a sidecar, after a job has ended on this node. Nothing is written.
 
-    The ranks are those of this node. A pid is that of the training program, never that of nsys, or
-    None. If the pids of a sidecar are not in the reports, the analysis takes it for that of another
-    capture. Time, environment and key default to those of this process. The facts are
-    ``world_size``, ``nsys_version``, ``trace``, ``capture_range`` and ``ended_by``: ``linger`` (the
+    `ranks` are those of this node, and `programs` has what their programs reported, by rank. A pid
+    is that of the training program, never that of nsys. If the pids of a sidecar are not in the
+    reports, the analysis takes the sidecar for that of another capture.
+
+    Time, environment and key default to those of this process. The facts are ``world_size``,
+    ``nsys_version``, ``trace``, ``capture_range`` and ``ended_by``. The last one is ``linger`` (the
     reports were complete), ``exit`` (the program hung while it exited), ``timeout``, ``interrupt``,
     or None.
     """
@@ -249,7 +264,9 @@ def sidecar_document(
     rows = _ranks(by_rank, programs)
     command_words = [decoded(word) for word in command]
     all_facts = _machine_facts(surroundings, programs) | facts
+    # What `recorded_command` allows depends on the option, which is not part of the document.
     trace_option = ["--trace", *facts.get("trace", ())]
+    recorded_trace = recorded_command(trace_option, key)[1:]
     document = _identity(place, captured_at or datetime.now(UTC))
     document["command"] = _command(command_words, key)
     document["hash_key"] = key.key_id
@@ -257,7 +274,7 @@ def sidecar_document(
     document["n_nodes"] = place.n_nodes
     document |= _shaped_facts(all_facts)
     document["ranks"] = [asdict(row) for row in rows]
-    document["trace"] = recorded_command(trace_option, key)[1:]
+    document["trace"] = recorded_trace
     document["topology_file"] = _topology_file(place)
     document["nccl_log_files"] = _logs(place, rows, surroundings.host)
     document["step_pattern"] = _shaped(_STEPS, _common(programs, "step_pattern"))
@@ -287,22 +304,25 @@ def _topology_file(place: Place) -> str | None:
 def _machine_facts(surroundings: Surroundings, programs: Mapping[int, Program]) -> dict[str, Any]:
     """Return the facts about this machine, without its topology."""
     facts = asdict(surroundings)
+    # The topology has its own file.
     del facts["topology"]
     for name in ("cuda_version", "torch_version", "nccl_version"):
-        # The training program may have used another installation than this process finds.
-        version = _common(programs, name)
-        if version:
-            facts[name] = version
+        # The training programs may have used another installation than this process finds. If they
+        # agree on a version, it counts.
+        version_of_programs = _common(programs, name)
+        if version_of_programs:
+            facts[name] = version_of_programs
     return facts
 
 
 def _common_phase_names(programs: Mapping[int, Program]) -> list[str]:
-    """Return the phases of the programs whose names many programs use."""
-    common_names = _PHASES.split()
+    """Return the names of the programs' phases that are usual names, in order of first use."""
+    usual_names = _PHASES.split()
+    # A dict keeps the order, and has each name once.
     names: dict[str, None] = {}
     for program in programs.values():
         names |= dict.fromkeys(map(_text, program.phase_names))
-    return [name for name in names if name in common_names]
+    return [name for name in names if name in usual_names]
 
 
 def _shaped_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -317,6 +337,7 @@ def _shaped_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _shaped(shape: re.Pattern[str], text: str | None) -> str | None:
+    """Return a text that looks as it must, otherwise None."""
     return text if text and shape.fullmatch(text) else None
 
 
@@ -332,15 +353,22 @@ def _ranks(
         local_rank = program.local_rank if row.local_rank is None else row.local_rank
         gpu_name = _text(row.gpu_name or program.gpu_name)
         report = _text(PurePath(row.report or "").name)
-        problem = None
-        if row.problem:
-            our_sentences = dict.fromkeys(_PROBLEMS.findall(row.problem))
-            problem = "; ".join(our_sentences) or "its capture failed"
-        row = replace(row, pid=pid, local_rank=local_rank, problem=problem)
+        row = replace(row, pid=pid, local_rank=local_rank, problem=_our_sentences(row.problem))
         row = replace(row, gpu_name=_shaped(GPU_NAME, gpu_name), report=report or None)
         row = replace(row, work_per_step=_work(program), memory=_memory(program))
         rows.append(row)
     return rows
+
+
+def _our_sentences(problem: str | None) -> str | None:
+    """Return the sentences of a problem that are ours, because those of nsys may quote secrets.
+
+    None without a problem.
+    """
+    if not problem:
+        return None
+    sentences = dict.fromkeys(_PROBLEMS.findall(problem))
+    return "; ".join(sentences) or "its capture failed"
 
 
 def _work(program: Program) -> WorkPerStep | None:
@@ -379,9 +407,9 @@ def _common(programs: Mapping[int, Program], name: str) -> str | None:
 
 
 def write_sidecar(path: Path, document: Mapping[str, Any] | str) -> None:
-    """Write a sidecar or another text of a capture; an OutputError if this is not possible.
+    """Write a sidecar, or a text as it is, to a file; an OutputError if this is not possible.
 
-    A reader sees the old file or the complete new one.
+    A reader of the file sees the old file or the complete new one.
     """
     text = document
     if not isinstance(text, str):
@@ -400,42 +428,44 @@ def write_sidecar(path: Path, document: Mapping[str, Any] | str) -> None:
 def _command(words: Sequence[str], key: HashKey) -> list[str]:
     """Return the words of a command that a sidecar contains.
 
-    After ``env``, variables are treated as those of an environment.
+    After ``env``, variables (NAME=VALUE) are treated as those of an environment. If none of them
+    may be recorded, ``env`` is left out too.
     """
     if words[:1] != ["env"]:
         return recorded_command(words, key)
-    n_words = 1
-    while n_words < len(words) and _ASSIGNMENT.match(words[n_words]):
-        n_words += 1
-    assigned_words = words[1:n_words]
-    variables = dict(word.split("=", 1) for word in assigned_words)
-    recorded = recorded_environment(variables, key)
-    assignments = [f"{name}={value}" for name, value in recorded.items()]
+    program_at = 1
+    while program_at < len(words) and _ASSIGNMENT.match(words[program_at]):
+        program_at += 1
+    variables = dict(word.split("=", 1) for word in words[1:program_at])
+    recorded_variables = recorded_environment(variables, key)
+    assignments = [f"{name}={value}" for name, value in recorded_variables.items()]
     if assignments:
         assignments.insert(0, "env")
-    program = recorded_command(words[n_words:], key)
-    return [*assignments, *program]
+    recorded_program = recorded_command(words[program_at:], key)
+    return [*assignments, *recorded_program]
 
 
 def _logs(place: Place, rows: Sequence[CapturedRank], host: str | None) -> list[str]:
-    """Return the names of NCCL's logs: those of the ranks' processes, or all if there are none.
+    """Return the sorted names of NCCL's logs beside the reports of a capture.
 
-    With several nodes, each node lists its own logs.
+    These are the logs of the ranks' processes, or all logs if no rank has one. With several nodes,
+    each node lists only the logs of its host.
     """
     place_path = Path(place.name)
     name = re.escape(place_path.name)
-    log_name = re.compile(rf"{name}(?:\.node[0-9]+)?\.nccl\.(.+?)\.([0-9]+)\.log")
-    own_host = None
-    if host and place.n_nodes > 1:
-        own_host = _short_host(host)
+    log_name = re.compile(rf"{name}(?:\.node[0-9]+)?\.nccl\.(?P<host>.+?)\.(?P<pid>[0-9]+)\.log")
+    has_other_hosts = place.n_nodes > 1 and bool(host)
     pid_by_log: dict[str, int] = {}
     with contextlib.suppress(OSError):
         for path in place_path.parent.iterdir():
             match = log_name.fullmatch(path.name)
-            if match and own_host in (None, _short_host(match[1])):
-                pid_by_log[decoded(path.name)] = int(match[2])
-    pids = {row.pid for row in rows}
-    logs_of_ranks = [log for log, pid in pid_by_log.items() if pid in pids]
+            if match is None:
+                continue
+            is_of_this_host = _short_host(match["host"]) == _short_host(host or "")
+            if is_of_this_host or not has_other_hosts:
+                pid_by_log[decoded(path.name)] = int(match["pid"])
+    pids_of_ranks = {row.pid for row in rows}
+    logs_of_ranks = [log for log, pid in pid_by_log.items() if pid in pids_of_ranks]
     return sorted(logs_of_ranks or pid_by_log)[:_MAX_LOGS]
 
 

@@ -91,20 +91,21 @@ class Program:
     def count_work(
         self, *, tokens: int | None = None, samples: int | None = None, flops: int | None = None
     ) -> None:
-        """Remember what a step works on. What is None stays as it was.
+        """Remember what a step works on. A count that is None stays as it was.
 
         Raises
         ------
         ValueError
-            If a count is no positive integer of at most `MAX_COUNT`.
+            If a count is not a positive integer of at most `MAX_COUNT`. Then no count changes.
         """
         work = {"tokens_per_step": tokens, "samples_per_step": samples, "flops_per_step": flops}
-        counted = {name: value for name, value in work.items() if value is not None}
-        for name, value in counted.items():
-            if type(value) is not int or not 0 < value <= MAX_COUNT:
-                raise ValueError(f"{name} must be a positive integer, got {value!r}")
-        for name, value in counted.items():
-            setattr(self, name, value)
+        new_counts = {name: count for name, count in work.items() if count is not None}
+        for name, count in new_counts.items():
+            # True is an `int` for `isinstance`, but it is no count.
+            if type(count) is not int or not 0 < count <= MAX_COUNT:
+                raise ValueError(f"{name} must be a positive integer, got {count!r}")
+        for name, count in new_counts.items():
+            setattr(self, name, count)
 
     def ask_memory(self) -> None:
         """Remember the peaks of the allocator of torch, if CUDA is in use. They are not reset."""
@@ -120,7 +121,10 @@ class Program:
             self.allocator_retries = int(statistics["num_alloc_retries"])
 
     def announce(self) -> None:
-        """Write the file for the first time, and once more when the process ends."""
+        """Write the file for the first time, and once more when the process ends.
+
+        A second call does nothing.
+        """
         if self.pid is not None:
             return
         self.pid = os.getpid()
@@ -131,20 +135,24 @@ class Program:
         self.write()
 
     def write(self, *, is_over: bool = False) -> None:
-        """Write the whole file, or nothing, if the launcher asks for it.
+        """Write the whole file of this rank, if a launcher has named a directory for it.
 
-        The program goes on without the file if it cannot be written.
+        The program goes on without the file if it cannot be written. If `is_over`, the program has
+        ended, and its training loop with it.
         """
-        self.loop_ended |= is_over
+        if is_over:
+            self.loop_ended = True
         directory = os.environ.get(STATUS_DIR)
-        # A fork of the program is another program.
-        if not directory or self.pid != os.getpid():
+        # A fork of the program is another program. Before `announce`, the pid is None.
+        has_announced = self.pid == os.getpid()
+        if not directory or not has_announced:
             return
         self._ask_torch()
         with contextlib.suppress(OSError, ValueError):
             _write(Path(directory) / f"ranges_{self.rank}.json", asdict(self))
 
     def _ask_torch(self) -> None:
+        """Remember the GPU, and the versions of torch and its libraries, if torch knows them."""
         torch = loaded_torch()
         if not torch:
             return
@@ -167,7 +175,7 @@ def _number_in_environment(variable: str) -> int:
 
 facts = Program()
 _TYPE_BY_NAME = {"int": int, "str": str, "bool": bool, "list[str]": list}
-# The type of each field, which may be None if the annotation says so.
+# The type of each field that is not None: of the annotation ``int | None``, this is int.
 _TYPE_BY_FIELD = {
     program_field.name: _TYPE_BY_NAME[str(program_field.type).partition(" |")[0]]
     for program_field in fields(Program)
@@ -175,15 +183,20 @@ _TYPE_BY_FIELD = {
 
 
 def read_programs(directory: Path) -> dict[int, Program]:
-    """Return what the training programs report, by rank. Fields of a wrong type are left out."""
+    """Return what the training programs report, by rank.
+
+    A field of a wrong type gets its default.
+    """
     programs = {}
     for path in sorted(directory.glob("ranges_*.json")):
         # A file that cannot be read, or has no facts, is left out.
         with contextlib.suppress(AttributeError, OSError, ValueError, RecursionError):
             with path.open("rb") as file:
                 content = json.loads(file.read(_MAX_FILE_BYTES))
+            # The name of the file decides, because the content may have been changed.
             rank = int(path.stem.removeprefix("ranges_"))
-            programs[rank] = Program(**_known_fields(content) | {"rank": rank})
+            fields_of_program = _known_fields(content) | {"rank": rank}
+            programs[rank] = Program(**fields_of_program)
     return programs
 
 
@@ -226,13 +239,14 @@ def write_record(directory: Path, record: RankRecord) -> None:
 
 
 def read_records(directory: Path) -> list[RankRecord]:
-    """Return the records there are, by rank."""
+    """Return the records in a directory, in order of ranks."""
     contents = [json.loads(path.read_bytes()) for path in directory.glob("rank_*.json")]
     records = [RankRecord(**content) for content in contents]
     return sorted(records, key=lambda record: record.rank)
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:
+    """Write a file of JSON so that a reader sees all of it, or the file that was there before."""
     unfinished = path.with_suffix(f".{os.getpid()}")
     unfinished.write_text(json.dumps(content), encoding="utf-8")
     unfinished.replace(path)

@@ -33,19 +33,22 @@ GRACE_S = 10.0
 PROGRAM_GRACE_S = 15.0
 # How the names of nsys's own programs start: nsys (also its agent), nsys-launcher, QdstrmImporter.
 _NSYS_PROGRAMS = ("nsys", "Qdstrm")
+# `kill` with this number only tells whether a process exists.
+_NO_SIGNAL = 0
 _ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 @contextlib.contextmanager
 def short_directory() -> Iterator[Path]:
-    """Make an empty directory in TMPDIR, behind a short link if sockets need one.
+    """Yield a new empty directory in TMPDIR, or a short link to it if its path is long.
 
-    It is removed at the end, unless it has a report.
+    Sockets in the directory need a short path. The directory is removed at the end, unless it has a
+    report.
     """
     with contextlib.ExitStack() as cleaning:
         directory = _make_directory(None, cleaning)
         if len(os.fsencode(directory)) > _MAX_DIRECTORY_BYTES:
-            # Without a link, a long path is better than none.
+            # If no link can be made, the long path is yielded.
             with contextlib.suppress(OSError):
                 link = _make_directory(_SHORT_PARENT, cleaning) / "t"
                 link.symlink_to(directory, target_is_directory=True)
@@ -59,7 +62,10 @@ def holding(directory: Path) -> Iterator[tuple[int, ...]]:
 
     The claim holds as long as a program lives that inherits the descriptors.
     """
-    directories = [directory, directory.parent] if directory.is_symlink() else [directory]
+    directories = [directory]
+    if directory.is_symlink():
+        # The directory with the short link is ours too.
+        directories.append(directory.parent)
     locks = [lock for lock in map(claim, directories) if lock is not None]
     try:
         yield tuple(locks)
@@ -69,7 +75,10 @@ def holding(directory: Path) -> Iterator[tuple[int, ...]]:
 
 
 def _make_directory(parent: str | None, cleaning: contextlib.ExitStack) -> Path:
-    """Make a directory that is claimed until the exit stack closes, and then removed."""
+    """Make a directory in `parent`, or in TMPDIR without one.
+
+    The directory is claimed until the exit stack closes, and then removed.
+    """
     _remove_abandoned(Path(parent or tempfile.gettempdir()))
     path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent)).absolute()
     lock = claim(path)
@@ -80,7 +89,7 @@ def _make_directory(parent: str | None, cleaning: contextlib.ExitStack) -> Path:
 
 
 def _remove_abandoned(parent: Path) -> None:
-    """Remove the directories of this user's jobs that were killed."""
+    """Remove the directories in `parent` of this user's jobs that were killed."""
     with contextlib.suppress(OSError):
         for path in parent.glob(f"{_PREFIX}*"):
             with contextlib.suppress(OSError):
@@ -92,18 +101,21 @@ def _is_abandoned(path: Path) -> bool:
     """Tell whether a directory is ours, and no process has claimed it or a directory in it."""
     if not (_OUR_DIRECTORY.fullmatch(path.name) and is_as_made(path)):
         return False
-    if time.time() - claimed_at(path) <= YOUNG_S:
+    age_s = time.time() - claimed_at(path)
+    if age_s <= YOUNG_S:
+        # The process that has just made it may not have claimed it yet.
         return False
     entries = path.glob(f"{_PREFIX}*")
-    inner = [entry for entry in entries if entry.is_dir() and not entry.is_symlink()]
-    return not any(map(is_claimed, [path, *inner]))
+    inner_directories = [entry for entry in entries if entry.is_dir() and not entry.is_symlink()]
+    return not any(map(is_claimed, [path, *inner_directories]))
 
 
 def _remove(path: Path) -> None:
     """Remove a directory, unless it has a report of nsys, or a file that becomes one."""
     reports = [file for file in path.rglob("*") if file.suffix in _REPORT_SUFFIXES]
     files = filter(Path.is_file, reports)
-    if not any(file.stat().st_size for file in files):
+    has_report = any(file.stat().st_size > 0 for file in files)
+    if not has_report:
         shutil.rmtree(path, ignore_errors=True)
 
 
@@ -118,10 +130,12 @@ class _Process(NamedTuple):
 
 
 def _processes() -> Iterator[_Process]:
-    """Yield every process. Systems without /proc have none."""
+    """Yield every process of this machine; none on systems without /proc."""
     for path in Path("/proc").glob("[0-9]*/stat"):
+        # A process may end while it is read, so it is left out.
         with contextlib.suppress(OSError, ValueError, IndexError):
-            # The name of the program, which may have any characters, ends at the last parenthesis.
+            # The line is: pid (name) state parent group ... The name may have any characters, also
+            # parentheses, so what follows it comes after the last one.
             _, _, after_name = path.read_text("ascii", "replace").rpartition(")")
             state, parent, group, *_ = after_name.split()
             pid = int(path.parent.name)
@@ -134,60 +148,82 @@ def adopt_orphans() -> None:
 
 
 def end_adopted(*, is_any_of_nsys: bool) -> None:
-    """End what nsys left running, because an agent keeps the pipe of the terminal open.
+    """End the children of this process that nsys left running.
 
-    These are only nsys's own programs, or any programs if `is_any_of_nsys`.
+    An agent of nsys would otherwise keep the pipe of the terminal open. If `is_any_of_nsys`, all
+    children are of nsys. Otherwise only nsys's own programs are ended, not those of the user.
     """
     _end(
-        functools.partial(_adopted, is_any_of_nsys=is_any_of_nsys),
+        functools.partial(_children_of_nsys, is_any_of_nsys=is_any_of_nsys),
         os.kill,
         # First they get time to end by themselves.
-        (0, 1.0),
-        (signal.SIGTERM, 2.0),
-        (signal.SIGKILL, 2.0),
+        _SignalAndWait(_NO_SIGNAL, 1.0),
+        _SignalAndWait(signal.SIGTERM, 2.0),
+        _SignalAndWait(signal.SIGKILL, 2.0),
     )
 
 
-def _adopted(*, is_any_of_nsys: bool) -> Iterator[int]:
-    """Yield our running children that nsys left."""
-    with contextlib.suppress(ChildProcessError):
-        # Collect those that have ended.
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
+def _children_of_nsys(*, is_any_of_nsys: bool) -> Iterator[int]:
+    """Yield the pids of our running children that nsys left."""
+    _collect_ended_children()
     children = [process for process in _processes() if process.parent == os.getpid()]
     for child in children:
         if child.state == "Z":
             continue
+        # The child may have ended since.
         with contextlib.suppress(OSError):
             if is_any_of_nsys or _is_program_of_nsys(child.pid):
                 yield child.pid
 
 
+def _collect_ended_children() -> None:
+    """Take the exit status of every child that has ended, so that no zombie is left."""
+    # Without any child, this error ends the loop.
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            pid, _ = os.waitpid(-1, os.WNOHANG)
+            all_others_run = pid == 0
+            if all_others_run:
+                return
+
+
 def _is_program_of_nsys(pid: int) -> bool:
+    """Tell whether a process runs a program of nsys; an OSError if there is no such process."""
     program = Path(f"/proc/{pid}/exe").readlink()
     return program.name.startswith(_NSYS_PROGRAMS)
+
+
+class _SignalAndWait(NamedTuple):
+    """A signal, and the longest wait for its effect."""
+
+    number: int
+    max_wait_s: float
 
 
 def _end(
     find_remaining: Callable[[], Iterable[int]],
     kill: Callable[[int, int], None],
-    *signals: tuple[int, float],
+    *signals: _SignalAndWait,
 ) -> None:
-    """Send signals to what remains, one after the other, and wait for some seconds after each."""
+    """Send signals to what remains, one after the other, and wait after each until all has ended.
+
+    `find_remaining` returns processes or groups, and `kill` sends a signal to one of them.
+    """
 
     def has_ended() -> bool:
-        return not any(True for _ in find_remaining())
+        remaining = iter(find_remaining())
+        return next(remaining, None) is None
 
-    for number, wait_s in signals:
+    for signal_and_wait in signals:
         for process_or_group in find_remaining():
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                kill(process_or_group, number)
-        wait_until(has_ended, wait_s)
+                kill(process_or_group, signal_and_wait.number)
+        wait_until(has_ended, signal_and_wait.max_wait_s)
 
 
-def wait_until(is_so: Callable[[], bool], most_s: float) -> bool:
-    """Wait for a limited time until a condition is met, and tell whether it is."""
-    deadline_s = time.monotonic() + most_s
+def wait_until(is_so: Callable[[], bool], max_wait_s: float) -> bool:
+    """Wait until a condition is met, or until the time is over, and tell whether it is met."""
+    deadline_s = time.monotonic() + max_wait_s
     is_met = is_so()
     while not is_met and time.monotonic() < deadline_s:
         time.sleep(POLL_S)
@@ -216,9 +252,9 @@ def catching_signals() -> Iterator[Stop]:
 
 
 def interruptible() -> contextlib.AbstractContextManager[None]:
-    """Turn signals that end a program into a KeyboardInterrupt with their number.
+    """Turn signals that end a program into a KeyboardInterrupt, whose argument is their number.
 
-    So what is begun is cleaned up.
+    Without it, a signal would end the program before contexts have cleaned up.
     """
 
     def interrupt(number: int, _frame: object) -> None:
@@ -262,24 +298,31 @@ def status_of(process: subprocess.Popen[bytes]) -> int | None:
     status = process.poll()
     if status is None or status >= 0:
         return status
-    return SIGNALLED - status
+    # Python has -N if signal N ended the process.
+    signal_number = -status
+    return SIGNALLED + signal_number
 
 
 def group_is_alive(group: int) -> bool:
     """Tell whether a group has a process that is not a zombie."""
     try:
-        os.killpg(group, 0)
+        os.killpg(group, _NO_SIGNAL)
     except ProcessLookupError:
         return False
     except PermissionError:
+        # The group exists, but another user runs it.
         return True
     # In a container, zombies may remain because nobody collects them.
     states = [process.state for process in _processes() if process.group == group]
-    return not states or any(state not in "ZX" for state in states)
+    if not states:
+        # Without /proc, the states are not known, and the group exists.
+        return True
+    # Z is a zombie, and X is dead.
+    return any(state not in "ZX" for state in states)
 
 
 def group_of(pid: int) -> int | None:
-    """Return the group of a process, None if there is no such process, or if the group is ours."""
+    """Return the group of a process; None if there is no such process, or if the group is ours."""
     with contextlib.suppress(ProcessLookupError):
         group = os.getpgid(pid)
         if group != os.getpgrp():
@@ -294,6 +337,6 @@ def end_groups(groups: Iterable[int], *, grace_s: float | None = None) -> None:
     _end(
         lambda: filter(group_is_alive, groups),
         os.killpg,
-        (signal.SIGTERM, grace_s),
-        (signal.SIGKILL, 2.0),
+        _SignalAndWait(signal.SIGTERM, grace_s),
+        _SignalAndWait(signal.SIGKILL, 2.0),
     )

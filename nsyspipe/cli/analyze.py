@@ -21,19 +21,21 @@ _STRICT = "Exit with 2 if there is an error or a warning about the reports."
 
 
 def _repeated(reports: Sequence[str], reading: NamedRunOptions) -> str | None:
-    """Return the reports as one types them again.
+    """Return the reports as words of a shell, to suggest a further command about them.
 
-    None with options that change the metrics, or if the names are too long.
+    The result is None if the names are too long, or with options that change the metrics, because
+    the command would need these too.
     """
-    shown = replace(reading, findings=str(DEFAULT_FINDINGS), top=None, verbose=False)
-    if shown != NamedRunOptions():
+    # The options of the run, without those that change only what is shown.
+    options_of_metrics = replace(reading, findings=str(DEFAULT_FINDINGS), top=None, verbose=False)
+    if options_of_metrics != NamedRunOptions():
         return None
     words = " ".join(map(_quoted, reports))
     return words if len(words) <= MAX_LETTERS_OF_REPORTS else None
 
 
 def _quoted(name: str) -> str:
-    """Return the name of reports as a word of a shell."""
+    """Return the name of reports as a word of a shell. A glob is in double quotes, as in help."""
     is_glob = _GLOB.search(name) is not None
     return f'"{name}"' if is_glob else shlex.quote(name)
 
@@ -67,9 +69,10 @@ def analyze(
     outputs.check_run(reading.run_id)
     is_summary_asked = not (running.quiet or outputs.printed)
     with opened_run(reports, reading, running) as (run, stage):
+        # The reports are read now.
         _ = run.steps()
         outputs.write_run(run, stage, reading.top, quiet=running.quiet)
-        # Now, while there are processes that may read again.
+        # The findings may read the reports again, so they are made while there are processes.
         if is_summary_asked:
             _ = run.findings()
     if is_summary_asked:
@@ -86,11 +89,12 @@ def analyze(
             reports=_repeated(reports, reading),
         )
         write_stdout(text)
-    codes = [row["code"] for row in run.problem_rows if row["severity"] != "info"]
-    if strict and codes:
-        noun = "problem" if len(codes) == 1 else "problems"
-        names = ", ".join(dict.fromkeys(codes))
-        problem = f"{len(codes)} {noun}: {names}"
+    problem_codes = [row["code"] for row in run.problem_rows if row["severity"] != "info"]
+    if strict and problem_codes:
+        n_problems = len(problem_codes)
+        noun = "problem" if n_problems == 1 else "problems"
+        distinct_codes = ", ".join(dict.fromkeys(problem_codes))
+        problem = f"{n_problems} {noun}: {distinct_codes}"
         fix = "fix each problem as shown, or leave out --strict"
         print_error(OptionError("--strict", problem, fix=fix))
         raise typer.Exit(2)

@@ -56,17 +56,18 @@ def annotate(
     refuse_saved_runs(run, "reports that nsys captured")
     from nsyspipe.nsys.nvtxt import find_importer
 
+    # The program ImportNvtxt. It is looked for first, before the long work.
     importer = find_importer()
     with opened_run(run, reading, running) as (opened, stage):
         from nsyspipe.report.annotations import lanes_by_report, planned_copies, write_copy
 
-        # A saved run was refused.
-        reports = cast("ReportRun", opened)
-        planned = planned_copies(reports, Path(copies.out))
-        lanes = lanes_by_report(reports, stage("reading operations"))
+        # Saved runs were refused above, so this run is read from reports.
+        report_run = cast("ReportRun", opened)
+        planned = planned_copies(report_run, Path(copies.out))
+        lanes_of_report = lanes_by_report(report_run, stage("reading operations"))
         on_progress = stage("writing copies")
         for n_done, copy in enumerate(planned, start=1):
-            added = write_copy(importer, copy, lanes.get(copy.report, []))
+            added = write_copy(importer, copy, lanes_of_report.get(copy.report, []))
             if on_progress:
                 on_progress(n_done, len(planned))
             ranges = "1 range" if added.n_ranges == 1 else f"{added.n_ranges} ranges"

@@ -26,8 +26,11 @@ from nsyspipe.run.workers import without_other_frames
 from nsyspipe.version import __version__
 
 _PROGRAM = "nsyspipe"
+# Exit codes: 128 and the number of SIGPIPE, and of SIGINT.
 _BROKEN_PIPE = 141
 _INTERRUPTED = 130
+# With this code Typer exits if the reader of the output has left.
+_TYPER_BROKEN_PIPE = 1
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 _VERSION = "Print the version."
 
@@ -100,14 +103,14 @@ def options(
 
 
 def run() -> None:
-    """Run the program and exit: 0 answered, 2 unusable input or option; Ctrl-C is the caller's."""
+    """Run the command of `sys.argv` and exit with its code: 0 answered, 2 unusable input or option.
+
+    After Ctrl-C, raise a KeyboardInterrupt, which the caller handles.
+    """
     without_other_frames()
     lenient_encoding()
     try:
-        code = app(sys.argv[1:] or ["--help"], prog_name=_PROGRAM, standalone_mode=False)
-        if code == _INTERRUPTED:  # what Typer makes of Ctrl-C
-            raise KeyboardInterrupt  # noqa: TRY301 - what the caller awaits
-        sys.exit(code)
+        code = _run_command()
     except BrokenPipeError:
         _exit(_BROKEN_PIPE)
     except Exception as error:
@@ -116,14 +119,33 @@ def run() -> None:
             raise
         print_error(user_error)
         _exit(user_error.exit_code)
+    if code == _INTERRUPTED:  # Typer caught Ctrl-C and returned this code instead.
+        raise KeyboardInterrupt
+    sys.exit(code)
+
+
+def _run_command() -> int | None:
+    """Run the command of `sys.argv` and return its exit code; None means 0.
+
+    Raise a BrokenPipeError if the reader of the output (head, less) has left.
+    """
+    arguments = sys.argv[1:]
+    if not arguments:
+        arguments = ["--help"]
+    exit_code: int | None
+    try:
+        exit_code = app(arguments, prog_name=_PROGRAM, standalone_mode=False)
     except SystemExit as end:
-        if end.code == 1:  # Typer's way to say that the reader of its help (head, less) has left
-            _exit(_BROKEN_PIPE)
+        # A command never gets here with code 1: it ends with `typer.Exit`, whose code Typer
+        # returns. A signal gets here with 128 or more.
+        if end.code == _TYPER_BROKEN_PIPE:
+            raise BrokenPipeError from end
         raise
+    return exit_code
 
 
 def _user_error(error: Exception) -> NsyspipeError | None:
-    """Return the error to print; None for a bug of nsyspipe."""
+    """Return the error to print for an exception; None if the exception is a bug of nsyspipe."""
     usage_error: Any = typer.BadParameter.__base__  # Click's, or Typer's copy of it
     if isinstance(error, usage_error):
         has_option = bool(getattr(error, "option_name", None))
@@ -134,10 +156,13 @@ def _user_error(error: Exception) -> NsyspipeError | None:
 
 
 def _option_error(error: Any) -> OptionError:  # noqa: ANN401 - of Typer or Click
-    """Return the error for an option that is unknown or lacks a value."""
+    """Return the error for an option that its command does not have, or that lacks a value."""
     name = error.option_name
+    # By the name of each command that has the option.
     parameters = _parameters_named(name)
-    if not hasattr(error, "possibilities"):
+    is_unknown = hasattr(error, "possibilities")  # Only Typer's error for an unknown option has it.
+    if not is_unknown:
+        # The word that stands for the value in the help, such as FILE.
         metavars = [parameter.metavar for parameter in parameters.values()]
         metavar = next(filter(None, metavars), "")
         message = error.format_message().rstrip(".?")
@@ -168,14 +193,19 @@ def _parameters_named(option_name: str) -> dict[str, Any]:
 
 
 def _usage_error(error: Any) -> OptionError:  # noqa: ANN401 - of Typer or Click
-    """Return the error for words that no command takes, with what it would take."""
+    """Return the error for a misspelt command, or for too many or missing arguments of a command.
+
+    The fix is the command that was probably meant, or else how the command is used.
+    """
     message = error.format_message().rstrip(".?")
-    problem, *meant = message.split(" Did you mean ")
-    if meant:
-        command_name = meant[-1].replace("'", "")
+    # What stands after the words, if they do: suggested commands in quotes.
+    problem, *suggestions = message.split(" Did you mean ")
+    if suggestions:
+        command_name = suggestions[-1].replace("'", "")
         fix = f"nsyspipe {command_name}"
     elif isinstance(error.ctx.command, Sectioned):
-        fix = error.ctx.get_usage().partition(" ")[2]
+        _, _, usage = error.ctx.get_usage().partition(" ")  # without the word "Usage:"
+        fix = usage
     else:
         fix = "nsyspipe analyze REPORTS, or see nsyspipe --help"
     first_letter = problem[:1].lower()
@@ -185,6 +215,7 @@ def _usage_error(error: Any) -> OptionError:  # noqa: ANN401 - of Typer or Click
 
 def _unwritten(error: Exception) -> OutputError | None:
     """Return the error for a full device to which Typer printed; None for any other error."""
+    # An error with a file name comes from an output file, not from stdout.
     if not isinstance(error, OSError) or error.filename is not None:
         return None
     if error.errno not in _NO_ROOM:
@@ -194,8 +225,9 @@ def _unwritten(error: Exception) -> OutputError | None:
 
 
 def _exit(code: int) -> NoReturn:
-    """Exit, and drop what is still buffered, because its reader is gone."""
+    """Exit, and drop what stdout still buffers: Python would print it now, and might fail."""
     if sys.stdout is not None:
         no_file = os.open(os.devnull, os.O_WRONLY)
         os.dup2(no_file, sys.stdout.fileno())
+
     sys.exit(code)

@@ -52,9 +52,13 @@ class RuleOptions:
     )
     metric: list[str] | None = None
 
-    # As `GateSettings` has them.
+    # The further options are fields of `GateSettings`.
     def settled(self, **more: Any) -> gate_rules.GateSettings:  # noqa: ANN401
-        """Return the checked options with `more`, completed by the nearest file of settings."""
+        """Return the checked options, and `more` checked ones, completed by the nearest file.
+
+        The file has the setting of each option that the user left out. A setting that is in neither
+        has its default.
+        """
         effect = None
         if self.min_effect is not None:
             effect = gate_rules.parse_min_effect(self.min_effect)
@@ -63,8 +67,8 @@ class RuleOptions:
             confidence = gate_rules.check_confidence(self.confidence)
         options = gate_rules.GateSettings(min_effect=effect, confidence=confidence, **more)
         settings_of_file = gate_rules.read_settings(Path.cwd())
-        names = ("min_effect", "confidence", *more)
-        return gate_rules.settled(options, settings_of_file, names)
+        names_of_settings = ("min_effect", "confidence", *more)
+        return gate_rules.settled(options, settings_of_file, names_of_settings)
 
 
 @dataclass(frozen=True)
@@ -86,7 +90,10 @@ class GateOptions(RuleOptions):
     )
 
     def settings(self) -> gate_rules.GateSettings:
-        """Return the options, completed by the nearest file; refuse a gate that can never fail."""
+        """Return the options, completed by the nearest file of settings.
+
+        Raise an OptionError for a gate that can never fail.
+        """
         metrics = None
         if self.metric:
             metrics = gate_rules.check_metrics(",".join(self.metric))
@@ -97,19 +104,22 @@ class GateOptions(RuleOptions):
         if settings.fail_on and settings.metrics:
             from nsyspipe.model.figures import METRICS
 
-            judged = {name: METRICS[name].better for name in settings.metrics}
-            names: tuple[str, ...] = ()
-            if not fail_on:
-                setting = f'fail-on = "{gate_rules.ANY_CHANGE}"'
-                names = (f"{settings.path}: fail-on", setting)
-            gate_rules.check_can_fail(settings.fail_on, judged, *names)
+            better_of_metric = {name: METRICS[name].better for name in settings.metrics}
+            # What the error names: by default, the option --fail-on.
+            option_and_fix: tuple[str, ...] = ()
+            is_gate_of_file = not fail_on
+            if is_gate_of_file:
+                fix = f'fail-on = "{gate_rules.ANY_CHANGE}"'
+                option_and_fix = (f"{settings.path}: fail-on", fix)
+            gate_rules.check_can_fail(settings.fail_on, better_of_metric, *option_and_fix)
         return settings
 
 
 def _thresholds(settings: gate_rules.GateSettings, *, is_quiet: bool) -> dict[str, Any]:
     """Return the smallest change that matters, and the confidence of intervals.
 
-    If no text is printed, stderr tells which file they are from.
+    If they are from a file, the text of the answer names the file. A quiet command prints no text,
+    so stderr names the file.
     """
     if settings.file and is_quiet:
         text = printable(f"Thresholds from {settings.file}.")
@@ -118,6 +128,10 @@ def _thresholds(settings: gate_rules.GateSettings, *, is_quiet: bool) -> dict[st
 
 
 def _runs(metavar: str, which: str, several: str) -> Any:  # noqa: ANN401 - what Typer takes
+    """Return the declaration of the RUN arguments of a command.
+
+    `several` is the word for what several captures with one label are: a run, or a side.
+    """
     more = f"For several captures of one {several}, repeat LABEL=REPORTS."
     help_text = f"{which}. Quote globs. {ONE_RUN} {more}"
     return typer.Argument(metavar=metavar, help=help_text)
@@ -157,7 +171,7 @@ def diff(
     is_quiet = running.quiet or bool(outputs.printed)
     thresholds = _thresholds(settings, is_quiet=is_quiet)
     with opened_runs(named, reading, running) as opened:
-        from nsyspipe.api import diff as compared
+        from nsyspipe.api import diff as computed_difference
         from nsyspipe.report.difference import (
             difference_blocks,
             difference_formats,
@@ -172,8 +186,8 @@ def diff(
             "force": outputs.force,
         }
         baseline, candidate = opened
-        computed = compared(baseline, candidate, **options)
-        difference = replace(computed, settings=settings)
+        difference = computed_difference(baseline, candidate, **options)
+        difference = replace(difference, settings=settings)
         formats = difference_formats(difference)
         if outputs.verbose:
             blocks = difference_blocks(difference, has_gate=False)
@@ -183,10 +197,11 @@ def diff(
         outputs.answer(formats, blocks, inputs, identity_of(difference), quiet=running.quiet)
     gate = difference.gate
     if gate is not None:
+        is_passed = bool(gate)
         # A gate that passes is no news for a user who wants none.
-        if not (gate and running.quiet):
+        if not (is_passed and running.quiet):
             typer.echo(printable(gate_line(gate)), err=True)
-        if not gate:
+        if not is_passed:
             raise typer.Exit(gate.exit_code)
 
 
@@ -200,7 +215,10 @@ def _inputs_of(opened: Iterable[Iterable["Run"]]) -> list[Path]:
 
 
 def _names_in_only_place(named: Sequence[NamedRuns]) -> tuple[list[str], list[str]]:
-    """Return runs and labels of a place that is all that a user names; else none."""
+    """Return the runs and the labels that are in the only place that a user names.
+
+    Both are empty if the user names several places.
+    """
     places = [place for run in named for place in run.places]
     if len(places) == 1:
         return names_in(places[0])
@@ -208,11 +226,15 @@ def _names_in_only_place(named: Sequence[NamedRuns]) -> tuple[list[str], list[st
 
 
 def _two_sides(named: list[NamedRuns]) -> list[NamedRuns]:
-    """Return the two sides of a difference, or refuse another number of runs."""
+    """Return the two sides of a difference. Raise an OptionError for another number of runs.
+
+    The fix of the error depends on what the user named: several runs, one run, or one place with
+    several runs.
+    """
     if len(named) == 2:  # noqa: PLR2004 - the sides
         return named
     place = named[0].places[0]
-    names = [run.label or run.places[0] for run in named]
+    found_names = [run.label or run.places[0] for run in named]
     fix = (
         'quote globs ("before_*.sqlite" "after_*.sqlite"), and use the same LABEL= for several '
         "captures of one side"
@@ -227,20 +249,23 @@ def _two_sides(named: list[NamedRuns]) -> list[NamedRuns]:
     runs, labels = _names_in_only_place(named)
     if len(runs) > 1:
         problem = f"takes exactly two runs, but {place} has {len(runs)}"
-        names = runs
+        found_names = runs
         fix = f"nsyspipe diff {runs[0]} {runs[1]}"
         # A run that cannot be read has no label.
         has_two_labels = len(labels) == 2 and all(labels)  # noqa: PLR2004 - the sides
         if has_two_labels:
-            names = labels
+            found_names = labels
             label = shlex.quote(labels[0])
             fix = f"nsyspipe diff --against {label} {shlex.quote(place)}"
-    shown_names = few(names, 4)
+    shown_names = few(found_names, 4)
     raise OptionError("diff", problem, found=shown_names, fix=fix)
 
 
 def _check_is_not_a_place_of_several_runs(named: Sequence[NamedRuns]) -> None:
-    """Refuse one directory or glob with the reports of several runs."""
+    """Raise an OptionError if the only argument is a path with the reports of several runs.
+
+    A store of several runs is fine.
+    """
     places = named[0].places
     place = places[0]
     is_only_place = len(named) == 1 and len(places) == 1
@@ -279,9 +304,9 @@ def compare(
       nsyspipe compare ddp=day1/ ddp=day2/ fsdp=day3/ fsdp=day4/ --markdown comment.md
     """
     outputs.check()
-    rules = rule.settled()
+    settings = rule.settled()
     is_quiet = running.quiet or bool(outputs.printed)
-    thresholds = _thresholds(rules, is_quiet=is_quiet)
+    thresholds = _thresholds(settings, is_quiet=is_quiet)
     if sort is not None:
         from nsyspipe.comparison.scoreboard import check_sort
 
@@ -289,11 +314,11 @@ def compare(
     named = parse_runs(runs, is_any_number=True)
     _check_is_not_a_place_of_several_runs(named)
     with opened_runs(named, reading, running) as opened:
-        from nsyspipe.api import compare as compared
+        from nsyspipe.api import compare as computed_scoreboard
         from nsyspipe.report.scoreboard import identity_of, scoreboard_blocks, scoreboard_formats
 
-        computed = compared(opened, sort=sort, **thresholds, force=outputs.force)
-        board = replace(computed, settings=rules)
+        board = computed_scoreboard(opened, sort=sort, **thresholds, force=outputs.force)
+        board = replace(board, settings=settings)
         formats = scoreboard_formats(board)
         blocks = scoreboard_blocks(board, is_verbose=outputs.verbose)
         inputs = _inputs_of(opened)

@@ -84,9 +84,10 @@ def convert(
     refuse_saved_runs(reports)
     sources = find_captures(reports)
     nsys: Nsys | str | None = export.nsys
-    # On a cluster, the workers look for it.
+    # On a cluster, the workers look for the program on their own machines.
     if export.nsys is not None and not running.cluster:
         nsys = find(export.nsys)
+    # `elsewhere` is None if this machine makes the exports.
     with progress(shown=running.is_shown) as stage, _exporters(running, export.nsys) as elsewhere:
         on_progress = stage("exporting reports")
         outcomes = attempt_exports(
@@ -110,11 +111,13 @@ def convert(
 
 
 def _print_exports(exports: Sequence["Exported"], *, n_failed: int) -> None:
-    """Print the exports, one per line, and how many were made, up to date or not possible."""
+    """Print the paths of the exports to stdout, one per line.
+
+    Also print to stderr how many exports were made, how many were up to date, and how many failed.
+    """
     from nsyspipe.nsys.export import EXPORTED, UP_TO_DATE
 
-    texts_of_paths = [str(exported.path) for exported in exports]
-    paths = map(printable, texts_of_paths)
+    paths = [printable(str(exported.path)) for exported in exports]
     write_stdout("".join(map(_path_line, paths)))
     n_by_status = Counter(exported.status for exported in exports)
     n_exported = n_by_status[EXPORTED]
@@ -125,16 +128,20 @@ def _print_exports(exports: Sequence["Exported"], *, n_failed: int) -> None:
 
 
 def _path_line(path: str) -> str:
-    """Return a line with a path that no program takes for an option."""
-    is_like_option = path.startswith("-")
-    return f"./{path}\n" if is_like_option else f"{path}\n"
+    """Return a line with a path, which no program that reads the line takes for an option."""
+    looks_like_option = path.startswith("-")
+    return f"./{path}\n" if looks_like_option else f"{path}\n"
 
 
 @contextlib.contextmanager
 def _exporters(
     running: ExportingOptions, program: str | None
 ) -> Iterator[tuple[Executor, Callable[[], bool]] | None]:
-    """Yield the workers of the cluster, without those that have no nsys; None without a cluster."""
+    """Yield the workers of the cluster that have nsys, and how a worker asks if it is to stop.
+
+    Yield None without a cluster. Raise a NsysNotFoundError if no worker has nsys. `program` is the
+    path of nsys on the workers.
+    """
     if running.cluster is None:
         yield None
         return
@@ -142,21 +149,23 @@ def _exporters(
     from nsyspipe.run.cluster import MOST_NAMES, Cluster, is_unwanted
 
     with Cluster(running.cluster) as cluster:
-        results = cluster.on_each_worker(find, program)
-        items = results.items()
-        without_nsys = [worker for worker, result in items if isinstance(result, Exception)]
-        if without_nsys:
-            workers = listed(without_nsys, MOST_NAMES)
-            n_without = len(without_nsys)
-            if n_without == len(results):
+        # For each worker its nsys, or the exception that `find` raised there.
+        nsys_of_worker = cluster.on_each_worker(find, program)
+        workers_without = [
+            worker for worker, nsys in nsys_of_worker.items() if isinstance(nsys, Exception)
+        ]
+        if workers_without:
+            names = listed(workers_without, MOST_NAMES)
+            n_workers = len(nsys_of_worker)
+            n_without = len(workers_without)
+            if n_without == n_workers:
                 problem = "was not found on any worker"
                 fix = "--nsys PATH as the workers see the path, or leave out --scheduler"
-                raise NsysNotFoundError(program or "nsys", problem, found=workers, fix=fix)
-            cluster.take_only(results.keys() - without_nsys)
-            size = f"{n_without} of {len(results)} workers"
-            message = f"{size} have no nsys and export nothing: {workers}"
-            text = "" if running.quiet else f"{message}\n"
-            typer.echo(text, err=True, nl=False)
+                raise NsysNotFoundError(program or "nsys", problem, found=names, fix=fix)
+            cluster.take_only(nsys_of_worker.keys() - workers_without)
+            if not running.quiet:
+                size = f"{n_without} of {n_workers} workers"
+                typer.echo(f"{size} have no nsys and export nothing: {names}", err=True)
         yield cluster, is_unwanted
 
 
@@ -192,8 +201,8 @@ def redact(
     refuse_saved_runs(reports)
     with progress(shown=running.is_shown) as stage:
         on_progress = stage("copying MiB")
-        done = run_redact(
+        redacted = run_redact(
             reports, out, force=force, drop_unknown=drop_unknown, on_progress=on_progress
         )
     if not running.quiet:
-        write_stdout(redaction_text(done, out))
+        write_stdout(redaction_text(redacted, out))

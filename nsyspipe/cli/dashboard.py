@@ -56,6 +56,7 @@ def dashboard(
     file = shlex.quote(f"{name}.html")
     if page.out is None:
         raise OptionError("dashboard", "needs a file to write", fix=f"-o {file}")
+    # None if the page is printed.
     target = None if page.out == STDOUT else Path(page.out)
     if page.open and target is None:
         raise OptionError("--open", "needs an output file", fix=f"-o {file} --open")
@@ -75,9 +76,10 @@ def dashboard(
         return
     from nsyspipe.report.files import write_text
 
+    # `check_dashboard` has refused what may not be replaced.
     write_text(target, text, [store], may_replace=lambda: True)
-    runs = "1 run" if n_runs == 1 else f"{n_runs} runs"
-    written = [f"{target} ({runs})"]
+    runs_text = "1 run" if n_runs == 1 else f"{n_runs} runs"
+    written = [f"{target} ({runs_text})"]
     if page.pages is not None:
         written.append(f"{page.pages}/")
     say_written(*written, quiet=running.quiet)

@@ -64,14 +64,16 @@ def doctor(
 
 
 class _Answer(NamedTuple):
-    """What doctor found."""
+    """What doctor found: as JSON, and as blocks of text."""
 
     document: dict[str, Any]
     blocks: list[Any]
+    # No output may replace these.
     inputs: list[Path]
 
 
 def _answer_of_machine(*, is_verbose: bool) -> _Answer:
+    """Return what this machine can answer."""
     from nsyspipe.nsys.machine import check_machine
     from nsyspipe.report.doctor import machine_blocks, machine_document
 
@@ -81,6 +83,7 @@ def _answer_of_machine(*, is_verbose: bool) -> _Answer:
 
 
 def _answer_of_store(arguments: Sequence[str], reading: ExaminingOptions) -> _Answer:
+    """Return the runs of a store. Raise an OptionError for options about reports."""
     from nsyspipe.report.doctor import store_blocks, store_document
     from nsyspipe.store.index import stored_runs
 
@@ -107,20 +110,22 @@ def _answer_of_reports(
     reading: ExaminingOptions,
     running: RunningOptions,
 ) -> _Answer:
+    """Return what reports can answer, with the NCCL log and the topology of the options."""
     refuse_saved_runs(arguments, "reports, or a whole run store,")
     from nsyspipe.reader.fabric import read_nccl_logs, read_topology
     from nsyspipe.report.doctor import reports_blocks, reports_document
     from nsyspipe.run.doctor import examine
     from nsyspipe.run.questions import Beside
 
-    parse_skip_first(reading.skip_first)
-    parse_findings(reading.findings)
+    # These options have no effect here, but a wrong value is an error all the same.
+    _ = parse_skip_first(reading.skip_first)
+    _ = parse_findings(reading.findings)
     how_to_read = _how_to_read(reading)
     logs = find_logs(log_arguments)
     topology = None if reading.topology is None else Path(reading.topology)
     with progress(shown=running.is_shown) as stage:
         reports, chosen = reports_to_read(arguments, reading, jobs=running.jobs, stage=stage)
-    # Other files are read before the reports, so that a wrong one is refused before long work.
+    # Other files are read before the reports, so that a wrong file is refused before the long work.
     rank_map = chosen.rank_map if chosen else parse_rank_map(reading.rank_map)
     log = read_nccl_logs(logs) if logs else None
     side_files = Beside(

@@ -65,24 +65,27 @@ def explain(
         document = shown.explanation_document(explanation)
         blocks = list(shown.explanation_blocks(explanation))
     formats = {"json": Format(partial(dumps, document, max_characters=None), lambda _: None)}
-    outputs.answer(formats, blocks, [], object())
+    # A file does not tell what it explains, so none is replaced without --force.
+    identity = object()
+    outputs.answer(formats, blocks, [], identity)
 
 
 # The type of the result is imported only when the command runs.
 def _explanation_of(topic: str) -> Any:  # noqa: ANN401
-    """Return the explanation of an ID, or raise with the IDs that are most similar."""
+    """Return the explanation of an ID. Raise an OptionError if there is no such ID.
+
+    The error shows the IDs that are most similar.
+    """
     from nsyspipe.report.explanations import subjects
 
     explanation = subjects.explain(topic)
-    if explanation is None:
-        similar = subjects.similar_ids(topic)
-        fix = (
-            f"nsyspipe explain {similar[0]}" if similar else "nsyspipe explain, which lists all IDs"
-        )
-        raise OptionError(
-            f"nsyspipe explain {topic!r}",
-            "there is no such ID",
-            found=", ".join(similar) or None,
-            fix=fix,
-        )
-    return explanation
+    if explanation is not None:
+        return explanation
+    similar_ids = subjects.similar_ids(topic)
+    similar_text = None
+    fix = "nsyspipe explain, which lists all IDs"
+    if similar_ids:
+        similar_text = ", ".join(similar_ids)
+        fix = f"nsyspipe explain {similar_ids[0]}"
+    subject = f"nsyspipe explain {topic!r}"
+    raise OptionError(subject, "there is no such ID", found=similar_text, fix=fix)

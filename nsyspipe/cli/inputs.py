@@ -68,17 +68,21 @@ Opened = list[tuple["Run", ...]]
 def reports_to_read(
     arguments: Sequence[str], reading: ReadingOptions, *, jobs: int | None, stage: Stage
 ) -> tuple[list[ReportFile], ChosenRanks | None]:
-    """Return the exports of the reports that are read, and the chosen ranks; None for all ranks."""
+    """Return the exports of the reports that are read, and the ranks that the user chose.
+
+    The ranks are None if the user chose none. Then the reports of all ranks are read.
+    """
     try:
         reports = named_reports(arguments)
     except ReportNotFoundError as error:
+        # The fix is the first saved run that an argument may mean.
         fixes = filter(None, map(_meant_run, arguments))
         fix = next(fixes, None)
-        if fix:
-            subject = error.subject
-            problem = error.problem
-            raise ReportNotFoundError(subject, problem, found=error.found, fix=fix) from error
-        raise
+        if fix is None:
+            raise
+        subject = error.subject
+        problem = error.problem
+        raise ReportNotFoundError(subject, problem, found=error.found, fix=fix) from error
     chosen = None
     if reading.ranks is not None:
         from nsyspipe.run.ranks import choose_ranks
@@ -94,29 +98,33 @@ def reports_to_read(
 
 
 def _meant_run(place: str) -> str | None:
-    """Return the saved run that a missing path may mean, quoted for a shell.
+    """Return the saved run that a missing path may mean, quoted for a shell; None without one.
 
-    The path may be ``stor:NAME``, with a misspelt store, or ``STORE/NAME``.
+    The path may be ``stor:NAME``, with a misspelt store, or ``STORE/NAME``. `NAME` is a run ID or a
+    label.
     """
     if os.path.lexists(place) or glob.has_magic(place):
         return None
     before_colon, colon, name = place.rpartition(":")
+    has_colon = bool(colon)
     store = Path(before_colon)
-    if not colon:
+    if not has_colon:
         store = Path(place).parent
         name = Path(place).name
+    # Without a store that can be read, no run is meant.
     with contextlib.suppress(OSError, NsyspipeError):
-        if colon:
+        if has_colon:
             store_name = nearest_name(store.name, _names_of_stores(store.parent))
             store = store.with_name(store_name or store.name)
-        labels = labels_by_time(store)
-        names = {*labels, *labels.values()}
+        label_of_run_id = labels_by_time(store)
+        names = {*label_of_run_id, *label_of_run_id.values()}
         if name and name in names:
             return argument_of(store, name)
     return None
 
 
 def _names_of_stores(directory: Path) -> list[str]:
+    """Return the names of the run stores in a directory."""
     directories = [path for path in directory.iterdir() if path.is_dir()]
     return [path.name for path in directories if is_saved(path)]
 
@@ -125,12 +133,13 @@ def _names_of_stores(directory: Path) -> list[str]:
 def opened_run(
     arguments: Sequence[str], reading: OneRunOptions, running: RunningOptions
 ) -> Iterator[tuple[Run, Stage]]:
-    """Yield the run that all arguments name together, and what starts a stage of the progress bar.
+    """Yield the run that all arguments name together, and the function that starts a progress bar.
 
     The processes that read the reports end with the context.
     """
     reading.check_logs()
     labelled_places = map(split_label, arguments)
+    # The label of each argument, or None, and its place: a path, a glob, or a saved run.
     labels, places = zip(*labelled_places, strict=True)
     options = reading.chosen("label", "run_id", "topology", *WORK_OPTIONS)
     options["label"] = _label_of_run(arguments, labels, options["label"])
@@ -138,19 +147,21 @@ def opened_run(
     options["reports"] = places
     with progress(shown=running.is_shown) as stage, contextlib.ExitStack() as processes:
         first_place = Path(places[0])
-        if labels[0] and len(places) == 1 and is_saved(first_place):
+        has_saved_run = any(map(is_saved, map(Path, places)))
+        if labels[0] and len(places) == 1 and has_saved_run:
             # The run gets the label of the argument, whatever label it was saved with.
-            saved = find_saved(first_place, reading.run_id)
-            options["reports"] = place_of(*saved)
-        elif not any(map(is_saved, map(Path, places))):
+            store, run_id = find_saved(first_place, reading.run_id)
+            options["reports"] = place_of(store, run_id)
+        elif not has_saved_run:
             reports, logs = split_logs(places, reading.nccl_log)
             options["nccl_log"] = find_logs(logs)
-            exports = reports_to_read(reports, reading, jobs=running.jobs, stage=stage)
-            paths, options["ranks"] = exports
+            paths, ranks = reports_to_read(reports, reading, jobs=running.jobs, stage=stage)
             options["reports"] = paths
+            options["ranks"] = ranks
             executor = running.executor(paths)
             options["executor"] = processes.enter_context(executor)
             options["on_progress"] = stage("reading reports")
+        # A saved run without LABEL=, or several, are opened or refused by `load`.
         # Heavy, so it is imported while the workers do the same.
         from nsyspipe.api import load
 
@@ -160,15 +171,18 @@ def opened_run(
 def _label_of_run(
     arguments: Sequence[str], labels: Sequence[str | None], label_option: str | None
 ) -> str | None:
-    """Return the label of the one run that arguments name, by LABEL= or by --label."""
+    """Return the label of the one run that arguments name, by LABEL= or by --label.
+
+    `labels` has the label of each argument, None without LABEL=. Raise an OptionError if they
+    differ, or if they differ from --label.
+    """
     if len({*labels}) > 1:
         command = shlex.join(arguments)
         problem = "names several runs, but this command needs one"
         raise OptionError(command, problem, fix=shlex.quote(arguments[0]))
     label = labels[0]
-    is_other_label = label_option not in (None, label)
-    if label is not None and is_other_label:
-        option = f"--label {shlex.quote(str(label_option))}"
+    if label is not None and label_option is not None and label_option != label:
+        option = f"--label {shlex.quote(label_option)}"
         problem = f"differs from the label of {arguments[0]}"
         fix = f"leave out one of them: {option}, or {label}="
         raise OptionError(f"--label {label_option}", problem, fix=fix)
@@ -176,13 +190,17 @@ def _label_of_run(
 
 
 def store_of(arguments: Sequence[str]) -> Path:
-    """Return the run store that is meant as a whole, or refuse anything else."""
+    """Return the path of a run store, which must be the only argument.
+
+    Raise an OptionError for one run of a store, and for several arguments. The fix is the store of
+    the first argument.
+    """
     first = Path(arguments[0])
     store = first
-    if is_one_run(first):
-        store, _ = find_saved(first)
-    has_more = len(arguments) > 1
-    if has_more or store != first:
+    is_run_of_store = is_one_run(first)
+    if is_run_of_store:
+        store, _run_id = find_saved(first)
+    if is_run_of_store or len(arguments) > 1:
         shown = shlex.quote(place_as_given(store, first))
         raise OptionError(shlex.join(arguments), "is not one run store", fix=shown)
     return store
@@ -203,38 +221,43 @@ def parse_runs(
 ) -> list[NamedRuns]:
     """Group RUN arguments by their labels, in the order of their first arguments.
 
-    A path that exists, or a glob that matches, is never read as ``LABEL=...``, and a label has no
-    path separator. A glob that matches only saved runs stands for each of them. So does a store, if
-    the command takes any number of runs. Ranks of one run, as a shell leaves of a glob, are
-    refused. `start` is the start of the command that fixes it.
+    A path that exists, or a glob that matches, is never read as ``LABEL=...``. A label has no path
+    separator. A glob that matches only saved runs stands for each of these runs. If the command
+    takes any number of runs, a store stands for each of its runs.
+
+    Raise an OptionError if arguments are ranks of one run. They often are if the user did not quote
+    a glob, and the shell expanded it. `start` is the start of the command in the fix.
     """
-    # Arguments without a label are runs of their own, whose key is number and place.
+    # Arguments of one label share a group, whose key is the label. Any other run is a group of its
+    # own, whose key is the number of the argument and the place of the run.
     groups: dict[str | tuple[int, str], list[str]] = {}
+    places_without_label = []
     for number, argument in enumerate(arguments):
         label, place = split_label(argument)
+        if label is None:
+            places_without_label.append(place)
         saved_runs = _saved_runs(place, is_any_number=is_any_number)
         for place_of_run in saved_runs or [place]:
             key = (number, place_of_run) if label is None else label
             places = groups.setdefault(key, [])
             places.append(place_of_run)
-    labelled_places = map(split_label, arguments)
-    reports = [place for label, place in labelled_places if label is None]
-    groups_of_reports = words_of_runs(reports).values()
-    if any(len(group) > 1 for group in groups_of_reports):
+    reports_of_runs = words_of_runs(places_without_label).values()
+    if any(len(reports) > 1 for reports in reports_of_runs):
         from nsyspipe.run.ranks import check_several_runs
 
-        check_several_runs(reports, start)
-    named = []
+        check_several_runs(places_without_label, start)
+    named_runs = []
     for key, places in groups.items():
         label = key if isinstance(key, str) else None
-        named.append(NamedRuns(label, tuple(places)))
-    return named
+        named_runs.append(NamedRuns(label, tuple(places)))
+    return named_runs
 
 
 def labelled_runs(label: str, place: str, *candidates: str) -> list[NamedRuns]:
-    """Return all runs of a label in a store, and those that they are compared with.
+    """Return two sides: all runs of a label in a store, and the runs to compare with them.
 
-    A candidate is a RUN argument, or another label of the store.
+    `place` is the store. A candidate is a RUN argument, or another label of the store. Without
+    candidates, the second side is the only other label of the store.
     """
     compared_runs = runs_by_label(place, label, candidates)
     sides = []
@@ -245,6 +268,7 @@ def labelled_runs(label: str, place: str, *candidates: str) -> list[NamedRuns]:
             left_out = [f"{store}:{run_id}" for run_id in incomplete_run_ids]
             words = listed(left_out, 4)
             typer.echo(f"Left out, as {name} has runs of all ranks: {words}.", err=True)
+    # Both sides are labels of the store.
     if len(sides) > 1:
         return sides
     command = shlex.join(["nsyspipe", "diff", "--against", label, place])
@@ -253,13 +277,17 @@ def labelled_runs(label: str, place: str, *candidates: str) -> list[NamedRuns]:
 
 
 def refuse_saved_runs(arguments: Sequence[str], takes: str = "reports") -> None:
-    """Refuse a store or a saved run in place of reports, also a saved run that is missing."""
+    """Raise an OptionError if an argument is a store or a saved run instead of reports.
+
+    `takes` says what the command needs. If a run is missing in its store, the error says so.
+    """
     for place in map(Path, arguments):
         if not is_saved(place):
             continue
         what = "a run store"
         fix = "pass the original reports"
         if is_one_run(place):
+            # This raises the error for a run that is missing.
             find_saved(place)
             what = "a saved run"
             quoted = shlex.quote(str(place))
@@ -269,7 +297,10 @@ def refuse_saved_runs(arguments: Sequence[str], takes: str = "reports") -> None:
 
 
 def split_label(argument: str) -> tuple[str | None, str]:
-    """Split ``LABEL=PLACE``; no label is None."""
+    """Split ``LABEL=PLACE`` into label and place. The label is None if there is none.
+
+    An argument that is a path, or a glob that matches, has no label, even if it contains ``=``.
+    """
     label, equals, place = argument.partition("=")
     # The whole argument may be a path or a glob, also an absolute one, which pathlib cannot match.
     # The path is checked first, because glob fails with names that are too long.
@@ -285,7 +316,11 @@ def split_label(argument: str) -> tuple[str | None, str]:
 
 
 def _saved_runs(place: str, *, is_any_number: bool) -> list[str]:
-    """Return the saved runs that a glob stands for, or a store if any number of runs is taken."""
+    """Return the saved runs that one place stands for: a glob, or a store with several runs.
+
+    A store stands for its runs only if the command takes any number of runs. The result is empty if
+    the place stands only for itself.
+    """
     if is_any_number:
         run_ids = [*labels_by_time(Path(place))]
         if len(run_ids) > 1:
@@ -295,22 +330,23 @@ def _saved_runs(place: str, *, is_any_number: bool) -> list[str]:
         return []
     # The glob may be absolute, which pathlib cannot match.
     places = sorted(glob.glob(place))  # noqa: PTH207
-    is_of_saved_runs = all(map(is_saved, map(Path, places)))
-    return places if is_of_saved_runs else []
+    are_all_saved = all(map(is_saved, map(Path, places)))
+    return places if are_all_saved else []
 
 
 def names_in(place: str) -> tuple[list[str], list[str]]:
-    """Return the runs of a directory, glob or store as arguments, and the labels of a store.
+    """Return the runs of a directory, glob or store as RUN arguments, and the labels of a store.
 
-    The runs of a directory or a glob are told apart by the names of their reports.
+    The runs of a directory or a glob are told apart by the names of their reports. They have no
+    labels.
     """
     if not is_saved(Path(place)):
-        groups = words_of_runs(find_named([place]))
-        return [*groups], []
-    labels = labels_by_time(Path(place))
-    distinct_labels = [*dict.fromkeys(labels.values())]
+        reports_by_argument = words_of_runs(find_named([place]))
+        return [*reports_by_argument], []
     store = Path(place)
-    run_arguments = [argument_of(store, run_id) for run_id in labels]
+    label_of_run_id = labels_by_time(store)
+    distinct_labels = [*dict.fromkeys(label_of_run_id.values())]
+    run_arguments = [argument_of(store, run_id) for run_id in label_of_run_id]
     return run_arguments, distinct_labels
 
 
@@ -318,25 +354,25 @@ def names_in(place: str) -> tuple[list[str], list[str]]:
 def opened_runs(
     named: Sequence[NamedRuns], reading: SeveralRunsOptions, running: RunningOptions
 ) -> Iterator[Opened]:
-    """Yield the captures of each run, which are read one after the other.
+    """Yield the captures of each run, in order of `named`. They are read one after the other.
 
     The processes that read the reports end with the context.
     """
     reading.check_logs()
     saved = _find_saved_places(named)
-    captures = [(run, place) for run in named for place in run.places if place not in saved]
-    if not captures:
+    captures_to_read = [(run, place) for run in named for place in run.places if place not in saved]
+    if not captures_to_read:
         reading.refuse_given("all runs are saved and already analyzed", "analyze the reports again")
     about_runs = _options_by_label(named, reading, saved)
     with progress(shown=running.is_shown) as stage, contextlib.ExitStack() as processes:
         reports = {}
-        for run, place in captures:
-            exports = reports_to_read([place], reading, jobs=running.jobs, stage=stage)
-            reports[run, place] = exports
+        for run, place in captures_to_read:
+            exports_and_ranks = reports_to_read([place], reading, jobs=running.jobs, stage=stage)
+            reports[run, place] = exports_and_ranks
         executor = None
         if reports:
-            paths_of_reports = (paths for paths, _ in reports.values())
-            paths = [*chain.from_iterable(paths_of_reports)]
+            paths_of_captures = (paths for paths, _ in reports.values())
+            paths = [*chain.from_iterable(paths_of_captures)]
             executor = processes.enter_context(running.executor(paths))
         options = reading.chosen() | {"executor": executor}
         opener = _RunOpener(
@@ -346,7 +382,7 @@ def opened_runs(
 
 
 def _find_saved_places(named: Sequence[NamedRuns]) -> dict[str, tuple[Path, str]]:
-    """Return store and ID of each place that is a saved run."""
+    """Return store and run ID of each place that is a saved run. Other places are left out."""
     saved = {}
     for place in chain.from_iterable(run.places for run in named):
         path = Path(place)
@@ -364,22 +400,23 @@ def _label_runs(
     reading: SeveralRunsOptions,
     saved: Mapping[str, tuple[Path, str]],
 ) -> _Labels:
-    """Return the label of each run: that of its argument, of its store, or of its file names.
+    """Return each run with its label: that of its argument, of its store, or of its file names.
 
-    The latter two are only looked up if an option may name a run.
+    A run without a label in its argument has label ``""`` if no option has a label, because nobody
+    needs the label then.
     """
-    is_named = _may_name_a_run(reading)
+    are_labels_needed = _has_option_with_label(reading)
     labels = []
     for run in named:
         label = run.label or ""
-        if is_named and not label:
+        if are_labels_needed and not label:
             label = _label_of_place(run.places[0], saved)
         labels.append((run, label))
     return labels
 
 
-def _may_name_a_run(reading: SeveralRunsOptions) -> bool:
-    """Tell whether the value of an option may start with the label of a run."""
+def _has_option_with_label(reading: SeveralRunsOptions) -> bool:
+    """Tell whether the value of any option may be ``LABEL=VALUE``, with the label of a run."""
     values: list[str] = [*(reading.nccl_log or ()), *(reading.topology or ())]
     for name in WORK_OPTIONS:
         values += getattr(reading, name) or ()
@@ -410,6 +447,7 @@ def _options_by_label(
     reading: SeveralRunsOptions,
     saved: Mapping[str, tuple[Path, str]],
 ) -> _OptionsByLabel:
+    """Return what the options say about runs. Raise an OptionError if they name no run of these."""
     labels = _label_runs(named, reading, saved)
     log_arguments = _by_label(reading.nccl_log or [], labels)
     topologies = _by_label(reading.topology or [], labels)
@@ -438,6 +476,7 @@ class _RunOpener:
         return tuple(captures)
 
     def _open(self, named: NamedRuns, place: str) -> Run:
+        """Return one capture of a run, with its steps read if it comes from reports."""
         # Imported when they are used, because reports need large packages, and workers import these
         # at the same time.
         if place in self.saved:
@@ -448,18 +487,19 @@ class _RunOpener:
         from nsyspipe.api import load
 
         paths, ranks = self.reports[named, place]
-        label_of_run = dict(self.about_runs.labels)[named]
-        labels = (None, label_of_run)
-        logs = [self.about_runs.logs.get(label, []) for label in labels]
-        topologies = [self.about_runs.topologies.get(label, []) for label in reversed(labels)]
+        about_runs = self.about_runs
+        label = dict(about_runs.labels)[named]
+        topologies_of_run = about_runs.topologies.get(label, [])
+        topologies_of_all = about_runs.topologies.get(None, [])
         options = dict(self.options)
-        # What has the label of the run wins over what holds for all runs.
-        for label in labels:
-            options |= self.about_runs.works.get(label, {})
+        # What has the label of the run comes last, to win over what holds for all runs.
+        options |= about_runs.works.get(None, {})
+        options |= about_runs.works.get(label, {})
         options["ranks"] = ranks
         options["label"] = named.label
-        options["nccl_log"] = [*chain.from_iterable(logs)]
-        options["topology"] = next(chain.from_iterable(topologies), None)
+        options["nccl_log"] = [*about_runs.logs.get(None, []), *about_runs.logs.get(label, [])]
+        # The first one, if there is any.
+        options["topology"] = next(iter([*topologies_of_run, *topologies_of_all]), None)
         name = named.label or place
         options["on_progress"] = self.stage(f"reading {name}")
         run = load(paths, **options)
@@ -469,7 +509,10 @@ class _RunOpener:
 
 
 def _by_label(files: Sequence[str], labels: _Labels) -> dict[str | None, list[str]]:
-    """Return ``LABEL=FILE`` arguments by the label of the run. None for files without a label."""
+    """Return the files of ``LABEL=FILE`` arguments, by label. Files without a label have key None.
+
+    Raise an OptionError if a label is not that of exactly one run.
+    """
     files_by_label: dict[str | None, list[str]] = {}
     for file in files:
         label, place = split_label(file)
@@ -479,7 +522,10 @@ def _by_label(files: Sequence[str], labels: _Labels) -> dict[str | None, list[st
 
 
 def _check_label(label: str | None, labels: _Labels, subject: str, fix: str) -> None:
-    """Refuse the label of an option if no run has it, or several."""
+    """Raise an OptionError if the label of an option is not that of exactly one run.
+
+    None, which is about all runs, is fine. `subject` is the option with its value.
+    """
     if label is None:
         return
     labels_of_runs = [label_of_run for _, label_of_run in labels]
@@ -509,6 +555,7 @@ def _works_by_label(
             label, value = _split_value(argument)
             _check_label(label, labels, subject, f"LABEL=RUN and {option} LABEL={value}")
             _check_is_read(label, labels, saved, subject)
+            # This raises the error for a wrong value.
             AskedWork.of_options({name: value})
             work = works.setdefault(label, {})
             if name in work:
@@ -520,7 +567,10 @@ def _works_by_label(
 
 
 def _split_value(argument: str) -> tuple[str | None, str]:
-    """Split ``LABEL=VALUE``; no label is None. A value has no ``=``, unlike a path."""
+    """Split ``LABEL=VALUE`` into label and value. The label is None if there is none.
+
+    Unlike a path, a value has no ``=``, so the last one ends the label.
+    """
     label, equals, value = argument.rpartition("=")
     return (label, value) if equals else (None, argument)
 
@@ -528,7 +578,11 @@ def _split_value(argument: str) -> tuple[str | None, str]:
 def _check_is_read(
     label: str | None, labels: _Labels, saved: Collection[str], subject: str
 ) -> None:
-    """Refuse an option about a label of which all runs are saved, and so analyzed already."""
+    """Raise an OptionError if an option is about a label of which all captures are saved.
+
+    The option would have no effect, because saved runs are analyzed already. `saved` are the places
+    of saved runs.
+    """
     if label is None:
         return
     places: list[str] = []

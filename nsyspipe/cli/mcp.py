@@ -37,7 +37,8 @@ def mcp(
     try:
         from nsyspipe.mcp.server import serve
     except ModuleNotFoundError as error:
-        package = str(error.name).partition(".")[0]
+        package, _, _ = str(error.name).partition(".")
+        # Any other missing module is a bug or a broken installation, not a missing extra.
         if package not in _PACKAGES:
             raise
         problem = f"needs the Python package {package}, which is not here"

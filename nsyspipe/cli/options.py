@@ -66,8 +66,11 @@ _OF_WHICH_RUNS = (
 )
 # Letters of the label or the ID of a run.
 MAX_LETTERS_OF_NAME = 100
+# In the units of ulimit.
+_BYTES_PER_KB = 1024
+_BYTES_PER_MB = 1024 * 1024
 # With less, native code may abort where it should say that no memory is left.
-MIN_ADDRESS_SPACE_BYTES = 512 << 20
+MIN_ADDRESS_SPACE_BYTES = 512 * _BYTES_PER_MB
 # An environment variable in place of --scheduler, which no file of settings has.
 SCHEDULER = "NSYSPIPE_SCHEDULER"
 EXIT_CODES = (
@@ -88,13 +91,17 @@ class _Declaration(NamedTuple):
 
 
 def check_address_space() -> None:
-    """Refuse a memory limit with which libraries end the process before it can print an error."""
-    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if limit != resource.RLIM_INFINITY and limit < MIN_ADDRESS_SPACE_BYTES:
-        needed_mb = MIN_ADDRESS_SPACE_BYTES >> 20
-        limit_mb = limit >> 20
+    """Raise an InputError if the memory limit is too low to work in.
+
+    Otherwise libraries would end the process before it can print an error.
+    """
+    limit_bytes, _ = resource.getrlimit(resource.RLIMIT_AS)
+    is_limited = limit_bytes != resource.RLIM_INFINITY
+    if is_limited and limit_bytes < MIN_ADDRESS_SPACE_BYTES:
+        needed_mb = MIN_ADDRESS_SPACE_BYTES // _BYTES_PER_MB
+        limit_mb = limit_bytes // _BYTES_PER_MB
         problem = f"allows {limit_mb} MB, but nsyspipe needs at least {needed_mb} MB"
-        needed_kb = MIN_ADDRESS_SPACE_BYTES >> 10
+        needed_kb = MIN_ADDRESS_SPACE_BYTES // _BYTES_PER_KB
         fix = f"ulimit -v {needed_kb}, or more"
         raise InputError("the memory limit (ulimit -v)", problem, fix=fix)
 
@@ -112,20 +119,24 @@ class Sectioned(TyperCommand):
         return [*pieces, "[OPTIONS]"]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - of Typer
-        """Refuse an option that takes one value and is given two."""
+        """Parse the arguments. Raise an OptionError if an option for one value has several."""
         parameters: list[Any]
         parser = self.make_parser(ctx)
+        # The parameter of each argument, in their order, so that one may be there several times.
         _, _, parameters = parser.parse_args(args=[*args])
-        single = [parameter for parameter in parameters if _takes_one_value(parameter)]
-        for parameter in single:
-            if single.count(parameter) > 1:
-                name = max(parameter.opts, key=len)
+        one_value_parameters = [each for each in parameters if _takes_one_value(each)]
+        for parameter in one_value_parameters:
+            if one_value_parameters.count(parameter) > 1:
+                name = max(parameter.opts, key=len)  # the long one of --jobs and -j
                 problem = "takes one value, but got several"
                 raise OptionError(name, problem, fix="pass the option once")
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 - of Typer or Click
-        """Refuse to work in a directory that was removed, from where no path can be resolved."""
+        """Run the command. Raise an InputError if the working directory or memory is not usable.
+
+        In a directory that was removed, no path can be resolved.
+        """
         try:
             os.getcwd()  # noqa: PTH109 - Path.cwd would do the same
         except OSError as error:
@@ -142,12 +153,15 @@ class Sectioned(TyperCommand):
         sections: dict[str, list[Any]] = {name: [] for name in names}
         parameters: list[Any] = self.get_params(ctx)
         for parameter in parameters:
+            # A record is what stands in the left and in the right column.
             if parameter.param_type_name == "argument":
                 record = (parameter.metavar, parameter.help)
                 sections["Arguments"].append(record)
                 continue
             record = parameter.get_help_record(ctx)
-            if record:
+            is_hidden = record is None
+            if not is_hidden:
+                # Typer's own options, such as --help, have no section.
                 section = getattr(parameter, "rich_help_panel", None) or RUNNING
                 sections[section].append(record)
         for name, records in sections.items():
@@ -157,6 +171,8 @@ class Sectioned(TyperCommand):
 
 
 def _takes_one_value(parameter: Any) -> bool:  # noqa: ANN401 - of Typer or Click
+    """Tell whether a parameter is an option with exactly one value."""
+    # Arguments are not flags, but have no `is_flag`. They are left out here too.
     is_flag = getattr(parameter, "is_flag", True)
     return not (is_flag or parameter.multiple)
 
@@ -188,11 +204,15 @@ def flag(text: str, short: str | None = None) -> Any:  # noqa: ANN401 - a field
 def _number(
     kind: type[int | float], least: int | None, option: str, metavar: str
 ) -> Callable[[object], float]:
-    """Return a function that reads the number of an option, or raises an `OptionError`."""
+    """Return a function that converts the value of an option to a number.
+
+    The function raises an OptionError if the value is no number of the kind, or below `least`.
+    """
     noun = "an integer" if kind is int else "a number"
     bound = "" if least is None else f" of at least {least}"
 
     def number(text: object) -> float:
+        # Both a text that is no number, and a number that is too low, go on to the error.
         with contextlib.suppress(ValueError):
             value = kind(str(text))
             if least is None or value >= least:
@@ -207,58 +227,68 @@ def _number(
 
 
 def with_options(command: Command) -> Command:
-    """Let Typer see a parameter for each `option` of the dataclasses that a command takes."""
+    """Return a function for Typer that has a parameter for each option of a command.
+
+    Some parameters of the command are dataclasses, whose fields are options. In the signature of
+    the result, the options stand in place of such a parameter. When the result is called, it makes
+    the dataclasses from the values of their options, and calls the command with them.
+    """
     signature = inspect.signature(command, eval_str=True).parameters
     annotations = {name: parameter.annotation for name, parameter in signature.items()}
-    groups: dict[str, Any] = {
-        name: group for name, group in annotations.items() if is_dataclass(group)
+    # By the name of the parameter of the command.
+    dataclass_of: dict[str, Any] = {
+        name: annotation for name, annotation in annotations.items() if is_dataclass(annotation)
     }
-    options = {name: _options_of(group) for name, group in groups.items()}
+    options_of = {name: _options_of(dataclass_of[name]) for name in dataclass_of}
     parameters = []
     for name, parameter in signature.items():
-        if name in groups:
+        if name in dataclass_of:
             section = _SECTION_OF_PARAMETER.get(name, OUTPUT)
-            types = get_type_hints(groups[name])
-            for declared in options[name]:
-                kind = types[declared.name]
-                parameters.append(_parameter(declared, kind, section))
+            types = get_type_hints(dataclass_of[name])
+            parameters += [
+                _parameter(declared, types[declared.name], section) for declared in options_of[name]
+            ]
         else:
             keyword_only = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
             parameters.append(keyword_only)
 
     @functools.wraps(command)
-    def called(**values: Any) -> None:  # noqa: ANN401 - of any type
-        for name, group in groups.items():
-            values_of_group = {}
-            for declared in options[name]:
-                values_of_group[declared.name] = values.pop(declared.name)
-            values[name] = group(**values_of_group)
+    def command_of_options(**values: Any) -> None:  # noqa: ANN401 - of any type
+        for name, options in options_of.items():
+            option_values = {}
+            for declared in options:
+                option_values[declared.name] = values.pop(declared.name)
+            values[name] = dataclass_of[name](**option_values)
         command(**values)
 
-    # Typer reads the signature.
-    called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    called.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return called  # type: ignore[return-value]
+    # Typer reads the parameters from these two.
+    command_of_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command_of_options.__annotations__ = {each.name: each.annotation for each in parameters}
+    return command_of_options  # type: ignore[return-value]
 
 
 def _options_of(group: Any) -> list[Field[Any]]:  # noqa: ANN401 - a dataclass
     """Return the fields of a dataclass that are options."""
-    return [each for each in fields(group) if "option" in each.metadata]
+    return [declared for declared in fields(group) if "option" in declared.metadata]
 
 
 # A kind is any type.
 def _parameter(declared: Field[Any], kind: Any, section: str) -> inspect.Parameter:  # noqa: ANN401
-    """Return the parameter that Typer reads for an option with values of a type."""
+    """Return the parameter that Typer reads for an option with values of a type.
+
+    The help has the option in `section`, unless `_SECTION_OF_OPTION` says otherwise.
+    """
     declaration: _Declaration = declared.metadata["option"]
-    long = f"--{declared.name.replace('_', '-')}"
+    long_name = f"--{declared.name.replace('_', '-')}"
     settings = dict(declaration.settings)
     settings["rich_help_panel"] = _SECTION_OF_OPTION.get(declared.name, section)
-    # The type may be a union with None.
+    # The members of a union with None, or the type itself.
     kinds = get_args(kind) or [kind]
-    for number in {int, float}.intersection(kinds):
-        metavar = settings["metavar"]
-        settings["parser"] = _number(number, declaration.least, long, metavar)
-    names = [long]
+    for number_kind in (int, float):
+        if number_kind in kinds:
+            metavar = settings["metavar"]
+            settings["parser"] = _number(number_kind, declaration.least, long_name, metavar)
+    names = [long_name]
     if declaration.short is not None:
         names.append(declaration.short)
     # The types are known at run time only.
@@ -311,15 +341,19 @@ class ReadingOptions:
     no_logs: bool = flag("Ignore NCCL logs and topology files in the directory of the reports.")
 
     def chosen(self, *more: str) -> dict[str, Any]:
-        """Return the options of every command by name, and `more` options that this one has."""
+        """Return arguments of `nsyspipe.load`: the options of `ReadingOptions`, and `more` ones.
+
+        `more` are names of options that a derived class has.
+        """
         names = [declared.name for declared in fields(ReadingOptions)]
+        # `load` has the opposite of these: `logs` and `lines`.
         names.remove("no_logs")
         names.remove("no_lines")
         values = {name: getattr(self, name) for name in [*names, *more]}
         return values | {"logs": not self.no_logs, "lines": not self.no_lines}
 
     def check_logs(self) -> None:
-        """Refuse logs and topologies together with --no-logs."""
+        """Raise an OptionError if --no-logs is combined with an NCCL log or a topology."""
         if not self.no_logs:
             return
         for name in ("nccl_log", "topology"):
@@ -327,15 +361,19 @@ class ReadingOptions:
                 raise logs_refused(f"--{name.replace('_', '-')}")
 
     def refuse_given(self, why: str, fix: str) -> None:
-        """Refuse options about reports where no report is read."""
-        changed = []
+        """Raise an OptionError if the user passed options about reports, and no report is read.
+
+        `why` says why no report is read. Options with their default count as not passed.
+        """
+        passed = []
         for declared in fields(self):
+            # An empty list counts as the default None.
             value = getattr(self, declared.name) or declared.default
             if value != declared.default:
                 name = declared.name.replace("_", "-")
-                changed.append(f"--{name}")
-        if changed:
-            options = ", ".join(changed)
+                passed.append(f"--{name}")
+        if passed:
+            options = ", ".join(passed)
             problem = f"changes how reports are read, but {why}"
             raise OptionError(options, problem, fix=f"leave out this option, or {fix}")
 
@@ -364,7 +402,10 @@ class OneRunOptions(ReadingOptions):
 
 
 def check_name(option: str, name: str | None, fix: str) -> None:
-    """Refuse a label or an ID of a run that is empty, too long, or not printable."""
+    """Raise an OptionError if a label or run ID is empty, too long, or not printable.
+
+    `option` is what stands before the name in the error. None, which is no name, is fine.
+    """
     if name is None:
         return
     has_valid_length = 0 < len(name) <= MAX_LETTERS_OF_NAME
@@ -473,7 +514,11 @@ class RunningOptions(QuietOptions):
 
     @property
     def cluster(self) -> str | None:
-        """The scheduler whose workers do the work; None if this machine does it."""
+        """The Dask scheduler whose workers do the work; None if this machine does it.
+
+        Without --scheduler and -j, the environment may name one. Contradicting options are an
+        OptionError.
+        """
         if self.scheduler is not None and self.jobs is not None:
             problem = "counts processes of this machine, but a cluster has its own processes"
             options = f"-j {self.jobs} with --scheduler"
@@ -487,7 +532,10 @@ class RunningOptions(QuietOptions):
         return self.scheduler
 
     def executor(self, reports: Sequence[ReportFile]) -> AbstractContextManager[Executor]:
-        """Return what runs the work on some reports; its processes end with the context."""
+        """Return a context with the executor that reads some reports.
+
+        The processes of the executor end with the context.
+        """
         from nsyspipe.run.workers import executor_for
 
         return executor_for(reports, self.jobs, scheduler=self.cluster)

@@ -60,6 +60,7 @@ def write_stdout(text: str) -> None:
         sys.stdout.write(text)
         sys.stdout.flush()
     except BrokenPipeError:
+        # The reader has left, which is no error of the output. The program exits silently.
         raise
     except OSError as error:
         problem = f"cannot be written ({error.strerror})"
@@ -85,8 +86,9 @@ def print_error(error: NsyspipeError) -> None:
 
 
 def lenient_encoding() -> None:
-    """Let a terminal that knows few letters show the rest as question marks."""
-    # None if whoever started the program closed it. The file in its place is never closed.
+    """Let stdout and stderr replace letters that they cannot encode by question marks."""
+    # None if whoever started the program closed it. The file in its place stays open until the
+    # program ends.
     if sys.stderr is None:
         sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
@@ -113,9 +115,10 @@ def open_page(path: Path) -> None:
 
 @contextlib.contextmanager
 def progress(*, shown: bool) -> Iterator[Stage]:
-    """Yield a function that starts a stage, and returns what moves its bar.
+    """Yield a function that shows the bar of a stage, and returns a function that moves the bar.
 
-    The bar replaces that of the stage before.
+    The bar replaces that of the stage before. If no bar is shown, the yielded function returns
+    None.
     """
     is_terminal = sys.stderr is not None and sys.stderr.isatty()
     if not shown or not is_terminal:
@@ -149,7 +152,7 @@ def _format(name: str) -> Any:  # noqa: ANN401 - a field
 
 
 def _check_printable(name: str, value: str) -> None:
-    """Refuse to print a format that is written to files only."""
+    """Raise an OptionError if a format that is written to files only is to be printed."""
     if value == STDOUT and name in _TO_FILES_ONLY:
         place = "DIR" if name == "out" else "FILE"
         fix = f"--{name} {place}"
@@ -157,14 +160,17 @@ def _check_printable(name: str, value: str) -> None:
 
 
 def _check_suffix(name: str, value: str) -> None:
-    """Refuse a file whose name has the extension of another format."""
+    """Raise an OptionError if the name of a file has the extension of another format.
+
+    An extension that belongs to no format may be used for any.
+    """
     if name not in FORMATS:
         return
     suffix = Path(value).suffix.lower()
     format_of_suffix = FORMAT_OF_SUFFIX.get(suffix, name)
     if format_of_suffix != name:
-        own_suffix = FORMATS[name].suffixes[0]
-        renamed = Path(value).with_suffix(own_suffix)
+        usual_suffix = FORMATS[name].suffixes[0]
+        renamed = Path(value).with_suffix(usual_suffix)
         problem = f"has the file name extension of --{format_of_suffix}"
         fix = f"--{name} {renamed}, or --{format_of_suffix} {value}"
         raise OptionError(f"--{name} {value}", problem, fix=fix)
@@ -190,18 +196,23 @@ class Outputs:
 
     @property
     def _named(self) -> dict[str, str]:
-        """The formats that are asked for, with their files."""
+        """The file of each format that the user asked for. `STDOUT` means that it is printed."""
         values = {name: getattr(self, name, None) for name in _FORMATS}
         return {name: value for name, value in values.items() if value is not None}
 
     @property
     def printed(self) -> str | None:
-        """The format that is printed, so that nothing else may be; `check` allows one at most."""
-        values = self._named.items()
-        return next((name for name, value in values if value == STDOUT), None)
+        """The format that is printed; None if none is. `check` has allowed one at most.
+
+        If a format is printed, nothing else may be.
+        """
+        for name, value in self._named.items():
+            if value == STDOUT:
+                return name
+        return None
 
     def check(self) -> None:
-        """Refuse what cannot be written before any work is done."""
+        """Raise an error for an output that cannot be written, before any work is done."""
         from nsyspipe.report.files import check_directory
 
         if self.open and self.html is None:
@@ -209,6 +220,7 @@ class Outputs:
         outputs = self._named
         if self.out is not None:
             outputs = {"out": self.out, **outputs}
+        # By the file that is written, whatever links lead to it. Two outputs need two files.
         option_of_target: dict[str, str] = {}
         for name, value in outputs.items():
             _check_printable(name, value)
@@ -216,7 +228,8 @@ class Outputs:
             is_printed = value == STDOUT
             target = value if is_printed else os.path.realpath(value)
             first_option = option_of_target.setdefault(target, f"--{name}")
-            if first_option != f"--{name}":
+            is_target_taken = first_option != f"--{name}"
+            if is_target_taken:
                 options = f"{first_option} and --{name}"
                 problem = f"both write to {value}"
                 raise OptionError(options, problem, fix="use a different file for each")
@@ -226,7 +239,7 @@ class Outputs:
                 check_directory(value, f"run{suffix}")
 
     def _makes_directory_of(self, file: str) -> bool:
-        """Tell whether a file goes to the run store, which is made first."""
+        """Tell whether a file goes to the directory of the run store, which is made before it."""
         if self.out is None:
             return False
         return Path(file).parent == Path(self.out)
@@ -242,18 +255,19 @@ class Outputs:
     ) -> None:
         """Write all files, then print one format or the blocks.
 
-        Nothing is written before it is known that all files can be.
+        `identity` is what tells the runs of this answer from others. Only a file of the same runs
+        may be replaced. All files are checked before the first one is written.
         """
 
         def is_same(name: str, path: Path) -> bool:
             return formats[name].identity_of(path) == identity
 
-        files = self._files(inputs, is_same)
+        openers = self._openers(inputs, is_same)
         texts = {name: formats[name].text() for name in self._named}
-        for name, opened in files.items():
-            with opened() as file:
-                data = texts[name].encode("utf-8", errors="replace")
-                file.write(data)
+        for name, open_file in openers.items():
+            with open_file() as file:
+                encoded_text = texts[name].encode("utf-8", errors="replace")
+                file.write(encoded_text)
         if self.printed:
             write_stdout(texts[self.printed])
         elif not quiet:
@@ -267,30 +281,33 @@ class Outputs:
         return {name: value for name, value in values if value != STDOUT}
 
     def _say_written(self, *stores: str, quiet: bool) -> None:
+        """Say which files and stores were written, and open the page if the user wants that."""
         files = self._paths.values()
         say_written(*files, *stores, quiet=quiet)
         if self.open:
             open_page(Path(str(self.html)))
 
-    def _files(
+    def _openers(
         self, inputs: Sequence[Path], is_same: Callable[[str, Path], bool]
     ) -> dict[str, Opener]:
-        """Return what opens each file, or refuse one that may not be replaced.
+        """Return for each format the function that opens its file.
 
-        `is_same` tells whether the file of a format is of the same runs.
+        Raise an OutputError if a file may not be replaced. `is_same` tells whether an existing file
+        of a format is of the same runs. No file may replace any of the `inputs`.
         """
         from nsyspipe.report.files import check_target, writing
 
         def may_replace(name: str, path: Path) -> bool:
             return self.force or is_same(name, path)
 
-        files: dict[str, Opener] = {}
+        openers: dict[str, Opener] = {}
         for name, value in self._paths.items():
             path = Path(value)
             may_replace_path = partial(may_replace, name, path)
             check_target(path, inputs, may_replace=may_replace_path)
-            files[name] = partial(writing, path, inputs, may_replace=may_replace_path)
-        return files
+            # `writing` checks again, because the file may have changed by then.
+            openers[name] = partial(writing, path, inputs, may_replace=may_replace_path)
+        return openers
 
 
 @dataclass(frozen=True)
@@ -317,7 +334,10 @@ class ScoreboardOutputs(ComparisonOutputs):
 
 
 def _replacing(run: Run, store: Path) -> str:
-    """Return the name of a run that is saved, and of the run of other reports that it replaces."""
+    """Return in words which run is saved, how many ranks it has, and which run it replaces.
+
+    The ranks are left out if all are read, and the replaced run if it is of the same reports.
+    """
     from nsyspipe.store.layout import has_run
     from nsyspipe.store.saved_run import SavedRun
 
@@ -345,6 +365,7 @@ def _replacing(run: Run, store: Path) -> str:
 
 
 def _with_formats(outputs: Kind) -> Kind:
+    """Add an option to a class of outputs for each format that `Outputs` does not declare."""
     for name in FORMATS:
         if name not in {"json", "markdown", "html"}:
             outputs.__annotations__[name] = "str | None"
@@ -375,7 +396,7 @@ class AnalysisOutputs(Outputs):
     )
 
     def check_run(self, run_id: str | None) -> None:
-        """Refuse what cannot be written before any work is done."""
+        """Raise an error for an output that cannot be written, before any work is done."""
         from nsyspipe.store.layout import check_run_id
 
         if run_id is not None and self.out is not None:
@@ -388,55 +409,59 @@ class AnalysisOutputs(Outputs):
                 argument = shlex.quote(value)
                 fix = f"--perfetto run.pftrace --perfetto-{name} {argument}"
                 raise OptionError(f"--perfetto-{name}", "needs --perfetto", fix=fix)
-        self._ranks()
-        self._steps()
+        # These raise the errors for ranks and steps that cannot be parsed.
+        _ = self._ranks_of_trace()
+        _ = self._steps_of_trace()
         self.check()
 
     def write_run(self, run: Run, stage: Stage, top: int | None, *, quiet: bool) -> None:
         """Write all outputs, with `top` rows in the tables of costs. What is printed comes last."""
         settings = {name: self._settings(name, top) for name in self._named}
-        numbers = run.steps()["step"].to_pylist() or [0]
-        steps = self._steps(min(numbers), max(numbers))
+        step_numbers = run.steps()["step"].to_pylist() or [0]
+        steps = self._steps_of_trace(min(step_numbers), max(step_numbers))
         run_id = run.header.run_id
 
         def is_same(name: str, path: Path) -> bool:
             return FORMATS[name].identity_of(path) == run_id
 
         # Nothing is written before it is known that all can be.
-        files = self._files(run.inputs, is_same)
+        openers = self._openers(run.inputs, is_same)
         if self.out is not None:
             from nsyspipe.store.write import check_store
 
             check_store(run, Path(self.out))
         if self.events:
-            run.operations(steps)
+            # This raises the error for steps that cannot be read.
+            _ = run.operations(steps)
         if self.perfetto is not None:
-            ranks = self._read_trace(run, steps)
+            ranks = self._check_trace(run, steps)
             settings["perfetto"] = {"ranks": ranks}
-        stores = []
+        saved_texts = []
         if self.out is not None:
-            stores.append(self._save(run, self.out, stage))
-        for name, opened in files.items():
-            with opened() as file:
+            saved_texts.append(self._save(run, self.out, stage))
+        for name, open_file in openers.items():
+            with open_file() as file:
                 on_progress = stage(f"writing {name}")
-                options = settings[name]
-                FORMATS[name].write(run, file, steps, on_progress, **options)
+                FORMATS[name].write(run, file, steps, on_progress, **settings[name])
         if self.printed:
             printed = io.BytesIO()
-            options = settings[self.printed]
-            FORMATS[self.printed].write(run, printed, None, None, **options)
+            FORMATS[self.printed].write(run, printed, None, None, **settings[self.printed])
             write_stdout(printed.getvalue().decode())
-        self._say_written(*stores, quiet=quiet)
-        has_other_reports = any(_OF_OTHER_REPORTS in store for store in stores)
-        if quiet and has_other_reports:
-            say_written(*stores, quiet=False)
+        self._say_written(*saved_texts, quiet=quiet)
+        # Even a quiet command says that a run of other reports is gone.
+        is_other_run_replaced = any(_OF_OTHER_REPORTS in text for text in saved_texts)
+        if quiet and is_other_run_replaced:
+            say_written(*saved_texts, quiet=False)
 
     def _settings(self, name: str, top: int | None) -> dict[str, Any]:
         """Return the further arguments with which a format is written."""
         return {"top": top} if FORMATS[name].has_top else {}
 
-    def _read_trace(self, run: Run, steps: tuple[int, int] | None) -> list[int]:
-        """Read the operations of the trace, and return its ranks. Hints go to stderr."""
+    def _check_trace(self, run: Run, steps: tuple[int, int] | None) -> list[int]:
+        """Return the ranks of the trace: the chosen ones, or those that tell most.
+
+        Raise the error for operations that cannot be read. Print hints about the trace to stderr.
+        """
         from nsyspipe.report.perfetto import (
             large_trace,
             left_out,
@@ -444,9 +469,10 @@ class AnalysisOutputs(Outputs):
             without_samples,
         )
 
-        chosen = self._ranks()
+        chosen = self._ranks_of_trace()
         ranks = chosen or traced_ranks(run)
-        run.operations(steps, ranks)
+        # This raises the error for operations that cannot be read.
+        _ = run.operations(steps, ranks)
         hints = []
         if not chosen:
             hints.append(left_out(run))
@@ -468,21 +494,23 @@ class AnalysisOutputs(Outputs):
         save(run, path, events=self.events, force=self.force, on_progress=on_progress)
         return f"{store_text}/ ({run_text})"
 
-    def _ranks(self) -> list[int] | None:
-        """Return the ranks of the trace; None without a choice."""
+    def _ranks_of_trace(self) -> list[int] | None:
+        """Return the ranks that the user chose for the trace, sorted; None without a choice."""
         if self.perfetto_ranks is None:
             return None
         return sorted(parse_ranks(self.perfetto_ranks, "--perfetto-ranks"))
 
-    def _steps(self, lowest: int = 0, highest: int = 0) -> tuple[int, int] | None:
+    def _steps_of_trace(self, lowest: int = 0, highest: int = 0) -> tuple[int, int] | None:
         """Return the first and the last step of the trace; None for all steps.
 
-        `lowest` and `highest` stand for an end that is left out.
+        `lowest` and `highest` are those of the run. They stand for an end that the user left out.
         """
         if self.perfetto_steps is None:
             return None
+        # Each part is a text, or None if it is missing.
         ends = _ends_of_steps(self.perfetto_steps)
         first = int(ends["first"] or lowest)
+        # "3:" goes on to the last step, and "3" is one step.
         last_by_default = highest if ends["colon"] else first
         last = int(ends["last"] or last_by_default)
         has_both_ends = ends["first"] and ends["last"]
@@ -490,17 +518,21 @@ class AnalysisOutputs(Outputs):
             argument = f"{_PERFETTO_STEPS} {self.perfetto_steps}"
             fix = f"{_PERFETTO_STEPS} {last}:{first}"
             raise OptionError(argument, "ends before it starts", fix=fix)
+        # With one end, the range may lie outside of the run. Then it is the step of that end.
         return first, max(first, last)
 
 
 def _ends_of_steps(text: str) -> re.Match[str]:
-    """Return the parts of a range of steps: ``first``, ``colon`` and ``last``."""
+    """Return the parts of a range of steps: ``first``, ``colon`` and ``last``.
+
+    The range is ``3:5``, ``3:``, ``:5`` or ``3``. Raise an OptionError for any other text.
+    """
     problem = "is not a range FROM:TO of step numbers"
     ends = _STEPS.fullmatch(text)
     if ends is None or not (ends["first"] or ends["last"]):
         fix = f"{_PERFETTO_STEPS} 3:5"
         raise OptionError(f"{_PERFETTO_STEPS} {text!r}", problem, fix=fix)
-    # As in 14-15.
+    # In "14-15", the pattern takes "-15" for the last step.
     if ends["last"] and not ends["colon"]:
         last = ends["last"].removeprefix("-")
         fix = f"{_PERFETTO_STEPS} {ends['first']}:{last}"

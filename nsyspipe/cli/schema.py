@@ -47,13 +47,13 @@ def schema(
         raise OptionError.no_such_name(
             f"nsyspipe schema {table!r}", "is not a table", table, DESCRIBED
         )
-    chosen = [DESCRIBED[table]] if table else list(DESCRIBED.values())
+    schemas = [DESCRIBED[table]] if table else list(DESCRIBED.values())
     from nsyspipe.report.schema import list_blocks, schema_blocks, schema_markdown
 
     if as_markdown:
-        text = schema_markdown(chosen)
+        text = schema_markdown(schemas)
     elif table or verbose:
-        text = text_of(schema_blocks(chosen))
+        text = text_of(schema_blocks(schemas))
     else:
-        text = text_of(list_blocks(chosen))
+        text = text_of(list_blocks(schemas))
     write_stdout(text)

@@ -49,7 +49,10 @@ def skill(context: typer.Context, *, outputs: SkillOutputs) -> None:
         skill_files.check_installation(files, outputs.install, force=outputs.force)
     document = skill_files.skill_document(files)
     formats = {"json": Format(partial(dumps, document, max_characters=None), lambda _: None)}
-    outputs.answer(formats, [], [], object(), quiet=True)
+    # A file does not tell what it is about, so none is replaced without --force.
+    identity = object()
+    # Quiet, because below the skill itself is the text.
+    outputs.answer(formats, [], [], identity, quiet=True)
     if outputs.install is not None:
         installed = skill_files.install(files, outputs.install, force=outputs.force)
         say_written(*map(str, installed), quiet=False)
@@ -60,14 +63,15 @@ def skill(context: typer.Context, *, outputs: SkillOutputs) -> None:
 # The types of Typer's groups and commands are not known here, and those of the skill are imported
 # only when the command runs.
 def _help_of(context: Any) -> Any:  # noqa: ANN401
-    """Return what the skill repeats of ``--help``."""
+    """Return what the skill repeats of ``--help``: a line per command, and changes of whatif."""
     from nsyspipe.report.skill.text import ProgramHelp
 
     commands: dict[str, Any] = context.parent.command.commands
-    lines = {name: command.short_help for name, command in commands.items()}
+    line_of_command = {name: command.short_help for name, command in commands.items()}
     changes = []
     for parameter in commands["whatif"].params:
         if getattr(parameter, "rich_help_panel", None) == CHANGES:
+            # A flag has no word for a value.
             option_and_value = [*parameter.opts, parameter.metavar]
             changes.append(" ".join(filter(None, option_and_value)))
-    return ProgramHelp(lines, tuple(changes))
+    return ProgramHelp(line_of_command, tuple(changes))

@@ -69,8 +69,8 @@ def whatif(
     from nsyspipe.replay.knobs import knobs_of
 
     outputs.check()
-    # Impossible changes are refused before anything is read.
-    knobs_of(**asdict(changes))
+    # This raises the error for impossible changes, before anything is read.
+    _ = knobs_of(**asdict(changes))
     with opened_run(run, reading, running) as (opened, _):
         from nsyspipe.replay.answer import whatif as simulate
 
@@ -80,5 +80,6 @@ def whatif(
     formats = whatif_formats(answer, opened)
     blocks = whatif_blocks(answer, opened, is_verbose=outputs.verbose, has_bars=True)
     outputs.answer(formats, blocks, opened.inputs, opened.header.run_id, quiet=running.quiet)
+    # `refused` is the reason why a change has no estimate.
     if all(scenario.refused for scenario in answer.scenarios):
         raise typer.Exit(NOTHING_ANSWERED)

@@ -36,9 +36,8 @@ MEAN = "mean"
 Verdict = Literal["regression", "improvement", "change", "no change", "inconclusive"]
 
 _METHOD = (
-    "Student t over AR(1) steps, the likelihood integrated over correlations of 0 to 0.97 "
-    "(Zellner and Tiao 1964, "
-    "Berger et al. 1999)"
+    "Student t with successive steps that may be correlated (AR(1), integrated over correlations "
+    "of 0 to 0.97: Zellner and Tiao 1964, Berger et al. 1999)"
 )
 _POOLED = f"{_METHOD}, at least as wide as by the pooled t"
 _BETWEEN = f"{_POOLED} and Welch's t of the captures' centres"

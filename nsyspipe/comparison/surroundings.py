@@ -595,9 +595,10 @@ def _compare_word_matter(
     known_sides = _comparable_sides(before, after)
     is_same = _are_words_same(changes, may_be_same=may_be_same)
     words = None
+    is_shared = known_sides.candidate and is_same
     if known_sides == KnownSides(baseline=False, candidate=True):
         words = _words_text(matter, after.words)
-    elif known_sides.is_one_side or is_same:
+    elif known_sides.baseline and (known_sides.is_one_side or is_shared):
         words = _words_text(matter, before.words)
     return Compared(
         topic=matter.topic,

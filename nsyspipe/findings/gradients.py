@@ -323,8 +323,9 @@ def ddp_single_gpu(evidence: Evidence) -> Answer:
     If the size of the world is not known, only copies inside marked backward ranges are known to be
     DDP's.
 
-    Saving: the part of these copies without concurrent compute, and all idle time except that for
-    input, because DDP also launches a small kernel for each gradient.
+    Saving: the part of these copies without concurrent compute, and the idle time, because DDP also
+    launches a small kernel for each gradient. Idle time for input, and in pauses of the host, does
+    not count: small kernels delay other launches by less than a pause.
     """
     if evidence.n_ranks != 1 or evidence.has_comm or evidence.world_size not in {1, None}:
         return None
@@ -334,7 +335,7 @@ def ddp_single_gpu(evidence: Evidence) -> Answer:
     is_ddp = evidence.world_size == 1 or is_backward_marked
     if not is_ddp or not evidence.mean("n_grad_copies"):
         return None
-    idle_ns = _idle_without_input(evidence)
+    idle_ns = _idle_that_launches_can_make(evidence)
     copies_ns = evidence.mean("exposed_grad_copy_ns")
     parts = None
     if copies_ns is not None and idle_ns is not None:
@@ -351,12 +352,17 @@ def ddp_single_gpu(evidence: Evidence) -> Answer:
     )
 
 
-def _idle_without_input(evidence: Evidence) -> float | None:
+def _idle_that_launches_can_make(evidence: Evidence) -> float | None:
+    """Return the idle time without that for input and in pauses of the host, ns per step.
+
+    None if the idle time is not known.
+    """
     idle_ns = evidence.mean("idle_ns")
     if idle_ns is None:
         return None
     input_ns = evidence.mean("idle_input_ns") or 0.0
-    return idle_ns - input_ns
+    pause_ns = evidence.mean("idle_pause_ns") or 0.0
+    return idle_ns - input_ns - pause_ns
 
 
 # compress-gradients

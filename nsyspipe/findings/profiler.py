@@ -223,7 +223,7 @@ def _times_text(ratios: Mapping[int, float], ratio_of_run: float, n_ranks: int) 
     `ratios` are by rank. Without any, the ratio of the run is the only figure.
     """
     if not ratios:
-        return f"{ratio_of_run:.2g} times the others"
+        return f"{ratio_of_run:.2g} times as long as the others"
     low = f"{min(ratios.values()):.2g}"
     high = f"{max(ratios.values()):.2g}"
     times = high if low == high else f"{low} to {high}"
@@ -233,8 +233,8 @@ def _times_text(ratios: Mapping[int, float], ratio_of_run: float, n_ranks: int) 
         where = f" on {noun} {few([*ratios], _MAX_SHOWN_RANKS)}"
     most = ""
     if low != high:
-        most = f", most on rank {max(ratios, key=ratios.__getitem__)}"
-    return f"{times} times the others{where}{most}"
+        most = f" (longest on rank {max(ratios, key=ratios.__getitem__)})"
+    return f"{times} times as long as the others{where}{most}"
 
 
 RULES: Rules = {profiler_overhead: ("overhead_ns",)}

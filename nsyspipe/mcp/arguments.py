@@ -179,7 +179,10 @@ Arguments = TypeVar("Arguments", bound=Struct)
 
 
 def parse(tool: str, kind: type[Arguments], arguments: Mapping[str, Any]) -> Arguments:
-    """Return the arguments of a tool; an `OptionError` if they do not have the declared types."""
+    """Return the arguments of a tool as an object of `kind`.
+
+    Raise an OptionError if they do not have the declared types.
+    """
     try:
         return msgspec.convert(dict(arguments), kind)
     except msgspec.ValidationError as error:
@@ -192,11 +195,17 @@ def _in_lower_case(sentence: str) -> str:
 
 
 def input_schema(kind: type[Struct]) -> dict[str, Any]:
-    """Return the JSON schema of the arguments of a tool: an object, with its parts below it."""
-    (reference,), components = msgspec.json.schema_components([kind])
-    name = reference["$ref"].rpartition("/")[2]
-    schema = dict(components.pop(name))
-    # The title and the description are those of a class of ours.
-    for word in ("title", "description"):
-        schema.pop(word, None)
-    return schema | ({"$defs": components} if components else {})
+    """Return the JSON schema of the arguments of a tool, as one object.
+
+    The schemas of nested classes are in its ``$defs``.
+    """
+    (reference,), schemas_by_class = msgspec.json.schema_components([kind])
+    # The reference is such as "#/$defs/QueryArguments".
+    _, _, class_name = reference["$ref"].rpartition("/")
+    schema = dict(schemas_by_class.pop(class_name))
+    # They are name and docstring of the class, which tell a client nothing.
+    for key in ("title", "description"):
+        schema.pop(key, None)
+    if schemas_by_class:
+        schema["$defs"] = schemas_by_class
+    return schema

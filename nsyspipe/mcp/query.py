@@ -43,7 +43,7 @@ _KINDS = {
 
 
 def query_document(run: Run, asked: QueryArguments, max_row_bytes: int) -> dict[str, Any]:
-    """Return rows of a table, with what is known of its columns, as plain Python values.
+    """Return the answer of the tool ``query``: rows of a table, as plain Python values.
 
     Parameters
     ----------
@@ -57,8 +57,9 @@ def query_document(run: Run, asked: QueryArguments, max_row_bytes: int) -> dict[
     Returns
     -------
     dict
-        ``rows``, and ``next_offset``, with which the same query continues. It is null after the
-        last row.
+        ``rows``, ``columns`` (name, type and unit of each), the numbers of rows, and
+        ``next_offset``. With that offset, the same query continues. None means that there are no
+        more rows.
 
     Raises
     ------
@@ -69,26 +70,27 @@ def query_document(run: Run, asked: QueryArguments, max_row_bytes: int) -> dict[
     names = asked.columns or schema.names
     for name in names:
         _check_column(schema, name)
-    conditions = [_Checked(schema, condition) for condition in asked.where]
+    conditions = [_CheckedCondition(schema, condition) for condition in asked.where]
     if asked.sort_by is not None:
         _check_column(schema, asked.sort_by)
     table = run.table(schema.name)
     matching = _matching_rows(table, conditions)
     ordered = _ordered(matching, asked)
-    page = ordered.slice(asked.offset, asked.limit).select(names)
-    rows = _rows_within(page.to_pylist(), max_row_bytes)
+    asked_rows = ordered.slice(asked.offset, asked.limit).select(names)
+    rows = _first_rows(asked_rows.to_pylist(), max_row_bytes)
     document: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
         "tool_version": __version__,
         "run": {"run_id": run.header.run_id, "label": run.header.label},
         "table": schema.name,
-        "columns": _described(schema, names),
+        "columns": _columns_in_words(schema, names),
     }
     n_matching_rows = matching.num_rows
     next_offset = asked.offset + len(rows)
+    has_more_rows = next_offset < n_matching_rows
     document["n_rows"] = table.num_rows
     document["n_matching_rows"] = n_matching_rows
-    document["next_offset"] = next_offset if next_offset < n_matching_rows else None
+    document["next_offset"] = next_offset if has_more_rows else None
     return document | {"rows": rows}
 
 
@@ -106,7 +108,7 @@ def _check_column(schema: TableSchema, name: str) -> None:
         raise OptionError.no_such_name(subject, problem, name, schema.names)
 
 
-class _Checked:
+class _CheckedCondition:
     """A condition whose column exists, and whose value is of the type of the column."""
 
     def __init__(self, schema: TableSchema, condition: Condition) -> None:
@@ -115,7 +117,8 @@ class _Checked:
         self._condition = condition
         self._type = column.type
         has_value = condition.value is not None
-        if has_value != (condition.operator in _COMPARISONS):
+        needs_value = condition.operator in _COMPARISONS
+        if has_value != needs_value:
             needed = "takes no value" if has_value else "needs a value, and null is none"
             raise OptionError(self._subject, needed, fix="is null and is not null have no value")
         if has_value:
@@ -126,9 +129,12 @@ class _Checked:
         return f"where {self._condition.column} {self._condition.operator}"
 
     def _check_value(self, value: object) -> None:
+        """Raise an OptionError unless a value is of the type of the column."""
         kind = _KINDS[self._type]
+        # In Python, a bool is an int too. A flag is no number here, and a number is no flag.
         is_flag = isinstance(value, bool)
-        is_of_kind = isinstance(value, kind.types) and is_flag == (self._type == FLAG)
+        needs_flag = self._type == FLAG
+        is_of_kind = isinstance(value, kind.types) and is_flag == needs_flag
         is_too_large = isinstance(value, int) and abs(value) > _MAX_INTEGER
         if not is_of_kind or is_too_large:
             subject = f"{self._subject} {short_repr(value)}"
@@ -143,10 +149,12 @@ class _Checked:
             return pc.is_valid(column)
         value = pa.scalar(self._condition.value, self._type)
         compare = _COMPARISONS[self._condition.operator]
+        # A comparison with null is null.
         return pc.fill_null(compare(column, value), fill_value=False)
 
 
-def _matching_rows(table: pa.Table, conditions: Sequence[_Checked]) -> pa.Table:
+def _matching_rows(table: pa.Table, conditions: Sequence[_CheckedCondition]) -> pa.Table:
+    """Return the rows that fulfil all conditions."""
     for condition in conditions:
         table = table.filter(condition.is_fulfilled(table))
     return table
@@ -156,30 +164,35 @@ def _ordered(table: pa.Table, asked: QueryArguments) -> pa.Table:
     """Return the rows in the asked order, in which rows with equal values keep their order."""
     if asked.sort_by is None:
         return table
-    order = "descending" if asked.descending else "ascending"
+    direction = "descending" if asked.descending else "ascending"
+    # Rows with equal values go by their position.
     positions = pa.array(range(table.num_rows), INT)
     keys = pa.table({"value": table[asked.sort_by], "position": positions})
-    sorted_rows = pc.sort_indices(keys, [("value", order), ("position", "ascending")])
-    return table.take(sorted_rows)
+    sorted_positions = pc.sort_indices(keys, [("value", direction), ("position", "ascending")])
+    return table.take(sorted_positions)
 
 
-def _rows_within(rows: list[dict[str, Any]], max_bytes: int) -> list[dict[str, Any]]:
-    """Return the first rows whose JSON has at most so many bytes together."""
-    n_bytes = 0
-    for number, row in enumerate(rows):
-        n_bytes += len(json.dumps(row))
-        if n_bytes > max_bytes:
-            if number == 0:
+def _first_rows(rows: list[dict[str, Any]], max_bytes: int) -> list[dict[str, Any]]:
+    """Return the first rows, as many as have JSON of at most `max_bytes` together.
+
+    Raise an OptionError if the first row alone has more.
+    """
+    n_bytes_so_far = 0
+    for n_fitting, row in enumerate(rows):
+        n_bytes_so_far += len(json.dumps(row))
+        if n_bytes_so_far > max_bytes:
+            if n_fitting == 0:
                 problem = f"one row has more than {max_bytes} bytes"
                 raise OptionError("query", problem, fix="name fewer columns")
-            return rows[:number]
+            return rows[:n_fitting]
     return rows
 
 
-def _described(schema: TableSchema, names: Sequence[str]) -> list[dict[str, str]]:
-    columns = {column.name: column for column in schema.columns}
+def _columns_in_words(schema: TableSchema, names: Sequence[str]) -> list[dict[str, str]]:
+    """Return name, type and unit of some columns, in the asked order."""
+    column_of_name = {column.name: column for column in schema.columns}
     described = []
     for name in names:
-        column = columns[name]
+        column = column_of_name[name]
         described.append({"name": name, "type": str(column.type), "unit": column.unit})
     return described

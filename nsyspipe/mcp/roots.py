@@ -67,20 +67,28 @@ class Roots(Struct, frozen=True):
         self._check_directory(store / _EVENTS, str(store))
 
     def _check_place(self, place: str, argument: str) -> None:
-        """Check one path that an argument may mean, and the nearest directory that exists."""
+        """Check one path that an argument may mean, and the nearest directory that exists.
+
+        That directory is the path itself or one above it. All directories in between are checked.
+        """
         path = Path(place)
         self._check_inside(path, argument)
         self._check_store_of_run(path, argument)
+        # The root of the file system is a directory, so this ends.
         while glob.has_magic(str(path)) or not _is_directory(path):
             path = path.parent
             self._check_inside(path, argument)
         self._check_directory(path, argument)
 
     def _check_store_of_run(self, path: Path, argument: str) -> None:
-        """Check the store above the directory of one run in one table."""
-        for directory in (path, Path(_real_path(path) or path)):
+        """Check the store if a path is the directory of one run in one table of the store."""
+        real_path = _real_path(path)
+        paths = [path] if real_path is None else [path, Path(real_path)]
+        for directory in paths:
             if directory.name.startswith(RUN_DIRECTORY):
-                self._check_inside(directory.parent.parent, argument)
+                # Of STORE/TABLE/RUN.
+                store = directory.parent.parent
+                self._check_inside(store, argument)
 
     def _check_glob(self, pattern: Path, argument: str) -> None:
         """Check each directory that a glob lists, before the glob goes into it."""
@@ -89,17 +97,18 @@ class Roots(Struct, frozen=True):
         if unbounded:
             problem = f"is a glob with {listed(sorted(unbounded))}, which this server does not take"
             raise OptionError(argument, problem, fix="name the directory")
-        n_literal = next(number for number, part in enumerate(parts) if glob.has_magic(part))
-        for n_parts in range(n_literal + 1, len(parts) + 1):
+        first_pattern = next(place for place, part in enumerate(parts) if glob.has_magic(part))
+        # Without the literal parts before it: `_check_place` has checked these.
+        for n_parts in range(first_pattern + 1, len(parts) + 1):
             prefix = str(Path(*parts[:n_parts]))
             for place in glob.glob(prefix):  # noqa: PTH207 - the pattern may be absolute
                 self._check_inside(Path(place), argument)
                 self._check_directory(Path(place), argument)
 
     def _check_directory(self, directory: Path, argument: str) -> None:
-        """Refuse a directory outside, or one with a link that leads outside.
+        """Raise an InputError if a directory is outside, or has a link that leads outside.
 
-        Anything else than a directory is left to its reader.
+        A path that is no directory has no links in it.
         """
         self._check_inside(directory, argument)
         for link in _links_in(directory):
@@ -110,12 +119,15 @@ class Roots(Struct, frozen=True):
                 raise InputError(argument, problem, fix=fix)
 
     def _check_inside(self, path: Path, argument: str) -> None:
-        # A reader may join the parts of a path before links are resolved, or after it.
-        joined = os.path.normpath(path)
-        if not (self._has(path) and self._has(Path(joined))):
+        """Raise an InputError if a path is outside."""
+        # A reader may remove ".." from a path before it follows links, or after it. With links,
+        # these two may be different places, so both must be inside.
+        without_dots = Path(os.path.normpath(path))
+        if not (self._has(path) and self._has(without_dots)):
             raise self._outside(argument)
 
     def _has(self, path: Path) -> bool:
+        """Tell whether a path, without links, is a root or below one."""
         real_path = _real_path(path)
         return real_path is not None and any(map(Path(real_path).is_relative_to, self.paths))
 
@@ -129,9 +141,9 @@ class Roots(Struct, frozen=True):
 def _possible_places(argument: str) -> Iterator[str]:
     """Yield the paths that an argument may be: the whole, and the store before each colon."""
     yield argument
-    for place, letter in enumerate(argument):
-        if letter == ":" and place > 0:
-            yield argument[:place]
+    for index, letter in enumerate(argument):
+        if letter == ":" and index > 0:
+            yield argument[:index]
 
 
 def _is_directory(path: Path) -> bool:
@@ -139,7 +151,7 @@ def _is_directory(path: Path) -> bool:
 
 
 def _real_path(path: Path) -> str | None:
-    """Return a path without links; None if it can be no path at all."""
+    """Return a path without links; None for a text that can be no path, such as a zero byte."""
     try:
         return os.path.realpath(path)
     except (OSError, ValueError):

@@ -131,6 +131,7 @@ def _end(number: int, _frame: object) -> NoReturn:
 
 
 async def _serve(tools: Tools) -> None:
+    """Answer until the client closes standard input, then end the process."""
     server = make_server(tools)
     async with stdio_server() as (requests, answers):
         await server.run(requests, answers, server.create_initialization_options())
@@ -139,8 +140,14 @@ async def _serve(tools: Tools) -> None:
 
 
 def make_server(tools: Tools) -> Server[Any]:
-    """Return the server of some tools, which answers one call after the other."""
+    """Return the server of some tools, which answers one call after the other.
+
+    A client may cancel a call. The thread of the call works on, because nothing can stop it. Then
+    the next call is answered at the same time, until `_MAX_UNFINISHED_CALLS` are not finished.
+    """
+    # A call has its turn until it is answered or canceled.
     turn = anyio.CapacityLimiter(1)
+    # A call has its place until its thread ends.
     free_places = threading.Semaphore(_MAX_UNFINISHED_CALLS)
 
     async def list_tools(_context: object, _page: object) -> ListToolsResult:
@@ -167,7 +174,8 @@ def answer_in_turn(
     tools: Tools, call: CallToolRequestParams, free_places: threading.Semaphore
 ) -> CallToolResult:
     """Return the answer of a tool; an error if too many canceled calls are not finished yet."""
-    if not free_places.acquire(blocking=False):
+    has_place = free_places.acquire(blocking=False)
+    if not has_place:
         problem = f"still works on {_MAX_UNFINISHED_CALLS} calls that were canceled"
         busy = InputError("this server", problem, fix="wait, or start the server again")
         return _result(error_text(busy), is_error=True)
@@ -178,7 +186,10 @@ def answer_in_turn(
 
 
 def _answer(tools: Tools, call: CallToolRequestParams) -> CallToolResult:
-    """Return the answer of a tool, or the error that the command line would print."""
+    """Return the answer of a tool, or the error that the command line would print.
+
+    A bug of nsyspipe is raised.
+    """
     offer = _OFFERS[call.name]
     try:
         arguments = parse(call.name, offer.arguments, call.arguments or {})
@@ -199,6 +210,7 @@ def error_text(error: NsyspipeError) -> str:
 
 
 def _result(text: str, *, is_error: bool) -> CallToolResult:
-    # A name may have characters that are not valid text.
+    """Return a text as the protocol has answers and errors."""
+    # A name of a file may have bytes that are not text. They become question marks.
     valid_text = text.encode("utf-8", errors="replace").decode("utf-8")
     return CallToolResult(content=[TextContent(text=valid_text)], is_error=is_error)

@@ -52,12 +52,15 @@ class Tools(Struct, frozen=True):
 
     def diff(self, asked: DiffArguments) -> str:
         """Return what ``nsyspipe diff --json -`` prints where there is no file of settings."""
+        # Without an option, `nsyspipe.diff` has its default.
         options: dict[str, Any] = {}
         if asked.metrics is not None:
             options["metrics"] = check_metrics(asked.metrics)
         if asked.min_effect is not None:
             ratio = parse_min_effect(asked.min_effect)
-            options["min_effect_pct"] = f"{round(100 * ratio, 12)}%"
+            # Rounded, because 100 times a ratio such as 0.07 is not a whole number.
+            percent = round(100 * ratio, 12)
+            options["min_effect_pct"] = f"{percent}%"
         if asked.confidence is not None:
             options["confidence"] = asked.confidence
         baseline = self._captures(asked.baseline, asked, asked.baseline_label)
@@ -69,8 +72,8 @@ class Tools(Struct, frozen=True):
     def whatif(self, asked: WhatifArguments) -> str:
         """Return what ``nsyspipe whatif --json -`` prints."""
         changes = asked.changes()
-        # Impossible changes are refused before anything is read.
-        knobs_of(**changes)
+        # This raises the error for impossible changes, before anything is read.
+        _ = knobs_of(**changes)
         run = self._opened(asked.run, asked, asked.label)
         answer = whatif(run, **changes)
         text = whatif_formats(answer, run)["json"].text()
@@ -97,7 +100,10 @@ class Tools(Struct, frozen=True):
         return runs
 
     def _opened(self, places: Sequence[str], asked: Reading, label: str | None) -> Run:
-        """Open the one run that all places name together, if all of it is inside the roots."""
+        """Open the one run that all places name together.
+
+        Raise an InputError if any part of the run is outside of the roots.
+        """
         for place in places:
             self.roots.check(place)
         options = asked.options()
@@ -105,6 +111,7 @@ class Tools(Struct, frozen=True):
         for place in saved_places:
             store, _ = find_saved(Path(place))
             self.roots.check_store(store)
+        # `load` refuses a saved run together with another one, or with reports.
         if saved_places:
             return load(places, label=label, **options)
         reports = named_reports(places)
@@ -117,6 +124,7 @@ class Tools(Struct, frozen=True):
         """Return a document, or some keys of it; an `InputError` if it is too large."""
         if keys is not None:
             text = with_keys(text, keys)
+        # Our JSON escapes all letters beyond ASCII, so each character is one byte.
         n_bytes = len(text)
         if n_bytes > self.max_answer_bytes:
             problem = f"has {n_bytes} bytes, more than the limit of {self.max_answer_bytes} bytes"
@@ -144,6 +152,6 @@ def with_keys(text: str, keys: Sequence[str]) -> str:
 def _sizes(text: str) -> str:
     """Return the keys of a document with their sizes in bytes, the largest first."""
     document: dict[str, Any] = json.loads(text)
-    sizes = {key: len(dumps({key: value})) for key, value in document.items()}
-    largest_first = sorted(sizes, key=lambda key: -sizes[key])
-    return few([f"{key} {sizes[key]}" for key in largest_first], _MAX_KEYS_SHOWN)
+    size_of_key = {key: len(dumps({key: value})) for key, value in document.items()}
+    largest_first = sorted(size_of_key, key=size_of_key.__getitem__, reverse=True)
+    return few([f"{key} {size_of_key[key]}" for key in largest_first], _MAX_KEYS_SHOWN)

@@ -218,7 +218,7 @@ def is_communication(label: str) -> bool:
 
 
 def are_communication(labels: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return for each label whether it `is_communication`."""
+    """Tell for each label whether it `is_communication`. Each distinct label is looked at once."""
     texts = labels.cast(pa.string())
     distinct_labels = pc.unique(texts).drop_null().to_pylist()
     comm_labels = [label for label in distinct_labels if is_communication(label)]
@@ -299,7 +299,9 @@ class CommCall(Struct, frozen=True):
 
 
 def comm_call_of(text: str) -> CommCall | None:
-    """Return the call of a range, if it communicates, or begins or ends a group of calls of NCCL.
+    """Return the call of a range with some text; None if the range is no call that communicates.
+
+    A call that begins or ends a group of calls of NCCL counts too.
 
     >>> comm_call_of("ncclAllGather").collective
     'all_gather'
@@ -334,11 +336,17 @@ def usual_text_of(text: str) -> str:
 
 
 def _nccl_call(text: str) -> CommCall:
-    """Return the call of a range of a function of NCCL, with the usual spelling of the function."""
+    """Return the call of a function of NCCL, whose range has some text.
+
+    Different spellings, ``pncclAllReduce`` and ``ncclAllReduce``, become the usual one.
+    """
     function = text.lower().removeprefix("p").removeprefix(NCCL_PREFIX)
-    collective = _COLLECTIVE_BY_ALIAS.get(function) or collective_of(function)
-    usual_name = _NCCL_FUNCTIONS.get(collective)
-    name = text if usual_name is None else f"nccl{usual_name}"
+    if function in _COLLECTIVE_BY_ALIAS:
+        collective = _COLLECTIVE_BY_ALIAS[function]
+    else:
+        collective = collective_of(function)
+    usual_function = _NCCL_FUNCTIONS.get(collective)
+    name = text if usual_function is None else f"nccl{usual_function}"
     return CommCall(name, collective)
 
 

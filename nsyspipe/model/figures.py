@@ -93,11 +93,11 @@ class Figure(Struct, frozen=True, kw_only=True):
 
     @property
     def of_step(self) -> tuple[str, str | None]:
-        """The column that this metric is made of, and its denominator.
+        """The column that this metric is made of, and the column that it is divided by, if any.
 
-        Both are columns of steps, or of matched collectives for a rate. Over the ranks of one step,
-        a time is the largest value, a ratio is the sum of numerators divided by the sum of
-        denominators, and everything else is the mean.
+        Both are columns of steps, or of matched collectives for a rate. The value of one step is
+        made of the values of its ranks. A time is the largest of them. A ratio is the sum of
+        numerators divided by the sum of denominators. Everything else is the mean.
         """
         fractions = RATIOS | GPU_RATES | JOB_RATES
         if self.column in fractions:
@@ -939,14 +939,17 @@ OTHER_FIGURES: dict[str, Figure] = {figure.name: figure for figure in _OTHER_FIG
 
 
 def _figures_of_steps() -> dict[str, Figure]:
-    """Return the metrics of the columns of the steps that a metric of the run is made of."""
-    by_step_column = {}
+    """Return the metric of the run that is made of each column of the steps alone.
+
+    A metric with a denominator is made of two columns, and left out.
+    """
+    figure_of_step_column = {}
     for figure in _RUN_FIGURES:
         step_column, denominator = figure.of_step
-        # The window of one rank is not the step time.
+        # The window of one rank (`wall_ns`) is not the step time.
         if denominator is None and step_column != "wall_ns":
-            by_step_column[step_column] = figure
-    return by_step_column
+            figure_of_step_column[step_column] = figure
+    return figure_of_step_column
 
 
 _FIGURES_OF_PHASES = {
@@ -1026,13 +1029,13 @@ def definition_of(table: str, column: str) -> str | None:
 def glossary_rows() -> Iterator[GlossaryRow]:
     """Yield a row for each metric and term, sorted by name.
 
-    A time and its share of step time have the same label and are one row.
+    A time and its share of step time have the same label. They are one row, that of the time.
     """
     rows = [GlossaryRow(term.name, "", "", term.definition) for term in TERMS]
     labels_of_times = _labels_of_unit("ns")
     for figure in (*_RUN_FIGURES, *_OTHER_FIGURES):
-        is_in_row_of_time = figure.unit == "ratio" and figure.label in labels_of_times
-        if not is_in_row_of_time:
+        has_row_of_time = figure.unit == "ratio" and figure.label in labels_of_times
+        if not has_row_of_time:
             row = _glossary_row(figure)
             rows.append(row)
     yield from sorted(rows, key=lambda row: row.term.casefold())

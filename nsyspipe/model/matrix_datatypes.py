@@ -72,7 +72,10 @@ _NVJET = re.compile(r"^nvjet_(?:sm[0-9]+[a-z]?_)?(?P<operand>[a-z])[a-z]{2,4}_")
 
 @lru_cache(_MAX_CACHED_NAMES)
 def _datatype_in(name: str) -> str | None:
-    """Return the datatype in the whole name of a kernel, or `_SIXTEEN_BITS`; None for neither."""
+    """Return the datatype that the whole name of a kernel shows; None if it shows none.
+
+    `_SIXTEEN_BITS` stands for bf16 or fp16, if the name does not tell them apart.
+    """
     for form in _FORMS:
         match = form.search(name)
         if match is not None:
@@ -80,8 +83,8 @@ def _datatype_in(name: str) -> str | None:
     for datatype, form in _FORMS_OF_DATATYPE:
         if form.search(name):
             return datatype
-    match = _NVJET.match(name)
-    return None if match is None else _DATATYPES_BY_LETTER.get(match["operand"])
+    nvjet = _NVJET.match(name)
+    return None if nvjet is None else _DATATYPES_BY_LETTER.get(nvjet["operand"])
 
 
 def matrix_datatype(name: str) -> str | None:
@@ -116,15 +119,18 @@ class MatrixTimes(Struct, frozen=True):
 
     @classmethod
     def of_kernels(cls, time_of_name: Mapping[str, int]) -> "MatrixTimes":
-        """Return the times of matrix kernels among all kernels, by the whole name of each."""
-        times: dict[str | None, int] = {}
+        """Return the times of the matrix kernels among all kernels.
+
+        `time_of_name` has the time of all kernels with a whole name, in ns.
+        """
+        time_of_datatype: dict[str | None, int] = {}
         for name, time_ns in time_of_name.items():
             if is_matrix_kernel(name):
                 datatype = _datatype_in(name)
-                times[datatype] = times.get(datatype, 0) + time_ns
-        unknown = times.pop(None, 0)
-        of_sixteen_bits = times.pop(_SIXTEEN_BITS, 0)
-        of_datatypes = {str(datatype): time_ns for datatype, time_ns in times.items()}
+                time_of_datatype[datatype] = time_of_datatype.get(datatype, 0) + time_ns
+        unknown = time_of_datatype.pop(None, 0)
+        of_sixteen_bits = time_of_datatype.pop(_SIXTEEN_BITS, 0)
+        of_datatypes = {str(datatype): time_ns for datatype, time_ns in time_of_datatype.items()}
         return cls(of_datatypes, of_sixteen_bits, unknown)
 
     @classmethod
@@ -141,21 +147,27 @@ class MatrixTimes(Struct, frozen=True):
         return cls(of_datatypes, of_sixteen_bits, unknown)
 
     def shares(self) -> "DatatypeShares":
-        """Return the share of each datatype in the whole time."""
-        times = dict(self.of_datatypes)
-        unknown = self.unknown
+        """Return the share of each datatype in the whole time; no shares without any time.
+
+        Datatypes with the same share are in order of name.
+        """
+        time_of_datatype = dict(self.of_datatypes)
+        unknown_ns = self.unknown
         if self.of_sixteen_bits:
-            # A program has one of the two, which its other kernels show.
-            shown = [name for name in _SIXTEEN_BIT_DATATYPES if name in times]
+            # A program usually has only one of bf16 and fp16, which its other kernels show.
+            shown = [name for name in _SIXTEEN_BIT_DATATYPES if name in time_of_datatype]
             if len(shown) == 1:
-                times[shown[0]] += self.of_sixteen_bits
+                time_of_datatype[shown[0]] += self.of_sixteen_bits
             else:
-                unknown += self.of_sixteen_bits
-        total = sum(times.values()) + unknown
-        if not total:
+                unknown_ns += self.of_sixteen_bits
+        total_ns = sum(time_of_datatype.values()) + unknown_ns
+        if not total_ns:
             return DatatypeShares({}, 0.0)
-        ordered = sorted(times.items(), key=lambda item: (-item[1], item[0]))
-        return DatatypeShares({name: time_ns / total for name, time_ns in ordered}, unknown / total)
+        by_name = sorted(time_of_datatype.items())
+        # The sort keeps the order of equal times.
+        largest_first = sorted(by_name, key=lambda item: item[1], reverse=True)
+        shares = {datatype: time_ns / total_ns for datatype, time_ns in largest_first}
+        return DatatypeShares(shares, unknown_ns / total_ns)
 
 
 class DatatypeShares(NamedTuple):
@@ -167,6 +179,8 @@ class DatatypeShares(NamedTuple):
     @property
     def datatype(self) -> str | None:
         """The datatype that almost all of the time has, None if there is none."""
-        for name, share in self.of_datatypes.items():
-            return name if share >= MIN_SHARE_OF_DATATYPE else None
-        return None
+        if not self.of_datatypes:
+            return None
+        # The first share is the largest.
+        datatype, share = next(iter(self.of_datatypes.items()))
+        return datatype if share >= MIN_SHARE_OF_DATATYPE else None

@@ -249,7 +249,7 @@ def is_optimizer(name: str) -> bool:
 def kernel_label(name: str) -> str:
     """Return the name of a kernel without parameters and template arguments.
 
-    The functor that distinguishes the kernel is added in brackets.
+    The template argument that distinguishes the kernel, its functor, is added in brackets.
 
     >>> kernel_label("void at::native::elementwise_kernel<4, at::native::FillFunctor<float>>(int)")
     'elementwise_kernel [FillFunctor]'
@@ -257,7 +257,8 @@ def kernel_label(name: str) -> str:
     if _MADE_LABEL.fullmatch(name):
         return name
     outside, template_arguments = _without_brackets(name)
-    function = outside.strip().split(" ")[-1]
+    # The type of the result precedes the function.
+    *_, function = outside.strip().split(" ")
     function = function.removeprefix("at::native::").removeprefix("::").strip(":")
     if not function:
         return name
@@ -266,7 +267,11 @@ def kernel_label(name: str) -> str:
 
 
 def _distinguishing_functor(function: str, template_arguments: str) -> str | None:
-    """Return the template argument that distinguishes a kernel from others of the same function."""
+    """Return the template argument that distinguishes a kernel from others of the same function.
+
+    This is the first functor that says what the kernel computes. For a kernel with a generic name,
+    it may be the first meaningful word. None if there is neither.
+    """
     functors: list[str] = _FUNCTOR.findall(template_arguments)
     for functor in functors:
         if not functor.startswith(_GENERIC_FUNCTORS):
@@ -281,26 +286,31 @@ def _distinguishing_functor(function: str, template_arguments: str) -> str | Non
 
 
 def _without_brackets(name: str) -> tuple[str, str]:
-    """Return the part of a name outside of brackets, and the template arguments of its last word.
+    """Return the part of a name outside of angle brackets, and the part inside of them.
 
-    Parameters are in neither part.
+    The latter are the template arguments of the last word, which is the function. The parameters of
+    the function are in neither part.
     """
     name = name.replace("(anonymous namespace)", "").replace("<unnamed>", "").replace("::::", "::")
     outside: list[str] = []
     inside: list[str] = []
+    # In how many brackets the character is.
     depth = 0
     previous = ""
     for char in name:
         if depth == 0 and char == "(":
-            # The parameters.
+            # The parameters, and nothing of interest after them.
             break
         if depth == 0 and char == " ":
             # What was in brackets so far belongs to the type of the result.
             inside.clear()
+        # In -> this is no bracket.
+        closes_bracket = char == ">" and previous != "-"
         if char == "<":
             depth += 1
             inside.append(" ")
-        elif char == ">" and previous != "-":
+        elif closes_bracket:
+            # A damaged name may close more brackets than it opens.
             depth = max(depth - 1, 0)
             inside.append(" ")
         elif depth:
@@ -312,13 +322,16 @@ def _without_brackets(name: str) -> tuple[str, str]:
 
 
 def step_number(text: str) -> int | None:
-    """Return the only integer in a text, apart from suffixes. None if there is not exactly one."""
+    """Return the only integer in a text, apart from suffixes of PyTorch.
+
+    None if there is not exactly one, or if it is too large for int64.
+    """
     without_suffixes = re.sub(SUFFIX_PATTERN, "", text)
     numbers = re.findall(DIGITS_PATTERN, without_suffixes)
     if len(numbers) != 1:
         return None
     digits = numbers[0].lstrip("0") or "0"
-    # Python refuses to convert thousands of digits.
+    # This is checked first, because Python refuses to convert thousands of digits.
     if len(digits) > len(str(_LARGEST_STEP)):
         return None
     number = int(digits)
@@ -383,10 +396,11 @@ def decoded(name: str) -> str:
 
 
 def table_of_store(path: Path) -> tuple[str, str] | None:
-    """Return what a directory is that holds a table of a store, and the path of the store.
+    """Return what a directory inside a run store is, in words, and the path of the store.
 
-    A user who passes such a directory means the store. The path of the store is absolute if `path`
-    is. Return None for any other directory. Raise an OSError if the directory cannot be read.
+    The store has a directory for each of its tables. A user who passes one of them means the store.
+    The path of the store is absolute if `path` is. Return None for any other directory. Raise an
+    OSError if the directory cannot be read.
     """
     has_runs = any(entry.name.startswith(RUN_DIRECTORY) for entry in path.iterdir())
     if not has_runs:
@@ -407,15 +421,15 @@ def listed(names: Iterable[object], most: int | None = None, joint: str = "and")
 
     Of more than `most` names, only the first are listed, as ``a, b and 3 more``.
     """
-    words = [str(name) for name in names]
-    if most is not None and len(words) > most:
-        n_hidden = len(words) - most
-        words = [*words[:most], f"{n_hidden} more"]
-    *first_words, last_word = words
-    if not first_words:
-        return last_word
-    listed_words = ", ".join(first_words)
-    return f"{listed_words} {joint} {last_word}"
+    entries = [str(name) for name in names]
+    if most is not None and len(entries) > most:
+        n_hidden = len(entries) - most
+        entries = [*entries[:most], f"{n_hidden} more"]
+    *first_entries, last_entry = entries
+    if not first_entries:
+        return last_entry
+    separated_entries = ", ".join(first_entries)
+    return f"{separated_entries} {joint} {last_entry}"
 
 
 def is_redacted_host(host: str) -> bool:
@@ -424,10 +438,10 @@ def is_redacted_host(host: str) -> bool:
 
 
 def few(names: Iterable[object], most: int, joint: str = ", ") -> str:
-    """Return the first names, and how many more there are."""
-    words = [str(name) for name in names]
-    n_hidden = len(words) - most
-    shown = joint.join(words[:most])
+    """Return the first `most` names, and how many more there are: ``a, b and 3 more``."""
+    texts = [str(name) for name in names]
+    n_hidden = len(texts) - most
+    shown = joint.join(texts[:most])
     if n_hidden <= 0:
         return shown
     return f"{shown} and {n_hidden} more"
@@ -447,14 +461,14 @@ def grouped(pairs: Iterable[tuple[Key, Value]]) -> dict[Key, list[Value]]:
 
 def ranges(numbers: Iterable[int]) -> list[str]:
     """Return numbers in ascending order, with successive numbers as a range: ``0-3``, ``7``."""
-    positions = enumerate(sorted(numbers))
-    # In a range, the difference of number and position is the same.
-    runs = itertools.groupby(positions, lambda pair: pair[1] - pair[0])
+    positions_and_numbers = enumerate(sorted(numbers))
+    # Among successive numbers, the difference of number and position stays the same.
+    runs = itertools.groupby(positions_and_numbers, lambda pair: pair[1] - pair[0])
     texts = []
     for _, pairs in runs:
-        run = [number for _, number in pairs]
-        first = run[0]
-        last = run[-1]
+        successive_numbers = [number for _, number in pairs]
+        first = successive_numbers[0]
+        last = successive_numbers[-1]
         text = f"{first}" if first == last else f"{first}-{last}"
         texts.append(text)
     return texts

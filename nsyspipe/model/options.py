@@ -65,9 +65,11 @@ class Reading:
     def from_text(
         cls, *, n_steps: int | None = None, with_lines: bool = True, **patterns: str | None
     ) -> Reading:
-        """Compile the regular expressions ``step``, ``comm_kernel`` and those of phases.
+        """Return how to read, with regular expressions that are given as texts.
 
-        The steps `NO_STEPS` and `REPETITION` are no regular expressions.
+        `patterns` are ``step``, ``comm_kernel`` and those of phases by name. The steps `NO_STEPS`
+        and `REPETITION` are no regular expressions. A number of steps means steps by repetition.
+        Raises `OptionError` if an expression is invalid, or if options contradict each other.
         """
         step = patterns.pop("step", None)
         comm_kernel = patterns.pop("comm_kernel", None)
@@ -83,9 +85,10 @@ class Reading:
         comm_kernel_pattern = None
         if comm_kernel is not None:
             comm_kernel_pattern = compile_pattern("--comm-kernel", comm_kernel)
-        asked_phases = {phase: text for phase, text in patterns.items() if text is not None}
+        # The user's patterns of phases replace those of nsyspipe.
+        phases_of_user = {phase: text for phase, text in patterns.items() if text is not None}
         phases = {}
-        for phase, text in (PHASE_PATTERNS | asked_phases).items():
+        for phase, text in (PHASE_PATTERNS | phases_of_user).items():
             phases[phase] = compile_pattern(f"--{phase}", text)
         return cls(
             step=step_pattern,
@@ -123,28 +126,45 @@ def compile_pattern(option: str, text: str) -> re.Pattern[str]:
 
 
 def parse_ranks(text: str, option: str = "--ranks", subject: str | None = None) -> frozenset[int]:
-    """Parse ``0,7,63`` or ``0-3,7``; an OptionError about `subject` if the text is neither."""
+    """Parse ``0,7,63`` or ``0-3,7``; an OptionError if the text is neither.
+
+    The error is about `subject`, or about the option and the text.
+    """
     all_ranks: set[int] = set()
     for part in text.split(","):
-        first, dash, last = part.partition("-")
+        ranks = _range_of_ranks(part)
         problem = f"{short_repr(part)} is not a rank or a range of ranks"
-        ranks = None
-        with contextlib.suppress(ValueError):
-            ranks = range(int(first), int(last if dash else first) + 1)
-            problem = "" if ranks else f"the range {part} ends before it starts"
-        if ranks and ranks[-1] >= MOST_RANKS:
-            problem = f"rank {short_repr(ranks[-1])} is too large"
-        if problem or ranks is None:
+        if ranks is not None:
+            problem = _problem_of_ranks(part, ranks)
+        if ranks is None or problem:
             subject = subject or f"{option} {shortened(text, _MAX_VALUE_CHARACTERS)}"
             raise OptionError(subject, problem, fix=f"{option} 0,7,63 or {option} 0-3")
         all_ranks.update(ranks)
     return frozenset(all_ranks)
 
 
-def asked_ranks(asked: object) -> frozenset[int]:
-    """Return the ranks of a text for `parse_ranks`, of a number, or of several of either.
+def _range_of_ranks(text: str) -> range | None:
+    """Return the ranks of ``7`` or ``0-3``; None for another text."""
+    first, dash, last = text.partition("-")
+    with contextlib.suppress(ValueError):
+        first_rank = int(first)
+        last_rank = int(last) if dash else first_rank
+        return range(first_rank, last_rank + 1)
+    return None
 
-    Values are checked one by one, so the first wrong value of an endless iterable ends it.
+
+def _problem_of_ranks(text: str, ranks: range) -> str:
+    """Return what is wrong with the ranks of a text; an empty text if they can be ranks."""
+    if not ranks:
+        return f"the range {text} ends before it starts"
+    last_rank = ranks[-1]
+    return f"rank {short_repr(last_rank)} is too large" if last_rank >= MOST_RANKS else ""
+
+
+def asked_ranks(asked: object) -> frozenset[int]:
+    """Return the ranks that a user asks for: a number, a text for `parse_ranks`, or several.
+
+    Raises `OptionError` at the first wrong value, so that an endless iterable ends too.
     """
     if isinstance(asked, str):
         return parse_ranks(asked)
@@ -153,6 +173,7 @@ def asked_ranks(asked: object) -> frozenset[int]:
     ranks = set[int]()
     unchecked = [asked] if isinstance(asked, Integral) else several("ranks", asked, needed, fix)
     if isinstance(unchecked, range):
+        # Checking a million numbers one by one takes seconds.
         n_ranks = _n_ranks_at_start(unchecked)
         ranks = set(unchecked[:n_ranks])
         unchecked = unchecked[n_ranks:]
@@ -172,12 +193,11 @@ def asked_ranks(asked: object) -> frozenset[int]:
 
 
 def _n_ranks_at_start(numbers: range) -> int:
-    """Return how many numbers at the start of an ascending range are ranks.
-
-    Checking a million numbers one by one takes seconds.
-    """
-    if numbers.start < 0 or numbers.step < 0:
+    """Return how many numbers at the start of an ascending range are ranks; 0 for another range."""
+    is_ascending = numbers.step > 0
+    if not is_ascending or numbers.start < 0:
         return 0
+    # The position of the first number that is too large. The slice keeps the search short.
     return bisect_left(numbers[: MOST_RANKS + 1], MOST_RANKS)
 
 
@@ -229,33 +249,40 @@ def _parsed_rank_map(text: str) -> dict[str, int]:
 
 
 def _ranks_of_pair(pair: str) -> list[tuple[str, int]]:
-    """Return reports and ranks of ``a.sqlite=0``, or of a pair of ranges."""
-    names, _, numbers = (part.strip() for part in pair.rpartition("="))
+    """Return reports and ranks of ``a.sqlite=0``, or of the ranges ``b_[0-7].sqlite=1-8``.
+
+    Raises `OptionError` if the pair has another form, or if the ranges do not fit each other.
+    """
+    report_text, _, rank_text = (part.strip() for part in pair.rpartition("="))
     reports = []
-    if "-" in numbers:
-        reports = _numbered_texts(names, r"(.*)\[([0-9]{1,6})-([0-9]{1,6})\](.*)")
-    reports = reports or [names]
-    ranks = _numbered_texts(numbers, "()([0-9]{1,6})-([0-9]{1,6})()")
-    ranks = ranks or [numbers]
-    problem = _range_problem(names, numbers, len(reports), len(ranks))
+    if "-" in rank_text:
+        reports = _numbered_texts(report_text, r"(.*)\[([0-9]{1,6})-([0-9]{1,6})\](.*)")
+    # A text without a range is one report, or one rank.
+    reports = reports or [report_text]
+    ranks = _numbered_texts(rank_text, "()([0-9]{1,6})-([0-9]{1,6})()") or [rank_text]
+    problem = _range_problem(report_text, rank_text, len(reports), len(ranks))
     is_rank = _RANK.fullmatch(ranks[0]) is not None
-    if not problem and not (names and is_rank):
+    has_form = bool(report_text) and is_rank
+    if not problem and not has_form:
         problem = "is not of the form REPORT=RANK"
     if problem:
         raise OptionError(f"--rank-map {pair}", problem, fix=RANK_MAP)
-    numbers_of_reports = map(int, ranks)
-    return list(zip(reports, numbers_of_reports, strict=True))
+    return list(zip(reports, map(int, ranks), strict=True))
 
 
-def _range_problem(names: str, numbers: str, n_reports: int, n_ranks: int) -> str:
-    """Return why a range of ranks does not fit the reports before it; an empty text if it fits."""
-    rank_range = re.fullmatch(r"[0-9]{1,6}-[0-9]{1,6}", numbers)
-    if not rank_range:
+def _range_problem(report_text: str, rank_text: str, n_reports: int, n_ranks: int) -> str:
+    """Return why a range of ranks does not fit its reports; an empty text if it fits.
+
+    A single rank is no range, and always fits.
+    """
+    is_range = re.fullmatch(r"[0-9]{1,6}-[0-9]{1,6}", rank_text) is not None
+    if not is_range:
         return ""
-    for text in (*re.findall(r"\[([0-9]{1,6}-[0-9]{1,6})\]", names), rank_range[0]):
-        first, last = map(int, text.split("-"))
+    ranges_of_reports = re.findall(r"\[([0-9]{1,6}-[0-9]{1,6})\]", report_text)
+    for range_text in (*ranges_of_reports, rank_text):
+        first, last = map(int, range_text.split("-"))
         if last < first:
-            return f"the range {text} ends before it starts"
+            return f"the range {range_text} ends before it starts"
     if n_reports == n_ranks:
         return ""
     reports = f"{n_reports} reports" if n_reports > 1 else f"{n_reports} report"
@@ -266,16 +293,18 @@ def _range_problem(names: str, numbers: str, n_reports: int, n_ranks: int) -> st
 def _numbered_texts(text: str, pattern: str) -> list[str]:
     """Return a text once for each number of its range; an empty list if it has no range.
 
-    ``node[0-3]`` names four. As in a shell, numbers have the leading zeros of the first:
-    ``node[08-10]`` names node08, node09 and node10.
+    ``node[0-3]`` names four. As in a shell, all numbers have at least as many digits as the first
+    if that begins with a zero: ``node[08-10]`` names node08, node09 and node10. The groups of
+    `pattern` are what is before the range, its first and last number, and what is after it.
     """
     match = re.fullmatch(pattern, text)
     if not match:
         return []
-    before, first, last, behind = match.groups()
-    n_digits = len(first) if first.startswith("0") else 1
+    before, first, last, after = match.groups()
+    has_leading_zero = first.startswith("0")
+    min_digits = len(first) if has_leading_zero else 1
     numbers = range(int(first), int(last) + 1)
-    return [f"{before}{number:0{n_digits}}{behind}" for number in numbers]
+    return [f"{before}{number:0{min_digits}}{after}" for number in numbers]
 
 
 def check_whole(name: str, value: object, fix: str, least: int = 1) -> None:
@@ -320,11 +349,13 @@ def check_text(name: str, value: object, fix: str) -> None:
     if value is None:
         return
     text = str(value)
-    written = text.encode(errors="replace").decode()
-    problem = "" if text else "is empty"
-    if written != text:
+    text_as_written = text.encode(errors="replace").decode()
+    problem = None
+    if not text:
+        problem = "is empty"
+    elif text_as_written != text:
         problem = "contains a lone surrogate, which cannot be written"
-    if problem:
+    if problem is not None:
         raise OptionError(f"{name}={short_repr(value)}", problem, fix=fix)
 
 
@@ -369,16 +400,22 @@ def paths_of(name: str, value: object, fix: str) -> list[str]:
 
 
 def several(name: str, value: object, needed: str, fix: str) -> Iterable[Any]:
-    """Return an iterable of several values; an `OptionError` with what is needed for others."""
-    is_frame_or_file = not {"columns", "read"}.isdisjoint(dir(value))
-    is_one_value = isinstance(value, Mapping | bytes) or is_frame_or_file
+    """Return a value that is an iterable of several values; an `OptionError` for another value.
+
+    The error says what is `needed`. A mapping, a table and a file are iterables too, but one value.
+    """
+    is_table_or_file = not {"columns", "read"}.isdisjoint(dir(value))
+    is_one_value = isinstance(value, Mapping | bytes) or is_table_or_file
     if is_one_value or not isinstance(value, Iterable):
         raise OptionError.of_kind(name, value, needed, fix)
     return value
 
 
 def _number(option: str, word: str, value: str | int) -> int | None:
-    """Return the number of an option's value, at most 10**18; None for the option's word."""
+    """Return the number of an option's value; None if the value is the option's word.
+
+    A larger number than 10**18 becomes 10**18.
+    """
     text = str(value).strip().lower()
     if text == word:
         return None

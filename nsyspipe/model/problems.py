@@ -881,7 +881,7 @@ _KINDS = (
         message=(
             "the sidecar of the capture names {file}, but nsyspipe cannot use this file ({reason})"
         ),
-        fix="name the files with --nccl-log and --topology",
+        fix="pass the paths of the files with --nccl-log and --topology",
     ),
     # Patterns that match nothing.
     ProblemKind(
@@ -1255,10 +1255,14 @@ def problem(
     rank: int | None = None,
     **facts: object,
 ) -> Problem:
-    """State a problem of the catalogue; `facts` fill its message and its fix."""
+    """Return a problem of the catalogue with its message and fix, which `facts` fill in.
+
+    `severity` replaces that of the catalogue.
+    """
     kind = CATALOGUE[code]
     count = facts.get("n")
     if isinstance(count, Integral):
+        # The message states the number with its noun: 1 step, 2 steps.
         facts["n"] = _Count(count)
     facts_with_rank = {"rank": rank, **facts}
     message = kind.message.format(**facts_with_rank)

@@ -34,9 +34,10 @@ _OF_TORCH = re.compile(
 def is_of_program(path: str) -> bool:
     """Tell whether a file is of the user's program.
 
-    It is, unless its code has no file, was installed, or is Python's or PyTorch's. Installed means
-    in ``site-packages`` or ``dist-packages``. The standard library is what else is in a folder such
-    as ``lib/python3.12``. PyTorch is a folder ``torch`` with the names of PyTorch's packages.
+    Code without a file is not, nor are installed packages, the standard library and PyTorch.
+    Installed packages are in ``site-packages`` or ``dist-packages``. The standard library is in a
+    folder such as ``lib/python3.12``. PyTorch is a folder ``torch`` with the names of PyTorch's
+    packages.
     """
     if path.startswith(_NO_FILE):
         return False
@@ -44,20 +45,20 @@ def is_of_program(path: str) -> bool:
 
 
 def short_names(paths: Iterable[str]) -> dict[str, str]:
-    """Return how each file is shown.
+    """Return how each file is shown, by its path.
 
-    A file of the program is shown relative to the longest folder that these files have in common.
-    Any other file is shown from its package on.
+    A file of the program is shown relative to the longest folder that the files of the program have
+    in common. Any other file is shown from its package on.
     """
-    distinct = set(paths)
-    of_program = sorted(path for path in distinct if is_of_program(path))
-    folder = _common_folder(of_program)
-    names = {}
-    for path in distinct:
-        names[path] = _name_in_package(path)
-    for path in of_program:
-        names[path] = path[len(folder) :].lstrip("/")
-    return names
+    distinct_paths = set(paths)
+    paths_of_program = sorted(path for path in distinct_paths if is_of_program(path))
+    folder = _common_folder(paths_of_program)
+    name_of_path = {}
+    for path in distinct_paths:
+        name_of_path[path] = _name_in_package(path)
+    for path in paths_of_program:
+        name_of_path[path] = path[len(folder) :].lstrip("/")
+    return name_of_path
 
 
 def _common_folder(paths: list[str]) -> str:
@@ -65,21 +66,26 @@ def _common_folder(paths: list[str]) -> str:
     folders = [os.path.dirname(path) for path in paths]  # noqa: PTH120 - not of this machine
     if not folders or "" in folders:
         return ""
-    is_absolute = [folder.startswith("/") for folder in folders]
-    if any(is_absolute) and not all(is_absolute):
+    are_absolute = {folder.startswith("/") for folder in folders}
+    if len(are_absolute) > 1:
+        # An absolute and a relative path have nothing in common.
         return ""
     return os.path.commonpath(folders)
 
 
 def _name_in_package(path: str) -> str:
-    """Return the part of a path that begins with its package, or with PyTorch's folder."""
+    """Return the part of a path that begins with its package, or with PyTorch's folder.
+
+    The whole path if it has neither, or if the code is in no file.
+    """
     if path.startswith(_NO_FILE):
         return path
-    end_of_python = 0
-    for match in _OF_PYTHON.finditer(path):
-        end_of_python = match.end()
-    if end_of_python:
-        return path[end_of_python:]
-    match_of_torch = _OF_TORCH.search(path)
-    start = 0 if match_of_torch is None else match_of_torch.start()
+    # Packages may be in lib/python3.12/site-packages. So the last such folder counts.
+    start_of_package = 0
+    for folder_of_python in _OF_PYTHON.finditer(path):
+        start_of_package = folder_of_python.end()
+    if start_of_package:
+        return path[start_of_package:]
+    folder_of_torch = _OF_TORCH.search(path)
+    start = 0 if folder_of_torch is None else folder_of_torch.start()
     return path[start:].lstrip("/")

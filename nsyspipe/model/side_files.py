@@ -91,10 +91,12 @@ class Communicator(Struct, frozen=True):
             return None
         edges: set[tuple[int, int]] = set()
         for ring in self.rings.values():
+            # The rank before the first one is the last one.
             previous_ranks = (*ring[-1:], *ring[:-1])
-            for from_rank, to_rank in zip(previous_ranks, ring, strict=True):
-                if from_rank != to_rank:
-                    edges.add((from_rank, to_rank))
+            for previous_rank, rank in zip(previous_ranks, ring, strict=True):
+                # A ring of one rank has no edge.
+                if previous_rank != rank:
+                    edges.add((previous_rank, rank))
         return sorted(edges)
 
     def tree_edges(self) -> list[tuple[int, int]]:

@@ -46,16 +46,20 @@ NOTHING_ASKED = AskedWork()
 
 
 def _count(name: str, options: Mapping[str, object]) -> int | None:
-    """Return a positive integer, also of a text or a float that is a whole number."""
+    """Return the value of an option as a positive integer; None if the option is not given.
+
+    A text or a float may also state a whole number. Raises `OptionError` for another value.
+    """
     value = options.get(name)
     if value is None:
         return None
     text = str(value)
-    is_count = not isinstance(value, bool) and _COUNT.fullmatch(text)
-    # A decimal number is exact, unlike a float.
-    number = Decimal(text) if is_count else Decimal(0)
+    has_form_of_number = not isinstance(value, bool) and _COUNT.fullmatch(text)
+    # A decimal number is exact, unlike a float. 0 is refused below.
+    number = Decimal(text) if has_form_of_number else Decimal(0)
     is_whole = number == number.to_integral_value()
-    if not is_whole or not 0 < number <= MAX_COUNT:
+    is_in_range = 0 < number <= MAX_COUNT
+    if not is_whole or not is_in_range:
         option = f"--{name.replace('_', '-')}"
         problem = f"is not an integer from 1 to 1e{len(str(MAX_COUNT)) - 1}"
         fix = f"{option} {_EXAMPLES[name]}"

@@ -295,9 +295,10 @@ class _Written(NamedTuple):
 def recorded_command(words: Iterable[str], mask: Mask) -> list[str]:
     """Return the words of a command as they may be recorded; `mask` hides all others.
 
-    Numbers have at most 3 digits that count, without trailing zeros and powers of two, and at most
-    7 after an option with a word of training in its name. Files lose their directory. Options with
-    a name that hints at a secret have only hidden values.
+    A recorded number has at most 3 digits, or at most 7 after an option with a word of training in
+    its name. Leading and trailing zeros do not count, and powers of two may have more digits. Files
+    lose their directory. Options with a name that hints at a secret have only hidden values. Of a
+    very long command, the first words are recorded, and an ellipsis stands for the rest.
     """
     recorded: list[str] = []
     owner = _Owner()
@@ -312,20 +313,21 @@ def recorded_command(words: Iterable[str], mask: Mask) -> list[str]:
 def command_without_launcher(words: Sequence[str]) -> list[str]:
     """Return a recorded command without what each capture of our launchers changes by itself.
 
-    Left out are the words that supervise a rank (up to ``--``), and the name of the report.
-    Other commands stay as they are.
+    Such a command is: supervisor of the rank, ``--``, nsys with its options, program. The words up
+    to ``--`` are left out, and the name of the report among the options of nsys. Other commands
+    stay as they are.
     """
-    count_of_nsys = next((word for word in words if word.startswith(_NSYS_WORDS)), None)
-    if count_of_nsys is None or _AFTER_SUPERVISOR not in words:
+    option_with_count = next((word for word in words if word.startswith(_NSYS_WORDS)), None)
+    if option_with_count is None or _AFTER_SUPERVISOR not in words:
         return list(words)
-    digits = count_of_nsys.removeprefix(_NSYS_WORDS)
+    digits = option_with_count.removeprefix(_NSYS_WORDS)
     if not _A_COUNT.fullmatch(digits):
         return list(words)
-    n_nsys_words = int(digits)
-    start = words.index(_AFTER_SUPERVISOR) + 1
-    nsys = words[start : start + n_nsys_words]
-    program = words[start + n_nsys_words :]
-    return [*(word for word in nsys if not word.startswith(_REPORT_NAME)), *program]
+    start_of_nsys = words.index(_AFTER_SUPERVISOR) + 1
+    start_of_program = start_of_nsys + int(digits)
+    words_of_nsys = words[start_of_nsys:start_of_program]
+    without_report = [word for word in words_of_nsys if not word.startswith(_REPORT_NAME)]
+    return [*without_report, *words[start_of_program:]]
 
 
 def shown_commands(commands: Iterable[Iterable[str]]) -> list[str]:
@@ -334,83 +336,94 @@ def shown_commands(commands: Iterable[Iterable[str]]) -> list[str]:
     Commands whose words are all hidden are left out.
     """
     recorded = [recorded_command(words, Mask()) for words in commands]
-    with_shown_words = [words for words in recorded if not {*words} <= {MASK}]
+    with_shown_words = [words for words in recorded if set(words) - {MASK}]
     return sorted({shlex.join(words) for words in with_shown_words})
 
 
 def shown_alone(texts: Iterable[str | None], form: re.Pattern[str]) -> list[str]:
-    """Return the distinct texts that have a form, sorted."""
-    known = {text for text in texts if text is not None}
-    return sorted(filter(form.fullmatch, known))
+    """Return the distinct texts that have a form as a whole, sorted. Other texts are not shown."""
+    distinct_texts = {text for text in texts if text is not None}
+    return sorted(filter(form.fullmatch, distinct_texts))
 
 
 def recorded_environment(environment: Mapping[str, str], mask: Mask) -> dict[str, str]:
     """Return the variables of `VARIABLES`, sorted by name, with values as they may be recorded.
 
-    `mask` hides values that are not allowed. Joined values of several processes are checked one by
-    one.
+    `mask` hides values that are not allowed. A variable may have the joined values of several
+    processes, which are checked one by one.
     """
     recorded = {}
     for name in sorted(VARIABLES):
         if name in environment:
-            values = environment[name].split(JOINT)
-            recorded_values = [_recorded(name, value, mask) for value in values]
+            values_of_processes = environment[name].split(JOINT)
+            recorded_values = [_recorded_value(name, value, mask) for value in values_of_processes]
             recorded[name] = JOINT.join(recorded_values)
     return recorded
 
 
-def _recorded(name: str, value: str, mask: Mask) -> str:
+def _recorded_value(name: str, value: str, mask: Mask) -> str:
+    """Return the value of a variable in one process as it may be recorded."""
     if value == NOT_SET or allows(name, value):
         return value
     return mask.hide(name, value)
 
 
 def joined_environments(environments: Iterable[Mapping[str, str] | None]) -> dict[str, str] | None:
-    """Join the recorded environments of processes, sorted by name; None if none was recorded.
+    """Join the environments of processes into one, sorted by name; None if none was recorded.
 
-    Different values of a variable are joined, sorted. `NOT_SET` is the last of them if a process
-    with a recorded environment does not have the variable.
+    Different values of a variable are joined, sorted. `NOT_SET` follows them if a process with a
+    recorded environment does not have the variable.
     """
-    known = [environment for environment in environments if environment is not None]
-    if not known:
+    recorded = [environment for environment in environments if environment is not None]
+    if not recorded:
         return None
     joined: dict[str, str] = {}
-    for name in sorted(set().union(*known)):
-        values: set[str] = set()
-        for environment in known:
-            value = environment.get(name, NOT_SET)
-            values.update(value.split(JOINT))
-        set_values = sorted(values - {NOT_SET})
-        not_set = [NOT_SET] if NOT_SET in values else []
-        joined[name] = JOINT.join([*set_values, *not_set])
+    for name in sorted(set().union(*recorded)):
+        distinct_values: set[str] = set()
+        for environment in recorded:
+            # The value may be joined already.
+            joined_values = environment.get(name, NOT_SET)
+            distinct_values.update(joined_values.split(JOINT))
+        values_in_order = sorted(distinct_values - {NOT_SET})
+        if NOT_SET in distinct_values:
+            values_in_order.append(NOT_SET)
+        joined[name] = JOINT.join(values_in_order)
     return joined
 
 
 def recorded_settings(settings: Mapping[str, Iterable[str]], mask: Mask) -> dict[str, str]:
-    """Return variables with values of several processes as they may be recorded.
+    """Return variables, each with values of several processes, as they may be recorded.
 
-    Values are checked as in `recorded_environment`, and joined.
+    Values are checked as in `recorded_environment`, and joined. The result is sorted by name.
+    Variables that are not among `VARIABLES` are left out.
     """
     joined = {}
     for name, values in settings.items():
-        recorded: set[str] = set()
+        recorded_values: set[str] = set()
         for value in values:
-            variable = recorded_environment({name: value}, mask)
-            recorded.update(variable.values())
-        if recorded:
-            joined[name] = BETWEEN_VALUES.join(sorted(recorded))
+            # This is empty if the variable is not among `VARIABLES`.
+            recorded = recorded_environment({name: value}, mask)
+            recorded_values.update(recorded.values())
+        if recorded_values:
+            joined[name] = BETWEEN_VALUES.join(sorted(recorded_values))
     return dict(sorted(joined.items()))
 
 
 def without_words(text: str, words: Sequence[str]) -> str:
-    """Hide in a text, for example an error message, words of a command that may not be recorded."""
-    hidden: set[str] = set()
-    recorded = recorded_command(words, Mask())
-    for word, written in zip(words, recorded, strict=False):
-        if word != written:
+    """Hide in a text what it quotes of a command and may not be recorded.
+
+    The text may be an error message, which quotes a word of the command, or a part of one.
+    """
+    hidden_parts: set[str] = set()
+    recorded_words = recorded_command(words, Mask())
+    # A very long command has fewer recorded words.
+    for word, recorded_word in zip(words, recorded_words, strict=False):
+        if word != recorded_word:
             parts = _quotable_parts(word)
-            hidden |= {part for part in parts if part not in written}
-    for part in sorted(hidden, key=len, reverse=True):
+            hidden_parts |= {part for part in parts if part not in recorded_word}
+    # A long part may have a short one in it.
+    longest_first = sorted(hidden_parts, key=len, reverse=True)
+    for part in longest_first:
         pattern = re.escape(part)
         if len(part) < _MIN_CHARS_INSIDE_WORDS:
             pattern = rf"(?<![A-Za-z0-9]){pattern}(?![A-Za-z0-9])"
@@ -420,24 +433,29 @@ def without_words(text: str, words: Sequence[str]) -> str:
 
 def _quotable_parts(word: str) -> set[str]:
     """Return the parts of a word that a message may quote, without very short ones."""
-    whole = word.lstrip("-")
-    # A letter in front of a value may be an option.
-    without_letter = whole[1:]
+    without_dashes = word.lstrip("-")
+    # In -pVALUE, the letter is the option, and the rest the value.
+    without_letter = without_dashes[1:]
     parts: set[str] = set()
     for separator in _SEPARATORS:
-        parts.update(separator.split(whole))
+        parts.update(separator.split(without_dashes))
         parts.update(separator.split(without_letter))
     return {part for part in parts if len(part) >= _MIN_QUOTED_CHARS}
 
 
 def _write_word(word: str, owner: _Owner, mask: Mask) -> _Written:
-    """Return a word as it may be recorded, and the option that the next word may belong to."""
+    """Return a word as it may be recorded, and the option that the next word may belong to.
+
+    `owner` is the option that this word may belong to.
+    """
     if word in ("", "-", "--", _MORE):
+        # After two dashes, words belong to no option.
         next_owner = _Owner() if word == "--" else owner
         return _Written(word, next_owner)
     if owner.takes_next:
         hidden = mask.hide(owner.name, word)
         return _Written(hidden, _Owner(owner.name, is_secret=True))
+    # This precedes the options, because a negative number begins with a dash.
     if _is_number(word):
         return _Written(_value(word, owner, mask), owner)
     if word.startswith("--"):
@@ -461,8 +479,10 @@ def _split_option(text: str) -> _Option:
 
 
 def _long_option(word: str, mask: Mask) -> _Written:
+    """Return an option with two dashes as it may be recorded, and the owner of the next word."""
     name, sign, value = _split_option(word[2:])
     if not _is_clean(name):
+        # This may be a secret that begins with dashes. Nobody knows what the next word is.
         return _Written(mask.hide("", word), _Owner(is_secret=True))
     is_secret = _hints_at_secret(name)
     if sign:
@@ -475,9 +495,13 @@ def _long_option(word: str, mask: Mask) -> _Written:
 
 
 def _short_option(word: str, mask: Mask) -> _Written:
+    """Return an option with one dash as it may be recorded, and the owner of the next word.
+
+    Its name is a letter or a short word. A letter may have its value right behind it.
+    """
     name, sign, value = _split_option(word[1:])
-    is_letter = len(name) == 1
-    if name in _SHORT_NAMES or (is_letter and name.isascii() and name.isalpha()):
+    is_letter = len(name) == 1 and name.isascii() and name.isalpha()
+    if is_letter or name in _SHORT_NAMES:
         is_secret = is_letter and name in _SECRET_LETTERS
         owner = _Owner(name, is_secret, is_letter=is_letter)
         if not sign:
@@ -495,22 +519,30 @@ def _short_option(word: str, mask: Mask) -> _Written:
 
 
 def _word(word: str, owner: _Owner, mask: Mask) -> str:
-    """Return a word that is not an option: a value, NAME=VALUE as in Hydra, or a free word."""
-    path, equals, value = word.partition("=")
-    name = path.lstrip("+~")
-    n_signs = len(path) - len(name)
-    is_assignment = value.strip("=") and n_signs <= len("++") and _is_clean(name)
+    """Return a word that is not an option as it may be recorded.
+
+    It is a value of the option before it (`owner`), NAME=VALUE, or a free word. Hydra writes
+    ``+NAME=VALUE`` and ``++NAME=VALUE`` too.
+    """
+    signs_and_name, _, value = word.partition("=")
+    name = signs_and_name.lstrip("+~")
+    n_signs = len(signs_and_name) - len(name)
+    # Signs of equality alone, as at the end of base64, are no value.
+    has_value = bool(value.strip("="))
+    is_assignment = has_value and n_signs <= len("++") and _is_clean(name)
     may_show_value = not owner.is_secret or _is_count(owner.name)
-    if equals and is_assignment and may_show_value:
+    if is_assignment and may_show_value:
         inner_owner = _Owner(name, _hints_at_secret(name))
-        return f"{path}={_nested(value, inner_owner, mask)}"
+        return f"{signs_and_name}={_nested(value, inner_owner, mask)}"
     return _value(word, owner, mask)
 
 
 def _nested(value: str, owner: _Owner, mask: Mask) -> str:
     """Return the value of an option, which may be NAME=VALUE, as it may be recorded."""
-    name, equals, inner_value = value.partition("=")
-    is_assignment = equals and inner_value.strip("=") and _is_clean(name)
+    name, _, inner_value = value.partition("=")
+    # Signs of equality alone, as at the end of base64, are no value.
+    has_inner_value = bool(inner_value.strip("="))
+    is_assignment = has_inner_value and _is_clean(name)
     if is_assignment and not owner.is_secret:
         inner_owner = _Owner(name, _hints_at_secret(name))
         return f"{name}={_value(inner_value, inner_owner, mask)}"
@@ -520,55 +552,72 @@ def _nested(value: str, owner: _Owner, mask: Mask) -> str:
 
 
 def _value(value: str, owner: _Owner, mask: Mask) -> str:
-    """Return a value as it may be recorded."""
+    """Return the value of an option as it may be recorded."""
     allowed = None if len(value) > _MAX_WORD_CHARS else _allowed(value, owner)
     return mask.hide(owner.name, value) if allowed is None else allowed
 
 
 def _allowed(value: str, owner: _Owner) -> str | None:
-    """Return the part of a value that may be recorded; None if none may."""
+    """Return the part of a value that may be recorded; None if nothing of it may.
+
+    A path of a program or file loses its directory. `owner` is the option or variable of the value,
+    without a name for a free word.
+    """
     if owner.name in VARIABLES:
         return value if allows(owner.name, value) else None
     if owner.is_secret:
         return _allowed_of_secret(value, owner)
-    program = value.rpartition("/")[2]
+    _, _, program = value.rpartition("/")
     is_program = program in _PROGRAMS or _PYTHON.fullmatch(program)
-    if is_program and not _NO_PATH.search(value):
+    is_path = not _NO_PATH.search(value)
+    if is_program and is_path:
         return program
-    max_digits = _MAX_DIGITS if _parts(owner.name) & _SETTINGS else _FEW_DIGITS
+    is_of_training = bool(_parts(owner.name) & _SETTINGS)
+    max_digits = _MAX_DIGITS if is_of_training else _FEW_DIGITS
+    # A number without an option may be anything.
     if owner.name and (_is_number(value, max_digits) or _is_list(value, max_digits)):
         return value
     return _file_name(value)
 
 
 def _allowed_of_secret(value: str, owner: _Owner) -> str | None:
-    """Return the part of the value of a secret option that may be recorded; None if none may."""
+    """Return the part of the value of a secret option that may be recorded; None if nothing may.
+
+    An option of one letter may have no value. Then a program that follows it is recorded. An option
+    that counts tokens or keys has a number.
+    """
     if owner.is_letter:
         file = _file_name(value)
         if file is not None and file.endswith(".py"):
             return file
-        # A command of nsyspipe may follow such an option too.
         if value in _PROGRAMS and value.startswith("nsyspipe."):
             return value
     max_digits = _MAX_DIGITS if "tokens" in _parts(owner.name) else _FEW_DIGITS
-    return value if _is_count(owner.name) and _is_number(value, max_digits) else None
+    is_count = _is_count(owner.name) and _is_number(value, max_digits)
+    return value if is_count else None
 
 
 def _file_name(value: str) -> str | None:
-    """Return the name of a Python or settings file without its directory; None if it is none."""
-    mark = "@" if value.startswith("@") else ""
+    """Return the name of a Python or settings file without its directory; None for other values.
+
+    An @ in front of the path stays.
+    """
+    at_sign = "@" if value.startswith("@") else ""
     path = value.removeprefix("@")
     if _NO_PATH.search(path):
         return None
-    match = _FILE.fullmatch(path.rpartition("/")[2])
-    if match is None or not _is_plain(match[1]):
+    _, _, name = path.rpartition("/")
+    file = _FILE.fullmatch(name)
+    if file is None:
         return None
-    return f"{mark}{match[0]}"
+    stem = file[1]
+    return f"{at_sign}{name}" if _is_plain(stem) else None
 
 
 def _is_plain(stem: str) -> bool:
     """Tell whether the name of a file looks like words, not like a token or key."""
     token = _TOKEN.fullmatch(stem)
+    # What follows the beginning of a token may be words: hf_model.
     if token is not None and not _OF_WORDS.fullmatch(token[1]):
         return False
     n_digits = sum(map(str.isdigit, stem))
@@ -583,33 +632,40 @@ def _is_plain_run(run: str) -> bool:
     n_changes = len(_CHANGE.findall(run))
     if len(run) > max_chars or n_changes > _MAX_CHANGES:
         return False
-    # Small and capital letters are mixed in tokens, and in words that begin with capitals.
     has_one_case = run in (run.lower(), run.upper())
     if has_one_case or len(run) < _MIN_MIXED_CHARS:
         return True
+    # Tokens mix small and capital letters. Words mix them only if they begin with capitals.
     return _CLEAN_PART.fullmatch(run) is not None
 
 
 def _is_list(value: str, max_digits: int) -> bool:
-    """Tell whether a value is a list of words of training or of numbers, separated by commas."""
+    """Tell whether a value is a list of words of training, or of numbers and ranges of ranks.
+
+    The elements are separated by commas, and may stand in brackets. One element is a list too. A
+    number has at most `max_digits` digits that count.
+    """
     match = _LIST.fullmatch(value)
     if match is None:
         return False
-    inside = match[match.lastindex or 0]
-    parts = [part.strip(" ") for part in inside.split(",")]
-    if len(parts) > _MAX_NUMBERS:
+    # The only group that matched has what is inside the brackets.
+    inside_brackets = match[match.lastindex or 0]
+    elements = [element.strip(" ") for element in inside_brackets.split(",")]
+    if len(elements) > _MAX_NUMBERS:
         return False
-    if all(part.lower() in _WORDS for part in parts):
+    if all(element.lower() in _WORDS for element in elements):
         return True
-    if sum(map(_n_digits, parts)) > _MAX_DIGITS_OF_LIST:
+    n_digits = sum(map(_n_digits, elements))
+    if n_digits > _MAX_DIGITS_OF_LIST:
         return False
-    return all(_is_number(part, max_digits) or _RANKS.fullmatch(part) for part in parts)
+    return all(_is_number(element, max_digits) or _RANKS.fullmatch(element) for element in elements)
 
 
 def _is_number(value: str, max_digits: int = _MAX_DIGITS) -> bool:
     """Tell whether a value is a number that looks like a setting.
 
-    `max_digits` is how many digits that count it may have.
+    It has at most `max_digits` digits that count, or is an integer that is a power of two times a
+    small factor.
     """
     if len(value) > _MAX_RUN_CHARS + 4:
         return False
@@ -621,13 +677,15 @@ def _is_number(value: str, max_digits: int = _MAX_DIGITS) -> bool:
     integer, fraction, exponent = match.group(1, 2, 3)
     if fraction or exponent or not integer:
         return False
+    # The number is not 0, because it has digits that count.
     number = int(integer.replace("_", ""))
-    odd_factor = number // (number & -number)
+    largest_power_of_two = number & -number
+    odd_factor = number // largest_power_of_two
     return odd_factor < _ODD_FACTOR_LIMITS[max_digits]
 
 
 def _n_digits(value: str) -> int:
-    """Return how many digits of a number count, without zeros around it and its exponent."""
+    """Return how many digits of a number count: none of its exponent, no zeros at its ends."""
     mantissa, _, _ = value.lower().partition("e")
     digits = "".join(filter(str.isdigit, mantissa))
     return len(digits.strip("0"))
@@ -641,14 +699,19 @@ def _is_clean(name: str) -> bool:
 
 
 def _parts(name: str) -> set[str]:
-    """Return the words that a name consists of."""
+    """Return the words that a name consists of, in small letters and without digits at their ends.
+
+    ``numHeads2`` and ``num-heads`` consist of num and heads.
+    """
     parts = filter(None, _HUMP.split(name))
     return {part.lower().rstrip("0123456789") for part in parts}
 
 
 def _hints_at_secret(name: str) -> bool:
+    """Tell whether the name of an option or variable has a word that hints at a secret."""
     parts = _parts(name)
-    if "pin" in parts and parts & {"memory", "mem"}:
+    is_pinned_memory = "pin" in parts and parts & {"memory", "mem"}
+    if is_pinned_memory:
         return False
     if "name" in parts and parts & _OF_PERSONS:
         return True
@@ -660,11 +723,13 @@ def _hints_at_secret(name: str) -> bool:
 
 def _is_count(name: str) -> bool:
     """Tell whether a name is a number of tokens or keys, and has no other hint at a secret."""
-    parts = _parts(name)
     words = filter(None, _HUMP.split(name))
     snake_case_name = "_".join(words).lower()
     if snake_case_name in _COUNTING:
         return True
-    if "tokens" not in parts or not parts & _COUNTS:
+    parts = _parts(name)
+    counts_tokens = "tokens" in parts and parts & _COUNTS
+    if not counts_tokens:
         return False
-    return not _hints_at_secret("_".join(parts - {"tokens"}))
+    other_words = "_".join(parts - {"tokens"})
+    return not _hints_at_secret(other_words)

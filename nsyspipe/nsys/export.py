@@ -102,12 +102,13 @@ def attempt_exports(
 ) -> list[Exported | NsyspipeError]:
     """Export reports to a directory, to targets, or each to its own directory.
 
-    Returns the export, or the error, of each report. An export is up to date if it is complete, of
-    a report with this name, and not older. `force` exports again, and replaces any export but that
-    of another report. `jobs` is how many reports are exported at once; None is as many as there are
-    cores. With `elsewhere`, an executor runs the exports on other machines with the nsys there,
-    which `nsys` may name, and a function tells a call there whether to stop. `on_progress` is
-    called with (reports done, reports to export).
+    Returns, for each report in order, its export or its error. A report is not exported if its
+    target is an export that is up to date: complete, of a report with this name, and not older than
+    the report. `force` exports again, and replaces any export but that of another report. `jobs` is
+    how many reports are exported at once; None is as many as there are cores, up to a limit.
+    `elsewhere` is an executor that runs the exports on other machines, and a function that tells a
+    call there whether to stop. The exports use the nsys there, which `nsys` may name. `on_progress`
+    is called with (reports done, reports to export).
 
     Raises OptionError if two reports would be exported to one file, OutputError if the directory
     cannot be created, and NsysNotFoundError or NsysFailedError if no nsys answers. Ctrl-C, SIGTERM
@@ -142,11 +143,11 @@ def _pairs(
 
 def _filled(
     outcomes: Iterable[Exported | NsyspipeError | None],
-    exports: Iterable[Exported | NsyspipeError],
+    missing_outcomes: Iterable[Exported | NsyspipeError],
 ) -> list[Exported | NsyspipeError]:
-    """Return outcomes with the next of some exports in place of each None."""
-    next_exports = iter(exports)
-    return [next(next_exports) if outcome is None else outcome for outcome in outcomes]
+    """Return outcomes with the missing ones, in their order, in the places of None."""
+    missing = iter(missing_outcomes)
+    return [next(missing) if outcome is None else outcome for outcome in outcomes]
 
 
 def _ignore_progress(_n_done: int, _n_all: int) -> None:
@@ -168,18 +169,22 @@ def _remove_abandoned_exports(pairs: Iterable[_Pair]) -> None:
 
 def _refuse_shared_targets(pairs: Iterable[_Pair]) -> None:
     """Raise OptionError if two reports would be exported to one file."""
-    sources: dict[str, Path] = {}
+    source_of_target: dict[str, Path] = {}
     for source, target in pairs:
-        first = sources.setdefault(os.path.realpath(target), source)
-        if first is not source:
+        real_target = os.path.realpath(target)
+        first_source = source_of_target.setdefault(real_target, source)
+        if first_source is not source:
             fix = "convert the reports one by one, each into its own directory: -o DIR"
             raise OptionError(
-                f"{first} and {source}", f"would both be exported to {target}", fix=fix
+                f"{first_source} and {source}", f"would both be exported to {target}", fix=fix
             )
 
 
 def _existing_export(pair: _Pair, *, force: bool) -> Exported | NsyspipeError | None:
-    """Return an export that is up to date, or why the report cannot be exported; else None."""
+    """Return an export that is up to date, or the error if the report cannot be exported.
+
+    None if the report must be exported.
+    """
     try:
         is_current = is_up_to_date(pair.source, pair.target, force=force)
     except NsyspipeError as error:
@@ -188,13 +193,15 @@ def _existing_export(pair: _Pair, *, force: bool) -> Exported | NsyspipeError | 
 
 
 def all_exported(outcomes: Sequence[Exported | NsyspipeError]) -> list[Exported]:
-    """Return the exports; if some failed, raise the first error, with the number of the others."""
+    """Return the exports. If some failed, raise the first error, with the number of the others."""
     failures = [outcome for outcome in outcomes if isinstance(outcome, NsyspipeError)]
     if failures:
         first = failures[0]
         problem = first.problem
-        if len(failures) > 1:
-            problem += f" (and {len(failures) - 1} more of {len(outcomes)} reports failed)"
+        n_more = len(failures) - 1
+        if n_more:
+            problem += f" (and {n_more} more of {len(outcomes)} reports failed)"
+        # An error of the same class, for the same report.
         raise type(first)(first.subject, problem, found=first.found, fix=first.fix)
     return [outcome for outcome in outcomes if isinstance(outcome, Exported)]
 
@@ -206,16 +213,17 @@ def _not_writable(path: Path, error: OSError) -> OutputError:
 
 
 def target_of(report: Path, directory: Path | None = None) -> Path:
-    """Return where a report is exported to: its own directory, or another one."""
+    """Return where a report is exported to. Without a directory, this is next to the report."""
+    folder = report.parent if directory is None else directory
     name = report.stem if report.suffix in (".nsys-rep", ".qdrep") else report.name
-    return (report.parent if directory is None else directory) / f"{name}.sqlite"
+    return folder / f"{name}.sqlite"
 
 
 def is_up_to_date(source: Path, target: Path, *, force: bool) -> bool:
-    """Tell whether there is a complete export of a report that is not older than the report.
+    """Tell whether the target is a complete export of a report, not older than the report.
 
-    With `force` there never is. Raises InputError if the report cannot be exported, and OutputError
-    if the target must not be replaced.
+    With `force` the answer is always no, so that the report is exported again. Raises InputError if
+    the report cannot be exported, and OutputError if the target must not be replaced.
     """
     report_time_ns = _checked_time_ns(source)
     if not target.exists():
@@ -229,25 +237,30 @@ def is_up_to_date(source: Path, target: Path, *, force: bool) -> bool:
     except InputError:
         if _is_incomplete(target):
             return False
+        # The target is no SQLite file, so it is not an export either.
         origin = None
     if origin is None:
         if force:
             return False
         fix = "--force to replace it, or use another directory: -o DIR"
         raise OutputError(str(target), "exists, but is not an export of nsys", fix=fix)
-    if origin.report_name not in (None, source.name):
-        # The export may be all that is left of the other capture.
+    is_of_other_report = origin.report_name not in (None, source.name)
+    if is_of_other_report:
+        # The export may be all that is left of the other capture, so that not even `force` replaces
+        # it.
         what = f"was exported from {origin.report_name}, not from {source.name}"
         raise OutputError(str(target), f"exists, and {what}", fix="use another directory: -o DIR")
-    return not force and origin.is_complete and target.stat().st_mtime_ns >= report_time_ns
+    is_older_than_report = target.stat().st_mtime_ns < report_time_ns
+    return origin.is_complete and not is_older_than_report and not force
 
 
 def _checked_time_ns(source: Path) -> int:
-    """Return when a report was written; InputError if it cannot be exported."""
+    """Return when a report was written, in ns; InputError if the report cannot be exported."""
     with readable(source):
         status = source.stat()
         if not source.is_file():
             raise no_file(source)
+        # This fails if the user may not read the report.
         source.open("rb").close()
     if not status.st_size:
         problem = "is empty (0 bytes), so the capture failed"
@@ -256,10 +269,15 @@ def _checked_time_ns(source: Path) -> int:
 
 
 def _is_incomplete(target: Path) -> bool:
-    """Tell whether a file is an incomplete export, whose writer was killed."""
+    """Tell whether a file that is no complete database is an export whose writer was killed.
+
+    Such a file has no header yet, or the header of a database.
+    """
+    # False if the file cannot be read.
     with contextlib.suppress(OSError), target.open("rb") as file:
         header = file.read(100)
-        return not header.strip(b"\0") or header.startswith(b"SQLite format 3")
+        is_empty = not header.strip(b"\0")
+        return is_empty or header.startswith(b"SQLite format 3")
     return False
 
 
@@ -270,21 +288,26 @@ def _export_all(
     elsewhere: tuple[Executor, Callable[[], bool]] | None,
     **options: Any,  # noqa: ANN401 - of `_export`
 ) -> list[Exported | NsyspipeError]:
-    """Export reports by several threads, or by an executor elsewhere."""
+    """Export reports by several threads, or by an executor elsewhere; return their outcomes.
+
+    `options` are those of `_export`. `elsewhere` is explained at `attempt_exports`.
+    """
     stopped = Event()
-    on_progress(0, len(pairs))
+    n_reports = len(pairs)
+    on_progress(0, n_reports)
     n_threads = jobs or min(count_cores(), _MAX_DEFAULT_JOBS)
-    threads = ThreadPoolExecutor(min(n_threads, len(pairs)))
+    threads = ThreadPoolExecutor(min(n_threads, n_reports))
     with _catching_ends(), threads:
         executor, options["is_stopped"] = elsewhere or (threads, stopped.is_set)
         # Other machines have another current directory.
-        calls = [_absolute(pair) if elsewhere else pair for pair in pairs]
-        futures = [executor.submit(_export, *call, **options) for call in calls]
+        pairs_there = [_absolute(pair) if elsewhere else pair for pair in pairs]
+        futures = [executor.submit(_export, *pair, **options) for pair in pairs_there]
         try:
             running = set(futures)
             while running:
                 _, running = wait(running, return_when=FIRST_COMPLETED)
-                on_progress(len(pairs) - len(running), len(pairs))
+                n_done = n_reports - len(running)
+                on_progress(n_done, n_reports)
         except BaseException:
             # Ctrl-C and the like end all nsys, so that nothing incomplete is left.
             stopped.set()
@@ -299,6 +322,7 @@ def _absolute(pair: _Pair) -> _Pair:
 
 
 def _outcome(future: Future[None], source: Path, target: Path) -> Exported | NsyspipeError:
+    """Return the export that a finished call made, or the error with which it failed."""
     try:
         future.result()
     except OSError as error:
@@ -317,12 +341,13 @@ def _export(
     timeout_s: float,
     is_stopped: Callable[[], bool],
 ) -> None:
-    """Export one report, under another name first, which is changed when the export is complete.
+    """Export one report into a scratch directory, and move the complete export to its target.
 
-    `nsys` may be the name of an nsys on the machine where this function runs.
+    `nsys` may be the name of an nsys on the machine where this function runs. An export that
+    another process made meanwhile stays, unless `force`.
     """
     nsys = nsys if isinstance(nsys, Nsys) else find(nsys)
-    # A link to the target stays.
+    # If the target is a link, the file that it points to is replaced, and the link stays.
     real_target = Path(os.path.realpath(target))
     with readable(source):
         before = source.stat()
@@ -330,12 +355,14 @@ def _export(
         export = scratch / target.name
         run_export(nsys, source, export, timeout_s=timeout_s, is_stopped=is_stopped)
         _check_export(source, export, before)
-        # The time of a report may be ahead of the clock of this machine.
+        # The time of a report may be ahead of the clock of this machine. The export must not look
+        # older than the report, or it would never be up to date.
         if export.stat().st_mtime_ns < before.st_mtime_ns:
             os.utime(export, ns=(before.st_mtime_ns, before.st_mtime_ns))
         if not real_target.exists():
             remove_side_files(real_target)
-            # This fails if the target exists by now, or if the file system has no links.
+            # Unlike `replace`, a link never replaces a file. It fails if the target exists by now,
+            # or if the file system has no links.
             with contextlib.suppress(OSError):
                 real_target.hardlink_to(export)
                 return
@@ -347,27 +374,33 @@ def _export(
 
 
 def _catching_ends() -> contextlib.AbstractContextManager[None]:
-    """Raise an exception for signals that would otherwise end this process but not nsys.
+    """Return a context in which signals that would end this process, but not nsys, end both.
 
-    Schedulers send SIGTERM, and a terminal that closes sends SIGHUP. Python handles Ctrl-C.
+    They raise SystemExit, so that whoever runs nsys can end it. Schedulers send SIGTERM, and a
+    terminal that closes sends SIGHUP. Python handles Ctrl-C.
     """
     caught: list[signal.Signals] = []
     # Only the main thread can handle signals.
     if threading.current_thread() is threading.main_thread():
         signals = (signal.SIGTERM, signal.SIGHUP)
+        # Signals that somebody else handles, or that are ignored, stay as they are.
         caught += [number for number in signals if signal.getsignal(number) is signal.SIG_DFL]
 
     def end(number: int, _frame: FrameType | None) -> None:
         # A second signal would disturb the end.
         for caught_signal in caught:
             signal.signal(caught_signal, signal.SIG_IGN)
+        # The status of a program that a signal ended, as shells state it.
         sys.exit(128 + number)
 
     return handling(end, *caught)
 
 
 def _check_export(source: Path, export: Path, before: os.stat_result) -> None:
-    """Raise an error if an export is incomplete, or if its report has changed meanwhile."""
+    """Raise an error if an export is incomplete, or if its report has changed meanwhile.
+
+    `before` is the state of the report before the export.
+    """
     try:
         check_file(export)
     except InputError as error:
@@ -420,13 +453,16 @@ def _failure(nsys: Nsys, report: Path, output: Output, timeout_s: float) -> Nsys
     """Return the error for a failed export."""
     by_hand = shlex.join([str(nsys.path), "export", "--type=sqlite", str(report.absolute())])
     lines: str | None = " / ".join(telling_lines(output.text, 3)) or None
+    # Without a status, nsys ran out of time.
     if output.status is None:
         problem = f"nsys export did not end within {timeout_s:g} s, and was stopped"
-        fix = f"--timeout {max(2 * timeout_s, 60):.0f}, or run the export yourself: {by_hand}"
+        longer_timeout_s = max(2 * timeout_s, 60)
+        fix = f"--timeout {longer_timeout_s:.0f}, or run the export yourself: {by_hand}"
         return NsysFailedError(str(report), problem, fix=fix)
     needed_version = _needed_version(nsys, report, output.text)
     if needed_version:
         return _too_old(nsys, report, needed_version)
+    # The status of a program that a signal killed is the negative number of the signal.
     if output.status < 0:
         problem = (
             f"nsys export was killed by signal {_signal_name(-output.status)}, perhaps because "
@@ -460,11 +496,16 @@ def _signal_name(number: int) -> str:
 
 
 def _needed_version(nsys: Nsys, report: Path, printed_text: str) -> str | None:
-    """Return the version that a report needs, if this nsys is too old for the report; else None."""
+    """Return the version that a report needs, if this nsys is too old for the report; else None.
+
+    nsys prints the version, or the header of the report has it. Otherwise it is only known that the
+    version is later than this one.
+    """
     match = _NEWER.search(printed_text)
     if match:
         # The number of the build follows a dash.
-        return match[1].partition("-")[0]
+        version, _, _ = match[1].partition("-")
+        return version
     capturing_version = _version_in_header(report)
     if capturing_version and numbers(capturing_version) > numbers(nsys.version_text):
         return capturing_version
@@ -476,6 +517,7 @@ def _version_in_header(report: Path) -> str | None:
     with contextlib.suppress(OSError), report.open("rb") as file:
         match = _HEADER.search(file.read(_HEADER_BYTES))
         if match:
+            # The header has 2024@2@3@38 for 2024.2.3.38.
             return match[1].decode("ascii").replace("@", ".")
     return None
 
@@ -490,13 +532,17 @@ class _Origin(NamedTuple):
 
 
 def _origin(path: Path) -> _Origin | None:
-    """Return what an export was made from; None if the file is not an export of nsys."""
+    """Return what an export was made from; None if the file is not an export of nsys.
+
+    Raises InputError if the file is not a complete SQLite file.
+    """
     _, flags = check_file(path)
     uri = f"{path.absolute().as_uri()}?{flags}"
     try:
         with contextlib.closing(sqlite3.connect(uri, uri=True)) as database:
             tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
             if _META not in tables:
+                # Older exports do not name their report, and could not be limited.
                 is_export = bool(tables & {_OLD_META, _EVERY_EXPORT_HAS})
                 return _Origin(None, is_complete=True) if is_export else None
             query = f"SELECT name, value FROM {_META} LIMIT {_MAX_ROWS}"  # noqa: S608 - constants
@@ -504,10 +550,10 @@ def _origin(path: Path) -> _Origin | None:
             settings = {str(name): value for name, value in rows}
     except (sqlite3.Error, UnicodeDecodeError):
         return None
-    input_file = settings.get("EXPORT_PARAM_INPUT_FILE")
-    name = None
-    if isinstance(input_file, str):
-        # A report may have been exported on Windows.
-        name = PurePosixPath(PureWindowsPath(input_file).name).name
+    report_path = settings.get("EXPORT_PARAM_INPUT_FILE")
+    report_name = None
+    if isinstance(report_path, str):
+        # A report may have been exported on Windows, whose paths have backslashes.
+        report_name = PurePosixPath(PureWindowsPath(report_path).name).name
     is_limited = any(map(settings.get, _LIMITS))
-    return _Origin(name or None, is_complete=not is_limited)
+    return _Origin(report_name or None, is_complete=not is_limited)

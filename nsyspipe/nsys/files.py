@@ -74,9 +74,10 @@ def opened(path: AnyPath, flags: int, directory: int | None = None) -> Iterator[
 
 
 def claim(directory: Path) -> int | None:
-    """Take the shared lock of a directory, with the current time; None if that is not possible.
+    """Take the shared lock of a directory, and set its time to now.
 
-    The lock is held until the descriptor is closed or the process ends.
+    Returns the open descriptor of the lock; None if that is not possible. The lock is held until
+    the descriptor is closed or the process ends.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
@@ -93,14 +94,21 @@ def claim(directory: Path) -> int | None:
 
 
 def is_claimed(directory: Path) -> bool:
-    """Tell whether a process uses a directory; without locks, whether one has used it recently."""
+    """Tell whether a process uses a directory.
+
+    On a file system without locks, the answer is whether a process has used it recently. A
+    directory whose lock cannot be opened counts as used.
+    """
     with contextlib.suppress(OSError), opened(directory / _LOCK, os.O_RDWR | os.O_NOFOLLOW) as lock:
         try:
+            # This is possible only if no process holds the shared lock.
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
         except OSError:
-            return time.time() - os.fstat(lock).st_mtime < _RECENT_S
+            # The file system has no locks.
+            seconds_since_use = time.time() - os.fstat(lock).st_mtime
+            return seconds_since_use < _RECENT_S
         return False
     return True
 
@@ -148,9 +156,9 @@ def claimed_file(parent: Path) -> Iterator[Path]:
 
 
 def remove_abandoned(parent: Path) -> None:
-    """Remove the scratch directories and files of killed processes.
+    """Remove the scratch directories and files of killed processes from a directory.
 
-    They are recognized by their names, modes and contents.
+    They are recognized by their names, modes and contents. What cannot be removed stays.
     """
     with contextlib.suppress(OSError):
         for path in parent.glob(f"{_PREFIX}*{_SUFFIX}"):
@@ -159,46 +167,56 @@ def remove_abandoned(parent: Path) -> None:
 
 
 def _remove_if_abandoned(path: Path) -> None:
+    """Remove a scratch directory or a claimed file, unless a process uses it.
+
+    Raises OSError if a process uses the file, or if the path cannot be looked at.
+    """
     status = path.lstat()
     is_young = time.time() - status.st_mtime <= YOUNG_S
     is_of_this_user = status.st_uid == os.geteuid()
     if is_young or not is_of_this_user or not _OURS.fullmatch(path.name):
         return
+    permissions = status.st_mode & _PERMISSIONS
+    is_private_file = stat.S_ISREG(status.st_mode) and permissions == _FILE_MODE
     if holds_exports_only(path):
         if not is_claimed(path):
             shutil.rmtree(path, ignore_errors=True)
-    elif stat.S_ISREG(status.st_mode) and status.st_mode & _PERMISSIONS == _FILE_MODE:
+    elif is_private_file:
         with opened(path, os.O_RDONLY | os.O_NOFOLLOW) as lock:
+            # A process that uses the file holds this lock.
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Another file may have this name by now.
             if os.path.samestat(os.fstat(lock), path.lstat()):
                 path.unlink()
 
 
 def is_as_made(directory: Path) -> bool:
-    """Tell whether a directory looks like a scratch directory, with an empty lock.
+    """Tell whether a directory is as `scratch_directory` makes it: private, with an empty lock.
 
     Raises OSError if there is no such directory, or no lock.
     """
     status = directory.lstat()
     is_directory = stat.S_ISDIR(status.st_mode)
-    is_ours = status.st_uid == os.geteuid()
-    permissions = status.st_mode & _PERMISSIONS
-    if not (is_directory and is_ours) or permissions != _DIRECTORY_MODE:
+    is_of_this_user = status.st_uid == os.geteuid()
+    has_mode = status.st_mode & _PERMISSIONS == _DIRECTORY_MODE
+    if not is_directory or not is_of_this_user or not has_mode:
         return False
     lock = (directory / _LOCK).lstat()
     is_private = stat.S_IMODE(lock.st_mode) == _FILE_MODE
-    return is_private and stat.S_ISREG(lock.st_mode) and not lock.st_size
+    is_empty = lock.st_size == 0
+    return is_private and is_empty and stat.S_ISREG(lock.st_mode)
 
 
 def holds_exports_only(directory: Path) -> bool:
     """Tell whether a directory is as in `is_as_made`, and has only exports and their side files."""
     if not is_as_made(directory):
         return False
-    names = (_EXPORT, *(_EXPORT + suffix for suffix in _SIDE_SUFFIXES))
+    endings = (_EXPORT, *(_EXPORT + suffix for suffix in _SIDE_SUFFIXES))
     paths = [path for path in directory.iterdir() if path.name != _LOCK]
-    if not all(path.name.endswith(names) for path in paths):
+    if not all(path.name.endswith(endings) for path in paths):
         return False
     modes = [path.lstat().st_mode for path in paths]
+    # Links and directories do not count as exports.
     return all(map(stat.S_ISREG, modes))
 
 
@@ -228,7 +246,8 @@ def remove_side_files(path: Path) -> None:
 def check_file(path: AnyPath) -> tuple[os.stat_result, str]:
     """Check that a file is a complete SQLite file that nobody is writing.
 
-    Returns its status, and the URI flags to open it.
+    Returns its status, and the flags of the URI that opens it for reading. Raises NotAReportError
+    for a file of another kind, and DamagedReportError for one that is not complete.
     """
     with readable(path), opened(path, os.O_RDONLY) as file:
         status = os.fstat(file)
@@ -237,27 +256,42 @@ def check_file(path: AnyPath) -> tuple[os.stat_result, str]:
         header = os.read(file, _HEADER_BYTES)
     if not header:
         raise DamagedReportError(str(path), "is empty (0 bytes)", fix=EXPORT_AGAIN)
+    # A truncated header is compared as far as it goes.
     if not header.startswith(_MAGIC[: len(header)]):
         raise _no_database(path)
-    expected = _HEADER_BYTES
+    min_bytes = _HEADER_BYTES
     if len(header) == _HEADER_BYTES:
-        page_size, pages = struct.unpack(">16xH10xI68x", header)
-        expected = (65536 if page_size == 1 else page_size) * pages
-    if status.st_size < expected:
-        problem = f"is truncated: {status.st_size} bytes of at least {expected}"
+        min_bytes = _database_bytes(header)
+    if status.st_size < min_bytes:
+        problem = f"is truncated: {status.st_size} bytes of at least {min_bytes}"
         raise DamagedReportError(str(path), problem, fix=EXPORT_AGAIN)
     for suffix in ("-journal", "-wal"):
-        side = Path(os.fspath(path) + suffix)
+        side_file = Path(os.fspath(path) + suffix)
+        # There usually is no such file.
         with contextlib.suppress(OSError):
-            if side.stat().st_size:
-                problem = f"{BEING_WRITTEN}: {side.name} is in the same directory"
+            if side_file.stat().st_size:
+                problem = f"{BEING_WRITTEN}: {side_file.name} is in the same directory"
                 raise DamagedReportError(str(path), problem, fix=f"{WAIT}, or export again")
-    # Otherwise, SQLite would make -wal and -shm files to read a closed file in WAL mode.
-    return status, "mode=ro&immutable=1" if _WAL_FORMAT in header[18:20] else "mode=ro"
+    # To read a closed file in WAL mode, SQLite would make -wal and -shm files. It does not if the
+    # file is immutable.
+    is_in_wal_mode = _WAL_FORMAT in header[18:20]
+    return status, "mode=ro&immutable=1" if is_in_wal_mode else "mode=ro"
+
+
+def _database_bytes(header: bytes) -> int:
+    """Return the size of a database in bytes by its header."""
+    stated_page_bytes, n_pages = struct.unpack(">16xH10xI68x", header)
+    # 65536 does not fit into the two bytes of this field, so 1 stands for it.
+    page_bytes = 65536 if stated_page_bytes == 1 else stated_page_bytes
+    n_bytes: int = page_bytes * n_pages
+    return n_bytes
 
 
 def is_capture(path: Path) -> bool:
-    """Tell whether a file is a report by name, or a database. Such a file is never overwritten."""
+    """Tell whether a file has the name of a report, or is a database.
+
+    Such a file is never overwritten.
+    """
     if path.suffix.lower() in _CAPTURES:
         return True
     with contextlib.suppress(OSError), opened(path, os.O_RDONLY) as file:
@@ -271,6 +305,7 @@ def no_file(path: AnyPath) -> NotAReportError:
 
 
 def _no_database(file: AnyPath) -> NotAReportError:
+    """Return the error for a file that is no database, with a fix for what the file may be."""
     path = Path(str(file))
     problem = "is not an SQLite database"
     fix = "pass the reports of a capture: .sqlite files, or .nsys-rep files if nsys is installed"
@@ -281,9 +316,10 @@ def _no_database(file: AnyPath) -> NotAReportError:
     elif path.suffix in OUTPUTS:
         problem = f"is {OUTPUTS[path.suffix]}, not a report"
         fix += ", or pass a run store (the directory)"
-        runs = [parent for parent in path.parents if parent.name.startswith(RUN_DIRECTORY)]
-        if runs:
-            fix = f"nsyspipe analyze {shlex.quote(str(runs[0]))}"
+        # The file may be one of a saved run, which is a directory.
+        run_folders = [parent for parent in path.parents if parent.name.startswith(RUN_DIRECTORY)]
+        if run_folders:
+            fix = f"nsyspipe analyze {shlex.quote(str(run_folders[0]))}"
     return NotAReportError(str(path), problem, fix=fix)
 
 
@@ -299,9 +335,9 @@ def readable(path: AnyPath) -> Iterator[None]:
         fix = "chmod u+r the file, and u+x its directories"
         raise DamagedReportError(str(path), "permission denied", fix=fix) from error
     except OSError as error:
-        told = shortage(error)
-        if told is not None:
-            raise told from error
+        shortage_error = shortage(error)
+        if shortage_error is not None:
+            raise shortage_error from error
         if error.errno == errno.ENAMETOOLONG:
             raise ReportNotFoundError(
                 str(path), "is too long for a file name", fix="check the path"

@@ -76,44 +76,51 @@ def _word(path: str) -> str:
 def words_of_runs(paths: Iterable[str | Path], *, is_whole: bool = False) -> dict[str, list[Path]]:
     """Group reports into runs, by their names without the rank at the end.
 
-    The key is the word of the shell that names the reports. If `is_whole`, it names all reports of
-    the run that are in the directory, even if only one is given.
+    The key of a run is the word of the shell that names its reports: a path, or a glob for several.
+    If `is_whole`, the word names all reports of the run that exist, even if only one is in `paths`.
     """
-    words: dict[str, list[Path]] = {}
+    reports_by_word: dict[str, list[Path]] = {}
     for (stem, suffix), reports in _group_by_run(paths).items():
         has_several = len(set(reports)) > 1
-        word = str(reports[0])
+        path_or_glob = str(reports[0])
         if is_whole or has_several:
             pattern = _glob_of_run(stem, suffix)
             if has_several or len(glob.glob(pattern)) > 1:  # noqa: PTH207
-                word = pattern
-        words.setdefault(_word(word), []).extend(reports)
-    return words
+                path_or_glob = pattern
+        reports_by_word.setdefault(_word(path_or_glob), []).extend(reports)
+    return reports_by_word
 
 
 def _group_by_run(paths: Iterable[str | Path]) -> dict[tuple[str, str], list[Path]]:
-    """Group reports by path without rank, and suffix; without a rank the path alone counts."""
-    groups: dict[tuple[str, str], list[Path]] = {}
+    """Group reports by what their paths have before and after the rank.
+
+    The key is the path up to the rank, and the suffix. For a path without a rank, the key is the
+    path without its suffix, and an empty text.
+    """
+    reports_by_run: dict[tuple[str, str], list[Path]] = {}
     for path in map(Path, paths):
         stem = path.stem
         suffix = ""
-        match = RANK_OF_NAME.search(stem)
-        if match is not None:
-            stem = stem[: match.start(1)]
+        rank = RANK_OF_NAME.search(stem)
+        if rank is not None:
+            stem = stem[: rank.start(1)]
             suffix = path.suffix
         key = (str(path.parent / stem), suffix)
-        groups.setdefault(key, []).append(path)
-    return groups
+        reports_by_run.setdefault(key, []).append(path)
+    return reports_by_run
 
 
 def _glob_of_run(stem: str, suffix: str) -> str:
-    """Return a glob of the reports of a run; the short one if it matches nothing else."""
-    name_of_run = re.compile(rf"{re.escape(stem)}\d+{re.escape(suffix)}")
+    """Return a glob of the reports of a run, whose names have a rank between stem and suffix.
+
+    It is ``STEM*SUFFIX`` if this matches no other files, else ``STEM[0-9]*SUFFIX``.
+    """
+    path_of_run = re.compile(rf"{re.escape(stem)}\d+{re.escape(suffix)}")
     literal_stem = glob.escape(stem)
     short_glob = f"{literal_stem}*{suffix}"
     matches = glob.glob(short_glob)  # noqa: PTH207
-    is_exact = all(map(name_of_run.fullmatch, matches))
-    return short_glob if is_exact else f"{literal_stem}[0-9]*{suffix}"
+    matches_only_run = all(map(path_of_run.fullmatch, matches))
+    return short_glob if matches_only_run else f"{literal_stem}[0-9]*{suffix}"
 
 
 def named_reports(arguments: Iterable[AnyPath]) -> list[ReportFile]:
@@ -139,14 +146,18 @@ def find_named(arguments: Iterable[AnyPath]) -> list[Path]:
 
 
 def without_exported(reports: Sequence[_Report]) -> list[_Report]:
-    """Return the reports without those whose export is among them."""
+    """Return the reports without those whose export is among them.
+
+    A report and its export have the same path but for the suffix.
+    """
     paths = [*map(Path, reports)]
     exports = [path for path in paths if path.suffix == EXPORT_SUFFIX]
-    exported = {path.with_suffix("") for path in exports}
+    paths_of_exports = {path.with_suffix("") for path in exports}
     remaining = []
     for report, path in zip(reports, paths, strict=True):
-        is_exported = path.suffix in RAW_SUFFIXES and path.with_suffix("") in exported
-        if not is_exported:
+        is_raw = path.suffix in RAW_SUFFIXES
+        has_export = is_raw and path.with_suffix("") in paths_of_exports
+        if not has_export:
             remaining.append(report)
     return remaining
 
@@ -154,7 +165,8 @@ def without_exported(reports: Sequence[_Report]) -> list[_Report]:
 def find_captures(arguments: Iterable[str | Path]) -> list[Path]:
     """Return the reports to export that the arguments name, each once.
 
-    Exports are left out. Raises a NotAReportError if there are only exports, or another file.
+    Exports are left out. Raises NotAReportError if all files are exports, or if a file is neither
+    an export nor a report.
     """
     named = _expand(arguments, *RAW_SUFFIXES)
     captures = [path for path in named if path.suffix != EXPORT_SUFFIX]
@@ -165,10 +177,10 @@ def find_captures(arguments: Iterable[str | Path]) -> list[Path]:
     for path in captures:
         if path.suffix not in RAW_SUFFIXES:
             raise _not_a_capture(path)
-    first_of_file: dict[str, Path] = {}
+    first_path_of_file: dict[str, Path] = {}
     for path in captures:
-        first_of_file.setdefault(os.path.realpath(path), path)
-    return list(first_of_file.values())
+        first_path_of_file.setdefault(os.path.realpath(path), path)
+    return list(first_path_of_file.values())
 
 
 def _not_a_capture(path: Path) -> NotAReportError:
@@ -180,18 +192,21 @@ def _not_a_capture(path: Path) -> NotAReportError:
 
 
 def split_logs(arguments: Iterable[str], logs: Sequence[str] | None) -> tuple[list[str], list[str]]:
-    """Split arguments into reports and more logs, if the option for logs is used.
+    """Return the reports among some arguments, and all logs: `logs` and those among the arguments.
 
-    A shell expands ``--nccl-log *.log`` into words, and the option gets only the first of them.
-    Logs are text files that are not named like reports.
+    A shell expands ``--nccl-log *.log`` into words. The option gets the first of them, and the
+    others become arguments. A text file that is not named like a report counts as a log. Without
+    `logs`, the option was not used, and all arguments are reports.
     """
     if not logs:
         return [*arguments], []
     reports: list[str] = []
     all_logs = [*logs]
     for argument in arguments:
-        files = all_logs if _is_text_file(Path(argument)) else reports
-        files.append(argument)
+        if _is_text_file(Path(argument)):
+            all_logs.append(argument)
+        else:
+            reports.append(argument)
     return reports, all_logs
 
 
@@ -211,8 +226,8 @@ def find_logs(arguments: Iterable[str | Path]) -> list[Path]:
     for argument in arguments:
         path = Path(argument)
         with readable(path):
-            is_file = path.exists()
-            names = [str(path)] if is_file else glob.glob(str(path))  # noqa: PTH207
+            # A file may have the signs of a glob in its name.
+            names = [str(path)] if path.exists() else glob.glob(str(path))  # noqa: PTH207
         if not names:
             problem = "matches no file, needed for the link"
             raise ReportNotFoundError(decoded(str(path)), problem, fix="check the path")
@@ -221,7 +236,10 @@ def find_logs(arguments: Iterable[str | Path]) -> list[Path]:
 
 
 def label_of(names: Sequence[str]) -> str:
-    """Return what the names of reports have in common, without rank numbers and suffix."""
+    """Return what the names of reports begin with in common, without rank numbers and suffix.
+
+    If they have nothing in common, it is ``run``.
+    """
     stems = [Path(name).stem for name in names]
     if len(stems) > 1:
         stems = [_RANK_NUMBER.sub("", stem) for stem in stems]
@@ -234,21 +252,24 @@ def label_of(names: Sequence[str]) -> str:
 
 
 def display_names(reports: Sequence[ReportFile]) -> list[str]:
-    """Return the shortest ends of paths that distinguish reports.
+    """Return, for each report, the shortest end of its path that distinguishes it from others.
 
-    An export in the cache is named as if it were in the directory of its report.
+    All names have the same number of directories. An export in the cache is named as if it were in
+    the directory of its report.
     """
-    texts = [_displayed_path(report) for report in reports]
-    parts = [Path(text).parts for text in texts]
-    max_depth = max(map(len, parts), default=1)
-    for depth in range(1, max_depth + 1):
-        names = ["/".join(part[-depth:]) for part in parts]
-        if len(set(names)) == len(set(parts)):
+    paths = [_displayed_path(report) for report in reports]
+    parts_of_paths = [Path(path).parts for path in paths]
+    n_distinct_paths = len(set(parts_of_paths))
+    max_parts = max(map(len, parts_of_paths), default=1)
+    for n_parts in range(1, max_parts + 1):
+        names = ["/".join(parts[-n_parts:]) for parts in parts_of_paths]
+        if len(set(names)) == n_distinct_paths:
             return names
-    return texts
+    return paths
 
 
 def _displayed_path(report: ReportFile) -> str:
+    """Return the path of a report, or of its export, as if the cache did not exist."""
     path = report.source
     is_in_cache = report.path != path
     if is_in_cache:
@@ -264,7 +285,10 @@ class _Absence(NamedTuple):
 
 
 def _expand(arguments: Iterable[AnyPath], *suffixes: str) -> list[Path]:
-    """Return the files that arguments name; ReportNotFoundError if one names none."""
+    """Return the files that arguments name; ReportNotFoundError if an argument names none.
+
+    Of a directory, these are the files with one of the suffixes.
+    """
     expanded: list[Path] = []
     for argument in map(str, arguments):
         if not argument:
@@ -283,9 +307,10 @@ def _expand(arguments: Iterable[AnyPath], *suffixes: str) -> list[Path]:
 
 
 def _files_named(path: Path, suffixes: Sequence[str]) -> list[Path]:
-    """Return the files that a path, directory or glob names.
+    """Return the files that a path, directory or glob names; none if there are none.
 
-    Files with other suffixes are returned only if they are named, or if a glob matches no others.
+    These are files with one of the suffixes. A file with another suffix is returned if its own path
+    is given, or if a glob matches only such files.
     """
     if path.is_dir():
         reports = (entry for entry in path.iterdir() if entry.suffix in suffixes)
@@ -298,8 +323,8 @@ def _files_named(path: Path, suffixes: Sequence[str]) -> list[Path]:
     matches = map(Path, glob.glob(pattern, recursive=True))  # noqa: PTH207 - absolute patterns
     files = [match for match in matches if not match.is_dir()]
     files.sort(key=by_number)
-    reports_only = [file for file in files if file.suffix in suffixes]
-    return reports_only or files
+    files_with_suffix = [file for file in files if file.suffix in suffixes]
+    return files_with_suffix or files
 
 
 def _explain_absence(path: Path, suffixes: Sequence[str]) -> _Absence:
@@ -317,27 +342,30 @@ def _explain_absence_in(directory: Path, suffixes: Sequence[str]) -> _Absence:
         return _Absence(problem, f"nsyspipe analyze {_word(str(directory))}")
     table = table_of_store(directory)
     if table:
-        problem, word = table
-        return _Absence(problem, _word(word))
+        # The directory belongs to a run store, which another path names.
+        problem, path_of_store = table
+        return _Absence(problem, _word(path_of_store))
     needed = listed(suffixes[:2], joint="or")
     problem = f"is a directory without {needed} reports"
     entries = sorted(directory.iterdir())
-    runs = [f"{entry}/" for entry in entries if has_reports(entry, suffixes)]
-    if runs:
-        names = listed(runs, most=4)
-        return _Absence(f"{problem}, but {names} has such reports", _word(runs[0]))
+    folders = [f"{entry}/" for entry in entries if has_reports(entry, suffixes)]
+    if folders:
+        names = listed(folders, most=4)
+        return _Absence(f"{problem}, but {names} has such reports", _word(folders[0]))
     return _Absence(problem, "pass the directory that nsys wrote to")
 
 
 def _fix_of_name(path: Path) -> str:
     """Return the fix for a path that does not exist.
 
-    If the path is the name of a job, as outputs print it, this is the glob of the job's reports.
+    If the path is the name of a job, as outputs print it, the fix is the glob of the job's reports.
     """
     with contextlib.suppress(OSError):
         glob_of_job = path.with_name(f"{path.name}_*{EXPORT_SUFFIX}")
+        # The signs of a glob in the name stand for themselves.
         pattern = f"{glob.escape(path.name)}_*{EXPORT_SUFFIX}"
-        if path.name and any(path.parent.glob(pattern)):
+        has_reports_of_job = bool(path.name) and any(path.parent.glob(pattern))
+        if has_reports_of_job:
             return _word(str(glob_of_job))
     return "check the path, or quote the glob"
 
@@ -351,7 +379,10 @@ def has_reports(folder: Path, suffixes: Sequence[str]) -> bool:
 
 
 def reports_near(path: Path) -> str:
-    """Name the reports in the directory of a path or glob whose names are most similar to it."""
+    """Name the reports whose names are most similar to that of a path or glob, and where they are.
+
+    They are looked for in the directory of the path, or in the next one above that exists.
+    """
     folder = path if path.is_dir() else path.parent
     while glob.has_magic(str(folder)) or not folder.is_dir():
         folder = folder.parent
@@ -363,7 +394,10 @@ def reports_near(path: Path) -> str:
 
 
 def _names_near(path: Path, entries: Sequence[Path]) -> str:
-    """Name the entries of a directory that are most similar to a path, and count the rest."""
+    """Name the entries of a directory that are most similar to a path, and count other reports.
+
+    If no entry is similar, the first reports are named.
+    """
     suffixes = (EXPORT_SUFFIX, *RAW_SUFFIXES)
     names = [entry.name for entry in entries if entry.suffix in suffixes]
     similar = difflib.get_close_matches(path.name, names)
@@ -405,7 +439,7 @@ def exported_reports(
     """
     reports = named_reports(arguments)
     raw_reports = [report for report in reports if report.path.suffix in RAW_SUFFIXES]
-    # As the user wrote them, for messages.
+    # The paths as the user wrote them, for messages, and each once.
     paths = [Path(str(report)) for report in raw_reports]
     sources = list(dict.fromkeys(paths))
     if not sources:
@@ -423,6 +457,7 @@ def exported_reports(
         targets, targets=targets, nsys=nsys, jobs=jobs, on_progress=on_progress
     )
     _make_room(folder, max_bytes)
+    # This raises the first failure.
     all_exported(outcomes)
     return [_exported(report, targets) for report in reports]
 
@@ -445,12 +480,17 @@ def _max_cache_bytes() -> int:
 def _claim_entry(entry: Path) -> None:
     """Claim an entry of the cache so that no process removes it, and renew its time of use."""
     old_lock = _CLAIMS.get(entry)
+    # The new lock is taken before the old one is given up, so that the entry always has one.
     _CLAIMS[entry] = claim(entry)
     if old_lock is not None:
         os.close(old_lock)
 
 
 def _make_private(folder: Path) -> None:
+    """Make a directory that only this user can write to; OutputError if that is not possible.
+
+    A directory that exists is refused if it is another user's, or if others can write to it.
+    """
     fix = f"{_DIRECTORY}=DIR, or nsyspipe convert -o DIR"
     try:
         folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -469,7 +509,8 @@ def _make_private(folder: Path) -> None:
 def _target(folder: Path, source: Path, nsys: Nsys | None, sources: Sequence[Path]) -> Path:
     """Return where the export of a report is in the cache.
 
-    The directory identifies the report by a hash. The file keeps the name, which may have the rank.
+    Its directory identifies the report, by a hash, and the nsys with its options. The file keeps
+    the name of the report, which may have the rank. `sources` are all reports, for messages.
     """
     with readable(source):
         status = source.stat()
@@ -481,7 +522,7 @@ def _target(folder: Path, source: Path, nsys: Nsys | None, sources: Sequence[Pat
     options = " ".join(export_options(nsys))
     options_hash = hashlib.sha256(options.encode()).hexdigest()[:_OPTIONS_LENGTH]
     entry = folder / f"{key}-{nsys.version_text}-{options_hash}"
-    # If this fails, the export into the directory reports why.
+    # If this fails, the export into the directory fails later, and its error says why.
     with contextlib.suppress(OSError):
         entry.mkdir(mode=0o700, exist_ok=True)
     if entry.is_symlink():
@@ -492,7 +533,11 @@ def _target(folder: Path, source: Path, nsys: Nsys | None, sources: Sequence[Pat
 
 
 def _any_export(folder: Path, source: Path, key: str, sources: Sequence[Path]) -> Path:
-    """Return the export of a report that was used last; NotAReportError if there is none."""
+    """Return the export of a report in the cache that was used last, whatever nsys made it.
+
+    Raises NotAReportError if the cache has no export of the report. The message names a file next
+    to the report that may be its export. `sources` are all reports, for this message.
+    """
     entries = folder.glob(f"{key}-*")
     for entry in sorted(entries, key=claimed_at, reverse=True):
         target = target_of(source, entry)
@@ -519,22 +564,24 @@ def _any_export(folder: Path, source: Path, key: str, sources: Sequence[Path]) -
 
 
 def _make_room(folder: Path, max_bytes: int) -> None:
-    """Remove the entries of the cache that were used longest ago, until the rest is small enough.
+    """Remove entries of the cache until the others have at most `max_bytes` together.
 
-    Entries in use stay. The remains of killed processes are removed first.
+    Those that were used longest ago are removed first. Entries in use stay. What killed processes
+    left in any entry is removed before.
     """
     paths = [path for path in folder.iterdir() if _ENTRY.fullmatch(path.name)]
     entries = [path for path in paths if not path.is_symlink()]
     for entry in entries:
         remove_abandoned(entry)
-    sizes = {entry: _bytes_below(entry) for entry in entries}
+    bytes_of_entry = {entry: _bytes_below(entry) for entry in entries}
     for entry in sorted(entries, key=claimed_at):
-        if sum(sizes.values()) <= max_bytes:
+        if sum(bytes_of_entry.values()) <= max_bytes:
             return
+        # An entry that cannot be looked at stays.
         with contextlib.suppress(OSError):
             if entry not in _CLAIMS and holds_exports_only(entry) and not is_claimed(entry):
                 shutil.rmtree(entry, ignore_errors=True)
-                del sizes[entry]
+                del bytes_of_entry[entry]
 
 
 def _bytes_below(directory: Path) -> int:

@@ -69,21 +69,25 @@ class Gpu:
 
 
 def gpus(patience: Patience) -> tuple[tuple[Gpu, ...], str | None]:
-    """Return the GPUs of this host and the version of their driver, by nvidia-smi."""
+    """Return the GPUs of this host, and the version of their driver, as nvidia-smi prints them.
+
+    The version is None if nvidia-smi does not print one.
+    """
     query = f"--query-gpu={','.join(_GPU_QUERY)}"
     answer = patience.answer("nvidia-smi", query, "--format=csv,noheader,nounits")
     host_gpus = []
-    driver = None
+    driver_version = None
     for line in answer.split("\n"):
         cells = [cell.strip() for cell in line.split(",")]
+        # Other lines are messages.
         if len(cells) != len(_GPU_QUERY) or not re.fullmatch(r"[0-9]{1,4}", cells[0]):
             continue
         index, name, version = cells
         shown_name = printable(name)[:_MAX_GPU_NAME_CHARACTERS]
         host_gpus.append(Gpu(int(index), shown_name))
-        if driver is None and _VERSION.fullmatch(version):
-            driver = version
-    return tuple(host_gpus), driver
+        if driver_version is None and _VERSION.fullmatch(version):
+            driver_version = version
+    return tuple(host_gpus), driver_version
 
 
 def topology(patience: Patience) -> str | None:
@@ -115,20 +119,21 @@ def check_machine(
 ) -> list[Check]:
     """Return what this machine has, after little more than `total_s` seconds.
 
-    Without a `search_path`, it is that of the environment.
+    Programs are looked for in `search_path`, or else in PATH, and files below `root`. `folder` is
+    where reports would be written.
     """
     patience = Patience(total_s, search_path)
     nsys = programs.find_nsys(search_path, root)
     answer = patience.output(str(nsys.path), "--version") if nsys else None
-    version = programs.version_in(answer.text) if answer else None
-    python = f"{__version__} on Python {platform.python_version()}"
-    this_package = _check("nsyspipe", ANALYZE, _Probe("ok", python))
+    nsys_version = programs.version_in(answer.text) if answer else None
+    versions = f"{__version__} on Python {platform.python_version()}"
+    this_package = _check("nsyspipe", ANALYZE, _Probe("ok", versions))
     disk_space = _check_disk_space(folder)
-    installation = _check("nsys", _BOTH, _nsys(nsys, version, answer))
+    installation = _check("nsys", _BOTH, _nsys(nsys, nsys_version, answer))
     checks = [this_package, disk_space, installation]
     checks += _checks_of_nsys(patience, nsys, root)
     checks += _checks_of_gpus(patience, search_path, root)
-    checks += _checks_of_packages(root, version)
+    checks += _checks_of_packages(root, nsys_version)
     return checks
 
 
@@ -220,7 +225,10 @@ def _trace_values(patience: Patience, nsys: Program) -> _Probe:
 
 
 def _cpu_sampling(patience: Patience, nsys: Program | None, root: Path) -> _Probe:
-    """Return whether nsys can sample the CPU: as nsys reports it, or by the kernel's setting."""
+    """Return whether nsys can sample the CPU, as nsys reports it.
+
+    Without an answer of nsys, the setting ``perf_event_paranoid`` of the kernel decides.
+    """
     setting = root / "proc/sys/kernel/perf_event_paranoid"
     try:
         level = int(setting.read_text(encoding="ascii"))
@@ -229,13 +237,13 @@ def _cpu_sampling(patience: Patience, nsys: Program | None, root: Path) -> _Prob
         return _Probe("unknown", "perf_event_paranoid is not readable", fix)
     text = f"perf_event_paranoid is {level}"
     is_possible = level <= _MAX_PARANOID_LEVEL
-    status = None
+    reported_status = None
     if nsys:
         answer = patience.answer(str(nsys.path), "status", "-e")
-        status = _SAMPLING.search(answer)
-    if status:
-        text += f", nsys reports {status[1]}"
-        is_possible = status[1] == "OK"
+        reported_status = _SAMPLING.search(answer)
+    if reported_status:
+        text += f", nsys reports {reported_status[1]}"
+        is_possible = reported_status[1] == "OK"
     if is_possible:
         return _Probe("ok", text)
     sysctl = f"sysctl kernel.perf_event_paranoid={_MAX_PARANOID_LEVEL} as root"
@@ -243,6 +251,10 @@ def _cpu_sampling(patience: Patience, nsys: Program | None, root: Path) -> _Prob
 
 
 def _driver(patience: Patience, root: Path) -> _Probe:
+    """Return the version of the driver and the GPUs, as nvidia-smi shows them.
+
+    If nvidia-smi shows no GPU, the kernel tells whether a driver is loaded.
+    """
     host_gpus, version = gpus(patience)
     if host_gpus and version:
         count_of_model = Counter(gpu.name for gpu in host_gpus)
@@ -256,7 +268,7 @@ def _driver(patience: Patience, root: Path) -> _Probe:
 
 
 def _loaded_driver(root: Path) -> str | None:
-    """Return the version of the driver that the kernel has loaded. None if it has none."""
+    """Return the version of NVIDIA's driver that the kernel has loaded. None without one."""
     with contextlib.suppress(OSError, ValueError):
         text = (root / "proc/driver/nvidia/version").read_text(encoding="utf-8")
         match = _DRIVER_FILE.search(text)
@@ -265,6 +277,7 @@ def _loaded_driver(root: Path) -> str | None:
 
 
 def _topology(patience: Patience, search_path: str | None) -> _Probe:
+    """Return by which links the GPUs are connected, as ``nvidia-smi topo -m`` shows it."""
     if shutil.which("nvidia-smi", path=search_path) is None:
         return _Probe("missing", "needs nvidia-smi", _TOPOLOGY)
     text = topology(patience) or ""
@@ -305,13 +318,16 @@ def _nccl(root: Path) -> _Probe:
 
 
 def _nvtx(nsys_version: str | None) -> _Probe:
-    version = programs.installed("nvtx")
-    if version is None:
+    """Return whether programs can make NVTX ranges that nsys records."""
+    nvtx_version = programs.installed("nvtx")
+    if nvtx_version is None:
         if _is_torch_installed():
             return _Probe("ok", "not installed, but torch.cuda.nvtx has NVTX ranges too")
         problem = "neither nvtx nor torch is installed (torch has NVTX ranges too)"
         return _Probe("missing", problem, _INSTALL)
-    if nsys_version is not None and not programs.ranges_reach(nsys_version, version):
-        problem = f"{version}, but nsys {nsys_version} does not record the ranges of this version"
+    if nsys_version is not None and not programs.ranges_reach(nsys_version, nvtx_version):
+        problem = (
+            f"{nvtx_version}, but nsys {nsys_version} does not record the ranges of this version"
+        )
         return _Probe("warning", problem, "use torch.cuda.nvtx, or install 'nvtx<0.2.12'")
-    return _Probe("ok", version)
+    return _Probe("ok", nvtx_version)

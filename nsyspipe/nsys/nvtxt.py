@@ -44,9 +44,10 @@ def find_importer() -> Path:
 
 
 def add_ranges(importer: Path, report: Path, copy: Path, nvtxt: str, *, timeout_s: float) -> Added:
-    """Write a copy of a report with the ranges of a text.
+    """Write a copy of a report with the ranges of an NVTXT text.
 
-    `copy` is a new file in a directory of our own, where the text is written too.
+    `copy` is a new file in a directory of our own, where the text is written too. Raises
+    NsysFailedError if the importer fails.
     """
     nvtxt_file = copy.with_suffix(".nvtxt")
     nvtxt_file.write_text(nvtxt, encoding="utf-8", errors="replace")
@@ -61,10 +62,10 @@ def add_ranges(importer: Path, report: Path, copy: Path, nvtxt: str, *, timeout_
     added = _ADDED.search(output.text)
     if output.status != 0 or added is None or not copy.is_file():
         raise _failure(importer, report, output)
-    # A start and an end are one event each.
+    # The start of a range is one event, and its end another.
     n_ranges = int(added[1]) // 2
-    n_given = nvtxt.count(f"\n{START}, ")
-    return Added(n_ranges, n_given - n_ranges)
+    n_ranges_of_text = nvtxt.count(f"\n{START}, ")
+    return Added(n_ranges, n_left_out=n_ranges_of_text - n_ranges)
 
 
 def _failure(importer: Path, report: Path, output: Output) -> NsysFailedError:

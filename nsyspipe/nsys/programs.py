@@ -94,6 +94,7 @@ def find_nsys(search_path: str | None = None, root: Path = ROOT) -> Program | No
     on_path = shutil.which("nsys", path=search_path)
     if on_path:
         return Program(Path(on_path), None)
+    # The paths have the versions in them.
     newest = max(_existing(root, _NSYS_PLACES), key=by_number, default=None)
     if newest is None:
         return None
@@ -115,20 +116,27 @@ def find_range_importer(nsys_path: Path, root: Path = ROOT) -> Path | None:
 
 
 def _find_beside(nsys_path: Path, name: str, root: Path) -> Path | None:
-    """Return another program of the installation of an nsys."""
+    """Return another program of the installation of an nsys. None without one.
+
+    It is looked for up to two directories above nsys, then in the usual places below `root`.
+    """
     # The path on the search path is often a link into the package.
     real_path = Path(os.path.realpath(nsys_path))
     homes = [*nsys_path.parents[:2], *real_path.parents[:2], root]
     places = [f"{place}/{name}" for place in _HOST_PLACES]
+    # Each directory once, in this order.
     for home in dict.fromkeys(homes):
-        importers = _existing(home, places)
-        if importers:
-            return importers[0]
+        programs = _existing(home, places)
+        if programs:
+            return programs[0]
     return None
 
 
 def _existing(folder: Path, patterns: Iterable[str]) -> list[Path]:
-    """Return the programs below a folder that match a pattern, in the order of the patterns."""
+    """Return the programs below a folder whose paths match one of some patterns.
+
+    They are in the order of the patterns, and those of one pattern are sorted by path.
+    """
     programs: list[Path] = []
     for pattern in patterns:
         # Some directories may not be readable.
@@ -140,11 +148,12 @@ def _existing(folder: Path, patterns: Iterable[str]) -> list[Path]:
 
 def by_number(path: Path) -> list[tuple[int, str]]:
     """Return a key that sorts paths by their numbers: x_2 before x_10."""
+    # Texts and numbers alternate, and a text, which may be empty, comes first.
     parts = re.split(r"([0-9]+)", str(path))
+    # Pairs of a number and a text can be compared with each other: a text has the number -1.
     key = [(-1, part) for part in parts]
-    # Every other part is a number.
-    for place in range(1, len(parts), 2):
-        key[place] = (int(parts[place]), "")
+    for position_of_number in range(1, len(parts), 2):
+        key[position_of_number] = (int(parts[position_of_number]), "")
     return key
 
 
@@ -171,10 +180,12 @@ def printed(
 ) -> Output:
     """Run a program without input, and return the last part of what it prints.
 
-    Its process group is ended with it, when time is up, or when `is_stopped` returns true. What it
-    prints to stderr is included if it runs in a `folder`. Raises an OSError if it cannot start.
+    When the program ends, time is up, or `is_stopped` returns true, all processes of its group are
+    killed. Then the output so far is returned. What the program prints to stderr is included only
+    if it runs in a `folder`. Raises an OSError if the program cannot start.
     """
     received = bytearray()
+    # Whether the program may print more.
     is_open = True
     errors = subprocess.STDOUT if folder else subprocess.DEVNULL
     # The program has its own group, so Ctrl-C reaches nsyspipe, which ends the whole group.
@@ -195,13 +206,18 @@ def printed(
                 wait_s = 0 if has_ended else _POLL_S
                 if is_open and _has_output(source, wait_s):
                     chunk = os.read(source.fileno(), _CHUNK_BYTES)
+                    # A pipe that can be read, but has no bytes, was closed.
                     is_open = bool(chunk)
                     received += chunk
+                    # All but the last part is dropped.
                     del received[:-_MAX_OUTPUT_BYTES]
                 elif has_ended:
+                    # All that it printed was read.
                     break
                 elif not is_open:
+                    # It closed its output, and still runs.
                     time.sleep(_POLL_S)
+            # None if the program still runs.
             status = process.poll()
         finally:
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -227,16 +243,17 @@ class Patience:
         self._hung: set[str] = set()
 
     def output(self, program: str, *arguments: str) -> Output | None:
-        """Return what a program printed. None if it is not on the search path.
+        """Return what a program printed. None if it is not on the search path, or cannot start.
 
-        The status is None if no time is left for it.
+        The status is None if the program does not end in time, hung before, or no time is left.
         """
-        left_s = min(self._deadline - time.monotonic(), _MAX_PROGRAM_S)
+        left_s = self._deadline - time.monotonic()
         if program in self._hung or left_s <= 0:
             return Output(None, "")
         path = shutil.which(program, path=self._search_path)
-        output = ask([path, *arguments], left_s) if path else None
-        if output is not None and output.status is None:
+        output = ask([path, *arguments], min(left_s, _MAX_PROGRAM_S)) if path else None
+        hangs = output is not None and output.status is None
+        if hangs:
             self._hung.add(program)
         return output
 
@@ -249,14 +266,16 @@ class Patience:
 def telling_lines(text: str, most: int) -> list[str]:
     """Return the last lines about an error, or the last lines if none is about an error.
 
-    Long lines are cut, and repetitions are left out.
+    These are at most `most` lines, of which repetitions are left out. Long lines are cut. Bars that
+    show progress do not count.
     """
     printed_lines = map(_printable_line, re.split(r"[\r\n]+", text))
     not_empty = filter(None, printed_lines)
     lines = [line[:200] for line in not_empty if not _PROGRESS.search(line)]
     about_errors = [line for line in lines if _ERROR_WORDS.search(line)]
-    last_lines = (about_errors or lines)[-most:]
-    return list(dict.fromkeys(last_lines))
+    telling = about_errors or lines
+    # Equal lines are keys of one entry, in the order in which they appear.
+    return list(dict.fromkeys(telling[-most:]))
 
 
 def _printable_line(line: str) -> str:
@@ -277,31 +296,37 @@ def torch_versions() -> tuple[str | None, str | None]:
     """Return the version of torch, and of the CUDA that it was built for. None if missing."""
     text = _torch_version_file()
     torch = _VERSION.search(text)
-    cuda = _CUDA.search(text)
     torch_version = torch[1] if torch else installed("torch")
-    return torch_version, cuda[1] if cuda else None
+    cuda = _CUDA.search(text)
+    cuda_version = cuda[1] if cuda else None
+    return torch_version, cuda_version
 
 
 def _torch_version_file() -> str:
-    """Return the file of torch that has its versions. Empty without torch."""
+    """Return the text of the file of torch that has its versions. Empty if it cannot be read."""
     try:
         spec = importlib.util.find_spec("torch")
         if spec is None:
             return ""
+        # A broken installation has no origin, which is a ValueError here.
         return Path(spec.origin or "").with_name("version.py").read_text("utf-8")
     except (ImportError, OSError, ValueError):
         return ""
 
 
 def nccl_version(root: Path) -> str | None:
-    """Return the version of NCCL of torch, or of the system's library. None without NCCL."""
+    """Return the version of NCCL: that of torch's package, else that of the system's library.
+
+    Of several libraries, it is the newest. None without NCCL.
+    """
     for package in _NCCL_PACKAGES:
-        version = installed(package)
-        if version:
-            return version
+        package_version = installed(package)
+        if package_version:
+            return package_version
     names = [path.name for pattern in _NCCL_LIBRARIES for path in root.glob(pattern)]
     matches = filter(None, map(_LIBRARY_VERSION.search, names))
-    return max((match[1] for match in matches), key=numbers, default=None)
+    library_versions = [match[1] for match in matches]
+    return max(library_versions, key=numbers, default=None)
 
 
 def ranges_reach(nsys_version: str, nvtx: str) -> bool:
@@ -350,25 +375,30 @@ class Nsys:
         return option in _OPTION.findall(self._help(command))
 
     def _help(self, command: str) -> str:
-        """Return the help of a command of nsys. Empty if it cannot be printed."""
+        """Return the help of a command of nsys. Empty if nsys does not print it.
+
+        nsys is asked once for each command.
+        """
         if command not in self._helps:
             output = ask([str(self.path), command, "--help"], _MAX_ANSWER_S)
-            has_help = output is not None and output.status == 0
-            self._helps[command] = output.text if output is not None and has_help else ""
+            help_text = ""
+            if output is not None and output.status == 0:
+                help_text = output.text
+            self._helps[command] = help_text
         return self._helps[command]
 
 
 def find(program: str | None = None, *, or_else: str = "") -> Nsys:
-    """Return the nsys with a path, directory or name.
+    """Return the nsys that `program` names: a path, a directory or a name on the search path.
 
-    Without `program`, it is that of the search path, or the newest that is installed.
+    Without `program`, it is the nsys on the search path, or the newest in the usual places.
 
     Raises
     ------
     NsysNotFoundError
-        If there is none. `or_else` is a further fix.
+        If there is no such nsys. `or_else` is added to the fix in its message.
     NsysFailedError
-        If it does not answer as nsys does.
+        If the program does not print a version as nsys does.
     """
     path = _path(program, or_else)
     output = ask([str(path), "--version"], _MAX_ANSWER_S)
@@ -391,18 +421,22 @@ def _why_no_version(output: Output | None) -> str:
 
 
 def _path(program: str | None, or_else: str) -> Path:
-    """Return the path of the nsys that a user names, or of the one that is installed."""
+    """Return the path of the nsys that a user names; None stands for the one that is installed.
+
+    `or_else` is added to the fix of the error for no nsys.
+    """
     if program is None:
         installed_nsys = find_nsys()
         if installed_nsys is not None:
             return installed_nsys.path
         fix = f"{GET_NSYS}, or export PATH=DIRECTORY_OF_NSYS:$PATH{or_else}"
         raise NsysNotFoundError("nsys", "is not on PATH, and not in the usual places", fix=fix)
-    # A path without a directory stays a name, which is looked up on the search path.
-    name = os.path.expanduser(program)  # noqa: PTH111
-    if name and Path(name).is_dir():
-        name = str(Path(name).absolute() / "nsys")
-    path = shutil.which(name)
+    # pathlib would turn ./nsys into nsys, which would then be looked up on the search path.
+    name_or_path = os.path.expanduser(program)  # noqa: PTH111
+    # An empty path would be the current directory.
+    if name_or_path and Path(name_or_path).is_dir():
+        name_or_path = str(Path(name_or_path).absolute() / "nsys")
+    path = shutil.which(name_or_path)
     if path is None:
         fix = "pass the path of the program: /opt/…/bin/nsys"
         raise NsysNotFoundError(program or "''", "is not an nsys that can be run", fix=fix)
@@ -411,10 +445,15 @@ def _path(program: str | None, or_else: str) -> Path:
 
 
 def import_path() -> list[str]:
-    """Return ``sys.path`` without relative entries and the current directory, for safety."""
+    """Return ``sys.path`` without relative entries and the current directory.
+
+    Nothing is imported from the directory in which nsyspipe happens to run.
+    """
     # Without pathlib, which would be imported from the path that is corrected here.
     entries = list(filter(os.path.isabs, sys.path))
+    # A copy, because entries are removed from the list.
     for entry in list(entries):
+        # Entries that do not exist stay.
         with contextlib.suppress(OSError, ValueError):
             if os.path.samefile(entry, os.curdir):  # noqa: PTH121
                 entries.remove(entry)
@@ -435,7 +474,10 @@ def set_up_process() -> None:
 
 
 def prctl() -> Callable[[int, int], object]:
-    """Return the function of Linux with this name. On other systems, it does nothing."""
+    """Return the function ``prctl`` of Linux, which changes properties of this process.
+
+    On other systems, or if it cannot be loaded, the result is a function that does nothing.
+    """
     if sys.platform == "linux":
         with contextlib.suppress(ImportError, OSError, AttributeError):
             import ctypes  # noqa: PLC0415 - only Linux needs it

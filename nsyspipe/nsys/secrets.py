@@ -52,7 +52,9 @@ class HashKey(Mask):
 def hash_key(environment: Mapping[str, str] | None = None) -> HashKey:
     """Return the user's key, which is made at the first use.
 
-    If it cannot be used, or others could read or change it, return a key for this capture only.
+    If the key cannot be used, or others could read or change it, return a key for this capture
+    only. `environment` has the variables that name the directory; None stands for those of this
+    process.
     """
     variables = os.environ if environment is None else environment
     folder = _state_directory(variables)
@@ -89,7 +91,10 @@ def _key_of_capture(where: str, reason: str) -> HashKey:
 
 
 def _users_key(folder: Path) -> bytes:
-    """Return the user's key in a directory; it is made if there is none."""
+    """Return the user's key in a directory. Directory and key are made if they do not exist.
+
+    Raises OSError or `_UnusableError` if the key cannot be used.
+    """
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700, parents=True)
     with opened(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW) as directory:
@@ -97,15 +102,18 @@ def _users_key(folder: Path) -> bytes:
         with contextlib.suppress(FileNotFoundError):
             return _read(directory)
         _make(directory)
+        # Another process may have made the key first.
         return _read(directory)
 
 
 def _read(directory: int) -> bytes:
+    """Return the key in an open directory, after a check of its file."""
     with opened(_FILE, os.O_RDONLY | os.O_NOFOLLOW, directory) as file:
         state = os.fstat(file)
         if not stat.S_ISREG(state.st_mode):
             raise _UnusableError("it is not an ordinary file")
         _check(state, _ACCESSIBLE_TO_OTHERS, "it")
+        # One more byte, so that a longer file is seen.
         key = os.read(file, _N_KEY_BYTES + 1)
     if len(key) != _N_KEY_BYTES:
         raise _UnusableError(f"it does not have {_N_KEY_BYTES} bytes, so remove it")
@@ -113,7 +121,10 @@ def _read(directory: int) -> bytes:
 
 
 def _make(directory: int) -> None:
-    """Write a new key completely; the first of several processes wins."""
+    """Write a new key into an open directory.
+
+    The key appears under its name when it is complete. If another process was first, its key stays.
+    """
     draft = f".{_FILE}-{secrets.token_hex(8)}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     file = os.open(draft, flags | os.O_CLOEXEC, 0o600, dir_fd=directory)
@@ -129,11 +140,12 @@ def _make(directory: int) -> None:
         os.unlink(draft, dir_fd=directory)
 
 
-def _check(state: os.stat_result, refused: int, what: str) -> None:
+def _check(state: os.stat_result, refused_bits: int, what: str) -> None:
+    """Raise `_UnusableError` if a file is another user's, or its mode has one of some bits."""
     if state.st_uid != os.geteuid():
         raise _UnusableError(f"{what} belongs to another user")
-    if state.st_mode & refused:
-        access = "read it" if refused == _ACCESSIBLE_TO_OTHERS else "write there"
+    if state.st_mode & refused_bits:
+        access = "read it" if refused_bits == _ACCESSIBLE_TO_OTHERS else "write there"
         raise _UnusableError(f"others can {access}, so run chmod go-rwx")
 
 
@@ -142,8 +154,9 @@ def _digest(key: bytes, text: bytes) -> str:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Print words as they may be recorded; ``--environment`` in front of them adds variables.
+    """Print words as they may be recorded, for example those of a command.
 
+    ``--environment`` in front of them adds the variables of this process that may be recorded.
     Without a key of the user, ``***`` replaces what would be hashed.
     """
     command = list(sys.argv[1:] if words is None else words)

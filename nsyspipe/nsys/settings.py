@@ -52,16 +52,19 @@ def writes_log(environment: Mapping[str, str]) -> bool:
 
 
 def is_costly(name: str, value: str | None) -> bool:
-    """Tell whether a value of one of `SETTINGS`, in any process, costs time."""
+    """Tell whether a value of one of `SETTINGS` costs time.
+
+    `value` may have the joined values of several processes, of which one is enough.
+    """
     values = (value or "").lower().split(JOINT)
     setting = SETTINGS[name]
     return not setting.costly_values.isdisjoint(values)
 
 
 def costly_settings(environment: Mapping[str, str] | None, acts_on: str) -> dict[str, str]:
-    """Return the variables of an environment that cost time, with their values.
+    """Return the variables that cost time and act on something, with their values.
 
-    They are those that act on `STREAMS`, `HOST` or `LINK`.
+    `acts_on` is `STREAMS`, `HOST` or `LINK`. None is an environment that was not recorded.
     """
     values = environment or {}
     costly = {}

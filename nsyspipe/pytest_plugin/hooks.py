@@ -56,9 +56,9 @@ def _store_of(config: pytest.Config) -> Path | None:
 # --- collection -----------------------------------------------------------------------------------
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """Refuse tests whose marker has wrong arguments, before any test runs.
+    """Report an error of collection for tests whose marker has wrong arguments.
 
-    An error of collection is shown in a worker of pytest-xdist too.
+    So the mistake is shown before any test runs, also in a worker of pytest-xdist.
     """
     report = yield
     items = [node for node in report.result or () if isinstance(node, pytest.Item)]
@@ -71,7 +71,7 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
 
 
 def _mistake_of(item: pytest.Item) -> str | None:
-    """Return what is wrong with the marker of a test; None if nothing is, or without a marker."""
+    """Return the mistake in the marker of a test; None without a mistake, or without a marker."""
     marker = item.get_closest_marker(MARKER)
     if marker is None:
         return None
@@ -79,7 +79,8 @@ def _mistake_of(item: pytest.Item) -> str | None:
     from nsyspipe.pytest_plugin.marker import StepTimeRule
 
     try:
-        StepTimeRule.of_marker(marker.args, marker.kwargs)
+        # This raises the error for a wrong argument.
+        _ = StepTimeRule.of_marker(marker.args, marker.kwargs)
         if MARKER not in getattr(item, "fixturenames", ()):
             problem = "the test does not use the fixture step_time"
             raise OptionError(f"@pytest.mark.{MARKER}", problem, fix=_ADD_FIXTURE)
@@ -90,7 +91,10 @@ def _mistake_of(item: pytest.Item) -> str | None:
 
 # --- tests ----------------------------------------------------------------------------------------
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Find the baseline of a test before its fixtures make a capture, which may take minutes."""
+    """Skip or fail a test without a baseline, before its fixtures make a capture.
+
+    A capture may take minutes.
+    """
     marker = item.get_closest_marker(MARKER)
     if marker is None:
         return
@@ -113,7 +117,10 @@ def step_time(request: pytest.FixtureRequest) -> StepTime:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Fail a test that has the marker and compares nothing, which else would always pass."""
+    """Fail a test that has the marker but compares nothing. Otherwise it would always pass.
+
+    The verdicts of its comparisons become properties of the report of the test.
+    """
     outcome = yield
     comparison = item.stash.get(_STEP_TIME, None)
     if comparison is None:
@@ -130,8 +137,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     lines = []
     for report in terminalreporter.getreports("passed"):
         for name, verdict in report.user_properties:
+            # The setup and the teardown of a test have reports with the same properties.
             if name == VERDICT_PROPERTY and report.when == "call":
-                lines += [report.nodeid, *(f"  {line}" for line in verdict.splitlines())]
+                indented_lines = [f"  {line}" for line in verdict.splitlines()]
+                lines += [report.nodeid, *indented_lines]
     if lines:
         terminalreporter.section("step time against the baseline")
         for line in lines:

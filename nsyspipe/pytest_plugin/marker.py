@@ -49,7 +49,7 @@ class StepTimeRule:
 
     @classmethod
     def of_marker(cls, positional: Sequence[object], named: Mapping[str, Any]) -> Self:
-        """Return the rule of a marker with these arguments.
+        """Return the rule of a marker with these positional and named arguments.
 
         Raises
         ------
@@ -78,14 +78,20 @@ class StepTimeRule:
         return cls(baseline, max_regression, confidence, force)
 
     def thresholds(self, directory: Path) -> dict[str, Any]:
-        """Return the parameters of `nsyspipe.diff`, from the nearest file where none is set."""
-        rule = GateSettings(min_effect=self.max_regression, confidence=self.confidence)
-        file = gate.read_settings(directory)
-        settings = gate.settled(rule, file, ("min_effect", "confidence"))
+        """Return the thresholds, as parameters of `nsyspipe.diff`.
+
+        What the marker does not set comes from the nearest settings file, from `directory` up.
+        """
+        settings_of_rule = GateSettings(min_effect=self.max_regression, confidence=self.confidence)
+        settings_of_file = gate.read_settings(directory)
+        names = ("min_effect", "confidence")
+        settings = gate.settled(settings_of_rule, settings_of_file, names)
         return settings.thresholds
 
 
 def _check_max_regression(value: object) -> float:
+    """Return the smallest regression that fails, as a ratio. Raise an OptionError for no number."""
+    # A bool is an int in Python, but no percentage.
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number and not isinstance(value, str):
         needed = "a percentage"

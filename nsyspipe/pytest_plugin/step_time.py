@@ -47,35 +47,40 @@ class StepTime:
 
     @classmethod
     def of_marker(cls, marker: pytest.Mark, store: Path | None, directory: Path) -> Self:
-        """Return the comparison of a test. A settings file is looked for from a directory up."""
+        """Return the comparison of a test.
+
+        A settings file is looked for in `directory` and the directories above it.
+        """
         __tracebackhide__ = True
         with _failing():
             rule = StepTimeRule.of_marker(marker.args, marker.kwargs)
             return cls(rule, store, rule.thresholds(directory))
 
     def check_baseline(self) -> None:
-        """Skip the test if there is no saved run. Fail if there are runs, but not of the label."""
+        """Skip the test if there is no saved run. Fail the test if no run has the label."""
         if self.store is None:
             _skip_where_the_test_is(_NO_STORE)
-        shown = os.path.relpath(self.store)
+        relative_store = os.path.relpath(self.store)
+        # STORE:ID is no path, but the name of one run. `_check_label` says what is wrong with it.
         if not os.path.lexists(self.store) and not is_one_run(self.store):
-            _skip_where_the_test_is(f"No baseline: the run store {shown} does not exist.")
+            _skip_where_the_test_is(f"No baseline: the run store {relative_store} does not exist.")
         if _is_empty(self.store):
-            _skip_where_the_test_is(f"No baseline: {shown} has no saved run.")
+            _skip_where_the_test_is(f"No baseline: {relative_store} has no saved run.")
         with _failing():
-            self._check_label(shown)
+            self._check_label(relative_store)
 
     def _check_label(self, store: str) -> None:
-        """Raise an OptionError in the words of the marker if no run has the label."""
+        """Raise an OptionError in the words of the marker if no run of a store has the label."""
         reference = run_reference(Path(store))
         if reference is not None:
             problem = "is one run, and not a run store"
             fix = f"--nsyspipe-store {reference.store}"
             raise OptionError(f"--nsyspipe-store {store}", problem, fix=fix)
-        # Something that is no label: what a test compares is not known yet.
+        # What the test compares is not known yet. Any object that is no label stands for it.
         candidates = [object()]
         try:
-            runs_by_label(store, self.rule.baseline, candidates)
+            # This raises the error if no run has the label.
+            _ = runs_by_label(store, self.rule.baseline, candidates)
         except OptionError as error:
             subject = f"baseline={self.rule.baseline!r}"
             fix = _fix_of_marker(error)
@@ -113,6 +118,7 @@ class StepTime:
         return difference
 
     def _compare(self, captures: Sequence[Capture]) -> RunDifference:
+        """Return the difference of the captures to all runs with the label of the baseline."""
         if not captures:
             raise OptionError("step_time()", "has no capture", fix="step_time('reports/')")
         # They import Arrow and numpy, which a test without a baseline does not need.
@@ -131,7 +137,7 @@ def _fix_of_marker(error: OptionError) -> str:
     fix = in_python(error.fix or "")
     if fix.startswith(_AGAINST):
         return f"baseline={fix.removeprefix(_AGAINST)}"
-    # A comparison of one run, which a marker cannot name.
+    # Any other fix is a command, which a marker cannot use. The error shows the labels instead.
     return "use one of these" if error.found else fix
 
 
@@ -148,14 +154,15 @@ def _is_empty(directory: Path) -> bool:
     try:
         return all(path.name.startswith(".") for path in directory.iterdir())
     except OSError:
-        # No directory, or one that must not be read. What reads the store says what is wrong.
+        # It is no directory, or it cannot be read. The reader of the store raises the error.
         return False
 
 
 def _skip_where_the_test_is(reason: str) -> NoReturn:
     """Skip a test. The summary names the place of the test, and not the place of this function."""
     skipped: Any = pytest.skip.Exception(reason)
-    # What the marks of pytest do. Without it, only the place in the summary is another one.
+    # The mark `skip` of pytest sets this too. If a version of pytest does not know it, the summary
+    # names the place of this function.
     skipped._use_item_location = True  # noqa: SLF001
     raise skipped
 

@@ -86,9 +86,10 @@ class FilesBeside(Struct):
 
 
 def find_beside(reports: Iterable[Path]) -> Candidates:
-    """Find the logs and topologies in the directories of some reports.
+    """Find the logs, topologies and files of NCCL Inspector in the directories of some reports.
 
-    They have the name of the run. Without such a topology, all topologies of a directory are found.
+    Logs and topologies have the name of the run. If a directory has no such topology, all its
+    topologies are found.
     """
     names_by_folder: dict[Path, set[str]] = {}
     for path in reports:
@@ -100,10 +101,11 @@ def find_beside(reports: Iterable[Path]) -> Candidates:
     for folder, names in names_by_folder.items():
         entries = _entries(folder)
         named_logs = _named(entries, names, _LOG)
-        named_topologies = _named(entries, names, _TOPOLOGY)
-        any_topologies = filter(_ANY_TOPOLOGY.fullmatch, entries)
+        topology_names = _named(entries, names, _TOPOLOGY)
+        if not topology_names:
+            topology_names = [entry for entry in entries if _ANY_TOPOLOGY.fullmatch(entry)]
         logs += [folder / entry for entry in named_logs]
-        topologies += [folder / entry for entry in named_topologies or any_topologies]
+        topologies += [folder / entry for entry in topology_names]
         inspected += _find_inspected(folder, entries)
     return Candidates(tuple(logs), tuple(topologies), tuple(inspected))
 
@@ -151,31 +153,35 @@ def _is_named(entry: str, names: Collection[str], rest: re.Pattern[str]) -> bool
 
 
 def read_logs_beside(paths: Sequence[Path], processes: Collection[RunProcess]) -> FilesBeside:
-    """Read the logs of a run with these processes, and report why the others are not used."""
+    """Read those of some logs that are of the run with these processes.
+
+    The problems tell which logs were used, and why others were not.
+    """
     files = FilesBeside()
     contents = _read_contents(paths[:MOST_LOGS], files.problems)
     if len(paths) > MOST_LOGS:
         reason = f"there are {len(paths)} logs, and {MOST_LOGS} are read"
         first_unread = paths[MOST_LOGS]
         files.problems.append(_unused(first_unread, reason, "--nccl-log"))
-    fitting = _fitting(contents, processes)
-    ignored = [content for content in contents if content not in fitting]
+    logs_of_run = _logs_of_run(contents, processes)
+    ignored = [content for content in contents if content not in logs_of_run]
     if ignored:
         files.problems.append(_ignored_logs(ignored, processes))
-    if fitting:
-        fitting_paths = [content.path for content in fitting]
+    if logs_of_run:
+        paths_of_run = [content.path for content in logs_of_run]
         unusable: dict[Path, InputError] = {}
-        files.log = read_nccl_logs(fitting_paths, unusable)
+        files.log = read_nccl_logs(paths_of_run, unusable)
         for path, error in unusable.items():
             files.problems.append(_unused(path, error.problem, "--nccl-log"))
-        files.problems.append(used_beside(fitting_paths))
+        files.problems.append(used_beside(paths_of_run))
     return files
 
 
 def read_inspected_beside(paths: Sequence[Path], processes: Collection[RunProcess]) -> FilesBeside:
     """Read the files of NCCL Inspector that processes of the run wrote, by their names.
 
-    Files of other processes are not looked at. They may be of other runs in the same directory.
+    The names of files tell the processes. Files of other processes are not looked at, because they
+    may be of other runs. The problems tell which files were used, and why others were not.
     """
     files = FilesBeside()
     chosen: list[tuple[Path, InspectedProcess]] = []
@@ -184,7 +190,8 @@ def read_inspected_beside(paths: Sequence[Path], processes: Collection[RunProces
         process = _process_of_name(path)
         if not _is_of_run((process.host, process.pid), processes):
             continue
-        reason = why_refused(path, MOST_INSPECTOR_BYTES - n_bytes)
+        n_bytes_left = MOST_INSPECTOR_BYTES - n_bytes
+        reason = why_refused(path, n_bytes_left)
         if reason is None:
             n_bytes += path.lstat().st_size
             chosen.append((path, process))
@@ -215,11 +222,15 @@ def _unused_inspected(path: Path, reason: str) -> Problem:
 
 
 def _read_contents(paths: Iterable[Path], problems: list[Problem]) -> list[_LogContents]:
-    """Find out whose logs some files are; the problems of files that cannot be read are added."""
+    """Return what identifies the run of each log.
+
+    The problems of files that cannot be read, or are too large together, are added to `problems`.
+    """
     contents: list[_LogContents] = []
     n_bytes = 0
     for path in paths:
-        reason = why_refused(path, MOST_LOG_BYTES - n_bytes)
+        n_bytes_left = MOST_LOG_BYTES - n_bytes
+        reason = why_refused(path, n_bytes_left)
         if reason is None:
             n_bytes += path.lstat().st_size
             try:
@@ -232,23 +243,23 @@ def _read_contents(paths: Iterable[Path], problems: list[Problem]) -> list[_LogC
 
 
 def read_topology_beside(paths: Sequence[Path], gpus: Collection[int]) -> FilesBeside:
-    """Read the only topology in the directories of the reports, if it has the GPUs of the reports.
+    """Read the topology of a run, if all files have the same, and it has the GPUs of the reports.
 
-    Otherwise report why it is not used.
+    Otherwise a problem tells why no topology is used.
     """
     files = FilesBeside()
-    topologies = _read_topologies(paths[:MOST_LOGS], files.problems)
-    if not topologies:
+    topology_of_path = _read_topologies(paths[:MOST_LOGS], files.problems)
+    if not topology_of_path:
         return files
-    first_path, *other_paths = topologies
-    topology = topologies[first_path]
-    different = [path for path in other_paths if topologies[path] != topology]
-    absent = sorted(set(gpus) - set(topology.gpus))
+    first_path, *other_paths = topology_of_path
+    topology = topology_of_path[first_path]
+    different = [path for path in other_paths if topology_of_path[path] != topology]
+    missing_gpus = sorted(set(gpus) - set(topology.gpus))
     if different:
         names = _few_names((first_path, *different))
         files.problems.append(problem("topologies-beside", files=names))
-    elif absent:
-        numbers = ", ".join(map(str, absent))
+    elif missing_gpus:
+        numbers = ", ".join(map(str, missing_gpus))
         reason = f"GPU {numbers} of the reports is missing in the topology"
         files.problems.append(_unused(first_path, reason, "--topology"))
     else:
@@ -302,6 +313,7 @@ class _LogContents(Struct, frozen=True):
 
 
 def _log_contents(path: Path) -> _LogContents:
+    """Return the processes and communicators in a log; `InputError` if it is no log of NCCL."""
     processes: set[Process] = set()
     comm_ids: set[str] = set()
     for text, is_complete in printed_lines(path):
@@ -318,7 +330,7 @@ def _log_contents(path: Path) -> _LogContents:
     return _LogContents(path, frozenset(processes), frozenset(comm_ids))
 
 
-def _fitting(
+def _logs_of_run(
     contents: Sequence[_LogContents], processes: Collection[RunProcess]
 ) -> list[_LogContents]:
     """Return the logs of the run.
@@ -326,15 +338,15 @@ def _fitting(
     These are the logs of its processes, and other logs that have a communicator of its processes.
     """
     written_by_run = [content for content in contents if _is_written_by(content, processes)]
-    comm_ids: set[str] = set()
+    comm_ids_of_run: set[str] = set()
     for content in written_by_run:
-        comm_ids |= content.comm_ids
-    fitting: list[_LogContents] = []
+        comm_ids_of_run |= content.comm_ids
+    logs_of_run: list[_LogContents] = []
     for content in contents:
-        has_comm_of_run = not comm_ids.isdisjoint(content.comm_ids)
+        has_comm_of_run = not comm_ids_of_run.isdisjoint(content.comm_ids)
         if has_comm_of_run or content in written_by_run:
-            fitting.append(content)
-    return fitting
+            logs_of_run.append(content)
+    return logs_of_run
 
 
 def _is_written_by(log: _LogContents, processes: Collection[RunProcess]) -> bool:
@@ -363,13 +375,17 @@ def _without_domain(host: str) -> str:
 
 
 def _ignored_logs(logs: Sequence[_LogContents], processes: Collection[RunProcess]) -> Problem:
-    """Return the problem for logs of other runs."""
-    pids = {process.pid for process in processes}
+    """Return the problem for logs of other runs.
+
+    It names their processes. If the run has a process of the same number, the hosts must differ, so
+    it names their hosts.
+    """
+    pids_of_run = {process.pid for process in processes}
     log_processes = sorted({process for log in logs for process in log.processes})
     hosts = sorted({host for host, _ in log_processes})
     log_pids = [pid for _, pid in log_processes]
     whose = f"written on hosts {few(hosts, _MAX_NAMES_SHOWN)}"
-    if pids.isdisjoint(log_pids):
+    if pids_of_run.isdisjoint(log_pids):
         shown_pids = few([str(pid) for pid in log_pids], _MAX_NAMES_SHOWN)
         whose = f"written by processes {shown_pids}"
     names = _few_names(log.path for log in logs)

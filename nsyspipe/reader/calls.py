@@ -88,9 +88,11 @@ _NO_STREAM = 0xFFFFFFFF
 def read_launches(
     report: Report, ids: tuple[int, int] | None = None, zones: Zones | None = None
 ) -> pa.Table | None:
-    """Read the CUDA API calls as `canonical.LAUNCHES`, of some correlation ids or all.
+    """Read the CUDA API calls as `canonical.LAUNCHES`.
 
-    None if there are no calls. Operations are always launched, so calls were not recorded then.
+    `ids` is the span (first, last) of the correlation ids that are read, or None for all calls.
+    `zones` only make this faster. The result is None if there are no calls. Operations are always
+    launched, so calls were not recorded then.
     """
     if not _has_calls(report, *_LAUNCH):
         return None
@@ -119,6 +121,7 @@ def _has_calls(report: Report, *columns: str) -> bool:
 
 def _between(first_id: int, last_id: int) -> str:
     """Return the SQL condition for correlation IDs from the first to the last."""
+    # A sum is a number, but a column of type TEXT would be compared letter by letter.
     return f'"correlationId" + 0 BETWEEN {first_id} AND {last_id}'
 
 
@@ -140,7 +143,10 @@ class Calls(Struct, frozen=True):
 
 
 def read_calls(report: Report, strings: Strings) -> Calls:
-    """Read the CUDA API calls, all kinds in one pass."""
+    """Read the CUDA API calls, all kinds in one pass.
+
+    Kinds of calls whose columns are missing stay None or empty.
+    """
     calls = Calls(None, None, canonical.HOST_WAITS.empty())
     if not _has_calls(report, "start", "globalTid"):
         return calls
@@ -180,11 +186,15 @@ def _host_calls(all_calls: pa.Table) -> pa.Table:
 
 
 def _possible(calls: pa.Table) -> pa.Table:
-    """Drop calls with impossible times. Their operations count as operations without a launch."""
+    """Drop calls with impossible times. Their operations count as operations without a launch.
+
+    A call without a time stays.
+    """
     for name in {"start", "end"} & {*calls.column_names}:
         times = calls[name]
         first_ns, last_ns = bounds_of(times)
         if first_ns is None:
+            # No call has this time.
             continue
         # Most reports have none of them, and a filter would copy all calls.
         if first_ns <= -TIME_LIMIT or last_ns >= TIME_LIMIT:
@@ -198,10 +208,10 @@ def _possible(calls: pa.Table) -> pa.Table:
 def _known(calls: pa.Table, *names: str) -> pa.Table:
     """Drop calls with a null in one of some columns."""
     columns = [calls[name] for name in names]
-    are_known = [pc.is_valid(column) for column in columns if column.null_count]
-    if not are_known:
+    is_known_by_column = [pc.is_valid(column) for column in columns if column.null_count]
+    if not is_known_by_column:
         return calls
-    is_known = functools.reduce(pc.and_, are_known)
+    is_known = functools.reduce(pc.and_, is_known_by_column)
     return calls.filter(is_known)
 
 
@@ -224,7 +234,11 @@ def _host_waits(
 
 
 def _stream_waits(report: Report, strings: Strings, all_calls: pa.Table) -> pa.Table:
-    """Return the calls that synchronise a device or a stream, as `canonical.HOST_WAITS`."""
+    """Return the calls that synchronise a device or a stream, as `canonical.HOST_WAITS`.
+
+    The table of synchronizations has the device and stream of each call. Without a record there,
+    both are null.
+    """
     waiting_names = strings.ids_beginning(*_WAITING)
     calls = _timed(all_calls, "nameId", waiting_names).drop_null()
     if not calls.num_rows:
@@ -241,12 +255,12 @@ def _stream_waits(report: Report, strings: Strings, all_calls: pa.Table) -> pa.T
         columns = dict.fromkeys(names, "int")
         records = report.select(SYNCHRONIZATION, columns, where=where)
         records = records.drop_null()
-        records = records.take(_rows_of(calls, records))
-        device = records["deviceId"]
-        stream = records["streamId"]
+        record_of_call = _last_records_of(calls, records)
+        device = records["deviceId"].take(record_of_call)
+        stream = records["streamId"].take(record_of_call)
         is_no_stream = pc.equal(stream, _NO_STREAM)
         stream = pc.if_else(is_no_stream, None, stream)
-    return _host_waits(calls, device, stream, is_of_device, unknown)
+    return _host_waits(calls, device, stream, is_whole=is_of_device, copy_end=unknown)
 
 
 def _blocking_copies(
@@ -261,67 +275,79 @@ def _blocking_copies(
 
 def _copying_names(strings: Strings, *, are_async: bool) -> Int64:
     """Return the ids of names of calls that copy: those with Async in them, or all others."""
-    copying_names = strings.texts_beginning(*_COPYING)
-    async_names = {name for name, text in copying_names.items() if _ASYNC in (text or "")}
-    names = async_names if are_async else copying_names.keys() - async_names
+    text_of_name = strings.texts_beginning(*_COPYING)
+    async_names = {name_id for name_id, text in text_of_name.items() if _ASYNC in (text or "")}
+    names = async_names if are_async else text_of_name.keys() - async_names
     return np.array(sorted(names), np.int64)
 
 
 def _copy_waits(strings: Strings, all_calls: pa.Table, host_copies: pa.Table | None) -> pa.Table:
-    """Return the calls of blocking copies to the host, as `canonical.HOST_WAITS`."""
+    """Return the calls of blocking copies to the host, as `canonical.HOST_WAITS`.
+
+    A call blocks if its name does not have Async, or if it copies into pageable memory.
+    """
     if host_copies is None:
         return canonical.HOST_WAITS.empty()
-    is_to_host = pc.equal(host_copies["copyKind"], DTOH_KIND)
-    copies = host_copies.filter(is_to_host)
+    copies = host_copies.filter(pc.equal(host_copies["copyKind"], DTOH_KIND))
     ids_of_copies = copies["correlationId"].to_numpy()
     calls = _timed(all_calls, "correlationId", ids_of_copies).drop_null()
-    rows = _rows_of(calls, copies)
+    copy_of_call = _last_records_of(calls, copies)
     sync_names = pa.array(_copying_names(strings, are_async=False))
     is_sync = pc.is_in(calls["nameId"], value_set=sync_names)
-    host_memory = copies["dstKind"].take(rows)
-    is_pageable = pc.equal(host_memory, PAGEABLE)
-    is_pageable = pc.fill_null(is_pageable, fill_value=False)
-    is_blocking = pc.or_(is_sync, is_pageable)
-    is_blocking = pc.and_(pc.is_valid(rows), is_blocking)
-    calls = calls.filter(is_blocking)
-    rows = rows.filter(is_blocking.combine_chunks())
-    copies = copies.take(rows)
-    device = copies["deviceId"]
-    n_calls = calls.num_rows
-    stream = pa.nulls(n_calls, pa.int64())
-    is_whole = np.zeros(n_calls, np.bool_)
-    return _host_waits(calls, device, stream, is_whole, copies["end"])
+    host_memory = copies["dstKind"].take(copy_of_call)
+    is_pageable = pc.fill_null(pc.equal(host_memory, PAGEABLE), fill_value=False)
+    # A call has no copy if nsys did not record it.
+    is_blocking = pc.and_(pc.is_valid(copy_of_call), pc.or_(is_sync, is_pageable))
+    blocking_calls = calls.filter(is_blocking)
+    copy_of_blocking_call = copy_of_call.filter(is_blocking.combine_chunks())
+    blocking_copies = copies.take(copy_of_blocking_call)
+    n_calls = blocking_calls.num_rows
+    return _host_waits(
+        blocking_calls,
+        device=blocking_copies["deviceId"],
+        stream=pa.nulls(n_calls, pa.int64()),
+        is_whole=np.zeros(n_calls, np.bool_),
+        copy_end=blocking_copies["end"],
+    )
 
 
-def _rows_of(calls: pa.Table, records: pa.Table) -> pa.Array:
-    """Return the last record with the process and correlation ID of each call, null for none."""
+def _last_records_of(calls: pa.Table, records: pa.Table) -> pa.Array:
+    """Return, for each call, the row of the last record with its process and correlation ID.
+
+    Null for a call without such a record.
+    """
     n_calls = len(calls)
     if not len(records):
         return pa.nulls(n_calls, pa.int64())
-    processes = process_of(calls["globalTid"].to_numpy())
-    process_code = joint_codes(processes, records["globalPid"].to_numpy())
+    # The codes of the calls come first, then those of the records.
+    processes_of_calls = process_of(calls["globalTid"].to_numpy())
+    process_codes = joint_codes(processes_of_calls, records["globalPid"].to_numpy())
     ids_of_calls = calls["correlationId"].to_numpy()
     ids_of_records = records["correlationId"].to_numpy()
-    id_code = joint_codes(ids_of_calls, ids_of_records)
-    key = paired_codes(id_code, process_code)
-    key_of_call = key[:n_calls]
-    key_of_record = key[n_calls:]
-    order = np.argsort(key_of_record, kind="stable")
-    keys_in_order = key_of_record[order]
-    n_records_up_to_call = np.searchsorted(keys_in_order, key_of_call, side="right")
-    place = n_records_up_to_call - 1
-    rows = order[np.maximum(place, 0)]
-    has_other_key = key_of_record[rows] != key_of_call
-    return pa.array(rows, mask=(place < 0) | has_other_key)
+    id_codes = joint_codes(ids_of_calls, ids_of_records)
+    keys = paired_codes(id_codes, process_codes)
+    key_of_call = keys[:n_calls]
+    key_of_record = keys[n_calls:]
+    records_by_key = np.argsort(key_of_record, kind="stable")
+    keys_in_order = key_of_record[records_by_key]
+    # The last record up to the key of a call has this key, if any record has it.
+    n_records_up_to_key = np.searchsorted(keys_in_order, key_of_call, side="right")
+    last_place = np.maximum(n_records_up_to_key - 1, 0)
+    record_of_call = records_by_key[last_place]
+    has_other_key = key_of_record[record_of_call] != key_of_call
+    return pa.array(record_of_call, mask=(n_records_up_to_key == 0) | has_other_key)
 
 
 def _blocking_calls(
     strings: Strings, all_calls: pa.Table, blocking_copies: BlockingCopies | None
 ) -> pa.Table:
-    """Return `canonical.BLOCKING_CALLS` in order of start and end."""
-    candidates = strings.texts_beginning(*_SYNCHRONISING, *_MEMORY)
-    texts_by_name = {name: text for name, text in candidates.items() if text}
-    sync_names = [name for name, text in texts_by_name.items() if _ASYNC not in text]
+    """Return `canonical.BLOCKING_CALLS` in order of start and end.
+
+    These are the calls whose names say that they wait, and those that copy pageable memory.
+    """
+    text_of_any_name = strings.texts_beginning(*_SYNCHRONISING, *_MEMORY)
+    text_of_name = {name_id: text for name_id, text in text_of_any_name.items() if text}
+    sync_names = [name_id for name_id, text in text_of_name.items() if _ASYNC not in text]
     name_of_call = filled(all_calls["nameId"])
     is_sync = np.isin(name_of_call, np.array(sync_names, np.int64))
     rows = np.flatnonzero(is_sync)
@@ -331,18 +357,18 @@ def _blocking_calls(
         is_of_copy = np.isin(rows, blocking_copies.calls)
     calls = all_calls.take(pa.array(rows))
     calls = calls.append_column("is_of_copy", pa.array(is_of_copy))
-    names = pa.array(texts_by_name.keys(), pa.int64())
+    names = pa.array(text_of_name.keys(), pa.int64())
     calls = _known(_timed(calls, "nameId", names.to_numpy()), "globalTid")
-    place_of_text = pc.index_in(calls["nameId"], value_set=names)
-    texts = pa.array(map(without_version, texts_by_name.values()), pa.string())
-    called = texts.take(place_of_text.combine_chunks())
+    shown_texts = pa.array(map(without_version, text_of_name.values()), pa.string())
+    position_of_name = pc.index_in(calls["nameId"], value_set=names)
+    text_of_call = shown_texts.take(position_of_name.combine_chunks())
     columns = {
         "process_id": process_of(calls["globalTid"].to_numpy()),
         "start_ns": calls["start"],
         "end_ns": calls["end"],
-        "call": called,
+        "call": text_of_call,
         "is_of_copy": calls["is_of_copy"],
-        "is_of_memory": are_named(called, MANAGING_MEMORY),
+        "is_of_memory": are_named(text_of_call, MANAGING_MEMORY),
     }
     return _in_order(canonical.BLOCKING_CALLS.table(columns))
 
@@ -380,9 +406,12 @@ class Overhead(Struct, frozen=True):
 def read_overhead(report: Report, facts: ReportFacts) -> Overhead | None:
     """Read the work of the profiler itself in all processes, None if it was not recorded."""
     if not report.has(OVERHEAD, "start", "end"):
-        if not _leaves_out_overhead(facts) or report.has(OVERHEAD):
+        is_table_left_out = not report.has(OVERHEAD) and _leaves_out_overhead(facts)
+        if not is_table_left_out:
             return None
-        return Overhead(EMPTY.starts, EMPTY.ends, EMPTY.starts)
+        # The table was left out because it would be empty.
+        no_processes = EMPTY.starts
+        return Overhead(EMPTY.starts, EMPTY.ends, no_processes)
     columns = {"start": "int", "end": "int"}
     has_threads = report.has(OVERHEAD, "globalTid")
     if has_threads:
@@ -391,6 +420,7 @@ def read_overhead(report: Report, facts: ReportFacts) -> Overhead | None:
     rows = _possible(_known(rows, "start", "end"))
     starts = rows["start"].to_numpy()
     ends = rows["end"].to_numpy()
+    # The thread 0 stands for an unknown one, and is of process 0.
     threads = np.zeros_like(starts)
     if has_threads:
         threads = pc.fill_null(rows["globalTid"], 0).to_numpy()
@@ -400,7 +430,7 @@ def read_overhead(report: Report, facts: ReportFacts) -> Overhead | None:
 
 
 def _leaves_out_overhead(facts: ReportFacts) -> bool:
-    """Tell whether a report without the table of overhead recorded that there was none."""
+    """Tell whether a report without the table of overhead had no overhead to record."""
     version = version_numbers(facts.schema_version)
     return version >= _OLDEST_WITH_OVERHEAD and facts.leaves_out_empty(OVERHEAD)
 

@@ -73,8 +73,9 @@ _FIX = "run with NCCL_DEBUG=INFO, and NCCL_DEBUG_FILE=nccl_%h_%p.log for a file 
 def printed_lines(path: AnyPath, *, max_lines: int | None = None) -> Iterator[tuple[str, bool]]:
     """Yield the first lines of a text file without escape codes, and whether each is complete.
 
-    A line that is too long comes in pieces, which are incomplete, as is a last line without an end.
-    Raises `InputError` if the file is missing, not readable or not an ordinary file.
+    All pieces of a line that is too long are incomplete. So is a last line without an end. Each
+    piece counts as a line of `max_lines`; None yields all. Raises `InputError` if the file is
+    missing, not readable or not an ordinary file.
     """
     with readable(path):
         try:
@@ -83,6 +84,7 @@ def printed_lines(path: AnyPath, *, max_lines: int | None = None) -> Iterator[tu
             name = decoded(str(path))
             raise InputError(name, str(error), fix="name the file itself") from error
         with opened as file:
+            # A piece is a whole line, or as much of the line as is read at once.
             pieces = iter(lambda: file.readline(_MAX_LINE_BYTES), b"")
             starts_line = True
             for piece in itertools.islice(pieces, max_lines):
@@ -177,10 +179,11 @@ class LogLine(NamedTuple):
 def parse_line(text: str) -> LogLine | None:
     """Read one line of a log; None if NCCL did not write it.
 
-    Two lines that were written into one have no fact, because neither can be trusted.
+    If two lines were written into one, the result has no fact, because neither can be trusted.
     """
     if "NCCL" not in text:
         return None
+    # What precedes the line of NCCL, for example a progress bar, may be cut off.
     text = text[-_MAX_LINE_CHARS:]
     header = _HEADER.search(text)
     if header is None:
@@ -188,7 +191,8 @@ def parse_line(text: str) -> LogLine | None:
         version = _VERSION.match(text.strip())
         return LogLine(None, 0, Setting(None, version["value"])) if version else None
     end_of_header = header.end()
-    if _HEADER.search(text, end_of_header):
+    has_second_header = _HEADER.search(text, end_of_header) is not None
+    if has_second_header:
         return LogLine(None, 0, None)
     host = printable(header["host"])
     process = (host, int(header["pid"]))
@@ -216,6 +220,7 @@ def _read_trees(body: str) -> Trees | None:
     if _TREES.match(body) is None:
         return None
     trees = _TREE.findall(body)
+    # All trees of a line are of one rank.
     _, rank, _ = trees[0]
     parents = [(int(channel), int(parent)) for channel, _, parent in trees]
     return Trees(int(rank), tuple(parents))
@@ -356,47 +361,53 @@ def communicators(
 ) -> tuple[Communicator, ...]:
     """Put together the communicators that processes logged, in the order of their initialization.
 
-    `facts_of` has the threads and facts of each process, in the order of its log.
+    `facts_of` has, for each process, pairs of a thread and a fact, in the order of its log.
     """
-    facts_of = dict(sorted(facts_of.items()))
+    facts_of_sorted_processes = dict(sorted(facts_of.items()))
     groups: Groups = {}
     memberships: dict[Process, list[Membership]] = {}
-    for process, facts in facts_of.items():
+    for process, facts in facts_of_sorted_processes.items():
         memberships[process] = _list_memberships(process, facts, groups)
-    for process, facts in facts_of.items():
+    # A fact can only be assigned when the members of all processes are known.
+    for process, facts in facts_of_sorted_processes.items():
         for position, (thread, fact) in enumerate(facts):
             if isinstance(fact, Ring | Trees | Connected | Channels):
                 _assign_fact(memberships[process], position, thread, fact)
-    groups_in_order = sorted(groups.values(), key=_first_member)
+    groups_in_order = sorted(groups.values(), key=_order_of_first_member)
     return tuple(map(_communicator, groups_in_order))
 
 
-def _first_member(group: Group) -> tuple[int, Process]:
+def _order_of_first_member(group: Group) -> tuple[int, Process]:
+    """Return the order and the process of the membership that comes first."""
     return min((member.order, member.process) for member in group.members)
 
 
 def _list_memberships(
     process: Process, facts: Sequence[tuple[int, Fact]], groups: Groups
 ) -> list[Membership]:
-    """List the communicators that a process was in, in the order of their initialization.
+    """List the memberships of a process in communicators, in the order of their initialization.
 
-    Each membership is added to its group in `groups`.
+    `facts` are pairs of a thread and a fact. Each membership is also added to its group in
+    `groups`.
     """
     memberships: list[Membership] = []
     for position, (thread, fact) in enumerate(facts):
         if not isinstance(fact, Init):
             continue
         existing = _latest_membership(memberships, fact.pointer)
+        is_initialization = fact.what.startswith("Init")
         is_complete = fact.what == "Init COMPLETE"
-        if not fact.what.startswith("Init"):
+        if not is_initialization:
             # The communicator is gone, and another one may get its pointer.
             if existing:
                 existing.end = position
         elif fact.rank >= fact.n_ranks:
+            # The line is damaged.
             continue
         elif is_complete and existing and existing.ready == math.inf:
             existing.ready = position
         else:
+            # An initialization starts, or is complete without a line about its start.
             order = len(memberships)
             membership = Membership(process, order, thread, init=fact, begin=position)
             if is_complete:
@@ -408,7 +419,10 @@ def _list_memberships(
 
 
 def _latest_membership(memberships: Sequence[Membership], pointer: str | None) -> Membership | None:
-    """Return the last membership with a pointer whose communicator is not gone; None for none."""
+    """Return the last membership whose communicator has a pointer and is not gone; None for none.
+
+    `pointer` is the address of the communicator in the memory of its process.
+    """
     for member in reversed(memberships):
         is_alive = member.end == math.inf
         if is_alive and member.init.pointer == pointer:
@@ -417,7 +431,10 @@ def _latest_membership(memberships: Sequence[Membership], pointer: str | None) -
 
 
 def _join_group(membership: Membership, parent: Membership | None, groups: Groups) -> None:
-    """Add a membership to the group of its communicator, if the log identifies that one."""
+    """Add a membership to the group of its communicator, if the log identifies the communicator.
+
+    A communicator has an id of its own, or is a split of a parent with a known group.
+    """
     init = membership.init
     name = init.comm_id
     if name is None and init.split and parent and parent.group:
@@ -434,30 +451,36 @@ def _join_group(membership: Membership, parent: Membership | None, groups: Group
 def _assign_fact(
     memberships: Sequence[Membership], position: int, thread: int, fact: CommunicatorFact
 ) -> None:
-    """Add a fact to the communicator that it is about.
+    """Add a fact, which a thread logged at a position, to the communicator that it is about.
 
-    This is the one that the thread initializes at that time, else one that lacks the fact, else the
-    youngest.
+    This is the communicator that the thread initializes at that position, else one that lacks the
+    fact, else the youngest. A fact that fits none of them is dropped.
     """
+    # The youngest first.
     alive = [member for member in reversed(memberships) if member.begin <= position < member.end]
     in_init = [member for member in alive if member.thread == thread and position < member.ready]
+    candidates = alive
     if in_init and not isinstance(fact, Connected):
-        # Only connections are logged after the initialization. A ring that does not fit the
-        # communicator in initialization was cut.
-        alive = in_init[:1]
+        # Other facts than connections are logged during the initialization only. Therefore a ring
+        # that does not fit the communicator in initialization fits no other: it was cut.
+        candidates = in_init[:1]
     if not isinstance(fact, Channels):
-        _assign_to_fitting(in_init, alive, fact)
-    elif alive:
-        alive[0].channels.append(fact)
+        _assign_to_fitting(in_init, candidates, fact)
+    elif candidates:
+        candidates[0].channels.append(fact)
 
 
 def _assign_to_fitting(
-    in_init: Sequence[Membership], alive: Sequence[Membership], fact: Ring | Trees | Connected
+    in_init: Sequence[Membership], candidates: Sequence[Membership], fact: Ring | Trees | Connected
 ) -> None:
-    """Add a fact to the first communicator that it fits, those in initialization first."""
+    """Add a fact to the first communicator that it fits.
+
+    Communicators in initialization come first, then the candidates that lack the fact, then all
+    candidates. A communicator that has the fact already keeps its own.
+    """
     key = _key_of(fact)
-    lacking = [member for member in alive if key not in member.facts]
-    for member in (*in_init, *lacking, *alive):
+    lacking = [member for member in candidates if key not in member.facts]
+    for member in (*in_init, *lacking, *candidates):
         if _fits(member, fact):
             member.facts.setdefault(key, fact)
             return
@@ -469,8 +492,8 @@ def _key_of(fact: Ring | Trees | Connected) -> tuple[int, ...]:
         edge = (fact.from_rank, fact.to_rank)
         return (fact.channel, fact.connection, *edge, fact.is_receive)
     if isinstance(fact, Trees):
-        # No channel has the number -1, so that no ring has this key.
         return (-1, fact.rank)
+    # The key of a ring has one element, so that it differs from those of trees and connections.
     return (fact.channel,)
 
 
@@ -478,33 +501,38 @@ def _fits(member: Membership, fact: Ring | Trees | Connected) -> bool:
     """Tell whether a fact may be about the communicator of a membership."""
     init = member.init
     if isinstance(fact, Ring):
+        # A ring has each rank of the communicator once.
         return sorted(fact.ranks) == list(range(init.n_ranks))
     if isinstance(fact, Trees):
         parents = [parent for _, parent in fact.parents]
+        # The root of a tree has the parent -1.
         are_valid = all(-1 <= parent < init.n_ranks for parent in parents)
-        has_own_parent = fact.rank in parents
-        return fact.rank == init.rank and are_valid and not has_own_parent
+        is_its_own_parent = fact.rank in parents
+        return fact.rank == init.rank and are_valid and not is_its_own_parent
     logging_rank = fact.to_rank if fact.is_receive else fact.from_rank
-    if logging_rank != init.rank or fact.from_rank == fact.to_rank:
+    connects_rank_to_itself = fact.from_rank == fact.to_rank
+    if logging_rank != init.rank or connects_rank_to_itself:
         return False
-    may_have_source = _may_have_gpu(member, fact.from_rank, fact.from_gpu)
-    return may_have_source and _may_have_gpu(member, fact.to_rank, fact.to_gpu)
+    may_have_source_gpu = _may_have_gpu(member, fact.from_rank, fact.from_gpu)
+    may_have_target_gpu = _may_have_gpu(member, fact.to_rank, fact.to_gpu)
+    return may_have_source_gpu and may_have_target_gpu
 
 
 def _may_have_gpu(member: Membership, rank: int, gpu: str | None) -> bool:
-    """Tell whether a rank of the communicator may have a GPU with this label.
+    """Tell whether a rank of the communicator of a member may have a GPU with this label.
 
-    The label is the PCI address, NVML index or CUDA index of the GPU, depending on the release.
+    The label is the PCI address, NVML index or CUDA index of the GPU, depending on the release of
+    NCCL. A rank whose GPU is not known may have any.
     """
     if rank >= member.init.n_ranks:
         return False
-    members = member.group.by_rank if member.group else {}
-    if not gpu or rank not in members:
+    member_of_rank = member.group.by_rank if member.group else {}
+    if not gpu or rank not in member_of_rank:
         return True
-    init = members[rank].init
-    labels = {init.nvml_device, init.cuda_device, init.bus_id}
-    shown_labels = {str(label) for label in labels - {None}}
-    return not shown_labels or gpu in shown_labels
+    init = member_of_rank[rank].init
+    known_labels = {init.nvml_device, init.cuda_device, init.bus_id} - {None}
+    label_texts = {str(label) for label in known_labels}
+    return not label_texts or gpu in label_texts
 
 
 def _communicator(group: Group) -> Communicator:
@@ -516,8 +544,9 @@ def _communicator(group: Group) -> Communicator:
     channels: list[Channels] = []
     for member in group.members:
         channels += member.channels
-    numbers_of_channels = (fact.n_channels or 0 for fact in channels)
-    n_channels = max(numbers_of_channels, default=0) or len(rings)
+    logged_numbers = [fact.n_channels for fact in channels if fact.n_channels]
+    # Each channel has a ring, so that their number stands in for one that was not logged.
+    n_channels = max(logged_numbers, default=len(rings))
     is_nvls_on = _is_nvls_on(channels)
     return Communicator(
         comm_id=group.name,
@@ -568,36 +597,39 @@ def _rings(group: Group) -> dict[int, tuple[int, ...]]:
 
 
 def _trees(group: Group) -> dict[int, tuple[tuple[int, int], ...]]:
-    """Return the edges (rank, parent) of each channel's tree; a root has no edge."""
+    """Return the edges (rank, parent) of each channel's tree, sorted; a root adds no edge."""
     edges_by_channel: dict[int, set[tuple[int, int]]] = {}
     for trees in _logged(group.by_rank.values(), Trees):
         for channel, parent in trees.parents:
             edges = edges_by_channel.setdefault(channel, set())
-            if parent >= 0:
+            is_root = parent < 0
+            if not is_root:
                 edges.add((trees.rank, parent))
     channels = sorted(edges_by_channel)
     return {channel: tuple(sorted(edges_by_channel[channel])) for channel in channels}
 
 
 def _edges(group: Group) -> tuple[Edge, ...]:
-    """Sum up the connections of each pair of ranks.
+    """Sum up the connections from each rank to each other rank, sorted by ranks.
 
-    What the sender logged precedes what the receiver logged, and collectives precede point-to-point
-    calls.
+    Of the connections of two ranks, only those of the best source count. A sender is a better
+    source than a receiver. Of the same side, collectives are better than point-to-point calls.
     """
-    by_edge: dict[tuple[int, int], TransportsBySource] = {}
+    sources_by_edge: dict[tuple[int, int], TransportsBySource] = {}
     for connection in _logged(group.members, Connected):
         ranks = (connection.from_rank, connection.to_rank)
-        by_source = by_edge.setdefault(ranks, {})
+        transports_by_source = sources_by_edge.setdefault(ranks, {})
         is_point_to_point = connection.connection > 0
         source = (connection.is_receive, is_point_to_point)
-        by_channel = by_source.setdefault(source, {})
-        by_channel.setdefault(connection.channel, connection.transport)
+        transport_of_channel = transports_by_source.setdefault(source, {})
+        transport_of_channel.setdefault(connection.channel, connection.transport)
     edges = []
-    for (from_rank, to_rank), by_source in sorted(by_edge.items()):
-        by_channel = by_source[min(by_source)]
-        transports = sorted(set(by_channel.values()))
-        n_channels = len(by_channel)
+    for (from_rank, to_rank), transports_by_source in sorted(sources_by_edge.items()):
+        # False sorts before true: senders before receivers, collectives before other calls.
+        best_source = min(transports_by_source)
+        transport_of_channel = transports_by_source[best_source]
+        transports = sorted(set(transport_of_channel.values()))
+        n_channels = len(transport_of_channel)
         edges.append(Edge(from_rank, to_rank, tuple(transports), n_channels))
     return tuple(edges)
 
@@ -608,18 +640,20 @@ def read_nccl_logs(
     """Read the logs of a run, in any order; each may have lines of several ranks and programs.
 
     NCCL names the communicator only when it initializes or destroys one. Its other lines belong to
-    the communicator that their thread initializes at that time. Since 2.22, connections follow
-    later. They belong to the youngest communicator of the process that has these ranks on these
-    GPUs, and not yet this connection.
+    the communicator that their thread initializes at that time. Since NCCL 2.22, connections are
+    logged later. Such a connection belongs to the youngest communicator of the process that has
+    these ranks on these GPUs, and does not have this connection yet.
 
-    A file that cannot be read, or has no line of NCCL, raises an `InputError`, or is added to
-    `unusable`.
+    A file that cannot be read, or has no line of NCCL, is added to `unusable` with its error.
+    Without `unusable`, the `InputError` is raised.
     """
+    # The versions of NCCL have the name None.
     settings: dict[str | None, set[str]] = {}
+    # Pairs of a thread and a fact.
     facts_of: dict[Process, list[tuple[int, Fact]]] = {}
     # A path that is named twice is read once.
-    distinct_paths = {Path(path).absolute(): path for path in paths}
-    for path in distinct_paths.values():
+    path_of_absolute = {Path(path).absolute(): path for path in paths}
+    for path in path_of_absolute.values():
         try:
             lines = _read_log(path)
         except InputError as error:
@@ -673,11 +707,12 @@ _CELL = re.compile(rf"(?:{_PATH.pattern}|X|N/A|PSB)$")
 def read_topology(path: AnyPath) -> Topology:
     """Read the first matrix in a file; `InputError` if the file has none.
 
-    The last paths of a row that was cut are unknown.
+    If a row of the matrix was cut, its last paths are unknown.
     """
     printed = printed_lines(path, max_lines=_MAX_TOPOLOGY_LINES)
     lines = iter([text for text, _ in printed])
     headers = filter(None, map(_header_devices, lines))
+    # This takes the lines up to the first header, so that `lines` goes on with the rows.
     columns = next(headers, None)
     if columns is None:
         problem = "contains no matrix of nvidia-smi topo -m"
@@ -686,7 +721,9 @@ def read_topology(path: AnyPath) -> Topology:
     paths: dict[tuple[str, str], str] = {}
     for row, links in rows.items():
         paths |= {(row, column): link for column, link in links.items()}
-    if not rows or (not paths and len(columns) > 1):
+    # A single device has no path to another.
+    lacks_paths = not paths and len(columns) > 1
+    if not rows or lacks_paths:
         problem = (
             "contains a matrix without NV#, PIX, PXB, PHB, NODE or SYS, as nvidia-smi topo -m "
             "prints"
@@ -697,11 +734,13 @@ def read_topology(path: AnyPath) -> Topology:
 
 
 def _with_mirrored(paths: Mapping[tuple[str, str], str]) -> dict[tuple[str, str], str]:
-    """Return paths between two devices in both directions, sorted.
+    """Return the path of each pair of devices in both directions, sorted.
 
     The matrix is symmetric, so a path that was cut off is taken from the row of the other device.
+    A path that was printed stays.
     """
     mirrored_paths = {(column, row): link for (row, column), link in paths.items()}
+    # In a union of dicts, the right one prevails.
     all_paths = mirrored_paths | dict(paths)
     return dict(sorted(all_paths.items()))
 
@@ -715,7 +754,9 @@ def _gpu_indices(devices: Iterable[str]) -> tuple[int, ...]:
 def _header_devices(line: str) -> list[str]:
     """Return the devices that a header line names; none if the line is not a header.
 
-    Rows are no headers: an X follows the name of the row.
+    A header begins with distinct devices, and the first of them is a GPU. After them it ends, or
+    goes on with the columns of CPUs. A row of the matrix also begins with a device, but goes on
+    with a path or an X.
     """
     words = line.split()
     devices = list(itertools.takewhile(_DEVICE.match, words))
@@ -724,12 +765,15 @@ def _header_devices(line: str) -> list[str]:
         return []
     if len(set(devices)) < n_devices:
         return []
-    next_words = words[n_devices:][:1]
-    return devices if next_words in ([], ["CPU"], ["NUMA"]) else []
+    word_after_devices = words[n_devices] if n_devices < len(words) else None
+    return devices if word_after_devices in {None, "CPU", "NUMA"} else []
 
 
 def _read_rows(lines: Iterable[str], columns: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Return the paths of each row of a matrix by column, up to the legend or the next header."""
+    """Return, for each row of a matrix, its paths by column.
+
+    The matrix ends at the legend or at the next header. Of rows with one name, the first counts.
+    """
     rows: dict[str, dict[str, str]] = {}
     for line in lines:
         words = line.split()
@@ -745,11 +789,15 @@ def _read_rows(lines: Iterable[str], columns: Sequence[str]) -> dict[str, dict[s
 
 
 def _paths_of_row(name: str, columns: Sequence[str], cells: Sequence[str]) -> dict[str, str]:
-    """Return the path to each other device of a row; the columns after the matrix are left out."""
+    """Return the path from the device of a row to each other device whose path is printed.
+
+    `cells` are the words after the name of the row. The columns after the matrix are left out.
+    """
     matrix_cells = itertools.takewhile(_CELL.match, cells)
-    links: dict[str, str] = {}
+    path_to_device: dict[str, str] = {}
+    # A row that was cut has fewer cells than there are columns.
     for column, cell in zip(columns, matrix_cells, strict=False):
         if column != name and _PATH.fullmatch(cell):
-            # Drivers before 387 call SYS so.
-            links[column] = "SYS" if cell == "SOC" else cell
-    return links
+            # Drivers before 387 print SOC in place of SYS.
+            path_to_device[column] = "SYS" if cell == "SOC" else cell
+    return path_to_device

@@ -148,7 +148,7 @@ class ReportFacts(Struct, frozen=True):
         return self.is_lazy and is_exported
 
     def number(self, variable: str) -> int | None:
-        """Return a variable's value as a non-negative integer, or None."""
+        """Return a variable's value as a non-negative integer; None if it is no such number."""
         value = self.variables.get(variable, "")
         digits = re.fullmatch(r"[0-9]{1,18}", value.strip())
         return int(digits.group()) if digits else None
@@ -156,9 +156,7 @@ class ReportFacts(Struct, frozen=True):
     def gpu_name(self, pid: int, device: int | None) -> str | None:
         """Return the model of a CUDA device of a process; None if it is not known.
 
-        CUDA counts only the devices that the process sees. Reports before schema 3.17.1 have no
-        table that maps them to GPUs. There the number identifies a GPU only if
-        CUDA_VISIBLE_DEVICES is not set, or if all GPUs are of one model.
+        If all GPUs are of one model, the device has it too. Otherwise see `gpu_id`.
         """
         models = set(self.gpu_names.values())
         if len(models) == 1:
@@ -169,17 +167,23 @@ class ReportFacts(Struct, frozen=True):
     def gpu_memory(self, pid: int, device: int | None) -> int | None:
         """Return the bytes of memory of a CUDA device of a process; None if not known.
 
-        See `gpu_name`. GPUs of one model can have different memory.
+        If all GPUs have the same memory, the device has it too. GPUs of one model can have
+        different memory. Otherwise see `gpu_id`.
         """
-        sizes = set(self.gpu_memories.values())
-        is_known_of_all = self.gpu_memories.keys() >= self.gpu_names.keys()
-        if len(sizes) == 1 and is_known_of_all:
-            return sizes.pop()
+        distinct_sizes = set(self.gpu_memories.values())
+        is_known_of_all_gpus = self.gpu_memories.keys() >= self.gpu_names.keys()
+        if len(distinct_sizes) == 1 and is_known_of_all_gpus:
+            return distinct_sizes.pop()
         gpu = self.gpu_id(pid, device)
         return self.gpu_memories.get(gpu) if gpu is not None else None
 
     def gpu_id(self, pid: int, device: int | None) -> int | None:
-        """Return the GPU id of a CUDA device of a process, None if it is not known."""
+        """Return the GPU id of a CUDA device of a process, None if it is not known.
+
+        CUDA numbers only the devices that the process sees. Reports before schema 3.17.1 have no
+        table that maps these numbers to GPUs. There a number identifies a GPU only if
+        CUDA_VISIBLE_DEVICES is not set, so that the process sees all GPUs.
+        """
         if device is None:
             return None
         gpu = self.gpu_of_ordinal.get((pid, device))
@@ -278,6 +282,7 @@ class _Gpus(NamedTuple):
 
 
 def _read_gpus(report: Report) -> _Gpus:
+    """Read the GPUs. What is null, empty or impossible is left out."""
     # The columns have other names in other versions.
     id_column = "id" if report.has(GPU, "id") else "deviceId"
     device_column = "cuDevice" if report.has(GPU, "cuDevice") else id_column
@@ -315,11 +320,13 @@ def _gpu_of_ordinal(report: Report) -> dict[tuple[int, int], int]:
 
 
 def _session_start_utc_ns(report: Report) -> int | None:
-    for row in report.few(SESSION_START, {"utcEpochNs": "int"}):
-        start_ns: int | None = row["utcEpochNs"]
-        if start_ns is not None:
-            return start_ns if abs(start_ns) < TIME_LIMIT else None
-    return None
+    """Return the first recorded start of the session; None without one, or if it is impossible."""
+    rows = report.few(SESSION_START, {"utcEpochNs": "int"})
+    starts_ns: list[int] = [row["utcEpochNs"] for row in rows if row["utcEpochNs"] is not None]
+    if not starts_ns:
+        return None
+    first_ns = starts_ns[0]
+    return first_ns if abs(first_ns) < TIME_LIMIT else None
 
 
 def _rank_variables(report: Report) -> dict[str, str]:
@@ -341,9 +348,9 @@ def only_values(values_by_key: Mapping[_Key, Collection[_Value]]) -> dict[_Key, 
 
 
 def _nsys_start_utc_ns(report: Report, session_start_utc_ns: int | None) -> int | None:
-    """Return when the nsys that captured was started.
+    """Return when the nsys that captured was started; None if this is not known.
 
-    The report has the time between that start and the start of its own capture.
+    The report has the time from that start to the start of the session.
     """
     rows = report.few(CAPTURE_TIMES, {"startTime": "int"})
     if not rows or session_start_utc_ns is None:
@@ -355,7 +362,7 @@ def _nsys_start_utc_ns(report: Report, session_start_utc_ns: int | None) -> int 
 
 
 def host_of(report: Report) -> str | None:
-    """Return the name of the host that was captured."""
+    """Return the name of the host that was captured; None if it was not recorded."""
     rows = report.few(SYSTEM_ENV, _NAME_AND_VALUE, "name = 'Hostname'")
     return next((row["value"] for row in rows), None)
 
@@ -380,9 +387,10 @@ def driver_versions_of(report: Report) -> tuple[tuple[str, ...], tuple[str, ...]
 
 
 def _cuda_version(number: int) -> str:
-    """Return the version of CUDA that a number of a driver stands for."""
-    major, rest = divmod(number, 1000)
-    return f"{major}.{rest // 10}"
+    """Return the version of CUDA that a number of a driver stands for: 12.4 for 12040."""
+    major, ten_times_minor = divmod(number, 1000)
+    minor = ten_times_minor // 10
+    return f"{major}.{minor}"
 
 
 def traced_by(report: Report) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -396,8 +404,10 @@ def traced_by(report: Report) -> tuple[tuple[str, ...], tuple[str, ...]]:
             events.append(value)
         else:
             graph_modes.append((value or "").lower())
-    # Redacted copies have NVTX only, whatever was traced.
-    if set(events) == {NVTX_TRACED[1]}:
+    _, nvtx_events = NVTX_TRACED
+    has_only_nvtx = set(events) == {nvtx_events}
+    if has_only_nvtx:
+        # Redacted copies have NVTX only, whatever was traced. So nothing is known.
         events = []
     shown_events = shown_alone(events, TRACED)
     shown_graph_modes = shown_alone(graph_modes, TRACED)
@@ -407,7 +417,8 @@ def traced_by(report: Report) -> tuple[tuple[str, ...], tuple[str, ...]]:
 def python_samplings_of(report: Report, *, are_options_recorded: bool) -> tuple[str, ...]:
     """Return how many samples of Python nsys took per second, or ``off``.
 
-    nsys records the rate only if it samples. Empty if the report has no options of the capture.
+    nsys records the rate only if it samples. So no rate means ``off`` if nsys recorded the options
+    of the capture, and nothing otherwise. Then the result is empty.
     """
     where = f"name = '{_PYTHON_SAMPLING_RATE}'"
     rows = report.few(CAPTURE_META, _NAME_AND_VALUE, where)
@@ -422,9 +433,8 @@ def samples_cpu(report: Report) -> bool | None:
     where = f"name LIKE '%{CPU_TRACE}'"
     rows = report.few(CAPTURE_META, _NAME_AND_VALUE, where)
     values = {(row["value"] or "").lower() for row in rows}
-    if values.isdisjoint({"true", "false"}):
-        return None
-    return "true" in values
+    is_recorded = "true" in values or "false" in values
+    return "true" in values if is_recorded else None
 
 
 def _has_cuda_backtraces(report: Report, facts: ReportFacts) -> bool | None:
@@ -435,8 +445,9 @@ def _has_cuda_backtraces(report: Report, facts: ReportFacts) -> bool | None:
     table = CUDA_CALL_CHAINS
     if report.has_rows(table):
         return True
-    is_exported = report.has(table) or facts.leaves_out_empty(table)
-    return False if is_exported else None
+    # A table without rows is surely empty if it is there, or was left out because it is empty.
+    is_surely_empty = report.has(table) or facts.leaves_out_empty(table)
+    return False if is_surely_empty else None
 
 
 def commands_of(report: Report) -> list[str]:
@@ -445,23 +456,23 @@ def commands_of(report: Report) -> list[str]:
     Words that are not known to be harmless are masked, for example secrets and paths. Commands that
     are masked completely are left out.
     """
-    # For each process its words by position.
-    words_by_process: dict[str, dict[int, str]] = {}
+    # For each process its words by position. A command without its program is left out.
+    command_of_process: dict[str, dict[int, str]] = {}
     for row in report.few(CAPTURE_META, _NAME_AND_VALUE, _COMMAND_ROWS):
         match = _COMMAND_ROW.fullmatch(row["name"] or "")
         if match is None:
             continue
         argument = match["argument"]
         position = _PROGRAM if argument is None else int(argument)
-        words = words_by_process.setdefault(match["process"], {})
-        words[position] = row["value"] or ""
-    commands = [words for words in words_by_process.values() if words.get(_PROGRAM)]
+        word_at_position = command_of_process.setdefault(match["process"], {})
+        word_at_position[position] = row["value"] or ""
+    commands = [command for command in command_of_process.values() if command.get(_PROGRAM)]
     return shown_commands(map(_in_order, commands))
 
 
-def _in_order(words: Mapping[int, str]) -> list[str]:
+def _in_order(word_at_position: Mapping[int, str]) -> list[str]:
     """Return words in the order of their positions."""
-    return [word for _, word in sorted(words.items())]
+    return [word for _, word in sorted(word_at_position.items())]
 
 
 def traces_nvtx(report: Report) -> bool:
@@ -508,22 +519,25 @@ def _assigns(names: Iterable[str]) -> str:
 def read_environment(report: Report) -> dict[str, str] | None:
     """Return the training variables that a report captured, as they may be written down.
 
-    None if the environment was not captured as a whole, which is when there are only variables of
-    launchers.
+    Values of several processes are joined. None if the report has no variables besides those of
+    launchers, because then the environment was not captured as a whole.
     """
     table = CAPTURE_META
     if not report.has(table, *_NAME_AND_VALUE):
         return None
-    is_not_launchers = f"{_IS_VARIABLE} AND NOT ({_assigns(RANK_VARIABLES)})"
-    if not report.count(table, is_not_launchers):
+    is_no_launchers_variable = f"{_IS_VARIABLE} AND NOT ({_assigns(RANK_VARIABLES)})"
+    if not report.count(table, is_no_launchers_variable):
         return None
     is_for_training = f"{_IS_VARIABLE} AND ({_assigns(VARIABLES)})"
-    environments: dict[str, dict[str, str]] = {}
+    # The rows of a process have one name.
+    environment_of_row_name: dict[str, dict[str, str]] = {}
     for row in report.few(table, _NAME_AND_VALUE, is_for_training):
-        name, _, value = row["value"].partition("=")
-        environment = environments.setdefault(row["name"], {})
-        environment[name] = _without_quotes(value)
-    recorded = [recorded_environment(variables, Mask()) for variables in environments.values()]
+        variable, _, value = row["value"].partition("=")
+        environment = environment_of_row_name.setdefault(row["name"], {})
+        environment[variable] = _without_quotes(value)
+    environments = environment_of_row_name.values()
+    recorded = [recorded_environment(environment, Mask()) for environment in environments]
+    # An environment without training variables is recorded too.
     return joined_environments(recorded) or {}
 
 

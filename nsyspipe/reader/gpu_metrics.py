@@ -113,56 +113,67 @@ def read_counters(report: Report, facts: ReportFacts) -> Counters:
 
 
 def _read(report: Report, facts: ReportFacts) -> Counters:
+    """Read the counters of all GPUs, sorted by GPU, and the problems with their values."""
     columns = _named_columns(report)
     if not columns:
         return Counters(problems=(problem("counters-without-names"),))
-    bandwidths = _memory_bandwidths(report)
+    bandwidth_of_gpu = _memory_bandwidths(report)
     table = _select(report, columns)
-    samples = _split(table, columns)
-    gpus: dict[int, dict[str, list[Series]]] = {}
+    samples_of_columns = _split(table, columns)
+    # By GPU and counter. Several columns may count parts of one counter.
+    series_by_gpu: dict[int, dict[str, list[Series]]] = {}
     n_wrong = 0
-    for column, rows in zip(columns, samples, strict=True):
-        cleaned = _cleaned(rows, is_clock=column.name == CLOCK)
+    for column, samples in zip(columns, samples_of_columns, strict=True):
+        cleaned = _cleaned(samples, is_clock=column.name == CLOCK)
         n_wrong += cleaned.n_wrong
         if cleaned.series.times.size:
-            series_of_gpu = gpus.setdefault(column.type_id & _GPU_BITS, {})
-            series_of_gpu.setdefault(column.name, []).append(cleaned.series)
+            gpu_id = column.type_id & _GPU_BITS
+            series_by_counter = series_by_gpu.setdefault(gpu_id, {})
+            series_by_counter.setdefault(column.name, []).append(cleaned.series)
     problems = (problem("counter-values-wrong", n=n_wrong),) if n_wrong else ()
-    counted = tuple(
-        _gpu_counters(gpu_id, gpus[gpu_id], facts, bandwidths) for gpu_id in sorted(gpus)
-    )
-    return Counters(counted, problems)
+    gpus = []
+    for gpu_id, series_by_counter in sorted(series_by_gpu.items()):
+        gpus.append(_gpu_counters(gpu_id, series_by_counter, facts, bandwidth_of_gpu))
+    return Counters(tuple(gpus), problems)
 
 
 def _gpu_counters(
     gpu_id: int,
-    series: Mapping[str, list[Series]],
+    series_by_counter: Mapping[str, list[Series]],
     facts: ReportFacts,
-    bandwidths: Mapping[int, int],
+    bandwidth_of_gpu: Mapping[int, int],
 ) -> GpuCounters:
+    """Return the counters of one GPU, each the sum of its series."""
     totals: dict[str, Series] = {}
     for name in COUNTERS:
-        if name in series:
-            totals[name] = total_of(series[name])
+        if name in series_by_counter:
+            totals[name] = total_of(series_by_counter[name])
     identity = facts.gpu_identities.get(gpu_id, GpuIdentity())
     model = facts.gpu_names.get(gpu_id)
-    return GpuCounters(gpu_id, identity, model, bandwidths.get(gpu_id), _sharing_times(totals))
+    bandwidth = bandwidth_of_gpu.get(gpu_id)
+    return GpuCounters(gpu_id, identity, model, bandwidth, _sharing_times(totals))
 
 
-def _sharing_times(series: Mapping[str, Series]) -> dict[str, Series]:
-    """Let counters with the same times share them, which takes less memory."""
-    shared: dict[str, Series] = {}
-    times: Int64 | None = None
-    for name, each in series.items():
-        is_shared = times is not None and np.array_equal(times, each.times)
-        if times is None:
-            times = each.times
-        shared[name] = Series(times, each.values) if is_shared else each
-    return shared
+def _sharing_times(series_of_counter: Mapping[str, Series]) -> dict[str, Series]:
+    """Return series that share the array of times of the first one, which takes less memory.
+
+    A series with other times keeps its own.
+    """
+    sharing: dict[str, Series] = {}
+    first_times: Int64 | None = None
+    for name, series in series_of_counter.items():
+        if first_times is None:
+            first_times = series.times
+        has_same_times = np.array_equal(first_times, series.times)
+        sharing[name] = Series(first_times, series.values) if has_same_times else series
+    return sharing
 
 
 def _named_columns(report: Report) -> list[_Column]:
-    """Return the counters that are read, by the names that the report gives them."""
+    """Return the columns of the counters that are read, sorted by GPU and metric.
+
+    The report numbers and names them. The result is empty if it has no names, or far too many.
+    """
     texts = {"typeId": "int", "metricId": "int", "metricName": "text"}
     if not report.has(GPU_METRIC_NAMES, *texts):
         return []
@@ -177,8 +188,9 @@ def _named_columns(report: Report) -> list[_Column]:
             continue
         if 0 <= metric_id <= _MAX_METRIC_ID:
             columns.setdefault((type_id, metric_id), _Column(type_id, metric_id, name))
-    type_ids = sorted({column.type_id for column in columns.values()})[:_MAX_GPUS]
-    return [column for _, column in sorted(columns.items()) if column.type_id in type_ids]
+    all_type_ids = sorted({column.type_id for column in columns.values()})
+    type_ids_read = all_type_ids[:_MAX_GPUS]
+    return [column for _, column in sorted(columns.items()) if column.type_id in type_ids_read]
 
 
 def counter_of(metric_name: str) -> str | None:
@@ -190,6 +202,7 @@ def counter_of(metric_name: str) -> str | None:
 
 
 def _memory_bandwidths(report: Report) -> dict[int, int]:
+    """Return the bandwidth of the memory of each GPU, in bytes per second, by GPU id."""
     bandwidths: dict[int, int] = {}
     for row in report.few(GPU, {"id": "int", "memoryBandwidth": "int"}):
         bandwidth = row["memoryBandwidth"]
@@ -216,47 +229,60 @@ class _Samples(NamedTuple):
 
 
 def _split(table: pa.Table, columns: Sequence[_Column]) -> list[_Samples]:
-    """Return the rows of each counter."""
-    n_rows = table.num_rows
+    """Return the samples of each counter, in the order of `columns`.
+
+    Rows with a null may have no counter, so all of them count as nulls of the first counter.
+    """
+    rows = table
     if any(column.null_count for column in table.columns):
-        table = table.drop_null()
-    code = _codes_of_rows(table, columns)
+        rows = table.drop_null()
+    n_nulls = table.num_rows - rows.num_rows
+    counter_of_row = _counters_of_rows(rows, columns)
     # A sort of small numbers is fast, and keeps the order of rows.
-    order = np.argsort(code, kind="stable")
-    counts = np.bincount(code, minlength=len(columns) + 1)
-    ends = np.cumsum(counts)
-    times = table["timestamp"].to_numpy()[order]
-    values = table["value"].to_numpy()[order]
-    n_nulls = n_rows - table.num_rows
-    samples = []
-    for first, end in zip(ends - counts, ends[:-1], strict=False):
-        samples.append(_Samples(times[first:end], values[first:end], n_nulls))
-        # Rows without a value may have no counter either, so they count once.
-        n_nulls = 0
+    rows_by_counter = np.argsort(counter_of_row, kind="stable")
+    times = rows["timestamp"].to_numpy()[rows_by_counter]
+    values = rows["value"].to_numpy()[rows_by_counter]
+    # The last count is that of rows without a counter.
+    n_counters = len(columns)
+    n_rows_of_counter = np.bincount(counter_of_row, minlength=n_counters + 1)[:n_counters]
+    end_of_counter = np.cumsum(n_rows_of_counter)
+    first_of_counter = end_of_counter - n_rows_of_counter
+    samples: list[_Samples] = []
+    for first, end in zip(first_of_counter, end_of_counter, strict=True):
+        n_nulls_of_counter = 0 if samples else n_nulls
+        samples.append(_Samples(times[first:end], values[first:end], n_nulls_of_counter))
     return samples
 
 
-def _codes_of_rows(table: pa.Table, columns: Sequence[_Column]) -> NDArray[np.uint16]:
-    """Return the place of the counter of each row, the number of counters for no counter."""
+def _counters_of_rows(rows: pa.Table, columns: Sequence[_Column]) -> NDArray[np.uint16]:
+    """Return the position among `columns` of the counter of each row.
+
+    For a row without a counter, it is the number of columns.
+    """
     type_ids = np.unique([column.type_id for column in columns])
     metric_ids = np.unique([column.metric_id for column in columns])
-    # The place of each counter by the places of its GPU and of its metric. There is one more
-    # place for other GPUs, and for other metrics.
-    code = np.full((type_ids.size + 1, metric_ids.size + 1), len(columns), np.uint16)
-    for place, column in enumerate(columns):
-        at_type = np.searchsorted(type_ids, column.type_id)
-        at_metric = np.searchsorted(metric_ids, column.metric_id)
-        code[at_type, at_metric] = place
-    type_of_row = _places(type_ids, table["typeId"].to_numpy())
-    metric_of_row = _places(metric_ids, table["metricId"].to_numpy())
-    return code[type_of_row, metric_of_row]
+    # The counter of each pair of a type and a metric. There is one more type for other types, and
+    # one more metric for other metrics.
+    shape = (type_ids.size + 1, metric_ids.size + 1)
+    counter_of_pair = np.full(shape, len(columns), np.uint16)
+    for position, column in enumerate(columns):
+        type_of_column = np.searchsorted(type_ids, column.type_id)
+        metric_of_column = np.searchsorted(metric_ids, column.metric_id)
+        counter_of_pair[type_of_column, metric_of_column] = position
+    type_of_row = _positions_among(type_ids, rows["typeId"].to_numpy())
+    metric_of_row = _positions_among(metric_ids, rows["metricId"].to_numpy())
+    return counter_of_pair[type_of_row, metric_of_row]
 
 
-def _places(known: Int64, values: Int64) -> Int64:
-    """Return the place of each value among the known ones, their number for other values."""
+def _positions_among(known: Int64, values: Int64) -> Int64:
+    """Return the position of each value among sorted known values.
+
+    For a value that is not known, it is the number of known values.
+    """
     place = np.searchsorted(known, values)
-    nearest = known[np.minimum(place, known.size - 1)]
-    return np.where(nearest == values, place, known.size)
+    # A value above all known ones is compared with the last of them, which differs.
+    known_at_place = known[np.minimum(place, known.size - 1)]
+    return np.where(known_at_place == values, place, known.size)
 
 
 class _Cleaned(NamedTuple):
@@ -267,7 +293,11 @@ class _Cleaned(NamedTuple):
 
 
 def _cleaned(samples: _Samples, *, is_clock: bool) -> _Cleaned:
-    """Leave out samples at impossible times, and clamp impossible values."""
+    """Leave out samples at impossible times, and clamp impossible values.
+
+    Both count as wrong, and so do samples without a time or value. If a sum over the whole time
+    could overflow, all samples are left out. A clock may be in Hz, and becomes one in MHz.
+    """
     times = samples.times
     is_possible = (times > -TIME_LIMIT) & (times < TIME_LIMIT)
     values = samples.values
@@ -276,21 +306,26 @@ def _cleaned(samples: _Samples, *, is_clock: bool) -> _Cleaned:
         times = times[is_possible]
         values = values[is_possible]
     if is_clock:
-        is_hz = values >= _MIN_CLOCK_HZ
-        in_mhz = (values + _HZ_PER_MHZ // 2) // _HZ_PER_MHZ
-        values = np.where(is_hz, in_mhz, values)
-    limit = _MAX_CLOCK_MHZ if is_clock else _MAX_PERCENT
-    clamped = np.clip(values, 0, limit)
+        is_in_hz = values >= _MIN_CLOCK_HZ
+        # Half of the divisor is added to round to the nearest number.
+        values_in_mhz = (values + _HZ_PER_MHZ // 2) // _HZ_PER_MHZ
+        values = np.where(is_in_hz, values_in_mhz, values)
+    max_value = _MAX_CLOCK_MHZ if is_clock else _MAX_PERCENT
+    clamped = np.clip(values, 0, max_value)
     n_wrong += int(np.count_nonzero(clamped != values))
+    # Arrays of the smallest type that holds the largest value.
     narrow: Any = clamped.astype(np.int32 if is_clock else np.uint8)
     series = Series.of(times, narrow)
-    if times.size and _span_ns(series) * limit >= _MAX_INTEGRAL:
-        return _Cleaned(Series(times[:0], narrow[:0]), n_wrong + times.size)
+    may_overflow = times.size > 0 and _span_ns(series) * max_value >= _MAX_INTEGRAL
+    if may_overflow:
+        no_samples = Series(times[:0], narrow[:0])
+        return _Cleaned(no_samples, n_wrong + times.size)
     return _Cleaned(series, n_wrong)
 
 
 def _span_ns(series: Series) -> int:
     """Return the time from the first sample to the end of the last, exactly."""
-    first = int(series.times[0])
-    last = int(series.times[-1])
-    return last - first + series.period_ns
+    # Python's integers do not overflow.
+    first_ns = int(series.times[0])
+    last_ns = int(series.times[-1])
+    return last_ns - first_ns + series.period_ns

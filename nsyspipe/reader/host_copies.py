@@ -57,26 +57,27 @@ def find_blocking_copies(
 ) -> BlockingCopies:
     """Find the copies of `read_host_copies` that block the host.
 
-    `calls` are all rows of RUNTIME. `waiting_names` are the ids of the calls that synchronise a
-    device or a stream, `async_names` those of the calls whose name says that they do not wait.
+    These are copies to a device from pageable memory, those whose call waits by its name, and those
+    after which the next call of the thread waits. `calls` are all rows of RUNTIME. `waiting_names`
+    are the ids of the names of calls that synchronise a device or a stream. `async_names` are those
+    of calls that do not wait.
     """
-    call = _calls_of(copies, calls)
-    is_made = call >= 0
-    copies = copies.filter(pa.array(is_made))
-    call = call[is_made]
+    call_of_any_copy = _calls_of(copies, calls)
+    has_call = call_of_any_copy >= 0
+    copies = copies.filter(pa.array(has_call))
+    call_of_copy = call_of_any_copy[has_call]
     is_from_host = filled(copies["copyKind"]) == HTOD_KIND
     host_memory = _host_memory(copies, is_from_host)
     is_pageable = host_memory == PAGEABLE
-    name_of_call = _values_at(calls["nameId"], call)
-    is_async = np.isin(name_of_call, async_names)
-    calls_from_host = np.unique(call[is_from_host])
+    is_async = np.isin(_values_at(calls["nameId"], call_of_copy), async_names)
+    calls_from_host = np.unique(call_of_copy[is_from_host])
     followed = _synchronising_next(calls_from_host, calls, waiting_names)
-    is_waited_for = np.isin(call, followed.copy_calls)
+    is_waited_for = np.isin(call_of_copy, followed.copy_calls)
     is_blocking = is_pageable | ~is_async | is_waited_for
     is_blocking &= is_from_host
-    blocking_calls = _with_following(np.unique(call[is_blocking]), followed)
-    table = _table(copies, calls, call, host_memory, is_blocking)
-    pageable_calls = np.unique(call[is_pageable])
+    blocking_calls = _with_following(np.unique(call_of_copy[is_blocking]), followed)
+    table = _table(copies, calls, call_of_copy, host_memory, is_blocking)
+    pageable_calls = np.unique(call_of_copy[is_pageable])
     return BlockingCopies(table, pageable_calls, blocking_calls)
 
 
@@ -101,49 +102,57 @@ def _values_at(column: pa.ChunkedArray, rows: Int64) -> Int64:
 
 
 def _table(
-    copies: pa.Table, calls: pa.Table, call: Int64, host_memory: Int64, is_blocking: Flags
+    copies: pa.Table, calls: pa.Table, call_of_copy: Int64, host_memory: Int64, is_blocking: Flags
 ) -> pa.Table:
-    """Return the blocking copies with possible times as `canonical.BLOCKING_COPIES`."""
+    """Return the blocking copies with possible times as `canonical.BLOCKING_COPIES`.
+
+    `call_of_copy` is the row of its call, and `host_memory` the kind of its memory of the host.
+    """
     start = filled(copies["start"])
     end = filled(copies["end"])
     is_chosen = is_blocking & are_possible(start, end)
-    rows = copies.filter(pa.array(is_chosen))
-    calls_of_rows = pa.array(call[is_chosen])
-    launch_ns = calls["start"].take(calls_of_rows)
+    chosen_copies = copies.filter(pa.array(is_chosen))
+    calls_of_chosen = pa.array(call_of_copy[is_chosen])
+    launch_ns = calls["start"].take(calls_of_chosen)
     memory = host_memory[is_chosen]
     is_unknown = memory == UNKNOWN
     is_pageable = pa.array(memory == PAGEABLE, mask=is_unknown)
     columns = {
-        "process_id": rows["globalPid"],
-        "start_ns": rows["start"],
-        "end_ns": rows["end"],
-        "bytes": rows["bytes"],
+        "process_id": chosen_copies["globalPid"],
+        "start_ns": chosen_copies["start"],
+        "end_ns": chosen_copies["end"],
+        "bytes": chosen_copies["bytes"],
         "launch_ns": launch_ns,
-        "device_id": rows["deviceId"],
+        "device_id": chosen_copies["deviceId"],
         "is_pageable": is_pageable,
     }
     return canonical.BLOCKING_COPIES.table(columns)
 
 
 def _calls_of(copies: pa.Table, calls: pa.Table) -> Int64:
-    """Return the first call with the process and correlation id of each copy; -1 for none."""
+    """Return, for each copy, the row of the first call with its process and correlation id.
+
+    -1 for a copy without such a call.
+    """
     ids_of_copies = filled(copies["correlationId"])
     ids_of_calls = filled(calls["correlationId"])
-    rows = np.flatnonzero(are_among(ids_of_calls, ids_of_copies))
-    if not rows.size:
+    # The rows of calls that may be of a copy. All calls together would take too long.
+    candidate_rows = np.flatnonzero(are_among(ids_of_calls, ids_of_copies))
+    n_candidates = candidate_rows.size
+    if not n_candidates:
         return np.full(ids_of_copies.size, -1)
     key_columns = calls.select(["correlationId", "globalTid"])
-    calls_of_copies = key_columns.take(pa.array(rows))
-    key = _joint_keys(calls_of_copies, copies)
-    key_of_call = key[: rows.size]
-    key_of_copy = key[rows.size :]
-    known_keys, first = np.unique(key_of_call, return_index=True)
-    place = np.searchsorted(known_keys, key_of_copy)
-    # The last place is that of keys above all known ones.
-    key_at_place = np.append(known_keys, -1)[place]
-    first_at_place = np.append(first, 0)[place]
-    is_known = key_at_place == key_of_copy
-    return np.where(is_known, rows[first_at_place], -1)
+    candidates = key_columns.take(pa.array(candidate_rows))
+    keys = _joint_keys(candidates, copies)
+    key_of_candidate = keys[:n_candidates]
+    key_of_copy = keys[n_candidates:]
+    keys_in_order, first_candidate_of_key = np.unique(key_of_candidate, return_index=True)
+    place_of_copy = np.searchsorted(keys_in_order, key_of_copy)
+    # A key above all others has the place after the last, whose key -1 is that of no copy.
+    key_at_place = np.append(keys_in_order, -1)[place_of_copy]
+    candidate_at_place = np.append(first_candidate_of_key, 0)[place_of_copy]
+    has_call = key_at_place == key_of_copy
+    return np.where(has_call, candidate_rows[candidate_at_place], -1)
 
 
 def _joint_keys(calls: pa.Table, copies: pa.Table) -> Int64:
@@ -159,7 +168,10 @@ def _joint_keys(calls: pa.Table, copies: pa.Table) -> Int64:
 
 
 def joint_codes(first: Int64, second: Int64) -> Int64:
-    """Return a small number for each value of two arrays, the same for equal values."""
+    """Return a small number for each value of the first array, then of the second.
+
+    Equal values have equal numbers.
+    """
     values = np.concatenate((first, second))
     _, codes = np.unique(values, return_inverse=True)
     return codes
@@ -173,50 +185,82 @@ def paired_codes(code: Int64, second_code: Int64) -> Int64:
 
 
 class _Followed(Struct, frozen=True):
-    """Calls that copy, and the next call of the same thread, which synchronizes."""
+    """Pairs of a call that copies, and the next call of its thread, which synchronises.
+
+    Both arrays have the rows of the calls in RUNTIME, a pair at each position.
+    """
 
     copy_calls: Int64
     waiting_calls: Int64
 
 
 def _synchronising_next(copy_calls: Int64, calls: pa.Table, waiting_names: Int64) -> _Followed:
-    """Return the copying calls after which the next call of their thread synchronises."""
+    """Return the copying calls after which the next call of their thread synchronises.
+
+    `copy_calls` are rows of `calls`.
+    """
     is_waiting_call = np.isin(filled(calls["nameId"]), waiting_names)
     waiting_calls = np.flatnonzero(is_waiting_call)
-    rows = np.append(copy_calls, waiting_calls)
-    is_waiting = np.arange(rows.size) >= copy_calls.size
-    start = _values_at(calls["start"], rows)
-    thread = _values_at(calls["globalTid"], rows)
-    order = np.lexsort((is_waiting, start, thread))
-    rows = rows[order]
-    is_waiting = is_waiting[order]
-    start = start[order]
-    thread = thread[order]
+    # Copying and waiting calls, in order of thread and time. A place is a position in this order.
+    unordered_rows = np.append(copy_calls, waiting_calls)
+    is_unordered_waiting = np.arange(unordered_rows.size) >= copy_calls.size
+    unordered_starts = _values_at(calls["start"], unordered_rows)
+    unordered_threads = _values_at(calls["globalTid"], unordered_rows)
+    order = np.lexsort((is_unordered_waiting, unordered_starts, unordered_threads))
+    row_at = unordered_rows[order]
+    start_at = unordered_starts[order]
+    thread_at = unordered_threads[order]
+    is_waiting_at = is_unordered_waiting[order]
+    pairs = _places_of_pairs(is_waiting_at, thread_at)
+    has_other_call = _has_call_between(
+        calls, thread_at[pairs.copies], start_at[pairs.copies], start_at[pairs.waits]
+    )
+    copies = pairs.copies[~has_other_call]
+    waits = pairs.waits[~has_other_call]
+    return _Followed(row_at[copies], row_at[waits])
+
+
+class _PlacesOfPairs(Struct, frozen=True):
+    """The places of copying calls, and of the next waiting call of the thread of each."""
+
+    copies: Int64
+    waits: Int64
+
+
+def _places_of_pairs(is_waiting: Flags, thread: Int64) -> _PlacesOfPairs:
+    """Pair each copying call with the next waiting call, if both are of one known thread.
+
+    The calls are in order of thread and time, and each of them copies or waits.
+    """
+    n_calls = is_waiting.size
     next_waiting = _next_waiting(is_waiting)
-    has_next = next_waiting < rows.size
-    is_followed_copy = ~is_waiting & has_next & (thread != UNKNOWN)
+    has_next_waiting = next_waiting < n_calls
+    is_followed_copy = ~is_waiting & has_next_waiting & (thread != UNKNOWN)
     copies = np.flatnonzero(is_followed_copy)
     waits = next_waiting[copies]
     is_same_thread = thread[copies] == thread[waits]
-    copies = copies[is_same_thread]
-    waits = waits[is_same_thread]
-    has_other_call = _has_call_between(calls, thread[copies], start[copies], start[waits])
-    copy_calls = rows[copies]
-    waiting_calls = rows[waits]
-    return _Followed(copy_calls[~has_other_call], waiting_calls[~has_other_call])
+    return _PlacesOfPairs(copies[is_same_thread], waits[is_same_thread])
 
 
 def _next_waiting(is_waiting: Flags) -> Int64:
-    """Return the place of the next call that waits; the number of calls if there is none."""
+    """Return for each call the place of the first waiting call from there on.
+
+    This is the number of calls if there is none.
+    """
     n_calls = is_waiting.size
-    place = np.arange(n_calls)
-    waiting_place = np.where(is_waiting, place, n_calls)
-    next_from_last = np.minimum.accumulate(waiting_place[::-1])
-    return next_from_last[::-1]
+    places = np.arange(n_calls)
+    place_if_waiting = np.where(is_waiting, places, n_calls)
+    # The least place from each call to the last, so the minimum runs from the last to the first.
+    least_from_last = np.minimum.accumulate(place_if_waiting[::-1])
+    return least_from_last[::-1]
 
 
 def _has_call_between(calls: pa.Table, thread: Int64, after: Int64, before: Int64) -> Flags:
-    """Tell which threads have a call that starts between two times, one pair for each thread."""
+    """Tell for each triple of a thread and two times whether the thread starts a call between them.
+
+    A call at one of the times does not count. If many calls of any thread start between the times,
+    the answer is yes without a look at them.
+    """
     if not thread.size:
         return np.zeros(0, np.bool_)
     starts = filled(calls["start"])
@@ -225,13 +269,15 @@ def _has_call_between(calls: pa.Table, thread: Int64, after: Int64, before: Int6
         order = np.argsort(starts, kind="stable")
         starts = starts[order]
         threads = threads[order]
-    first = np.searchsorted(starts, after, side="right")
-    last = np.searchsorted(starts, before, side="left")
-    is_far = Slices(first, last).counts > _MOST_BETWEEN
-    last = np.maximum(last, first)
-    last_of_near = np.where(is_far, first, last)
-    place, pair = Slices(first, last_of_near).rows()
-    is_of_thread = threads[place] == thread[pair]
+    # The calls of all threads between the times of each triple.
+    first_call = np.searchsorted(starts, after, side="right")
+    end_of_calls = np.searchsorted(starts, before, side="left")
+    are_many = Slices(first_call, end_of_calls).counts > _MOST_BETWEEN
+    # If both times are equal, the end precedes the first call.
+    end_of_calls = np.maximum(end_of_calls, first_call)
+    end_of_looked_at = np.where(are_many, first_call, end_of_calls)
+    call, triple_of_call = Slices(first_call, end_of_looked_at).rows()
+    is_of_thread = threads[call] == thread[triple_of_call]
     has_call = np.zeros(thread.size, np.bool_)
-    has_call[pair[is_of_thread]] = True
-    return has_call | is_far
+    has_call[triple_of_call[is_of_thread]] = True
+    return has_call | are_many

@@ -60,7 +60,10 @@ class MemoryCalls(Struct, frozen=True):
 
 
 def read_memory_calls(report: Report, strings: Strings) -> MemoryCalls:
-    """Read the calls that manage memory of GPUs, in order of start."""
+    """Read the calls that manage memory of GPUs, in order of start.
+
+    The table is None if calls, or their names and ends, were not recorded.
+    """
     has_columns = report.has(MEMORY_USAGE, *_SIZE_COLUMNS)
     has_sizes = has_columns and report.has_rows(MEMORY_USAGE)
     if not _has_named_calls(report):
@@ -122,7 +125,8 @@ def _select_calls(report: Report, name_ids: Iterable[int]) -> pa.Table:
 
 def _bytes_of_calls(report: Report, calls: pa.Table) -> pa.Array:
     """Return how many bytes each call allocated or freed, null if no event says."""
-    # Events of memory that was held when the capture began have the ID 0.
+    # The bounds leave out events of other calls. Events of memory that was held when the capture
+    # began have the ID 0.
     first_id, last_id = bounds_of(calls["correlationId"])
     kinds = ", ".join(map(str, _KINDS_OF_MEMORY))
     of_calls = f"correlationId BETWEEN {first_id or 0} AND {last_id or 0}"
@@ -133,31 +137,37 @@ def _bytes_of_calls(report: Report, calls: pa.Table) -> pa.Array:
 
 
 def _sums_by_call(calls: pa.Table, events: pa.Table) -> pa.Array:
-    """Return the bytes of the events with the process and correlation ID of each call."""
-    key = _joint_keys(calls, events)
+    """Return, for each call, the sum of bytes of the events with its process and correlation ID.
+
+    Null for a call without such an event, or with one of an impossible size.
+    """
+    keys = _joint_keys(calls, events)
     n_calls = calls.num_rows
-    n_keys = int(key.max()) + 1
-    key_of_call = key[:n_calls]
-    key_of_event = key[n_calls:]
-    n_bytes: Int64 = events["bytes"].to_numpy()
-    is_possible = (n_bytes >= 0) & (n_bytes <= _MAX_BYTES)
-    possible_bytes = np.where(is_possible, n_bytes, 0)
-    total = sums_of(key_of_event, possible_bytes, n_keys)
-    is_known = np.zeros(n_keys, np.bool_)
-    is_known[key_of_event] = True
-    is_known[key_of_event[~is_possible]] = False
-    is_unknown = ~is_known[key_of_call]
-    return pa.array(total[key_of_call], mask=is_unknown)
+    n_keys = int(keys.max()) + 1
+    key_of_call = keys[:n_calls]
+    key_of_event = keys[n_calls:]
+    bytes_of_event: Int64 = events["bytes"].to_numpy()
+    is_possible = (bytes_of_event >= 0) & (bytes_of_event <= _MAX_BYTES)
+    possible_bytes = np.where(is_possible, bytes_of_event, 0)
+    bytes_of_key = sums_of(key_of_event, possible_bytes, n_keys)
+    is_key_known = np.zeros(n_keys, np.bool_)
+    is_key_known[key_of_event] = True
+    # One impossible event makes the sum of its key unknown.
+    is_key_known[key_of_event[~is_possible]] = False
+    return pa.array(bytes_of_key[key_of_call], mask=~is_key_known[key_of_call])
 
 
 def _joint_keys(calls: pa.Table, events: pa.Table) -> Int64:
-    """Return a small number for the process and correlation ID of each call, then each event."""
-    threads = calls["globalTid"].to_numpy()
+    """Return a small number for the process and correlation ID of each call, then of each event.
+
+    The numbers count from 0. Equal pairs have equal numbers.
+    """
+    processes_of_calls = process_of(calls["globalTid"].to_numpy())
     processes_of_events = events["globalPid"].to_numpy()
-    process_code = joint_codes(process_of(threads), processes_of_events)
-    ids = filled(calls["correlationId"])
+    process_codes = joint_codes(processes_of_calls, processes_of_events)
+    ids_of_calls = filled(calls["correlationId"])
     ids_of_events = events["correlationId"].to_numpy()
-    id_code = joint_codes(ids, ids_of_events)
-    pairs = paired_codes(id_code, process_code)
-    _, key = np.unique(pairs, return_inverse=True)
-    return key
+    id_codes = joint_codes(ids_of_calls, ids_of_events)
+    pair_codes = paired_codes(id_codes, process_codes)
+    _, keys = np.unique(pair_codes, return_inverse=True)
+    return keys

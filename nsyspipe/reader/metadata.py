@@ -165,7 +165,10 @@ def _dropped(operations: Operations, ranges: Ranges) -> dict[str, int]:
 
 
 def _unassigned(payloads: Payloads, called: Called) -> dict[str, int]:
-    """Return how much could not be assigned, by the code of the problem."""
+    """Return how many payloads and copies were not assigned, or only by an assumption.
+
+    The keys are the codes of the problems.
+    """
     return {
         "undecoded-payload": payloads.n_undecoded,
         "copies-of-unknown-communicators": called.n_assumed,
@@ -183,6 +186,7 @@ def _problems_of_recording(report: Report, facts: ReportFacts, ranges: Ranges) -
     if version_numbers(facts.schema_version) > NEWEST_TESTED:
         problems.append(problem("untested-version", version=facts.schema_version))
     if not ranges.is_recorded:
+        # Then the table is missing because it would be empty.
         was_traced = traces_nvtx(report) and facts.leaves_out_empty(NVTX)
         problems.append(problem("no-nvtx-ranges" if was_traced else "no-nvtx"))
     if facts.has_cuda_backtraces:
@@ -203,7 +207,7 @@ def _problems_of_absence(recorded: Recorded) -> list[Problem]:
 
 
 def _problems_of_memsets(report: Report, facts: ReportFacts, strings: Strings) -> list[Problem]:
-    """Return the problem that calls set memory without a memset, if there are such calls."""
+    """Return the problem that there are calls to set memory, but no memsets; none otherwise."""
     n_calls = _n_memset_calls(report, facts, strings)
     return _problems_of_counts({"memset-calls-only": n_calls})
 
@@ -213,7 +217,7 @@ def _problems_of_counts(counts: Mapping[str, int]) -> list[Problem]:
 
 
 def _n_memset_calls(report: Report, facts: ReportFacts, strings: Strings) -> int:
-    """Return how many calls set memory, if the report has no memset although none was left out."""
+    """Return how many calls set memory in a report that surely had no memset; else 0."""
     if not _holds_memsets(report, facts) or report.has_rows(MEMSET):
         return 0
     return _n_calls(report, strings, ("Memset",))
@@ -222,16 +226,19 @@ def _n_memset_calls(report: Report, facts: ReportFacts, strings: Strings) -> int
 def _launches_without_kernels(
     report: Report, strings: Strings, calls: Calls, ranges: Ranges, operations: Operations
 ) -> dict[int, int]:
-    """Count the launches of each process without kernels; empty if no process has a kernel."""
+    """Count the launches of each process that has CUDA calls or ranges, but no kernel.
+
+    Empty if no process has a kernel.
+    """
     with_kernels = _distinct(operations.kernels["process_id"])
     active = _distinct(ranges.table["process_id"])
     if calls.all is not None:
         active |= _distinct(calls.all["process_id"])
     without_kernels = active - with_kernels
-    if not (without_kernels and with_kernels):
+    if not without_kernels or not with_kernels:
         return {}
-    n_launches = _launches_by_process(report, strings)
-    return {process: n_launches.get(process, 0) for process in without_kernels}
+    n_launches_of_process = _launches_by_process(report, strings)
+    return {process: n_launches_of_process.get(process, 0) for process in without_kernels}
 
 
 def _launches_by_process(report: Report, strings: Strings) -> dict[int, int]:
@@ -259,16 +266,24 @@ def _where_named(strings: Strings, prefixes: Iterable[str]) -> str | None:
 
 
 def _distinct(process_ids: pa.ChunkedArray) -> set[int]:
-    """Return the distinct values of a column, fast if there is only one, as in most reports."""
-    first, last = bounds_of(process_ids)
-    distinct_ids = {first} if first == last else set(pc.unique(process_ids).to_pylist())
+    """Return the distinct values of a column without nulls.
+
+    This is fast if there is only one value, as in most reports.
+    """
+    least, greatest = bounds_of(process_ids)
+    # Both are null in a column without values.
+    has_one_value = least == greatest
+    distinct_ids = {least} if has_one_value else set(pc.unique(process_ids).to_pylist())
     return distinct_ids - {None}
 
 
 def _called(
     facts: ReportFacts, operations: Operations, calls: Calls, ranges: Ranges, payloads: Payloads
 ) -> Called:
-    """Return the operations that are communication because of the calls that launched them."""
+    """Return the operations that are communication because of the calls that launched them.
+
+    There are none if no range is a call that communicates.
+    """
     comm_calls = ranges.comm_calls
     if not comm_calls.num_rows:
         return Called()
@@ -286,16 +301,20 @@ def _called(
 
 
 def _are_several(facts: ReportFacts, operations: Operations) -> bool | None:
-    """Tell whether the job has several ranks; None if the report does not show it."""
-    for name in ("WORLD_SIZE", *LAUNCHER_SIZES.values()):
-        n_ranks = facts.number(name)
+    """Tell whether the job has several ranks; None if the report does not show it.
+
+    The first launcher that set the number of ranks decides.
+    """
+    for variable in ("WORLD_SIZE", *LAUNCHER_SIZES.values()):
+        n_ranks = facts.number(variable)
         if n_ranks is not None:
             return n_ranks > 1
     kernels = operations.kernels
-    # A communicator of one rank launches no kernel.
+    # A communicator of one rank launches no kernel, so a kernel shows that there are several.
     if pc.any(kernels["is_comm"]).as_py():
         return True
     n_processes = pc.count_distinct(kernels["process_id"]).as_py()
+    # The other ranks of a single process may have reports of their own.
     return True if n_processes > 1 else None
 
 
@@ -308,40 +327,50 @@ def _recorded(
     is_dtod = pc.equal(copy_kinds, canonical.DTOD_KIND)
     dtod_bytes = copies["bytes"].filter(is_dtod)
 
-    def is_complete(table: str, *calls: str) -> bool:
-        """Tell whether a table has rows, or has none because nothing called what makes them."""
+    def is_recorded(table: str, *calls: str) -> bool:
+        """Tell whether a table has rows, or has none because no call could make one.
+
+        `calls` are the beginnings of the names of calls that make rows.
+        """
         if report.has_rows(table):
             return True
-        if not report.has(table) and not facts.leaves_out_empty(table):
+        may_have_been_left_out = not report.has(table) and not facts.leaves_out_empty(table)
+        if may_have_been_left_out:
             return False
-        return not _n_calls(report, strings, calls)
+        return _n_calls(report, strings, calls) == 0
 
-    # If nothing was left out, memset calls without a memset did not set memory of a device at that
-    # time.
-    has_memsets = _holds_memsets(report, facts) or is_complete(MEMSET, "Memset")
+    # If the export has all memsets, calls to set memory that have no memset made none. Then they do
+    # not show that memsets were not recorded.
+    has_memsets = _holds_memsets(report, facts) or is_recorded(MEMSET, "Memset")
     has_graphs = operations.n_graphs > 0
-    has_kernels = has_graphs or is_complete(KERNEL, "LaunchKernel", "GraphLaunch")
-    has_copies = is_complete(MEMCPY, "Memcpy")
+    has_kernels = has_graphs or is_recorded(KERNEL, "LaunchKernel", "GraphLaunch")
+    has_copies = is_recorded(MEMCPY, "Memcpy")
+    has_all_kinds = copy_kinds.null_count == 0
+    has_all_sizes = dtod_bytes.null_count == 0
     return Recorded(
         kernels=has_kernels,
         names=operations.has_names,
         memcpy=has_copies,
         memset=has_memsets,
-        kinds=not copy_kinds.null_count,
-        sizes=not dtod_bytes.null_count,
+        kinds=has_all_kinds,
+        sizes=has_all_sizes,
     )
 
 
 def _holds_memsets(report: Report, facts: ReportFacts) -> bool:
-    """Tell whether the export has all memsets that nsys recorded, if any."""
-    is_limited = bool(facts.exported_tables) and MEMSET not in facts.exported_tables
-    if is_limited or not facts.tells_export:
+    """Tell whether the export surely has all memsets that nsys recorded, which may be none."""
+    was_left_out = bool(facts.exported_tables) and MEMSET not in facts.exported_tables
+    if was_left_out or not facts.tells_export:
         return False
+    # A lazy export has no table without rows.
     return facts.is_lazy or report.has(MEMSET)
 
 
 def _n_calls(report: Report, strings: Strings, calls: tuple[str, ...]) -> int:
-    """Return how many calls have names that begin so, in the driver or the runtime API."""
+    """Return how many calls of the driver and the runtime API have some names.
+
+    `calls` are beginnings of names without the prefix of the API: ``Memcpy``.
+    """
     prefixes = [f"{api}{call}" for api in ("cu", "cuda") for call in calls]
     where = _where_named(strings, prefixes)
     if where is None or not report.has(RUNTIME, "nameId"):

@@ -168,21 +168,26 @@ class _Columns:
         self.processes: dict[InspectedProcess, ProcessPeers] = {}
 
     def add(self, comm_id: str, call: _Collective) -> None:
-        """Add a call, unless it is of no collective that nsyspipe knows."""
-        place = _PLACE_OF_COLLECTIVE.get(bare_name(call.coll))
-        if place is None:
+        """Add a call, if nsyspipe knows its collective.
+
+        Communicators and tunings are numbered in the order in which they appear.
+        """
+        collective = _PLACE_OF_COLLECTIVE.get(bare_name(call.coll))
+        if collective is None:
             return
+        comm = self.comms.setdefault(comm_id, len(self.comms))
         tuning = Tuning(_tuning_name(call.coll_algo), _tuning_name(call.coll_proto))
-        self.comm.append(self.comms.setdefault(comm_id, len(self.comms)))
-        self.collective.append(place)
+        tuning_number = self.tunings.setdefault(tuning, len(self.tunings))
+        self.comm.append(comm)
+        self.collective.append(collective)
         self.number.append(call.coll_sn)
         self.call_bytes.append(call.coll_msg_size_bytes)
-        self.tuning.append(self.tunings.setdefault(tuning, len(self.tunings)))
+        self.tuning.append(tuning_number)
 
-    def leave_out(self, n_before: int) -> None:
-        """Leave out all calls but the first ones."""
+    def leave_out(self, n_kept: int) -> None:
+        """Leave out all calls after the first ones, of which `n_kept` stay."""
         for column in (self.comm, self.collective, self.number, self.call_bytes, self.tuning):
-            del column[n_before:]
+            del column[n_kept:]
 
     def calls(self) -> InspectedCalls:
         """Return all calls."""
@@ -224,41 +229,48 @@ def read_inspected_calls(
     """
     columns = _Columns()
     for path, process in paths:
-        n_calls = len(columns.comm)
+        n_calls_before = len(columns.comm)
         try:
             _read_file(path, process, columns)
         except InputError as error:
-            columns.leave_out(n_calls)
+            columns.leave_out(n_calls_before)
             unusable[path] = error
     return columns.calls()
 
 
 def _read_file(path: Path, process: InspectedProcess, columns: _Columns) -> None:
-    """Add the calls of a file; `InputError` if a line is not of this format or process."""
+    """Add the calls of a file; `InputError` if a line is not of this format or process.
+
+    If the last line is cut off, the calls of all communicators of the file are incomplete.
+    """
     # Two files of one process would count each send twice.
     if process in columns.processes:
         raise InputError(decoded(str(path)), "another file of the same process is used")
     peers = _Peers()
-    is_complete = False
+    is_last_complete = False
     for number, line in enumerate(_lines(path), start=1):
-        is_complete = line.endswith(b"\n")
-        if is_complete and line.strip():
+        # Only the last line can be without an end.
+        is_last_complete = line.endswith(b"\n")
+        if is_last_complete and line.strip():
             record = _read_line(path, process, columns, number=number, line=line)
             peers.add(record)
             if peers.are_too_many:
                 raise _bad_line(path, number, "is beyond the limit of peers or bytes")
-    # A process that is killed may have recorded more than its file has.
-    if not is_complete:
-        comms = {member.comm_id for member in peers.members}
-        columns.incomplete |= comms
-        peers.incomplete |= comms
+    if not is_last_complete:
+        # The process was killed, and may have made more calls than its file has.
+        comm_ids = {member.comm_id for member in peers.members}
+        columns.incomplete |= comm_ids
+        peers.incomplete |= comm_ids
     if not peers.members:
         raise InputError(decoded(str(path)), "contains no record of NCCL Inspector", fix=_FIX)
     columns.processes[process] = peers.of_process(process)
 
 
 def _lines(path: Path) -> Iterator[bytes]:
-    """Yield the lines of a file; `InputError` for a line that is too long, or for no file."""
+    """Yield the lines of a file with their ends.
+
+    Raises `InputError` for a line that is too long, or for a file that cannot be read.
+    """
     try:
         with path.open("rb") as file:
             line = file.readline(MAX_LINE_BYTES)
@@ -275,7 +287,10 @@ def _lines(path: Path) -> Iterator[bytes]:
 def _read_line(
     path: Path, process: InspectedProcess, columns: _Columns, *, number: int, line: bytes
 ) -> _Line:
-    """Add the collective of a line, and return the line; `InputError` if it is impossible."""
+    """Add the collective of a line, and return the line; `InputError` if the line is impossible.
+
+    A line with a collective adds a call. A line about lost calls makes the communicator incomplete.
+    """
     try:
         record = _DECODER.decode(line)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
@@ -292,7 +307,11 @@ def _read_line(
 
 
 def _why_impossible(record: _Line, process: InspectedProcess, columns: _Columns) -> str | None:
-    """Return why a line cannot be of the process, None if it can."""
+    """Return why a line cannot be right, None if it can.
+
+    It must be of a known version, of the process, and of one kind, with ranks of its communicator.
+    `columns` has the calls before, which have a limit.
+    """
     origin = record.metadata
     comm = record.header
     version = origin.inspector_output_format_version
@@ -300,8 +319,9 @@ def _why_impossible(record: _Line, process: InspectedProcess, columns: _Columns)
         return "is of a version that is not known"
     if origin.pid != process.pid or origin.hostname != process.host:
         return "is of another process than the file name"
-    parts = (record.coll_perf, record.p2p_perf, record.dump_stats)
-    if sum(part is not None for part in parts) != 1:
+    possible_kinds = (record.coll_perf, record.p2p_perf, record.dump_stats)
+    kinds = [kind for kind in possible_kinds if kind is not None]
+    if len(kinds) != 1:
         return "is not of exactly one kind"
     if comm.rank >= comm.n_ranks:
         return "has a rank outside of its communicator"

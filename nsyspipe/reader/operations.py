@@ -89,9 +89,10 @@ def _read(
     derived: Columns | None = None,
     where: str | None = None,
 ) -> pa.Table:
-    """Read one table of operations under canonical names, followed by the columns `derived`.
+    """Read the rows of a table of operations that meet an SQL condition, or all of them.
 
-    Columns that the export does not have are null.
+    `columns` has nsys's column by canonical name. `derived` has the SQL of further columns by name,
+    which follow. Columns that the export does not have are null. A missing table has no rows.
     """
     names = [*columns, *(derived or {})]
     if not report.has(table):
@@ -104,19 +105,22 @@ def _read(
 
 
 def _valid(report: Report, all_rows: pa.Table) -> tuple[pa.Table, int]:
-    """Drop and count rows without a valid time.
+    """Return the rows with a valid time, and how many others were dropped.
 
     A missing process id is replaced by that of the report's only process.
     """
     rows = all_rows
     is_valid = _have_valid_times(all_rows)
+    # A filter copies the rows, which most reports do not need.
     if not pc.all(is_valid, min_count=0).as_py():
         rows = all_rows.filter(is_valid)
     n_dropped = all_rows.num_rows - rows.num_rows
     rows = _with_known_process(report, rows)
-    first, last = bounds_of(rows["process_id"])
-    if first == last:
-        rows = _with(rows, process_id=first)
+    least_id, greatest_id = bounds_of(rows["process_id"])
+    has_one_process = least_id == greatest_id
+    if has_one_process:
+        # A column of one value takes less memory.
+        rows = _with(rows, process_id=least_id)
     return rows, n_dropped
 
 
@@ -133,7 +137,7 @@ def _have_valid_times(rows: pa.Table) -> pa.ChunkedArray:
 
 
 def _with_known_process(report: Report, rows: pa.Table) -> pa.Table:
-    """Replace missing process ids by that of the report's only process."""
+    """Replace missing process ids by that of the report's only process, or by 0."""
     process_ids = rows["process_id"]
     if not process_ids.null_count:
         return rows
@@ -152,7 +156,10 @@ def _only_process(report: Report) -> int:
 
 
 def _with(rows: pa.Table, **columns: object) -> pa.Table:
-    """Append or replace columns; null, or a number, is the value of all rows."""
+    """Append columns, in place of those with the same names.
+
+    A column may be given as the one value of all rows: a number, a bool or None.
+    """
     n_rows = rows.num_rows
     for name, values in columns.items():
         column = values
@@ -167,21 +174,22 @@ def _with(rows: pa.Table, **columns: object) -> pa.Table:
 def _read_kernels(
     report: Report, *, has_shapes: bool, where: str | None = None
 ) -> tuple[pa.Table, int]:
-    """Read the columns of the kernels, and count the rows that were dropped.
+    """Read the kernels with a valid time, and count the rows that were dropped.
 
-    If there are many kernels, only a sample of them has shapes, which are null for the others.
+    The shape of a kernel is its ``grid`` and ``block``. Without `has_shapes`, the shapes are null.
+    If there are many kernels, only a sample of them has shapes.
     """
     names = {name: name for name in _NAMES if report.has(KERNEL, name)}
     columns = _COLUMNS | _STREAM | names
-    has_shapes = has_shapes and report.has(KERNEL, *SHAPE_COLUMNS)
-    is_large = _last_row(report, KERNEL) > _MAX_SHAPES
-    rows = _read_many_kernels(report, columns, where) if is_large else None
+    reads_shapes = has_shapes and report.has(KERNEL, *SHAPE_COLUMNS)
+    are_many = _last_row(report, KERNEL) > _MAX_SHAPES
+    rows = _read_many_kernels(report, columns, where) if are_many else None
     if rows is None:
-        shapes = _SHAPES if has_shapes and not is_large else None
+        shapes = _SHAPES if reads_shapes and not are_many else None
         rows = _read(report, KERNEL, columns, shapes, where=where)
-    if "grid" in rows.column_names:
-        return _valid(report, rows)
-    rows = _with_sample(report, rows) if has_shapes else _with(rows, grid=None, block=None)
+    has_all_shapes = "grid" in rows.column_names
+    if not has_all_shapes:
+        rows = _with_sample(report, rows) if reads_shapes else _with(rows, grid=None, block=None)
     return _valid(report, rows)
 
 
@@ -195,17 +203,20 @@ def _last_row(report: Report, table: str) -> int:
 def _read_many_kernels(report: Report, columns: Columns, where: str | None) -> pa.Table | None:
     """Read kernels with fewer columns from the file, which saves time if there are many.
 
-    Device and stream are read as one number, and short names are looked up by demangled name. None
-    if that is not possible.
+    Device and stream are read as one number, the place, and split again. Short names are looked up
+    by demangled name if all kernels are read. None if that is not possible.
     """
     if not report.has(KERNEL, "deviceId", "streamId"):
         return None
-    has_names = report.has(KERNEL, *_NAMES)
-    looks_up_names = has_names and where is None
-    left_out = {"device_id", "stream_id"}
-    if looks_up_names:
-        left_out.add(_NAMES[0])
-    columns_read = {name: source for name, source in columns.items() if name not in left_out}
+    has_both_names = report.has(KERNEL, *_NAMES)
+    looks_up_short_names = has_both_names and where is None
+    columns_not_read = {"device_id", "stream_id"}
+    if looks_up_short_names:
+        short_name, _ = _NAMES
+        columns_not_read.add(short_name)
+    columns_read = {
+        name: source for name, source in columns.items() if name not in columns_not_read
+    }
     rows = _read(report, KERNEL, columns_read, _PLACE, where=where)
     place = rows["place"]
     if place.null_count:
@@ -213,14 +224,14 @@ def _read_many_kernels(report: Report, columns: Columns, where: str | None) -> p
     device = pc.shift_right(place, 32)
     stream = pc.bit_wise_and(place, 2**32 - 1)
     rows = _with(rows, device_id=device, stream_id=stream)
-    return _with_short_names(report, rows) if looks_up_names else rows
+    return _with_short_names(report, rows) if looks_up_short_names else rows
 
 
 def _with_short_names(report: Report, rows: pa.Table) -> pa.Table | None:
-    """Add the short names; None if they cannot be looked up.
+    """Add the short name of each kernel; None if the short names cannot be looked up.
 
-    nsys makes short names of demangled names. Therefore the first row with a demangled name has the
-    short name of all rows with that name.
+    nsys makes short names of demangled names. Therefore the first kernel with a demangled name has
+    the short name of all kernels with that name. `rows` are all kernels in their order.
     """
     short_name, demangled_name = _NAMES
     names = rows[demangled_name]
@@ -228,36 +239,42 @@ def _with_short_names(report: Report, rows: pa.Table) -> pa.Table | None:
     distinct_names = encoded.dictionary
     if names.null_count or len(distinct_names) > _MAX_NAMES_LOOKED_UP:
         return None
-    # Codes count up in order of first appearance.
-    code = encoded.indices
-    greatest_code = np.maximum.accumulate(code.to_numpy())
+    # Names are numbered in the order of their first kernels. So the greatest number up to a kernel
+    # grows exactly where a name appears first.
+    name_of_kernel = encoded.indices
+    greatest_name_so_far = np.maximum.accumulate(name_of_kernel.to_numpy())
+    first_kernel_of_name = run_starts(greatest_name_so_far)
     # Row numbers count from 1 if no row was deleted.
-    first_rows = run_starts(greatest_code) + 1
-    row_numbers = ", ".join(map(str, first_rows.tolist()))
+    row_numbers = ", ".join(map(str, (first_kernel_of_name + 1).tolist()))
     kinds = dict.fromkeys(_NAMES, "int")
-    pairs = report.select(KERNEL, kinds, where=f"rowid IN ({row_numbers})")
-    pairs = pairs.combine_chunks()
-    if pairs[demangled_name].to_pylist() != distinct_names.to_pylist():
+    first_kernels = report.select(KERNEL, kinds, where=f"rowid IN ({row_numbers})")
+    first_kernels = first_kernels.combine_chunks()
+    # Other names mean that rows have other numbers.
+    if first_kernels[demangled_name].to_pylist() != distinct_names.to_pylist():
         return None
-    short_names = pairs[short_name].take(code)
+    short_names = first_kernels[short_name].take(name_of_kernel)
     return _with(rows, shortName=short_names)
 
 
 def _with_sample(report: Report, rows: pa.Table) -> pa.Table:
-    """Add the packed dimensions of the kernels in the middle of a large table, null for others."""
+    """Add the shapes of the kernels in the middle of a large table; null for all others.
+
+    `rows` are all kernels in their order. If rows of the table have other numbers than expected,
+    all shapes are null.
+    """
     n_unsampled = rows.num_rows - _MAX_SHAPES
     n_before = n_unsampled // 2
+    n_after = n_unsampled - n_before
+    # Row numbers count from 1 if no row was deleted.
     where = f"rowid > {n_before} AND rowid <= {n_before + _MAX_SHAPES}"
     sample = report.select(KERNEL, {"start": "int"}, derived=_SHAPES, where=where)
-    # Row numbers count from 1 if no row was deleted.
-    sampled_starts = rows["start_ns"].slice(n_before, _MAX_SHAPES)
-    if not sample["start"].equals(sampled_starts):
+    expected_starts = rows["start_ns"].slice(n_before, _MAX_SHAPES)
+    if not sample["start"].equals(expected_starts):
         return _with(rows, grid=None, block=None)
-    before = repeated(None, n_before).chunks
-    after = repeated(None, n_unsampled - n_before).chunks
+    chunks_before = repeated(None, n_before).chunks
+    chunks_after = repeated(None, n_after).chunks
     for name in _SHAPES:
-        sampled = sample[name].chunks
-        shapes = pa.chunked_array([*before, *sampled, *after])
+        shapes = pa.chunked_array([*chunks_before, *sample[name].chunks, *chunks_after])
         rows = rows.append_column(name, shapes)
     return rows
 
@@ -271,10 +288,10 @@ def _read_graphs(report: Report, where: str | None = None) -> tuple[pa.Table, in
 
 
 def _texts(ids: pa.ChunkedArray, strings: Strings) -> dict[int, str]:
-    """Return the text of each distinct id; ids without a text are left out."""
+    """Return the text of each distinct string id; ids without a text are left out."""
     distinct_ids = pc.unique(ids).drop_null().to_numpy()
-    pairs = strings.pairs(distinct_ids)
-    return {string_id: text for string_id, text in pairs if text is not None}
+    ids_and_texts = strings.pairs(distinct_ids)
+    return {string_id: text for string_id, text in ids_and_texts if text is not None}
 
 
 def _kernels(
@@ -287,18 +304,20 @@ def _kernels(
     """Return `canonical.KERNELS`, and whether the user's pattern matches any kernel.
 
     A kernel is communication if one of its names begins like the names of NCCL, or matches the
-    pattern, or is that of another library.
+    pattern, or is that of another library. `names` has the text of each id in the column that names
+    come from.
     """
     if name_column is None:
         rows = _with(rows, name_id=None, is_comm=False)
         return canonical.KERNELS.table(rows), False
+    # A kernel may have a short and a demangled name.
     id_columns = [rows[name] for name in _NAMES if name in rows.column_names]
     matching_ids = _matching_ids(id_columns, strings, comm_pattern)
     library_ids = _library_ids(names)
     nccl_ids = strings.ids_beginning(NCCL_PREFIX, ignore_case=True)
     comm_ids = [*nccl_ids, *matching_ids, *library_ids]
-    has_comm_name = [np.isin(filled(ids), comm_ids) for ids in id_columns]
-    is_comm = functools.reduce(np.logical_or, has_comm_name)
+    is_comm_by_name = [np.isin(filled(ids), comm_ids) for ids in id_columns]
+    is_comm = functools.reduce(np.logical_or, is_comm_by_name)
     name_ids = rows[name_column]
     rows = _with(rows, name_id=name_ids, is_comm=pa.array(is_comm))
     return canonical.KERNELS.table(rows), bool(matching_ids)
@@ -328,16 +347,19 @@ def _matching_ids(
 
 
 def _uncounted(kernels: KernelsOfReportTable, names: Mapping[int, str]) -> tuple[str, ...]:
-    """Return the labels of kernels that look like communication and do not count as such."""
-    labels = _labels(names)
-    suspect_ids = [name_id for name_id, label in labels.items() if _is_suspect(label)]
-    if not suspect_ids:
+    """Return the labels of kernels that look like communication and do not count as such, sorted.
+
+    `names` has the text of each name id.
+    """
+    label_of_name = _labels(names)
+    suspect_names = [name_id for name_id, label in label_of_name.items() if _is_suspect(label)]
+    if not suspect_names:
         return ()
-    name_ids = filled(kernels["name_id"])
+    name_of_kernel = filled(kernels["name_id"])
     is_comm = kernels["is_comm"].to_numpy()
-    is_uncounted = ~is_comm & np.isin(name_ids, suspect_ids)
-    uncounted_ids = np.unique(name_ids[is_uncounted])
-    uncounted_labels = {labels[name_id] for name_id in uncounted_ids.tolist()}
+    is_uncounted = ~is_comm & np.isin(name_of_kernel, suspect_names)
+    uncounted_names = np.unique(name_of_kernel[is_uncounted])
+    uncounted_labels = {label_of_name[name_id] for name_id in uncounted_names.tolist()}
     return tuple(sorted(uncounted_labels))
 
 
@@ -374,9 +396,14 @@ class Operations(Struct, frozen=True):
 def read_operations(
     report: Report, strings: Strings, comm_pattern: re.Pattern[str] | None
 ) -> Operations:
-    """Read all operations of the GPUs; a table that a lazy export left out has no rows."""
-    has_names = any(report.has(KERNEL, name) for name in _NAMES)
-    if report.has(KERNEL) and not has_names:
+    """Read all operations of the GPUs; a table that a lazy export left out has no rows.
+
+    `comm_pattern` is the user's pattern for names of kernels that are communication. Raises
+    `MissingColumnError` if kernels have no column of names, or operations no times.
+    """
+    has_name_column = any(report.has(KERNEL, name) for name in _NAMES)
+    if report.has(KERNEL) and not has_name_column:
+        # This raises the error.
         report.require(KERNEL, _NAMES[0])
     rows, n_bad_kernels = _read_kernels(report, has_shapes=True)
     name_column, names = _kernel_names(rows, strings)
@@ -387,7 +414,7 @@ def read_operations(
     zones |= copies.zones
     n_dropped = n_bad_kernels + n_bad_graphs + copies.n_dropped
     uncounted = _uncounted(kernels, names)
-    has_names = bool(names) or not kernels.num_rows
+    has_names = bool(names) or kernels.num_rows == 0
     return Operations(
         kernels=pa.concat_tables([kernels, graphs]),
         copies=copies.table,
@@ -434,15 +461,17 @@ def _zones(report: Report, table: str, rows: pa.Table) -> dict[str, Zones]:
 def _kernel_names(rows: pa.Table, strings: Strings) -> tuple[str | None, dict[int, str]]:
     """Return the column that the names of kernels come from, and the texts of its ids.
 
-    Demangled names precede short names, but an export may lack their texts.
+    This is the column of demangled names, or that of short names if the export lacks the texts of
+    demangled names. None if there is no column of names.
     """
-    column = None
+    name_column = None
     names: dict[int, str] = {}
-    for name in reversed(_NAMES):
-        if name in rows.column_names and not names:
-            column = name
-            names = _texts(rows[name], strings)
-    return column, names
+    demangled_first = reversed(_NAMES)
+    for column in demangled_first:
+        if column in rows.column_names and not names:
+            name_column = column
+            names = _texts(rows[column], strings)
+    return name_column, names
 
 
 def with_communication(
@@ -463,10 +492,10 @@ def with_communication(
 
 
 def _with_streams(report: Report, launches: CalledOfReportTable) -> pa.Table:
-    """Add the streams of copies.
+    """Return launches with the streams of the copies that they launched.
 
-    They are read in a second pass over few rows, because the table of all copies would be too large
-    with them.
+    The streams are read in a second pass over few rows, because the table of all copies would be
+    too large with them.
     """
     is_copy = launches["is_copy"]
     ids_of_copies = launches["correlation_id"].filter(is_copy)
@@ -474,18 +503,18 @@ def _with_streams(report: Report, launches: CalledOfReportTable) -> pa.Table:
         return launches
     if not report.has(MEMCPY, "streamId", "correlationId"):
         return launches
-    first, last = bounds_of(ids_of_copies)
+    first_id, last_id = bounds_of(ids_of_copies)
     kinds = ", ".join(map(str, COPY_KINDS))
-    where = f'copyKind IN ({kinds}) AND "correlationId" BETWEEN {first} AND {last}'
+    where = f'copyKind IN ({kinds}) AND "correlationId" BETWEEN {first_id} AND {last_id}'
     columns = {"process_id": "globalPid", "correlation_id": "correlationId"}
     copies = _read(report, MEMCPY, columns | _STREAM, where=where)
     copies = _with_known_process(report, copies)
-    copy_rows = rows_of_launches(launches, copies)
-    has_no_copy = (copy_rows < 0) | ~is_copy.to_numpy()
-    row_of_launch = pa.array(copy_rows, mask=has_no_copy)
-    streams = copies["stream_id"].take(row_of_launch)
-    column = launches.column_names.index("stream_id")
-    return launches.set_column(column, launches.field(column), streams)
+    # -1 for a launch without a copy.
+    copy_of_launch = rows_of_launches(launches, copies)
+    has_no_copy = (copy_of_launch < 0) | ~is_copy.to_numpy()
+    streams = copies["stream_id"].take(pa.array(copy_of_launch, mask=has_no_copy))
+    stream_column = launches.column_names.index("stream_id")
+    return launches.set_column(stream_column, launches.field(stream_column), streams)
 
 
 class Wanted(Struct, frozen=True):
@@ -513,15 +542,15 @@ class Wanted(Struct, frozen=True):
         """Return the SQL condition for the operations of a table; None for all of them."""
         if self.span is None:
             return None
-        first, last = self.span
+        first_ns, last_ns = self.span
         # A sum is a number, but a column of type TEXT would be compared letter by letter.
-        ends_later = f'"end" + 0 > {first} OR "start" + 0 = {first}'
-        overlaps = f'"start" + 0 < {last} AND ({ends_later})'
+        ends_inside_or_later = f'"end" + 0 > {first_ns} OR "start" + 0 = {first_ns}'
+        overlaps = f'"start" + 0 < {last_ns} AND ({ends_inside_or_later})'
         if table not in self.zones:
             return overlaps
-        zones = self.zones[table]
-        in_zones = zones.condition(first, last)
-        return f"{in_zones} AND {overlaps}"
+        # Zones only spare SQLite the rows that cannot overlap.
+        is_in_zones = self.zones[table].condition(first_ns, last_ns)
+        return f"{is_in_zones} AND {overlaps}"
 
 
 def read_again(
@@ -529,10 +558,11 @@ def read_again(
 ) -> tuple[dict[int, str], tuple[pa.Table | None, ...]]:
     """Read single operations; `InputError` if the report is missing by now, or cannot be read.
 
-    Returns the text of each name id, and these tables in the order of the report: kernels (without
-    shapes, followed by graphs), memcpys and memsets with a ``stream_id``, `canonical.RANGES`, and
-    `canonical.LAUNCHES`, which is None if calls were not recorded. Copies that are communication
-    follow the kernels, with one row and its ``bytes`` for each collective.
+    Returns the text of each name id, and five tables, whose rows are in the order of the report:
+    kernels, memcpys, memsets, `canonical.RANGES` and `canonical.LAUNCHES`. Kernels have no shapes,
+    and graphs follow them. Then follow the copies that are communication, with one row and its
+    ``bytes`` for each collective. Memcpys and memsets have a ``stream_id``. The launches are None
+    if calls were not recorded.
     """
     columns = _COLUMNS | _STREAM | _BYTES
     with open_report(path, wanted.file_state) as report:
@@ -540,11 +570,12 @@ def read_again(
         names, kernels = _read_kernels_again(report, strings, comm_kernel, wanted)
         memcpys = _read_copies_again(report, MEMCPY, columns | _COPY_KIND, wanted)
         memsets = _read_copies_again(report, MEMSET, columns, wanted)
-        ids = None
+        # Only the calls that launched these operations are read, unless everything is.
+        span_of_ids = None
         if wanted.span is not None:
-            ids = _span_of_ids([kernels, memcpys, memsets])
+            span_of_ids = _span_of_ids([kernels, memcpys, memsets])
         zones = wanted.zones.get(RUNTIME)
-        launches = read_launches(report, ids, zones)
+        launches = read_launches(report, span_of_ids, zones)
         called = wanted.called
         if called.launches.num_rows:
             kernels = _with(kernels, bytes=None)
@@ -575,43 +606,54 @@ def _read_copies_again(report: Report, table: str, columns: Columns, wanted: Wan
 
 
 def _span_of_ids(tables: Iterable[pa.Table]) -> tuple[int, int]:
-    """Return the smallest and the largest correlation id of some tables; (1, 0) without any."""
-    first_ids: list[int] = []
-    last_ids: list[int] = []
+    """Return the smallest and the largest correlation id of some tables.
+
+    Without any id, this is (1, 0), a span that no id is in.
+    """
+    smallest_ids: list[int] = []
+    largest_ids: list[int] = []
     for table in tables:
-        first, last = bounds_of(table["correlation_id"])
-        if first is not None:
-            first_ids.append(first)
-            last_ids.append(last)
-    return min(first_ids, default=1), max(last_ids, default=0)
+        smallest, largest = bounds_of(table["correlation_id"])
+        if smallest is not None:
+            smallest_ids.append(smallest)
+            largest_ids.append(largest)
+    return min(smallest_ids, default=1), max(largest_ids, default=0)
 
 
 def _ranges(
     report: Report, strings: Strings, wanted: Wanted, launches: pa.Table | None
 ) -> pa.Table:
-    """Read the ranges around some launches and in the host span."""
-    spans: list[tuple[int, int]] = []
+    """Read the ranges of the wanted threads around some launches and in the host span.
+
+    They are those in one span of CPU time, which has the launches, the host span, and each step
+    that these touch. If everything is wanted, they are all ranges of the threads.
+    """
+    spans_to_cover: list[tuple[int, int]] = []
     if wanted.host_span is not None:
-        spans.append(wanted.host_span)
+        spans_to_cover.append(wanted.host_span)
     if launches is not None and launches.num_rows:
-        first, last = bounds_of(launches["start_ns"])
-        spans.append((first, last))
-    if not (spans and wanted.threads):
+        first_launch_ns, last_launch_ns = bounds_of(launches["start_ns"])
+        spans_to_cover.append((first_launch_ns, last_launch_ns))
+    if not spans_to_cover or not wanted.threads:
         return canonical.RANGES.empty()
     span = None
     if wanted.span is not None:
-        starts, ends = zip(*spans, strict=True)
-        hull = (min(starts), max(ends))
-        span = _in_whole_steps(hull, *wanted.steps)
+        starts, ends = zip(*spans_to_cover, strict=True)
+        covering_span = (min(starts), max(ends))
+        span = _in_whole_steps(covering_span, *wanted.steps)
     return read_ranges_again(
         report, strings, wanted.threads, span=span, open_end_ns=wanted.open_end_ns
     )
 
 
 def _in_whole_steps(span: tuple[int, int], starts: Int64, ends: Int64) -> tuple[int, int]:
-    """Widen a span to the whole of each step that it touches."""
-    first, last = span
-    is_touched = (ends >= first) & (starts <= last)
-    first_start = starts[is_touched].min(initial=first)
-    last_end = ends[is_touched].max(initial=last)
-    return int(first_start), int(last_end)
+    """Widen a span (first, last) to the whole of each step that it touches.
+
+    `starts` and `ends` are those of the steps.
+    """
+    first_ns, last_ns = span
+    is_touched = (ends >= first_ns) & (starts <= last_ns)
+    # The initial values keep the span as it is if steps begin later or end earlier.
+    first_start_ns = starts[is_touched].min(initial=first_ns)
+    last_end_ns = ends[is_touched].max(initial=last_ns)
+    return int(first_start_ns), int(last_end_ns)

@@ -157,8 +157,8 @@ class Layout(Struct, frozen=True):
 def read_layouts(report: Report) -> dict[Key, Layout]:
     """Read the layouts by (domain, schema).
 
-    Processes may repeat the description of a schema. If they contradict each other, the schema has
-    no layout.
+    Processes may repeat the description of a schema. A schema whose descriptions contradict each
+    other has no layout. Unions have none either, because their entries share their bytes.
     """
     if not report.has(PAYLOAD_SCHEMAS, *_SCHEMA_COLUMNS):
         return {}
@@ -168,63 +168,75 @@ def read_layouts(report: Report) -> dict[Key, Layout]:
     entries_by_key = _by_key(
         report, PAYLOAD_ENTRIES, *_ENTRY_COLUMNS, "flags", "arrayOrUnionDetail"
     )
-    enum_sizes = _enum_sizes(report)
+    enum_sizes_by_domain = _enum_sizes_by_domain(report)
     layouts = {}
-    for key, schemas in schemas_by_key.items():
-        rows = entries_by_key.get(key, [])
-        entries = {row["idx"]: row for row in rows}
-        is_repeated_entry = len(entries) < len(rows)
-        schema = schemas[0]
+    for key, distinct_schemas in schemas_by_key.items():
+        distinct_entries = entries_by_key.get(key, [])
+        entry_of_index = {entry["idx"]: entry for entry in distinct_entries}
+        # Different entries with one index contradict each other, and so do different schemas.
+        has_contradicting_entries = len(entry_of_index) < len(distinct_entries)
+        schema = distinct_schemas[0]
         is_union = schema["type"] in _UNIONS
-        if len(schemas) > 1 or is_repeated_entry or is_union:
+        if len(distinct_schemas) > 1 or has_contradicting_entries or is_union:
             continue
         domain, _ = key
-        enums = enum_sizes.get(domain, {})
-        layouts[key] = _layout(schema, entries, enums)
+        enum_sizes = enum_sizes_by_domain.get(domain, {})
+        layouts[key] = _layout(schema, entry_of_index, enum_sizes)
     return layouts
 
 
-def _enum_sizes(report: Report) -> dict[int, dict[int, int]]:
-    """Return the size in bytes of each enum, by domain and id, without contradicting ones."""
+def _enum_sizes_by_domain(report: Report) -> dict[int, dict[int, int]]:
+    """Return the size in bytes of each enum by its id, for each domain.
+
+    An enum with contradicting sizes is left out.
+    """
     columns = (*_KEY_COLUMNS, "size")
     if not report.has(PAYLOAD_ENUMS, *columns):
         return {}
     sizes_by_domain: dict[int, dict[int, int]] = {}
     rows_by_key = _by_key(report, PAYLOAD_ENUMS, *columns)
-    for (domain, enum), rows in rows_by_key.items():
-        if len(rows) == 1:
-            sizes = sizes_by_domain.setdefault(domain, {})
-            sizes[enum] = rows[0]["size"]
+    # The column `schemaId` of this table has the id of the enum.
+    for (domain, enum), distinct_rows in rows_by_key.items():
+        if len(distinct_rows) == 1:
+            size_of_enum = sizes_by_domain.setdefault(domain, {})
+            size_of_enum[enum] = distinct_rows[0]["size"]
     return sizes_by_domain
 
 
 def _by_key(report: Report, table: str, *columns: str) -> dict[Key, list[Row]]:
-    """Group the distinct rows by (domain, schema); nulls become zeros, as nsys means them."""
+    """Return the distinct rows of a table for each (domain, schema).
+
+    Nulls become zeros, because nsys writes null for 0.
+    """
     kinds = {name: "text" if name == "name" else "int" for name in columns}
-    distinct_rows: dict[Key, RowOfValues] = {}
+    # Rows with the same values have the same key here, so that only one of them stays.
+    row_of_values_by_key: dict[Key, RowOfValues] = {}
     for row in report.select(table, kinds).to_pylist():
-        filled_row = {name: value or 0 for name, value in row.items()}
+        filled_row = {name: 0 if value is None else value for name, value in row.items()}
         key = (filled_row["domainId"], filled_row["schemaId"])
-        row_of_values = distinct_rows.setdefault(key, {})
+        row_of_values = row_of_values_by_key.setdefault(key, {})
         values = tuple(filled_row.values())
         row_of_values[values] = filled_row
-    return {key: list(rows.values()) for key, rows in distinct_rows.items()}
+    return {key: list(rows.values()) for key, rows in row_of_values_by_key.items()}
 
 
-def _layout(schema: Row, entries: Mapping[int, Row], enums: Mapping[int, int]) -> Layout:
-    """Return the layout of a schema with the entries of these numbers."""
+def _layout(schema: Row, entry_of_index: Mapping[int, Row], enums: Mapping[int, int]) -> Layout:
+    """Return the layout of a schema with some entries. `enums` has the bytes of each enum by id.
+
+    Fields that reach beyond the end of the payload are left out.
+    """
+    # A negative alignment is damaged, and counts as none.
     pack = max(schema["alignTo"], 0)
-    fields = place_entries(entries, pack=pack, enums=enums)
+    fields = place_entries(entry_of_index, pack=pack, enums=enums)
     end_of_field: dict[str, int] = {}
-    for name, (code, offset) in fields.items():
-        n_bytes_of_field = np.dtype(code).itemsize
+    for name, (number_format, offset) in fields.items():
+        n_bytes_of_field = np.dtype(number_format).itemsize
         end_of_field[name] = offset + n_bytes_of_field
-    n_bytes = schema["payloadSize"]
-    is_exact = n_bytes > 0 and schema["type"] in {0, _STATIC}
-    if not is_exact:
-        n_bytes = max(end_of_field.values(), default=0)
-    names_inside = [name for name, end in end_of_field.items() if end <= n_bytes]
-    fields_inside = {name: fields[name] for name in names_inside}
+    stated_bytes = schema["payloadSize"]
+    is_exact = stated_bytes > 0 and schema["type"] in {0, _STATIC}
+    # Without an exact size, a payload must at least have room for all fields.
+    n_bytes = stated_bytes if is_exact else max(end_of_field.values(), default=0)
+    fields_inside = {name: fields[name] for name, end in end_of_field.items() if end <= n_bytes}
     return Layout(n_bytes, is_exact, fields_inside)
 
 
@@ -233,40 +245,42 @@ def place_entries(
 ) -> dict[str, tuple[str, int]]:
     """Return format and offset of each number among the entries of a schema, by `bare_name`.
 
-    An entry without an offset (0, and not the first) follows the entry before, at its natural
-    alignment, or at that of a packed struct (`pack`, 0: none). After an entry of unknown size, the
-    offset is unknown up to the next entry that has an offset. `enums` has the size in bytes of each
-    enum by id.
+    `entries` has the entries by index. Entries that are not a number, or whose offset is not
+    known, are left out. An entry states its offset, or states 0 and then follows the entry with
+    the index before. It follows at its natural alignment, or at most at that of a packed struct:
+    `pack`, in bytes, 0 for none. What follows an entry of unknown size has an unknown offset,
+    and so has what follows a missing index. `enums` has the size in bytes of each enum by id.
     """
     fields: dict[str, tuple[str, int]] = {}
-    # Offset of the next entry; None if it is unknown.
-    offset: int | None = 0
+    # Where the entry before ends; None if that is not known. The first entry begins at 0.
+    end_of_previous: int | None = 0
     previous_index = -1
     for index, entry in sorted(entries.items()):
         shape = _shape(entry, enums)
         stated_offset = entry["offset"]
-        is_next = index == previous_index + 1
+        follows_previous = stated_offset == 0 and index == previous_index + 1
         previous_index = index
+        offset: int | None = None
         if stated_offset > 0:
             offset = stated_offset
-        elif offset is None or stated_offset < 0 or not is_next:
-            offset = None
-        else:
+        elif follows_previous and end_of_previous is not None:
             alignment = min(shape.alignment, pack) if pack else shape.alignment
-            offset = _aligned(offset, alignment)
+            offset = _aligned(end_of_previous, alignment)
+        end_of_previous = None
         if offset is None:
             continue
-        if shape.code and entry["name"]:
+        if shape.number_format and entry["name"]:
             name = bare_name(entry["name"])
-            fields.setdefault(name, (shape.code, offset))
-        offset = offset + shape.n_bytes if shape.n_bytes else None
+            fields.setdefault(name, (shape.number_format, offset))
+        if shape.n_bytes:
+            end_of_previous = offset + shape.n_bytes
     return fields
 
 
 def _aligned(offset: int, alignment: int) -> int:
     """Return the first multiple of an alignment that is not below an offset."""
-    n_units = -(-offset // alignment)
-    return n_units * alignment
+    n_bytes_to_next_multiple = -offset % alignment
+    return offset + n_bytes_to_next_multiple
 
 
 class _Shape(NamedTuple):
@@ -274,33 +288,42 @@ class _Shape(NamedTuple):
 
     # 0 if it is unknown.
     n_bytes: int
+    # In bytes.
     alignment: int
-    # Numpy format; None if the entry is not a single number.
-    code: str | None = None
+    # Numpy's format of the number; None if the entry is not a single number.
+    number_format: str | None = None
 
 
 def _shape(entry: Row, enums: Mapping[int, int]) -> _Shape:
-    """Return the shape of an entry. `enums` has the size in bytes of each enum by id."""
+    """Return the shape of an entry. `enums` has the size in bytes of each enum by id.
+
+    Pointers, strings and arrays take room, but are not read as numbers.
+    """
     kind = entry["type"]
     flags = entry["flags"]
     n_elements = max(entry["arrayOrUnionDetail"], 0)
     if flags & _POINTER:
         return _Shape(_POINTER_BYTES, _POINTER_BYTES)
     array_flags = flags & _ARRAY
-    if flags & _REFERENCE or array_flags not in {0, _FIXED_ARRAY}:
+    is_fixed_array = array_flags == _FIXED_ARRAY
+    has_unknown_length = array_flags != 0 and not is_fixed_array
+    if flags & _REFERENCE or has_unknown_length:
         return _Shape(0, alignment=1)
     character_bytes = _CHARACTER_BYTES.get(kind)
     if character_bytes:
         return _Shape(character_bytes * n_elements, character_bytes)
-    code = _NUMBERS.get(kind)
+    number_format = _NUMBERS.get(kind)
     enum_bytes = enums.get(kind)
-    if code is None and enum_bytes in {1, 2, 4, 8}:
-        code = f"<i{enum_bytes}"
-    element_bytes = np.dtype(code).itemsize if code else _BYTES.get(kind, 0)
+    if number_format is None and enum_bytes in {1, 2, 4, 8}:
+        number_format = f"<i{enum_bytes}"
+    element_bytes = _BYTES.get(kind, 0)
+    if number_format is not None:
+        element_bytes = np.dtype(number_format).itemsize
+    # An element of unknown size needs no alignment.
     alignment = element_bytes or 1
-    if array_flags:
+    if is_fixed_array:
         return _Shape(element_bytes * n_elements, alignment)
-    return _Shape(element_bytes, alignment, code)
+    return _Shape(element_bytes, alignment, number_format)
 
 
 class Fields(NamedTuple):
@@ -315,11 +338,13 @@ class Fields(NamedTuple):
 
 
 def names_in(layout: Layout) -> dict[str, str]:
-    """Return the spelling of each field that a layout has as an integer."""
-    integers = {name for name, (code, _) in layout.fields.items() if "f" not in code}
+    """Return how a layout spells each field of `FIELD_SPELLINGS` that it has as an integer."""
+    formats = layout.fields.items()
+    # Formats of floats have an f: ``<f4``.
+    names_of_integers = {name for name, (number_format, _) in formats if "f" not in number_format}
     spelling_of_field: dict[str, str] = {}
     for field, spellings in FIELD_SPELLINGS.items():
-        existing = [spelling for spelling in spellings if spelling in integers]
+        existing = [spelling for spelling in spellings if spelling in names_of_integers]
         if existing:
             spelling_of_field[field] = existing[0]
     return spelling_of_field
@@ -328,10 +353,12 @@ def names_in(layout: Layout) -> dict[str, str]:
 def decode_fields(blobs: pa.ChunkedArray, domains: Int64, layouts: Mapping[Key, Layout]) -> Fields:
     """Decode the fields of all blobs that fit a layout of their domain.
 
-    A blob fits a layout if its header has the layout's schema, and the sizes in header and layout
-    agree with its length.
+    `domains` has the domain of each blob, and `layouts` the layouts by (domain, schema). A blob
+    fits a layout if its header names the layout's schema, and its length agrees with the sizes in
+    its header and in the layout.
     """
     n_blobs = len(blobs)
+    # No blob fits a layout yet.
     layout = np.full(n_blobs, -1)
     values = {name: np.zeros(n_blobs, np.int64) for name in FIELD_SPELLINGS}
     known = {name: np.zeros(n_blobs, np.bool_) for name in FIELD_SPELLINGS}
@@ -351,91 +378,105 @@ def _decode_chunk(
     domains: Int64,
     layouts: Mapping[Key, Layout],
 ) -> None:
-    """Fill in the fields of one chunk of blobs, which begins at a row of all blobs."""
-    lengths = pc.fill_null(pc.binary_length(chunk), 0)
-    lengths = lengths.to_numpy()
-    has_header = lengths >= HEADER.itemsize
-    blobs = np.flatnonzero(has_header)
-    if not blobs.size:
+    """Fill in the fields of one chunk of blobs.
+
+    The first blob of the chunk is the blob `first_row` of all blobs, to which `fields` and
+    `domains` refer.
+    """
+    lengths_in_chunk = pc.fill_null(pc.binary_length(chunk), 0).to_numpy()
+    has_header = lengths_in_chunk >= HEADER.itemsize
+    # The blobs with a header, by their position in the chunk. All arrays below are of these.
+    place_in_chunk = np.flatnonzero(has_header)
+    if not place_in_chunk.size:
         return
-    lengths = lengths[blobs].astype(np.int64)
-    starts = _starts_of(chunk, blobs)
+    lengths = lengths_in_chunk[place_in_chunk].astype(np.int64)
+    starts = _starts_of(chunk, place_in_chunk)
+    # An Arrow array of binary values has the buffers validity, starts and bytes.
     data = np.frombuffer(chunk.buffers()[2], np.uint8)
-    header = _records_at(data, starts, HEADER)
-    rows = blobs + first_row
-    for position, ((domain, schema), layout) in enumerate(layouts.items()):
+    headers = _records_at(data, starts, HEADER)
+    rows = first_row + place_in_chunk
+    for layout_position, ((domain, schema), layout) in enumerate(layouts.items()):
         is_of_domain = domains[rows] == domain
-        fits = is_of_domain & _fits(header, lengths, schema, layout)
+        fits = is_of_domain & _fits(headers, lengths, schema, layout)
         if fits.any():
-            fields.layout[rows[fits]] = position
+            fields.layout[rows[fits]] = layout_position
             payload_starts = starts[fits] + HEADER.itemsize
             _fill(fields, rows[fits], data, payload_starts, layout)
 
 
-def _starts_of(chunk: pa.BinaryArray, blobs: Int64) -> Int64:
-    """Return the position at which each of some blobs starts in the data of their chunk."""
-    all_starts = np.frombuffer(chunk.buffers()[1], np.int32)
-    starts: Int64 = all_starts[chunk.offset + blobs].astype(np.int64)
+def _starts_of(chunk: pa.BinaryArray, place_in_chunk: Int64) -> Int64:
+    """Return the byte of a chunk's data at which each blob with one of some places starts."""
+    # The chunk may be a slice, whose first blob is the blob `offset` of the buffers.
+    starts_in_buffer = np.frombuffer(chunk.buffers()[1], np.int32)
+    starts: Int64 = starts_in_buffer[chunk.offset + place_in_chunk].astype(np.int64)
     return starts
 
 
 def _records_at(
     data: NDArray[np.uint8], starts: Int64, dtype: np.dtype[np.void]
 ) -> NDArray[np.void]:
-    """Return the record at each start; all at once, without an index for each byte."""
+    """Return the record that begins at each of some positions of the data, in their order.
+
+    All records are copied at once, without an index for each byte.
+    """
+    # Window n is a view of the bytes of the record that would begin at byte n.
     windows = np.lib.stride_tricks.sliding_window_view(data, dtype.itemsize)
     record_bytes = np.ascontiguousarray(windows[starts])
     return record_bytes.view(dtype)[:, 0]
 
 
-def _fits(header: NDArray[np.void], lengths: Int64, schema: int, layout: Layout) -> Flags:
-    """Tell which blobs contain one payload of a schema.
+def _fits(headers: NDArray[np.void], lengths: Int64, schema: int, layout: Layout) -> Flags:
+    """Tell which blobs contain exactly one payload of a schema.
 
-    If the header may be of several payloads, the payload must fill the blob exactly.
+    `headers` and `lengths` have the header and the number of bytes of each blob. If a header does
+    not state a single payload, the payload must fill the blob exactly.
     """
-    n_payload = header["n_payload"]
-    n_total = header["n_total"]
-    is_of_schema = header["schema"] == schema & 0xFFFFFFFF
+    payload_bytes = headers["n_payload"]
+    stated_blob_bytes = headers["n_total"]
+    is_of_schema = headers["schema"] == schema & 0xFFFFFFFF
     schema_high = schema >> 32
     if schema_high:
-        # nsys assigned this id.
-        is_of_schema &= header["schema_high"] == schema_high & 0xFFFFFFFF
-    has_size = n_payload == layout.n_bytes if layout.is_exact else n_payload >= layout.n_bytes
-    n_bytes = lengths.astype(np.uint64)
-    n_bytes_after_header = (lengths - HEADER.itemsize).astype(np.uint64)
-    states_single_payload = header["n_payloads"] == 1
-    is_single = states_single_payload & (n_total <= n_bytes)
-    has_payload_to_end = n_payload == n_bytes_after_header
-    is_full = has_payload_to_end & (n_total == n_bytes)
-    is_inside = n_payload <= n_bytes_after_header
+        # nsys assigned this id, which differs from others in this half only.
+        is_of_schema &= headers["schema_high"] == schema_high & 0xFFFFFFFF
+    has_min_size = payload_bytes >= layout.n_bytes
+    has_size = payload_bytes == layout.n_bytes if layout.is_exact else has_min_size
+    blob_bytes = lengths.astype(np.uint64)
+    bytes_after_header = (lengths - HEADER.itemsize).astype(np.uint64)
+    is_inside = payload_bytes <= bytes_after_header
+    states_single_payload = headers["n_payloads"] == 1
+    is_single = states_single_payload & (stated_blob_bytes <= blob_bytes)
+    reaches_end = payload_bytes == bytes_after_header
+    fills_blob = reaches_end & (stated_blob_bytes == blob_bytes)
     fits: Flags = is_of_schema & has_size & is_inside
-    fits &= is_single | is_full
+    fits &= is_single | fills_blob
     return fits
 
 
 def _fill(
     fields: Fields, rows: Int64, data: NDArray[np.uint8], starts: Int64, layout: Layout
 ) -> None:
-    """Fill in the fields of the blobs that fit one layout, whose payloads start at `starts`."""
-    names = names_in(layout)
-    if not names:
+    """Fill in the fields of the blobs in some rows, which fit one layout.
+
+    The payload of each of these blobs begins at the byte of `data` that `starts` has for it.
+    """
+    spelling_of_field = names_in(layout)
+    if not spelling_of_field:
         return
-    record_type = layout.dtype(names.values())
+    record_type = layout.dtype(spelling_of_field.values())
     records = _records_at(data, starts, record_type)
-    for field, name in names.items():
-        values = records[name].astype(np.int64)
-        are_valid = _are_valid(field, values)
+    for field, spelling in spelling_of_field.items():
+        values = records[spelling].astype(np.int64)
         fields.values[field][rows] = values
-        fields.known[field][rows] = are_valid
+        fields.known[field][rows] = _are_valid(field, values)
 
 
 def _are_valid(field: str, values: Int64) -> Flags:
-    """Tell which values a field may have."""
+    """Tell which values of a field are known and possible."""
     are_valid: Flags = values >= 0
-    if field in _FIELDS_WITH_ANY_VALUE:
-        are_valid = np.ones(values.size, np.bool_)
     if field in _UNKNOWN_IF_ZERO:
         are_valid = values != 0
+    elif field in _FIELDS_WITH_ANY_VALUE:
+        are_valid = np.ones(values.size, np.bool_)
     return are_valid
 
 
@@ -446,10 +487,11 @@ def _derive_message_bytes(fields: Fields) -> None:
     datatype = values["datatype"]
     count = values["count"]
     has_datatype = known["datatype"] & (datatype < _DATATYPE_BYTES.size)
-    known_datatype = np.where(has_datatype, datatype, 0)
-    element_bytes = _DATATYPE_BYTES[known_datatype]
-    has_no_overflow = count <= _MAX_INT64 // element_bytes
-    has_size_of_elements = has_datatype & known["count"] & has_no_overflow
+    # Datatype 0 stands in for an unknown one, whose product is not used.
+    datatype_or_zero = np.where(has_datatype, datatype, 0)
+    element_bytes = _DATATYPE_BYTES[datatype_or_zero]
+    fits_into_int64 = count <= _MAX_INT64 // element_bytes
+    has_size_of_elements = has_datatype & known["count"] & fits_into_int64
     is_derived = has_size_of_elements & ~known["message_bytes"]
     message_bytes = count * element_bytes
     values["message_bytes"][is_derived] = message_bytes[is_derived]
@@ -478,8 +520,8 @@ def read_payloads(
     """Read and decode the payloads of NCCL's ranges, in one pass over the NVTX rows of a report.
 
     A range without a name and domain counts as NCCL's if its payload has what NCCL reports of a
-    call. The payloads of samples of Python are left out, which are in domains of their own: they
-    may be many times as large, and have a limit of their own.
+    call. Samples of Python, whose domains are `python_domains`, are left out: their payloads may be
+    many times as large, and have a limit of their own.
     """
     samples = condition_of_samples(report, python_domains)
     layouts = read_layouts(report)
@@ -495,7 +537,8 @@ def read_payloads(
     _fill_from_tables(fields, report, tables, events)
     domains = rows.filter(pc.equal(rows["eventType"], DOMAIN_ROW))
     is_nccls, may_be_nccls = ownership(events, domains)
-    table = _table(events, fields, _are_of_calls(fields, is_nccls, may_be_nccls))
+    is_of_call = _are_of_calls(fields, is_nccls, may_be_nccls)
+    table = _table(events, fields, is_of_call)
     size_gap = None
     if table["message_bytes"].null_count == table.num_rows:
         size_gap = _size_gap(events.num_rows, described_fields)
@@ -518,42 +561,50 @@ def _has_payloads(report: Report, tables: Collection[PayloadTable]) -> bool:
 def _fill_from_tables(
     fields: Fields, report: Report, tables: Collection[PayloadTable], events: pa.Table
 ) -> None:
-    """Fill in the fields of the events whose binary payload was not decoded from tables."""
+    """Fill in fields from the tables of payloads.
+
+    They are filled in for the events that have a payload in a table, and no binary payload that
+    was decoded.
+    """
     if not tables:
         return
-    of_tables = read_payload_tables(report, tables, events, FIELD_SPELLINGS)
+    fields_of_tables = read_payload_tables(report, tables, events, FIELD_SPELLINGS)
     has_no_layout = fields.layout < 0
-    rows = np.flatnonzero(of_tables.is_described & has_no_layout)
+    rows = np.flatnonzero(fields_of_tables.is_described & has_no_layout)
     fields.layout[rows] = _IN_A_TABLE
-    for field, values in of_tables.values.items():
-        chosen = values[rows]
-        is_known = of_tables.known[field][rows]
-        fields.values[field][rows] = chosen
-        fields.known[field][rows] = is_known & _are_valid(field, chosen)
+    for field, values_of_events in fields_of_tables.values.items():
+        values = values_of_events[rows]
+        is_known = fields_of_tables.known[field][rows]
+        fields.values[field][rows] = values
+        fields.known[field][rows] = is_known & _are_valid(field, values)
     _derive_message_bytes(fields)
 
 
 def _n_undecoded(fields: Fields, may_be_nccls: Flags) -> int:
-    """Return the number of payloads of NCCL that fit no layout."""
+    """Return how many of the payloads that are, or may be, NCCL's fit no layout."""
     has_no_layout = fields.layout < 0
     n_undecoded = np.count_nonzero(may_be_nccls & has_no_layout)
     return int(n_undecoded)
 
 
 def _are_of_calls(fields: Fields, is_nccls: Flags, may_be_nccls: Flags) -> Flags:
-    """Tell which payloads have values of a call of NCCL."""
+    """Tell which payloads have a value that describes a call of NCCL.
+
+    A payload that only may be NCCL's must have a communicator or a message size.
+    """
     known = fields.known
-    are_known = [known[name] for name in _COLUMNS]
-    has_value: Flags = np.logical_or.reduce(are_known)
+    known_by_column = [known[name] for name in _COLUMNS]
+    has_any_value: Flags = np.logical_or.reduce(known_by_column)
     describes_call = known["comm_id"] | known["message_bytes"]
     is_of_nccl = is_nccls | (may_be_nccls & describes_call)
-    return has_value & is_of_nccl
+    return has_any_value & is_of_nccl
 
 
 def _rows_with_payload(rows: pa.Table) -> pa.Table:
-    """Return the rows with a binary payload, or a payload in a table, on a thread."""
+    """Return the rows that have a thread, and a payload as bytes or in a table."""
     n_bytes = pc.binary_length(rows["binaryData"])
     has_payload = pc.greater(n_bytes, 0)
+    # The column is only there if payloads are in tables.
     if EVENT_ID in rows.column_names:
         has_payload = pc.or_(has_payload, pc.equal(rows["is_linked"], 1))
     has_thread = pc.is_valid(rows["globalTid"])
@@ -561,7 +612,10 @@ def _rows_with_payload(rows: pa.Table) -> pa.Table:
 
 
 def _no_payloads(report: Report, samples: str | None) -> Payloads:
-    """Return the result for a report whose payloads cannot be decoded."""
+    """Return the result for a report whose payloads cannot be decoded.
+
+    `samples` is the SQL condition for samples of Python, whose payloads do not count here.
+    """
     has_payloads = False
     if report.has(NVTX, "binaryData"):
         condition = _unless_sample('length("binaryData") > 0', samples)
@@ -573,18 +627,24 @@ def _no_payloads(report: Report, samples: str | None) -> Payloads:
 
 
 def _unless_sample(condition: str, samples: str | None) -> str:
-    """Return an SQL condition that no sample of Python meets."""
+    """Return an SQL condition for rows that meet a condition and are no samples of Python.
+
+    `samples` is the condition for samples; None if the report has none.
+    """
     if samples is None:
         return condition
+    # A row for which SQL cannot decide (null) is no sample.
     return f"({condition} AND NOT coalesce({samples}, 0))"
 
 
 def _read_rows(
     report: Report, strings: Strings, samples: str | None, *, has_tables: bool
 ) -> pa.Table:
-    """Read the NVTX rows with a payload, and those of domains; ``text`` has the whole name.
+    """Read the NVTX rows with a payload, and those that name domains, but no samples of Python.
 
-    If payloads are in tables, ``is_linked`` tells which rows refer to one.
+    The column ``text`` has the name of each row, wherever the report keeps it. If payloads are in
+    tables, the column ``is_linked`` tells which rows refer to one. `samples` is the SQL condition
+    for samples of Python.
     """
     numbers = ("eventType", "globalTid", "domainId", "start", "end", "textId")
     kinds = dict.fromkeys(numbers, "int")
@@ -595,9 +655,9 @@ def _read_rows(
     derived: dict[str, str] = {}
     if has_tables:
         kinds[EVENT_ID] = "int"
-        condition = is_linked(report)
-        conditions.append(condition)
-        derived["is_linked"] = condition
+        is_linked_sql = is_linked(report)
+        conditions.append(is_linked_sql)
+        derived["is_linked"] = is_linked_sql
     where = " OR ".join(conditions)
     rows = report.select(NVTX, kinds, derived=derived, where=where)
     names = names_of_rows(rows, strings).cast(pa.string())
@@ -606,9 +666,9 @@ def _read_rows(
     return rows.set_column(text_column, "text", texts)
 
 
-def _size_gap(n_blobs: int, fields_of_layouts: Iterable[Collection[str]]) -> str:
-    """Return why no payload has a message size."""
-    if n_blobs:
+def _size_gap(n_payloads: int, fields_of_layouts: Iterable[Collection[str]]) -> str:
+    """Return why no payload has a message size: a key of `problems.SIZE_GAPS`."""
+    if n_payloads:
         return "not-described"
     is_described = any(map(_describes_size, fields_of_layouts))
     return "not-exported" if is_described else "no-payloads"
@@ -623,40 +683,42 @@ def communicator_sizes(payloads: Payloads, comm_calls: CommCallsOfReportTable) -
 
     It is 0 if no payload has it.
     """
-    sizes = np.zeros(comm_calls.num_rows, np.int64)
+    size_of_call = np.zeros(comm_calls.num_rows, np.int64)
     if not payloads.table.num_rows:
-        return sizes
-    payload_sizes = _sizes_of_payloads(payloads)
-    payload_rows = _payloads_of_calls(payloads.table, comm_calls)
-    has_payload = payload_rows >= 0
-    sizes[has_payload] = payload_sizes[payload_rows[has_payload]]
-    return sizes
+        return size_of_call
+    size_of_payload = _sizes_of_payloads(payloads)
+    payload_of_call = _payloads_of_calls(payloads.table, comm_calls)
+    has_payload = payload_of_call >= 0
+    size_of_call[has_payload] = size_of_payload[payload_of_call[has_payload]]
+    return size_of_call
 
 
 def _sizes_of_payloads(payloads: Payloads) -> Int64:
     """Return the number of ranks of the communicator of each payload; 0 if it is not known.
 
-    A payload without this number may have a communicator whose size another payload has.
+    A payload that does not state the number has that of another payload of its process and
+    communicator.
     """
     table = payloads.table
     comm_ids = filled(table["comm_id"], 0)
-    comms, comm = np.unique(comm_ids, return_inverse=True)
+    distinct_comms, comm_of_payload = np.unique(comm_ids, return_inverse=True)
     process_ids = table["process_id"].to_numpy()
-    processes, process = np.unique(process_ids, return_inverse=True)
-    n_comms = comms.size
-    pairs, pair = np.unique(process * n_comms + comm, return_inverse=True)
-    process_of_pair = processes[pairs // n_comms]
-    comm_of_pair = comms[pairs % n_comms]
-    sizes_of_pairs = _known_sizes(payloads.comm_sizes, process_of_pair, comm_of_pair)
-    known_sizes = sizes_of_pairs[pair]
-    n_ranks = filled(table["n_ranks"], 0)
-    return np.where(n_ranks > 0, n_ranks, known_sizes)
+    distinct_processes, process_of_payload = np.unique(process_ids, return_inverse=True)
+    # Each pair of process and communicator has a number, so that its size is looked up once.
+    n_comms = distinct_comms.size
+    number_of_payload = process_of_payload * n_comms + comm_of_payload
+    pair_numbers, pair_of_payload = np.unique(number_of_payload, return_inverse=True)
+    process_of_pair = distinct_processes[pair_numbers // n_comms]
+    comm_of_pair = distinct_comms[pair_numbers % n_comms]
+    size_of_pair = _known_sizes(payloads.comm_sizes, process_of_pair, comm_of_pair)
+    stated_sizes = filled(table["n_ranks"], 0)
+    return np.where(stated_sizes > 0, stated_sizes, size_of_pair[pair_of_payload])
 
 
 def _known_sizes(comm_sizes: pa.Table, process_ids: Int64, comm_ids: Int64) -> Int64:
-    """Return the number of ranks of each process and communicator; 0 if it is not known.
+    """Return the number of ranks for each pair of a process and a communicator; 0 if not known.
 
-    `comm_sizes` is `canonical.COMM_SIZES`.
+    The pairs stand in two arrays of equal length. `comm_sizes` is `canonical.COMM_SIZES`.
     """
     size_of_comm: dict[tuple[int, int], int] = {}
     for row in comm_sizes.to_pylist():
@@ -667,63 +729,80 @@ def _known_sizes(comm_sizes: pa.Table, process_ids: Int64, comm_ids: Int64) -> I
     return np.array(sizes, np.int64)
 
 
-def _payloads_of_calls(table: pa.Table, comm_calls: CommCallsOfReportTable) -> Int64:
-    """Return the row of the payload of each call; -1 for none.
+def _payloads_of_calls(payload_table: pa.Table, comm_calls: CommCallsOfReportTable) -> Int64:
+    """Return the row of the payload of each call in `canonical.PAYLOADS`; -1 for none.
 
-    A payload belongs to the range that the same thread opened at the same time.
+    The payload of a call is the first whose range the same thread opened at the same time.
     """
-    n_payloads = table.num_rows
-    thread = _codes_of_column("thread_id", table, comm_calls)
-    start = _codes_of_column("start_ns", table, comm_calls)
-    key = paired_codes(thread, start)
-    key_of_payload = key[:n_payloads]
-    key_of_call = key[n_payloads:]
-    order = np.argsort(key_of_payload, kind="stable")
-    place = np.searchsorted(key_of_payload[order], key_of_call)
-    place = np.minimum(place, n_payloads - 1)
-    row = order[place]
-    has_key = key_of_payload[row] == key_of_call
-    return np.where(has_key, row, -1)
+    n_payloads = payload_table.num_rows
+    # The codes of the payloads come first, then those of the calls.
+    thread_codes = _codes_of_column("thread_id", payload_table, comm_calls)
+    start_codes = _codes_of_column("start_ns", payload_table, comm_calls)
+    keys = paired_codes(thread_codes, start_codes)
+    key_of_payload = keys[:n_payloads]
+    key_of_call = keys[n_payloads:]
+    payloads_by_key = np.argsort(key_of_payload, kind="stable")
+    place_of_call = np.searchsorted(key_of_payload[payloads_by_key], key_of_call)
+    # A call after all payloads gets the last one, whose key is not equal either.
+    place_of_call = np.minimum(place_of_call, n_payloads - 1)
+    payload_of_call = payloads_by_key[place_of_call]
+    has_payload = key_of_payload[payload_of_call] == key_of_call
+    return np.where(has_payload, payload_of_call, -1)
 
 
 def _codes_of_column(name: str, table: pa.Table, second_table: pa.Table) -> Int64:
-    """Return the joint codes of a column that two tables have."""
+    """Return a code for each value of a column of two tables: those of the first, then the second.
+
+    Equal values have equal codes.
+    """
     values = table[name].to_numpy()
     second_values = second_table[name].to_numpy()
     return joint_codes(values, second_values)
 
 
 def ownership(rows: pa.Table, domains: pa.Table) -> tuple[Flags, Flags]:
-    """Tell which rows are NCCL's by text or domain, and which may be because they have neither."""
+    """Tell which rows are NCCL's, and which other rows may be.
+
+    A row is NCCL's by its text or its domain. A row without text and domain may be NCCL's.
+    """
     begins_nccl = pc.starts_with(rows["text"], "nccl", ignore_case=True)
     has_nccl_text = pc.fill_null(begins_nccl, fill_value=False).to_numpy()
     is_nccls: Flags = has_nccl_text | of_domains(rows, domains, "NCCL".__eq__)
     has_no_text = pc.is_null(rows["text"]).to_numpy()
-    has_domain = of_domains(rows, domains, lambda _: True)
-    may_be_nccls = has_no_text & ~has_domain & ~is_nccls
+    has_any_domain = of_domains(rows, domains, lambda _: True)
+    may_be_nccls = has_no_text & ~has_any_domain & ~is_nccls
     return is_nccls, may_be_nccls
 
 
-def _table(blobs: pa.Table, fields: Fields, is_chosen: Flags) -> pa.Table:
-    """Return the chosen rows as `canonical.PAYLOADS`, sorted by process, start and thread."""
-    starts = filled(blobs["start"], TIME_LIMIT)
-    is_possible = (starts > -TIME_LIMIT) & (starts < TIME_LIMIT)
-    rows = np.flatnonzero(is_chosen & is_possible)
-    threads = blobs["globalTid"].to_numpy()
-    processes = process_of(threads)
-    sort_keys = (threads[rows], starts[rows], processes[rows])
-    rows = rows[np.lexsort(sort_keys)]
-    rows = rows[_begin_operations(blobs, fields, rows)]
-    starts = starts[rows]
-    ends = filled(blobs["end"], TIME_LIMIT)[rows]
-    is_open = (ends < starts) | (ends >= TIME_LIMIT)
-    texts = blobs["text"].take(pa.array(rows))
+def _table(events: pa.Table, fields: Fields, is_chosen: Flags) -> pa.Table:
+    """Return chosen events as `canonical.PAYLOADS`, sorted by process, start and thread.
+
+    Events at impossible times are left out. Of the events of one operation, the first stays.
+    `fields` and `is_chosen` have a row for each event.
+    """
+    # An event without a start is left out, because it gets an impossible one.
+    start_of_event = filled(events["start"], TIME_LIMIT)
+    is_possible = (start_of_event > -TIME_LIMIT) & (start_of_event < TIME_LIMIT)
+    chosen_rows = np.flatnonzero(is_chosen & is_possible)
+    thread_of_event = events["globalTid"].to_numpy()
+    process_of_event = process_of(thread_of_event)
+    # numpy sorts by the last key first.
+    sort_keys = (
+        thread_of_event[chosen_rows],
+        start_of_event[chosen_rows],
+        process_of_event[chosen_rows],
+    )
+    sorted_rows = chosen_rows[np.lexsort(sort_keys)]
+    rows = sorted_rows[_begin_operations(events, fields, sorted_rows)]
+    starts = start_of_event[rows]
+    ends = filled(events["end"], TIME_LIMIT)[rows]
+    is_end_unknown = (ends < starts) | (ends >= TIME_LIMIT)
     columns = {
-        "process_id": processes[rows],
-        "thread_id": threads[rows],
+        "process_id": process_of_event[rows],
+        "thread_id": thread_of_event[rows],
         "start_ns": starts,
-        "end_ns": pa.array(ends, mask=is_open),
-        "call": pc.dictionary_encode(texts),
+        "end_ns": pa.array(ends, mask=is_end_unknown),
+        "call": pc.dictionary_encode(events["text"].take(pa.array(rows))),
     }
     for name in _COLUMNS:
         values = fields.values[name][rows]
@@ -732,64 +811,71 @@ def _table(blobs: pa.Table, fields: Fields, is_chosen: Flags) -> pa.Table:
     return PAYLOADS.table(columns)
 
 
-def _begin_operations(blobs: pa.Table, fields: Fields, rows: Int64) -> Flags:
-    """Tell which rows, in order of time, are the first of their operation, which is the call.
+def _begin_operations(events: pa.Table, fields: Fields, rows: Int64) -> Flags:
+    """Tell which of some rows, in order of time, is the first event of its operation.
 
-    The advanced NCCL trace may have several ranges of one name for an operation, which would count
-    as several calls. Rows without a number of their operation are all first.
+    The first event is the call. The advanced NCCL trace may have several events of one name for an
+    operation, which would count as several calls. An event without a number of its operation
+    always counts as the first.
     """
-    known_operation = fields.known["operation"][rows]
+    has_known_number = fields.known["operation"][rows]
     operation = fields.values["operation"][rows]
-    has_operation = known_operation & (operation != 0)
+    has_operation = has_known_number & (operation != 0)
     if not has_operation.any():
         return np.ones(rows.size, np.bool_)
-    process = process_of(blobs["globalTid"].to_numpy()[rows])
-    texts = blobs["text"].take(pa.array(rows)).combine_chunks()
-    text = pc.fill_null(pc.dictionary_encode(texts).indices, -1).to_numpy()
+    process = process_of(events["globalTid"].to_numpy()[rows])
+    texts = events["text"].take(pa.array(rows)).combine_chunks()
+    # The code of each text, -1 for no text.
+    text_code = pc.fill_null(pc.dictionary_encode(texts).indices, -1).to_numpy()
     comm = fields.values["comm_id"][rows]
-    numbered = np.flatnonzero(has_operation)
-    # The ranks of one process may share the number.
+    # The ranks of one process may use the same number for operations of their own.
     rank = np.where(fields.known["rank"], fields.values["rank"], -1)[rows]
-    keys = np.stack([process, text, comm, operation, rank])[:, numbered]
-    _, first = np.unique(keys, axis=1, return_index=True)
+    places_with_operation = np.flatnonzero(has_operation)
+    keys = np.stack([process, text_code, comm, operation, rank])[:, places_with_operation]
+    _, first_of_key = np.unique(keys, axis=1, return_index=True)
     is_first: Flags = ~has_operation
-    is_first[numbered[first]] = True
+    is_first[places_with_operation[first_of_key]] = True
     return is_first
 
 
-def _comm_sizes(table: pa.Table) -> pa.Table:
-    """Return the communicators whose payloads agree on their number of ranks."""
-    rows = table.select(COMM_SIZES.names).drop_null()
+def _comm_sizes(payload_table: pa.Table) -> pa.Table:
+    """Return `canonical.COMM_SIZES`: the communicators with one size in all their payloads."""
+    rows = payload_table.select(COMM_SIZES.names).drop_null()
     has_size = pc.greater(rows["n_ranks"], 0)
-    groups = rows.filter(has_size).group_by(COMM_SIZES.names, use_threads=False)
-    distinct_rows = groups.aggregate([])
+    equal_rows = rows.filter(has_size).group_by(COMM_SIZES.names, use_threads=False)
+    distinct_rows = equal_rows.aggregate([])
     keys = ["process_id", "comm_id"]
-    comms = distinct_rows.group_by(keys, use_threads=False)
-    sizes = comms.aggregate([("n_ranks", "min"), ("n_ranks", "count")])
-    has_only_size = pc.equal(sizes["n_ranks_count"], 1)
-    sizes = sizes.filter(has_only_size)
-    sizes = sizes.sort_by([(key, "ascending") for key in keys])
-    columns = {key: sizes[key] for key in keys}
-    columns["n_ranks"] = sizes["n_ranks_min"]
+    rows_of_comms = distinct_rows.group_by(keys, use_threads=False)
+    # Rows are distinct, so that their number is that of the sizes of a communicator.
+    comms = rows_of_comms.aggregate([("n_ranks", "min"), ("n_ranks", "count")])
+    has_one_size = pc.equal(comms["n_ranks_count"], 1)
+    comms = comms.filter(has_one_size)
+    comms = comms.sort_by([(key, "ascending") for key in keys])
+    columns = {key: comms[key] for key in keys}
+    columns["n_ranks"] = comms["n_ranks_min"]
     return COMM_SIZES.table(columns)
 
 
-def _comm_ranks(table: pa.Table) -> dict[int, tuple[int, int]]:
-    """Return the rank of each process in its largest communicator, and the size of that one."""
+def _comm_ranks(payload_table: pa.Table) -> dict[int, tuple[int, int]]:
+    """Return, for each process, its rank in its largest communicator and the size of the latter.
+
+    A process is left out if it has several ranks in communicators of that size, or an impossible
+    one.
+    """
     names = ["process_id", "n_ranks", "rank"]
-    rows = table.select(names).drop_null()
-    rows = rows.group_by(names, use_threads=False).aggregate([])
-    ranks_by_comm: dict[tuple[int, int], list[int]] = {}
-    largest: dict[int, int] = {}
-    columns = [rows[name].to_pylist() for name in names]
+    rows = payload_table.select(names).drop_null()
+    distinct_rows = rows.group_by(names, use_threads=False).aggregate([])
+    ranks_by_size: dict[tuple[int, int], list[int]] = {}
+    largest_size: dict[int, int] = {}
+    columns = [distinct_rows[name].to_pylist() for name in names]
     for process, n_ranks, rank in zip(*columns, strict=True):
-        ranks = ranks_by_comm.setdefault((process, n_ranks), [])
+        ranks = ranks_by_size.setdefault((process, n_ranks), [])
         ranks.append(rank)
-        largest_known = largest.get(process, n_ranks)
-        largest[process] = max(n_ranks, largest_known)
-    comm_ranks = {}
-    for process, n_ranks in largest.items():
-        ranks = ranks_by_comm[process, n_ranks]
+        largest_so_far = largest_size.get(process, n_ranks)
+        largest_size[process] = max(n_ranks, largest_so_far)
+    rank_and_size: dict[int, tuple[int, int]] = {}
+    for process, n_ranks in largest_size.items():
+        ranks = ranks_by_size[process, n_ranks]
         if len(ranks) == 1 and 0 <= ranks[0] < n_ranks:
-            comm_ranks[process] = (ranks[0], n_ranks)
-    return comm_ranks
+            rank_and_size[process] = (ranks[0], n_ranks)
+    return rank_and_size

@@ -66,13 +66,17 @@ def is_linked(report: Report) -> str:
 
 
 def has_tables_of_domains(report: Report, domains: Collection[tuple[int, int]]) -> bool:
-    """Tell whether an export has tables of payloads of some domains, each with its process.
+    """Tell whether an export has tables of payloads of some domains.
 
-    The table of an array counts too, whose name goes on after that of the schema.
+    `domains` are pairs of a process and a domain. The table of an array counts too, whose name goes
+    on after that of the schema.
     """
     for name in report.tables:
         match = _TABLE_NAME.match(name)
-        if match is not None and (int(match["process"]), int(match["domain"])) in domains:
+        if match is None:
+            continue
+        domain_of_table = (int(match["process"]), int(match["domain"]))
+        if domain_of_table in domains:
             return True
     return False
 
@@ -82,11 +86,12 @@ def find_payload_tables(
 ) -> list[PayloadTable]:
     """Return the tables of payloads that have some of the fields and may be of NCCL.
 
-    `spellings` has the possible names of each field, as `bare_name` returns them.
+    `spellings` has the possible names of each field, as `bare_name` returns them. There are no
+    tables if the report does not connect payloads with events.
     """
     if not report.has(PAYLOAD_LINKS, EVENT_ID) or not report.has(NVTX, EVENT_ID):
         return []
-    originals = _original_names(report)
+    original_names = _original_names(report)
     domains_of_others = _domains_of_others(report, strings)
     tables: list[PayloadTable] = []
     for name, columns in report.tables.items():
@@ -96,14 +101,14 @@ def find_payload_tables(
         process_id = int(match["process"])
         domain_id = int(match["domain"])
         is_of_other = (process_id, domain_id) in domains_of_others
-        column_of_field = _columns_of_fields(columns, originals, spellings)
+        column_of_field = _columns_of_fields(columns, original_names, spellings)
         if column_of_field and not is_of_other:
             tables.append(PayloadTable(name, process_id, domain_id, column_of_field))
     return tables[:_MAX_TABLES]
 
 
 def _domains_of_others(report: Report, strings: Strings) -> set[tuple[int, int]]:
-    """Return process and domain of all domains with names of other libraries than NCCL."""
+    """Return process and domain of each domain that has a name, and not that of NCCL."""
     columns = dict.fromkeys(("globalTid", "domainId", "textId"), "int")
     columns["text"] = "text"
     rows = report.select(NVTX, columns, where=f"eventType = {DOMAIN_ROW}")
@@ -111,38 +116,42 @@ def _domains_of_others(report: Report, strings: Strings) -> set[tuple[int, int]]
     threads = rows["globalTid"].to_pylist()
     domain_ids = rows["domainId"].to_pylist()
     domains_of_others: set[tuple[int, int]] = set()
-    for text, thread, domain_id in zip(texts, threads, domain_ids, strict=True):
-        is_nccls = text is None or text.startswith(_NCCL)
-        if not is_nccls and thread is not None:
+    for name, thread, domain_id in zip(texts, threads, domain_ids, strict=True):
+        may_be_nccls = name is None or name.startswith(_NCCL)
+        if not may_be_nccls and thread is not None:
             domains_of_others.add((process_of(thread), domain_id or 0))
     return domains_of_others
 
 
 def _original_names(report: Report) -> dict[str, set[str]]:
     """Return the names that a program gave to fields, by the name of the column."""
-    originals: dict[str, set[str]] = {}
+    original_names: dict[str, set[str]] = {}
     columns = {"originalName": "text", "sanitizedName": "text"}
     for row in report.few(PAYLOAD_NAMES, columns):
-        names = originals.setdefault(row["sanitizedName"], set())
-        names.add(row["originalName"])
-    return originals
+        names_of_column = original_names.setdefault(row["sanitizedName"], set())
+        names_of_column.add(row["originalName"])
+    return original_names
 
 
 def _columns_of_fields(
     columns: Collection[str],
-    originals: Mapping[str, Collection[str]],
+    original_names: Mapping[str, Collection[str]],
     spellings: Mapping[str, Collection[str]],
 ) -> dict[str, str]:
-    """Return the column of each field that some columns have."""
-    column_of_spelling: dict[str, str] = {}
+    """Return the column of each field that is among some columns.
+
+    `original_names` has the names that the program gave to the field of a column. `spellings` has
+    the possible names of each field, the preferred one first.
+    """
+    column_of_bare_name: dict[str, str] = {}
     for column in columns:
-        for name in (column, *originals.get(column, ())):
-            column_of_spelling.setdefault(bare_name(name), column)
+        for name in (column, *original_names.get(column, ())):
+            column_of_bare_name.setdefault(bare_name(name), column)
     column_of_field: dict[str, str] = {}
-    for field, names in spellings.items():
-        existing = [name for name in names if name in column_of_spelling]
+    for field, spellings_of_field in spellings.items():
+        existing = [name for name in spellings_of_field if name in column_of_bare_name]
         if existing:
-            column_of_field[field] = column_of_spelling[existing[0]]
+            column_of_field[field] = column_of_bare_name[existing[0]]
     return column_of_field
 
 
@@ -151,25 +160,27 @@ def read_payload_tables(
 ) -> TableValues:
     """Read the fields of the events that have exactly one payload in these tables.
 
-    `events` has ``eventId``, ``globalTid`` and ``domainId`` of each event.
+    `events` has ``eventId``, ``globalTid`` and ``domainId`` of each event. The values of other
+    events are not known.
     """
     n_events = events.num_rows
     values = {field: np.zeros(n_events, np.int64) for field in fields}
     known = {field: np.zeros(n_events, np.bool_) for field in fields}
-    n_payloads = np.zeros(n_events, np.int64)
-    places = _Places(events)
+    n_payloads_of_event = np.zeros(n_events, np.int64)
+    event_rows = _EventRows(events)
     for table in tables:
         payloads = _read_table(report, table)
-        payload_ids = filled(payloads[EVENT_ID], -1)
-        row_of_payload = places.rows_of(table, payload_ids)
+        event_ids = filled(payloads[EVENT_ID], -1)
+        row_of_payload = event_rows.find(table, event_ids)
         has_event = row_of_payload >= 0
         rows = row_of_payload[has_event]
-        np.add.at(n_payloads, rows, 1)
+        # Unlike an addition by index, this counts each of several payloads of one event.
+        np.add.at(n_payloads_of_event, rows, 1)
         for field in table.columns:
             column = payloads[field]
             values[field][rows] = filled(column, 0)[has_event]
             known[field][rows] = column.is_valid().to_numpy()[has_event]
-    is_described = n_payloads == 1
+    is_described = n_payloads_of_event == 1
     for field in fields:
         known[field] &= is_described
     return TableValues(is_described, values, known)
@@ -184,26 +195,31 @@ def _read_table(report: Report, table: PayloadTable) -> pa.Table:
     return report.select(table.name, {EVENT_ID: "int"}, derived=derived)
 
 
-class _Places:
-    """Where the events of a report are, by their numbers."""
+class _EventRows:
+    """The rows of the events of a report, by the numbers of the events."""
 
     def __init__(self, events: pa.Table) -> None:
-        event_ids = filled(events[EVENT_ID], -1)
-        self._order = np.argsort(event_ids, kind="stable")
-        self._event_ids = event_ids[self._order]
-        self._processes = process_of(events["globalTid"].to_numpy())
-        self._domains = filled(events["domainId"], 0)
+        # An event without a number has the number -1.
+        id_of_event = filled(events[EVENT_ID], -1)
+        self._rows_by_id = np.argsort(id_of_event, kind="stable")
+        self._sorted_ids = id_of_event[self._rows_by_id]
+        self._process_of_row = process_of(events["globalTid"].to_numpy())
+        self._domain_of_row = filled(events["domainId"], 0)
 
-    def rows_of(self, table: PayloadTable, event_ids: Int64) -> Int64:
-        """Return the row of each event, -1 if it is missing, or is of another process or domain."""
-        n_events = self._event_ids.size
+    def find(self, table: PayloadTable, event_ids: Int64) -> Int64:
+        """Return the row of each event to which a table refers by its number.
+
+        -1 if there is no such event, or if it is of another process or domain than the table.
+        """
+        n_events = self._sorted_ids.size
         if not n_events:
             return np.full(event_ids.size, -1)
-        place = np.searchsorted(self._event_ids, event_ids)
+        place = np.searchsorted(self._sorted_ids, event_ids)
+        # A number above all others gets the last place, whose number differs.
         place = np.minimum(place, n_events - 1)
-        rows = self._order[place]
-        is_found = self._event_ids[place] == event_ids
-        is_found &= event_ids >= 0
-        is_found &= self._processes[rows] == table.process_id
-        is_found &= self._domains[rows] == table.domain_id
-        return np.where(is_found, rows, -1)
+        rows = self._rows_by_id[place]
+        has_id = self._sorted_ids[place] == event_ids
+        is_number = event_ids >= 0
+        is_of_process = self._process_of_row[rows] == table.process_id
+        is_of_domain = self._domain_of_row[rows] == table.domain_id
+        return np.where(has_id & is_number & is_of_process & is_of_domain, rows, -1)

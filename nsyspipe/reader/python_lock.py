@@ -29,7 +29,10 @@ _COLUMNS = {
 
 
 def read_lock_ranges(report: Report, strings: Strings, ranges: Ranges) -> pa.Table | None:
-    """Return `canonical.LOCK_RANGES`; None if no process recorded them."""
+    """Return `canonical.LOCK_RANGES`; None if no process recorded them.
+
+    Ranges at impossible times are left out. Ranges that never closed end with the report.
+    """
     if not ranges.lock_domains:
         return None
     where = f"{_RANGE_ROWS} AND {condition_of_domains(ranges.lock_domains)}"
@@ -37,6 +40,7 @@ def read_lock_ranges(report: Report, strings: Strings, ranges: Ranges) -> pa.Tab
     texts = names_of_rows(rows, strings).cast(pa.string())
     threads = filled(rows["globalTid"], 0)
     is_wait = _are_texts(texts, _WAITS)
+    # A range with the limit as a time is left out below.
     open_end_ns = TIME_LIMIT if ranges.open_end_ns is None else ranges.open_end_ns
     starts = filled(rows["start"], TIME_LIMIT)
     ends = filled(rows["end"], open_end_ns)
@@ -49,9 +53,9 @@ def read_lock_ranges(report: Report, strings: Strings, ranges: Ranges) -> pa.Tab
         "is_wait": is_wait,
         "is_of_sampler": is_of_sampler,
     }
-    is_known = is_wait | _are_texts(texts, _HOLDS)
-    is_known &= are_possible(starts, ends)
-    return _in_order(LOCK_RANGES.table(columns), is_known)
+    waits_or_holds = is_wait | _are_texts(texts, _HOLDS)
+    is_chosen = waits_or_holds & are_possible(starts, ends)
+    return _in_order(LOCK_RANGES.table(columns), is_chosen)
 
 
 def _in_order(ranges: pa.Table, is_chosen: Flags) -> pa.Table:

@@ -140,21 +140,28 @@ class _Decoded(Struct, frozen=True):
 
 
 def _decode(rows: pa.Table, strings: Strings) -> PythonSamples:
+    """Decode the rows of samples, and tell which are of the main thread of each process.
+
+    The samples of others are those that were taken late of the only other thread. This thread held
+    Python's lock.
+    """
     decoded = _decode_frames(rows, strings)
-    known = decoded.rows
+    decoded_rows = decoded.rows
     frames = decoded.frames
-    processes = process_of(known["globalTid"].to_numpy())
-    categories = filled(known["category"], _NO_CATEGORY)
+    processes = process_of(decoded_rows["globalTid"].to_numpy())
+    categories = filled(decoded_rows["category"], _NO_CATEGORY)
     threads = _threads_of(processes, categories, frames)
-    is_seen = _are_seen(known["binaryData"].combine_chunks())
-    samples = _Samples(processes, known["start"].to_numpy(), frames, is_seen)
-    is_of_holder = threads.is_only_other & ~is_seen
-    all_seen = np.ones_like(is_seen)
+    is_in_time = _are_in_time(decoded_rows["binaryData"].combine_chunks())
+    samples = _Samples(processes, decoded_rows["start"].to_numpy(), frames, is_in_time)
+    of_main = samples.table(threads.is_main, is_in_time)
+    is_of_holder = threads.is_only_other & ~is_in_time
+    # The frames of the holder count, although its samples were taken late.
+    shows_frames = np.ones_like(is_in_time)
+    of_holder = samples.table(is_of_holder, shows_frames)
+    # The line of late samples comes last.
     lines = pa.concat_tables([frames.lines, _unseen_line()])
     without_main = np.setdiff1d(processes, processes[threads.is_main])
-    problems = _problems(rows.num_rows, known.num_rows, without_main)
-    of_main = samples.table(threads.is_main, is_seen)
-    of_holder = samples.table(is_of_holder, all_seen)
+    problems = _problems(rows.num_rows, decoded_rows.num_rows, without_main)
     return PythonSamples(
         samples=of_main,
         samples_of_others=of_holder,
@@ -167,19 +174,20 @@ def _decode(rows: pa.Table, strings: Strings) -> PythonSamples:
 def _problems(n_samples: int, n_decoded: int, without_main: Int64) -> tuple[Problem, ...]:
     """Return problems with samples that are left out, and processes without a main thread."""
     problems = []
-    n_ignored = n_samples - n_decoded
-    if n_ignored:
-        undecoded = problem("python-samples-undecoded", n=n_ignored, total=n_samples)
-        problems.append(undecoded)
-    unknown = [problem("python-thread-unknown", process_id=id_) for id_ in without_main.tolist()]
-    return (*problems, *unknown)
+    n_undecoded = n_samples - n_decoded
+    if n_undecoded:
+        problems.append(problem("python-samples-undecoded", n=n_undecoded, total=n_samples))
+    processes = without_main.tolist()
+    problems += [problem("python-thread-unknown", process_id=process) for process in processes]
+    return tuple(problems)
 
 
-def _are_seen(blobs: pa.BinaryArray) -> Flags:
+def _are_in_time(blobs: pa.BinaryArray) -> Flags:
     """Tell which samples were taken in time, so that their frames are those of that time."""
-    places = _blob_starts(blobs)[:-1] + _STATE_AT
-    is_seen: Flags = _records_at(_data_of(blobs), places, np.dtype("<i4")) != _LATE_STATE
-    return is_seen
+    starts_of_blobs = _blob_edges(blobs)[:-1]
+    state = _records_at(_data_of(blobs), starts_of_blobs + _STATE_AT, np.dtype("<i4"))
+    is_in_time: Flags = state != _LATE_STATE
+    return is_in_time
 
 
 def _unseen_line() -> pa.Table:
@@ -189,37 +197,46 @@ def _unseen_line() -> pa.Table:
 
 
 def _decode_frames(rows: pa.Table, strings: Strings) -> _Decoded:
-    """Return the samples at possible times whose frames all have a defined file and function."""
+    """Return the samples that can be decoded, with their frames.
+
+    These are the samples at possible times, whose frames all have a file and a function that the
+    report defines.
+    """
     starts = filled(rows["start"], TIME_LIMIT)
     is_possible = (starts > -TIME_LIMIT) & (starts < TIME_LIMIT)
     blobs = rows["binaryData"].combine_chunks()
     n_frames = _count_frames(blobs)
-    is_known = is_possible & (n_frames > 0)
-    records = _read_frames(blobs, n_frames, is_known)
-    n_frames = n_frames[is_known]
-    is_defined = _are_defined(records, strings, n_frames)
-    is_frame_defined = np.repeat(is_defined, n_frames)
-    frames = _number_lines(records[is_frame_defined], n_frames[is_defined], strings)
-    is_known[is_known] = is_defined
-    known = rows.filter(pa.array(is_known))
-    return _Decoded(known, frames)
+    rows_with_frames = np.flatnonzero(is_possible & (n_frames > 0))
+    records = _read_frames(blobs, n_frames, rows_with_frames)
+    n_frames_read = n_frames[rows_with_frames]
+    is_sample_defined = _are_defined(records, strings, n_frames_read)
+    is_frame_defined = np.repeat(is_sample_defined, n_frames_read)
+    n_frames_decoded = n_frames_read[is_sample_defined]
+    frames = _number_lines(records[is_frame_defined], n_frames_decoded, strings)
+    decoded_rows = rows.take(pa.array(rows_with_frames[is_sample_defined]))
+    return _Decoded(decoded_rows, frames)
 
 
-def _blob_starts(blobs: pa.BinaryArray) -> Int64:
-    """Return where each blob starts in the data, and at last where the last one ends."""
-    starts = np.frombuffer(blobs.buffers()[1], np.int32)
-    return starts[blobs.offset : blobs.offset + len(blobs) + 1].astype(np.int64)
+def _blob_edges(blobs: pa.BinaryArray) -> Int64:
+    """Return the byte of the data at which each blob starts, and the end of the last blob."""
+    # The array may be a slice, whose first blob is the blob `offset` of the buffers.
+    edges_in_buffer = np.frombuffer(blobs.buffers()[1], np.int32)
+    n_edges = len(blobs) + 1
+    return edges_in_buffer[blobs.offset : blobs.offset + n_edges].astype(np.int64)
 
 
 def _data_of(blobs: pa.BinaryArray) -> NDArray[np.uint8]:
+    """Return the bytes of all blobs, one after the other."""
+    # An Arrow array of binary values has the buffers validity, starts and bytes.
     buffer = blobs.buffers()[2]
     return np.frombuffer(buffer or b"", np.uint8)
 
 
 def _records_at(data: NDArray[np.uint8], starts: Int64, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return the record that begins at each place."""
+    """Return the record that begins at each of some bytes of the data."""
     if not starts.size:
         return np.empty(0, dtype)
+    # Window n is a view of the bytes of the record that would begin at byte n.
     windows = np.lib.stride_tricks.sliding_window_view(data, dtype.itemsize)
     record_bytes = np.ascontiguousarray(windows[starts])
     return record_bytes.view(dtype)[:, 0]
@@ -227,126 +244,157 @@ def _records_at(data: NDArray[np.uint8], starts: Int64, dtype: np.dtype[Any]) ->
 
 def _count_frames(blobs: pa.BinaryArray) -> Int64:
     """Return the number of frames of each sample; 0 if its length does not fit the number."""
-    edges = _blob_starts(blobs)
+    edges = _blob_edges(blobs)
     lengths = np.diff(edges)
-    n_frames = np.zeros(len(blobs), np.int64)
     has_header = lengths >= _HEADER_BYTES
-    places = edges[:-1][has_header] + _N_FRAMES_AT
-    n_frames[has_header] = _records_at(_data_of(blobs), places, np.dtype("<i4"))
-    is_in_limits = (n_frames > 0) & (n_frames <= MAX_FRAMES)
-    fits = lengths == _HEADER_BYTES + _FRAME.itemsize * n_frames
-    n_frames[~(is_in_limits & fits)] = 0
-    return n_frames
+    starts_of_headers = edges[:-1][has_header]
+    places_of_numbers = starts_of_headers + _N_FRAMES_AT
+    stated_frames = np.zeros(len(blobs), np.int64)
+    stated_frames[has_header] = _records_at(_data_of(blobs), places_of_numbers, np.dtype("<i4"))
+    is_in_limits = (stated_frames > 0) & (stated_frames <= MAX_FRAMES)
+    fits_length = lengths == _HEADER_BYTES + _FRAME.itemsize * stated_frames
+    return np.where(is_in_limits & fits_length, stated_frames, 0)
 
 
-def _read_frames(blobs: pa.BinaryArray, n_frames: Int64, is_known: Flags) -> NDArray[np.void]:
-    """Return the frames of the known samples, one sample after the other."""
-    counts = n_frames[is_known]
-    first_bytes = _blob_starts(blobs)[:-1][is_known] + _HEADER_BYTES
-    first = np.cumsum(counts) - counts
-    place_in_sample = np.arange(counts.sum()) - np.repeat(first, counts)
-    starts = np.repeat(first_bytes, counts) + _FRAME.itemsize * place_in_sample
+def _read_frames(blobs: pa.BinaryArray, n_frames: Int64, rows: Int64) -> NDArray[np.void]:
+    """Return the frames of the samples in some rows, one sample after the other.
+
+    `n_frames` has the number of frames of each blob.
+    """
+    n_frames_of_row = n_frames[rows]
+    n_all_frames = n_frames_of_row.sum()
+    # All arrays of frames have a value for each frame, one sample after the other.
+    first_frame_of_row = np.cumsum(n_frames_of_row) - n_frames_of_row
+    first_frame_of_frame = np.repeat(first_frame_of_row, n_frames_of_row)
+    position_in_sample = np.arange(n_all_frames) - first_frame_of_frame
+    start_of_frames_of_row = _blob_edges(blobs)[:-1][rows] + _HEADER_BYTES
+    start_of_frames = np.repeat(start_of_frames_of_row, n_frames_of_row)
+    starts = start_of_frames + _FRAME.itemsize * position_in_sample
     return _records_at(_data_of(blobs), starts, _FRAME)
 
 
 def _are_defined(records: NDArray[np.void], strings: Strings, n_frames: Int64) -> Flags:
-    """Tell of which samples all frames have strings that the report defines."""
-    is_defined = np.ones(records.size, np.bool_)
+    """Tell of which samples all frames have strings that the report defines.
+
+    `records` are the frames, and `n_frames` says how many of them each sample has.
+    """
+    is_frame_defined = np.ones(records.size, np.bool_)
     for name in ("function", "file"):
-        ids, index = np.unique(records[name], return_inverse=True)
-        is_text = pc.is_valid(strings.lookup(ids)).to_numpy(zero_copy_only=False)
-        is_defined &= is_text[index]
+        string_ids, string_of_frame = np.unique(records[name], return_inverse=True)
+        has_text = pc.is_valid(strings.lookup(string_ids)).to_numpy(zero_copy_only=False)
+        is_frame_defined &= has_text[string_of_frame]
     if not n_frames.size:
         return np.empty(0, np.bool_)
-    first = np.cumsum(n_frames) - n_frames
-    all_defined: Flags = np.logical_and.reduceat(is_defined, first)
-    return all_defined
+    first_frame = np.cumsum(n_frames) - n_frames
+    are_all_defined: Flags = np.logical_and.reduceat(is_frame_defined, first_frame)
+    return are_all_defined
 
 
 def _number_lines(records: NDArray[np.void], n_frames: Int64, strings: Strings) -> _Frames:
-    """Return the lines of all frames, each once, and which line each frame has."""
-    file_ids, file = np.unique(records["file"], return_inverse=True)
-    function_ids, function = np.unique(records["function"], return_inverse=True)
-    pairs, pair = np.unique(file * function_ids.size + function, return_inverse=True)
-    lines_of_pairs = (pair << 32) + records["line"].astype(np.int64)
-    distinct, line = np.unique(lines_of_pairs, return_inverse=True)
-    pair_of_line = pairs[distinct >> 32]
-    file_of_line, function_of_line = np.divmod(pair_of_line, max(function_ids.size, 1))
+    """Return the distinct lines of all frames, and which line each frame has.
+
+    A line is a file, a function and a number of a line. `records` are the frames, and `n_frames`
+    says how many of them each sample has.
+    """
+    file_ids, file_of_frame = np.unique(records["file"], return_inverse=True)
+    function_ids, function_of_frame = np.unique(records["function"], return_inverse=True)
+    # One number stands for file and function, and then one for these and the number of the line.
+    n_functions = max(function_ids.size, 1)
+    pair_numbers, pair_of_frame = np.unique(
+        file_of_frame * n_functions + function_of_frame, return_inverse=True
+    )
+    code_of_frame = (pair_of_frame << 32) + records["line"].astype(np.int64)
+    code_of_line, line_of_frame = np.unique(code_of_frame, return_inverse=True)
+    file_of_line, function_of_line = np.divmod(pair_numbers[code_of_line >> 32], n_functions)
     columns = _file_columns(_clean_texts(strings, file_ids), file_of_line)
-    functions = pa.array(_clean_texts(strings, function_ids), pa.string())
-    columns["function"] = functions.take(pa.array(function_of_line))
-    columns["line"] = distinct & 0xFFFFFFFF
+    function_texts = pa.array(_clean_texts(strings, function_ids), pa.string())
+    columns["function"] = function_texts.take(pa.array(function_of_line))
+    columns["line"] = code_of_line & 0xFFFFFFFF
     end = np.cumsum(n_frames)
-    return _Frames(end - n_frames, end, line.astype(np.int64), PYTHON_LINES.table(columns))
+    return _Frames(
+        first=end - n_frames,
+        end=end,
+        line=line_of_frame.astype(np.int64),
+        lines=PYTHON_LINES.table(columns),
+    )
 
 
 def _file_columns(paths: list[str], file_of_line: Int64) -> dict[str, Any]:
-    """Return the columns of `canonical.PYTHON_LINES` that the file of each line gives."""
-    is_of_program_by_file = np.array([is_of_program(path) for path in paths], np.bool_)
+    """Return the columns of `canonical.PYTHON_LINES` that depend on the file of each line.
+
+    `file_of_line` is the position of the file among the paths.
+    """
+    is_path_of_program = np.array([is_of_program(path) for path in paths], np.bool_)
     path_of_line = pa.array(paths, pa.string()).take(pa.array(file_of_line))
-    return {"path": path_of_line, "is_of_program": is_of_program_by_file[file_of_line]}
+    return {"path": path_of_line, "is_of_program": is_path_of_program[file_of_line]}
 
 
 def _clean_texts(strings: Strings, ids: Int64) -> list[str]:
-    """Return texts without escapes, control characters and excessive length."""
+    """Return the texts of some ids without escapes, control characters and excessive length."""
     texts = strings.lookup(ids).to_pylist()
-    cut = [html.unescape((text or "")[:_MAX_CHARACTERS]) for text in texts]
-    return [printable(text) for text in cut]
+    unescaped = [html.unescape((text or "")[:_MAX_CHARACTERS]) for text in texts]
+    return [printable(text) for text in unescaped]
 
 
 class _Threads(Struct, frozen=True):
-    """Which samples, or which threads, are of the main thread of their process.
+    """What the thread of each sample is, or what each thread is."""
 
-    And which are of the only other thread of a process with two threads.
-    """
-
+    # The main thread of its process.
     is_main: Flags
+    # The other thread of a process that has a main thread and one other.
     is_only_other: Flags
 
 
 def _threads_of(processes: Int64, categories: Int64, frames: _Frames) -> _Threads:
-    """Tell which samples are of which thread.
+    """Tell for each sample whether its thread is the main thread, or the only other thread.
 
-    Threads differ in the category. The main thread is the only one without a sample that ends in
-    the start of a thread. Without such a thread, or with several, no sample is of a known thread.
+    Each thread of a process has a category of its own. Other threads than the main thread begin in
+    a function of Python that starts threads. So the main thread is the only one of its process
+    without a sample in this function. If no thread, or several, have none, the threads of the
+    process are not known.
     """
     if not processes.size:
         no_flags = np.empty(0, np.bool_)
         return _Threads(no_flags, no_flags)
-    _, process = np.unique(processes, return_inverse=True)
-    _, category = np.unique(categories, return_inverse=True)
-    n_categories = category.max() + 1
-    pairs = process * n_categories
-    pairs += category
-    threads, thread = np.unique(pairs, return_inverse=True)
-    n_bootstraps = np.bincount(thread, _start_threads(frames), threads.size)
-    process_of_thread = threads // n_categories
-    of_threads = _main_and_other(process_of_thread, n_bootstraps == 0)
+    _, process_of_sample = np.unique(processes, return_inverse=True)
+    _, category_of_sample = np.unique(categories, return_inverse=True)
+    # Each pair of process and category, which is a thread, has a number.
+    n_categories = category_of_sample.max() + 1
+    number_of_sample = process_of_sample * n_categories + category_of_sample
+    thread_numbers, thread_of_sample = np.unique(number_of_sample, return_inverse=True)
+    n_starts_of_thread = np.bincount(
+        thread_of_sample, _start_threads(frames), minlength=thread_numbers.size
+    )
+    process_of_thread = thread_numbers // n_categories
+    threads = _main_and_other(process_of_thread, may_be_main=n_starts_of_thread == 0)
     has_category = categories != _NO_CATEGORY
-    is_main = of_threads.is_main[thread] & has_category
-    is_only_other = of_threads.is_only_other[thread] & has_category
+    is_main = threads.is_main[thread_of_sample] & has_category
+    is_only_other = threads.is_only_other[thread_of_sample] & has_category
     return _Threads(is_main, is_only_other)
 
 
 def _main_and_other(process_of_thread: Int64, may_be_main: Flags) -> _Threads:
-    """Tell which threads are the main thread of their process, and its only other thread."""
-    n_candidates = np.bincount(process_of_thread, may_be_main)
-    n_threads = np.bincount(process_of_thread)
-    has_main = n_candidates[process_of_thread] == 1
-    has_one_other = n_threads[process_of_thread] == _MAIN_AND_ANOTHER
-    is_only_other = has_main & has_one_other
-    is_only_other &= ~may_be_main
-    return _Threads(may_be_main & has_main, is_only_other)
+    """Tell for each thread whether it is the main thread of its process, or the only other thread.
+
+    The main thread of a process is known if exactly one of its threads may be the main thread.
+    """
+    n_candidates_of_process = np.bincount(process_of_thread, may_be_main)
+    n_threads_of_process = np.bincount(process_of_thread)
+    process_has_main = n_candidates_of_process[process_of_thread] == 1
+    process_has_two = n_threads_of_process[process_of_thread] == _MAIN_AND_ANOTHER
+    is_main = process_has_main & may_be_main
+    is_only_other = process_has_main & process_has_two & ~may_be_main
+    return _Threads(is_main, is_only_other)
 
 
 def _start_threads(frames: _Frames) -> Flags:
-    """Tell which samples have the start of a thread as their outermost frame."""
+    """Tell which samples have the function that starts threads as their outermost frame."""
     lines = frames.lines
-    is_file = pc.ends_with(lines["path"], _BOOTSTRAP_FILE)
-    is_function = pc.starts_with(lines["function"], _BOOTSTRAP)
-    is_bootstrap = pc.and_(is_file, is_function).to_numpy()
-    outermost = frames.line[frames.end - 1]
-    starts_thread: Flags = is_bootstrap[outermost]
+    is_in_file = pc.ends_with(lines["path"], _BOOTSTRAP_FILE)
+    is_in_function = pc.starts_with(lines["function"], _BOOTSTRAP)
+    line_starts_thread = pc.and_(is_in_file, is_in_function).to_numpy()
+    outermost_line_of_sample = frames.line[frames.end - 1]
+    starts_thread: Flags = line_starts_thread[outermost_line_of_sample]
     return starts_thread
 
 
@@ -362,12 +410,14 @@ class _ProgramFrames(Struct, frozen=True):
 
 def _program_frames(frames: _Frames) -> _ProgramFrames:
     """Return the frames of the user's program."""
-    is_of_program_by_line = frames.lines["is_of_program"].to_numpy()
-    places = np.flatnonzero(is_of_program_by_line[frames.line])
-    first = np.searchsorted(places, frames.first)
-    end = np.searchsorted(places, frames.end)
-    table = PYTHON_FRAMES.table({"line": frames.line[places]})
-    return _ProgramFrames(table, first, end - first)
+    is_line_of_program = frames.lines["is_of_program"].to_numpy()
+    frames_of_program = np.flatnonzero(is_line_of_program[frames.line])
+    # How many frames of the program precede the first frame of each sample, and the one after its
+    # last frame.
+    first = np.searchsorted(frames_of_program, frames.first)
+    end = np.searchsorted(frames_of_program, frames.end)
+    table = PYTHON_FRAMES.table({"line": frames.line[frames_of_program]})
+    return _ProgramFrames(table, first, number=end - first)
 
 
 class _Samples:
@@ -380,16 +430,18 @@ class _Samples:
         self._is_in_time = is_in_time
         self.program = _program_frames(frames)
 
-    def table(self, is_chosen: Flags, is_seen: Flags) -> pa.Table:
-        """Return `canonical.PYTHON_SAMPLES` of some samples.
+    def table(self, is_chosen: Flags, shows_frames: Flags) -> pa.Table:
+        """Return the chosen samples as `canonical.PYTHON_SAMPLES`, in order of process and time.
 
-        Samples that were not taken in time have the line behind all others, and no frames.
+        `shows_frames` tells whose frames count. A sample whose frames do not count has the line
+        after all others, and no frames of the program. The line at which a thread lets go of
+        Python's lock is the line of a sample that was taken late.
         """
         unseen_line = self._frames.lines.num_rows
         first_line = self._frames.line[self._frames.first]
         line_of_program = self._lines_of_program()
-        innermost = np.where(is_seen, first_line, unseen_line)
-        n_frames = np.where(is_seen, self.program.number, 0)
+        innermost = np.where(shows_frames, first_line, unseen_line)
+        n_frames = np.where(shows_frames, self.program.number, 0)
         in_program = np.where(n_frames > 0, line_of_program, _NO_LINE)
         let_go = np.where(line_of_program >= 0, line_of_program, first_line)
         let_go[self._is_in_time] = _NO_LINE
@@ -403,15 +455,16 @@ class _Samples:
             "let_go": let_go,
         }
         rows = np.flatnonzero(is_chosen)
-        times = self._times[rows]
-        processes = self._processes[rows]
-        order = np.lexsort((innermost[rows], times, processes))
-        in_order = pa.array(rows[order])
+        # numpy sorts by the last key first.
+        sort_keys = (innermost[rows], self._times[rows], self._processes[rows])
+        rows_in_order = rows[np.lexsort(sort_keys)]
         table = PYTHON_SAMPLES.table(columns)
-        return table.take(in_order)
+        return table.take(pa.array(rows_in_order))
 
     def _lines_of_program(self) -> Int64:
         """Return the innermost line of the program of each sample; -1 for none."""
-        lines = self.program.table["line"].to_numpy()
-        line_at_place = np.append(lines, _NO_LINE)[self.program.first]
-        return np.where(self.program.number > 0, line_at_place, _NO_LINE)
+        line_of_frame = self.program.table["line"].to_numpy()
+        # The first frame of a sample without frames may be the one after the last.
+        first_line = np.append(line_of_frame, _NO_LINE)[self.program.first]
+        has_frames = self.program.number > 0
+        return np.where(has_frames, first_line, _NO_LINE)

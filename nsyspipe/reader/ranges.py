@@ -39,7 +39,8 @@ _NEEDED = ("start", "end", "eventType", "globalTid")
 
 # Ranges in these domains are never steps. Those of NCCL are also known by their texts, if no row
 # names the domain.
-_NEVER_DOMAINS = ("NCCL", "MPI")
+_NCCL_DOMAIN = "NCCL"
+_NEVER_DOMAINS = (_NCCL_DOMAIN, "MPI")
 _NEVER_TEXT = r"^(nccl|MPI_)"
 _NCCL_TEXT = r"(?i)^nccl"
 _MPI_RANK = re.compile(r"^MPI Rank ([0-9]{1,18})$")
@@ -91,6 +92,7 @@ def read_ranges(
     has_comm_range = _matching(ranges, _NEVER_TEXT).any()
     has_communication = _has_comm_domain(domains) or bool(has_comm_range)
     is_in_nccl = of_domains(ranges, domains, _is_nccl_domain)
+    # A report may lack the row that names NCCL's domain, so that the text must tell.
     is_of_nccl = is_in_nccl | _matching(ranges, _NCCL_TEXT)
     n_nccl = np.count_nonzero(is_of_nccl)
     thread_names = _of_kinds(events, THREAD_NAME_ROW)
@@ -111,27 +113,28 @@ def read_ranges(
 
 
 def _domains_of_name(domains: pa.Table, name: str) -> tuple[tuple[int, int], ...]:
-    """Return the process and number of each domain with a name."""
+    """Return the process and number of each domain that has some name, sorted."""
     has_name = pc.equal(domains["text"], name)
     has_name = pc.fill_null(has_name, fill_value=False)
     rows = domains.filter(has_name)
     threads = rows["globalTid"].to_pylist()
     numbers = rows["domainId"].to_pylist()
-    named = set()
+    processes_and_numbers = set()
     for thread, number in zip(threads, numbers, strict=True):
         if thread is not None and number is not None:
-            named.add((process_of(thread), number))
-    return tuple(sorted(named))
+            processes_and_numbers.add((process_of(thread), number))
+    return tuple(sorted(processes_and_numbers))
 
 
 def condition_of_domains(domains: Iterable[tuple[int, int]]) -> str:
     """Return the SQL condition for rows in some domains, each with its process and number."""
+    # The globalTids of a process are its globalPid, with any thread number in the low bits.
     thread_bits = ~process_of(-1)
-    of_domains = []
+    conditions = []
     for process, number in domains:
         of_process = f"globalTid BETWEEN {process} AND {process | thread_bits}"
-        of_domains.append(f"(domainId = {number} AND {of_process})")
-    return f"({' OR '.join(of_domains)})"
+        conditions.append(f"(domainId = {number} AND {of_process})")
+    return f"({' OR '.join(conditions)})"
 
 
 def read_ranges_again(
@@ -144,7 +147,8 @@ def read_ranges_again(
 ) -> pa.Table:
     """Read the ranges of some threads as `canonical.RANGES`.
 
-    These are the ranges that touch a span (first, last) of host time, or all without a span.
+    Only ranges that touch a span (first, last) of host time are read. Without a span, all are read.
+    `open_end_ns` is the end of ranges that never closed.
     """
     if not report.has(NVTX, *_NEEDED):
         return canonical.RANGES.empty()
@@ -152,6 +156,7 @@ def read_ranges_again(
     where = f"eventType IN ({_PUSH_POP}, {_START_END}) AND globalTid IN ({thread_ids})"
     if span is not None:
         first_ns, last_ns = span
+        # A sum is a number, but a column of type TEXT would be compared letter by letter.
         ends_later = f'("end" + 0 >= {first_ns} OR "end" IS NULL)'
         where += f' AND "start" + 0 <= {last_ns} AND {ends_later}'
     where = f"({where}) OR eventType = {DOMAIN_ROW}"
@@ -183,17 +188,20 @@ def _of_kinds(events: pa.Table, *kinds: int) -> pa.Table:
 
 
 def _table(ranges: pa.Table, open_end_ns: int | None, domains: pa.Table) -> tuple[pa.Table, int]:
-    """Return `canonical.RANGES`, and the number of ranges with impossible times."""
+    """Return `canonical.RANGES`, and the number of ranges with impossible times.
+
+    `open_end_ns` is the end of ranges that never closed; None if all did.
+    """
     starts = ranges["start"].to_numpy()
     threads = ranges["globalTid"].to_numpy()
-    ends = filled(ranges["end"], open_end_ns or 0)
+    ends = _ends(ranges, open_end_ns)
     is_possible = are_possible(starts, ends)
     is_library = of_domains(ranges, domains, is_library_domain)
-    is_never = of_domains(ranges, domains, _is_never_domain)
-    is_never |= _matching(ranges, _NEVER_TEXT)
+    is_never_step = of_domains(ranges, domains, _is_never_domain)
+    is_never_step |= _matching(ranges, _NEVER_TEXT)
     texts = ranges["text"]
     has_text = pc.is_valid(texts).to_numpy()
-    is_chosen = is_possible & ~is_never & has_text
+    is_chosen = is_possible & ~is_never_step & has_text
     processes = process_of(threads)
     columns = {
         "process_id": processes[is_chosen],
@@ -207,6 +215,12 @@ def _table(ranges: pa.Table, open_end_ns: int | None, domains: pa.Table) -> tupl
     return canonical.RANGES.table(columns), int(n_impossible)
 
 
+def _ends(ranges: pa.Table, open_end_ns: int | None) -> Int64:
+    """Return the end of each range, `open_end_ns` for those that never closed."""
+    # The value 0 is not used, because None means that all ranges closed.
+    return filled(ranges["end"], 0 if open_end_ns is None else open_end_ns)
+
+
 def _has_comm_domain(domains: pa.Table) -> bool:
     """Tell whether NCCL or MPI opened a domain."""
     names = domains["text"].to_pylist()
@@ -214,40 +228,45 @@ def _has_comm_domain(domains: pa.Table) -> bool:
 
 
 def _is_nccl_domain(name: str) -> bool:
-    return name.startswith(_NEVER_DOMAINS[0])
+    return name.startswith(_NCCL_DOMAIN)
 
 
 def _is_never_domain(name: str) -> bool:
     """Tell whether the ranges of a domain are left out of `canonical.RANGES`.
 
-    A thread holds Python's lock nearly all the time, so these ranges do not show that it is busy.
+    The ranges of Python's lock are left out too. A thread holds the lock nearly all the time, so
+    that they do not show when the thread is busy.
     """
     is_of_communication = is_library_domain(name) and name.startswith(_NEVER_DOMAINS)
     return is_of_communication or name == LOCK_DOMAIN
 
 
 def _comm_calls(ranges: pa.Table, is_in_nccl: Flags, open_end_ns: int | None) -> pa.Table:
-    """Return `canonical.COMM_CALLS`. `is_in_nccl` tells which ranges are in NCCL's domain."""
+    """Return the ranges that are calls that communicate, as `canonical.COMM_CALLS`.
+
+    `is_in_nccl` tells which ranges are in NCCL's domain. `open_end_ns` is the end of ranges that
+    never closed. Calls at impossible times are left out.
+    """
     texts = _usual_texts(ranges["text"].combine_chunks(), is_in_nccl)
     distinct_texts = texts.dictionary.to_pylist()
-    is_call_by_text = [_is_comm_call(text) for text in distinct_texts]
-    if not any(is_call_by_text):
+    is_call_of_text = [_is_comm_call(text) for text in distinct_texts]
+    if not any(is_call_of_text):
         return canonical.COMM_CALLS.empty()
-    # The last place is that of ranges without a text.
-    text_place = pc.fill_null(texts.indices, len(distinct_texts))
-    is_call_by_place = np.append(is_call_by_text, False)
-    is_call = is_call_by_place[text_place.to_numpy()]
-    rows = pa.array(np.flatnonzero(is_call))
-    chosen = ranges.take(rows)
-    threads = chosen["globalTid"].to_numpy()
-    starts = chosen["start"].to_numpy()
-    ends = _ends_of_calls(chosen, open_end_ns)
+    # Ranges without a text get one more index, and are no calls.
+    text_of_range = pc.fill_null(texts.indices, len(distinct_texts))
+    is_call_of_text.append(False)
+    is_call = np.array(is_call_of_text)[text_of_range.to_numpy()]
+    rows_of_calls = pa.array(np.flatnonzero(is_call))
+    call_ranges = ranges.take(rows_of_calls)
+    threads = call_ranges["globalTid"].to_numpy()
+    starts = call_ranges["start"].to_numpy()
+    ends = _ends_of_calls(call_ranges, open_end_ns)
     columns = {
         "process_id": process_of(threads),
         "thread_id": threads,
         "start_ns": starts,
         "end_ns": ends,
-        "text": texts.take(rows),
+        "text": texts.take(rows_of_calls),
     }
     calls = canonical.COMM_CALLS.table(columns)
     is_possible = are_possible(starts, ends)
@@ -257,28 +276,35 @@ def _comm_calls(ranges: pa.Table, is_in_nccl: Flags, open_end_ns: int | None) ->
 
 
 def _ends_of_calls(calls: pa.Table, open_end_ns: int | None) -> Int64:
-    """Return the end of each call. The start of a group is over at once.
+    """Return the end of each call.
 
-    The advanced NCCL trace has a range around the whole group instead.
+    A call that starts a group of calls ends when it starts. The advanced NCCL trace has a range
+    around the whole group in place of this call, so that its end is not used.
     """
-    ends = filled(calls["end"], open_end_ns or 0)
+    ends = _ends(calls, open_end_ns)
     is_group = pc.equal(calls["text"], ADVANCED_GROUP)
     is_group = pc.fill_null(is_group, fill_value=False).to_numpy()
     return np.where(is_group, calls["start"].to_numpy(), ends)
 
 
 def _usual_texts(texts: pa.DictionaryArray, is_in_nccl: Flags) -> pa.DictionaryArray:
-    """Return the texts of ranges, those in NCCL's domain as NCCL itself writes them."""
+    """Return the texts of ranges, and in place of those in NCCL's domain the usual spellings.
+
+    The usual spelling is that of NCCL itself. The advanced NCCL trace has others.
+    """
     distinct_texts = texts.dictionary.to_pylist()
     usual_texts = [text and usual_text_of(text) for text in distinct_texts]
     if usual_texts == distinct_texts or not is_in_nccl.any():
         return texts
-    indices = texts.indices.to_numpy(zero_copy_only=False)
-    usual_indices = np.where(is_in_nccl, indices + len(distinct_texts), indices)
-    has_text = pc.is_valid(texts).to_numpy(zero_copy_only=False)
-    joint_indices = pa.array(np.nan_to_num(usual_indices).astype(np.int32), mask=~has_text)
+    # The new dictionary has the texts as they are, and after them the usual spelling of each.
     joint_texts = pa.array([*distinct_texts, *usual_texts], pa.string())
-    return pa.DictionaryArray.from_arrays(joint_indices, joint_texts)
+    index_of_text = texts.indices.to_numpy(zero_copy_only=False)
+    index_of_usual_text = index_of_text + len(distinct_texts)
+    index_of_range = np.where(is_in_nccl, index_of_usual_text, index_of_text)
+    # Arrow gives indices as floats, with NaN for null, if some are null.
+    has_text = pc.is_valid(texts).to_numpy(zero_copy_only=False)
+    indices = np.nan_to_num(index_of_range).astype(np.int32)
+    return pa.DictionaryArray.from_arrays(pa.array(indices, mask=~has_text), joint_texts)
 
 
 def _is_comm_call(text: str | None) -> bool:
@@ -286,68 +312,81 @@ def _is_comm_call(text: str | None) -> bool:
 
 
 def names_of_rows(rows: pa.Table, strings: Strings) -> pa.DictionaryArray:
-    """Merge ``text`` (inline) and ``textId`` (a string ID) into one dictionary column."""
+    """Return the name of each row: its own ``text``, or else the string with the id ``textId``.
+
+    The name is null if a row has neither.
+    """
     text_ids = filled(rows["textId"], _ABSENT)
-    distinct_ids, id_index = np.unique(text_ids, return_inverse=True)
+    distinct_ids, id_of_row = np.unique(text_ids, return_inverse=True)
     texts_of_ids = strings.lookup(distinct_ids)
     texts = rows["text"]
     inline = texts.combine_chunks().dictionary_encode()
-    if inline.dictionary.to_pylist() in ([], [""]):
-        index = pa.array(id_index.astype(np.int32))
+    has_no_inline_text = inline.dictionary.to_pylist() in ([], [""])
+    if has_no_inline_text:
+        index = pa.array(id_of_row.astype(np.int32))
         return pa.DictionaryArray.from_arrays(index, texts_of_ids)
-    is_inline = pc.not_equal(texts, "").to_numpy()
-    inline_index = distinct_ids.size + inline.indices.to_numpy()
-    joint_index = np.where(is_inline, inline_index, id_index)
-    index = pa.array(joint_index.astype(np.int32))
+    # The dictionary has the texts of the ids, and after them the inline texts.
     dictionary = pa.concat_arrays([texts_of_ids, inline.dictionary])
+    index_of_inline_text = distinct_ids.size + inline.indices.to_numpy()
+    is_inline = pc.not_equal(texts, "").to_numpy()
+    index_of_row = np.where(is_inline, index_of_inline_text, id_of_row)
+    index = pa.array(index_of_row.astype(np.int32))
     return pa.DictionaryArray.from_arrays(index, dictionary)
 
 
 def _open_end_ns(
     report: Report, ranges: pa.Table, operation_ends: Iterable[pa.ChunkedArray]
 ) -> int:
-    """Return the time 1 ns after the last event or operation of the report."""
-    last_values = map(pc.max, (*operation_ends, ranges["start"], ranges["end"]))
-    last_ns = [value.as_py() for value in last_values]
+    """Return the time 1 ns after the last event or operation of the report.
+
+    An event may have no end, so that starts count too.
+    """
+    time_columns = (*operation_ends, ranges["start"], ranges["end"])
+    latest_times_ns = [pc.max(times).as_py() for times in time_columns]
     for name in ("start", "end"):
         if report.has(RUNTIME, name):
             last_call_ns = report.number(RUNTIME, f'max("{name}")')
-            last_ns.append(last_call_ns)
-    known_ns: list[int] = [time_ns for time_ns in last_ns if time_ns is not None]
-    open_end_ns = max(known_ns) + 1
+            latest_times_ns.append(last_call_ns)
+    known_times_ns: list[int] = [time_ns for time_ns in latest_times_ns if time_ns is not None]
+    open_end_ns = max(known_times_ns) + 1
     return min(open_end_ns, TIME_LIMIT)
 
 
 def of_domains(rows: pa.Table, domains: pa.Table, is_wanted: Callable[[str], bool]) -> Flags:
     """Tell which rows are in a domain with a wanted name.
 
-    `domains` are the rows of kind ``DOMAIN_ROW``, which name them. Domain IDs belong to a process.
+    `domains` are the rows of kind ``DOMAIN_ROW``, each of which names a domain. Processes number
+    their domains themselves, so that process and number identify a domain.
     """
     threads = rows["globalTid"].to_numpy()
-    processes = process_of(threads)
-    domain_ids = filled(rows["domainId"], 0)
+    process_of_row = process_of(threads)
+    domain_of_row = filled(rows["domainId"], 0)
     is_inside = np.zeros(rows.num_rows, np.bool_)
     columns = [domains[name].to_pylist() for name in ("text", "globalTid", "domainId")]
-    for text, thread, domain in zip(*columns, strict=True):
-        is_known = None not in {text, thread, domain}
-        if is_known and is_wanted(text):
-            is_of_process = processes == process_of(thread)
-            is_inside |= is_of_process & (domain_ids == domain)
+    for domain_name, thread, domain_id in zip(*columns, strict=True):
+        is_known = None not in {domain_name, thread, domain_id}
+        if is_known and is_wanted(domain_name):
+            is_of_process = process_of_row == process_of(thread)
+            is_inside |= is_of_process & (domain_of_row == domain_id)
     return is_inside
 
 
 def _matching(ranges: RangesOfReportTable, pattern: str) -> Flags:
     """Tell which ranges have a text that a pattern matches."""
     texts = ranges["text"].combine_chunks()
-    is_hit_by_text = pc.match_substring_regex(texts.dictionary, pattern)
-    is_hit = is_hit_by_text.take(texts.indices)
-    is_hit = pc.fill_null(is_hit, fill_value=False)
-    flags: Flags = is_hit.to_numpy(zero_copy_only=False)
+    matches_of_text = pc.match_substring_regex(texts.dictionary, pattern)
+    matches_of_range = matches_of_text.take(texts.indices)
+    # A range without a text does not match.
+    is_matching = pc.fill_null(matches_of_range, fill_value=False)
+    flags: Flags = is_matching.to_numpy(zero_copy_only=False)
     return flags
 
 
 def _mpi_ranks(names: pa.Table) -> dict[int, int]:
-    """Return the rank of each process that thread names have, unless they contradict each other."""
+    """Return the rank of each process that names of its threads state.
+
+    A process whose threads state different ranks is left out.
+    """
     ranks_of_process: dict[int, set[int]] = {}
     threads = names["globalTid"].to_pylist()
     texts = names["text"].to_pylist()

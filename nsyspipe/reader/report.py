@@ -148,10 +148,10 @@ def are_possible(starts: Int64, ends: Int64) -> Flags:
 
 def is_read(table: str) -> bool:
     """Tell whether a table of this name, in any case and of any version, is one that is read."""
-    match = VERSIONED.match(table.upper())
     if table.lower() in _READ or table.upper().startswith(PAYLOAD_TABLE_PREFIX):
         return True
-    return match is not None and match["table"].lower() in _READ
+    versioned = VERSIONED.match(table.upper())
+    return versioned is not None and versioned["table"].lower() in _READ
 
 
 def version_numbers(schema_version: str | None) -> tuple[int, int]:
@@ -166,10 +166,11 @@ def version_numbers(schema_version: str | None) -> tuple[int, int]:
 def open_report(path: AnyPath, checked: FileState | None = None) -> Iterator[Report]:
     """Open a report for reading and close it again. Its file and directory stay as they were.
 
-    If the state of the file is still that of `checked`, slow checks are not made again.
+    `checked` is the state of the file when it was read before. If the file still has this state,
+    slow checks are not made again.
 
-    Raises a `ReportNotFoundError`, `NotAReportError` or `DamagedReportError` if the file is
-    missing, is not SQLite or not nsys's, or is truncated, locked or being written.
+    Raises a `ReportNotFoundError` if the file is missing, a `NotAReportError` if it is not SQLite
+    or not nsys's, and a `DamagedReportError` if it is truncated, locked or being written.
     """
     before, flags = check_file(path)
     with _translated(path):
@@ -209,11 +210,14 @@ class Report:
             raise NotAReportError(str(path), problem, found=shown, fix=fix)
 
     def physical(self, table: str) -> str | None:
-        """Return the name under which a table exists (``_V3`` suffixes included), or None."""
+        """Return the name under which a table exists, or None.
+
+        This is its plain name, or that of its newest version, for example with the suffix ``_V3``.
+        """
         if table in self.tables:
             return table
-        matches = filter(None, map(VERSIONED.match, self.tables))
-        versions = [match for match in matches if match["table"] == table]
+        versioned_names = filter(None, map(VERSIONED.match, self.tables))
+        versions = [match for match in versioned_names if match["table"] == table]
         newest = max(versions, key=lambda match: int(match["version"]), default=None)
         return None if newest is None else newest.group()
 
@@ -242,9 +246,10 @@ class Report:
     ) -> pa.Table:
         """Select columns of an existing table as Arrow, exactly typed, with rows in any order.
 
-        Kinds are ``int`` (int64, with nulls), ``text`` and ``blob`` (null becomes empty). A column
-        that the table lacks is all null (int) or empty. `derived` are SQL expressions of integers
-        by name, whose columns come last. `where` is a condition.
+        `columns` has the kind of each column: ``int`` (int64, with nulls), ``text`` or ``blob``. A
+        null of the last two becomes empty. A column that the table lacks is all null (int) or
+        empty. `derived` are SQL expressions of integers by name, whose columns come last. `where`
+        is an SQL condition.
         """
         long_columns = [name for name, kind in columns.items() if kind != "int"]
         self._check_lengths(table, long_columns)
@@ -263,9 +268,9 @@ class Report:
         return pa.Table.from_arrays(arrays, names=list(expressions))
 
     def _typed(self, table: str, name: str, kind: str) -> str:
-        """Return the SQL of a column.
+        """Return the SQL of a column of some kind.
 
-        It fixes the type, which the driver would infer from the first rows.
+        The SQL fixes the type of a text. Otherwise the driver would infer it from the first rows.
         """
         if not self.has(table, name):
             return _EMPTY[kind]
@@ -275,31 +280,37 @@ class Report:
         return f"CAST({value} AS TEXT)" if kind == "text" else value
 
     def _rows(self, table: str, where: str | None = None) -> str:
+        """Return the SQL for the rows of a table that meet a condition, or for all of them."""
         name = self.physical(table) or table
         return f"FROM {quoted(name)} NOT INDEXED WHERE {where or 1}"
 
     def zones(
         self, table: str, least: pa.ChunkedArray, greatest: pa.ChunkedArray
     ) -> dict[str, Zones]:
-        """Return the zones of a table, by the least and the greatest value of each row.
+        """Return the zones of a table under its name, by the least and greatest value of each row.
 
-        There are none if rows are missing, or if one zone would hold all rows.
+        The result is empty if rows of the table are missing, if their numbers are not known, or if
+        one zone would hold all rows.
         """
         n_rows = len(least)
-        if n_rows <= _ZONE_ROWS or self.has(table, "rowid"):
+        # A column of this name hides the numbers of the rows.
+        hides_row_numbers = self.has(table, "rowid")
+        if n_rows <= _ZONE_ROWS or hides_row_numbers:
             return {}
-        first = self.number(table, "min(rowid)") or 0
-        last = self.number(table, "max(rowid)") or 0
-        # Some rows may have been deleted, or dropped.
-        if last - first + 1 != n_rows:
+        first_row = self.number(table, "min(rowid)") or 0
+        last_row = self.number(table, "max(rowid)") or 0
+        # Some rows may have been deleted from the table, or dropped after reading.
+        has_all_rows = last_row - first_row + 1 == n_rows
+        if not has_all_rows:
             return {}
-        edges = np.arange(0, n_rows, _ZONE_ROWS)
-        least_of_zones = np.minimum.reduceat(filled(least, TIME_LIMIT), edges)
-        greatest_of_zones = np.maximum.reduceat(filled(greatest, -TIME_LIMIT), edges)
-        return {table: Zones(first, least_of_zones, greatest_of_zones)}
+        first_of_zones = np.arange(0, n_rows, _ZONE_ROWS)
+        # A row without a value does not change the bounds of its zone.
+        least_of_zones = np.minimum.reduceat(filled(least, TIME_LIMIT), first_of_zones)
+        greatest_of_zones = np.maximum.reduceat(filled(greatest, -TIME_LIMIT), first_of_zones)
+        return {table: Zones(first_row, least_of_zones, greatest_of_zones)}
 
     def few(self, table: str, columns: Columns, where: str | None = None) -> list[dict[str, Any]]:
-        """Return the rows of a small table, as `select`. None if it, or a column, is missing."""
+        """Return the rows of a small table, as `select`. Empty if it, or a column, is missing."""
         if not self.has(table, *columns):
             return []
         selected = self.select(table, columns, where=where)
@@ -307,9 +318,10 @@ class Report:
         return rows
 
     def _check_lengths(self, table: str, names: Iterable[str]) -> None:
-        """Refuse texts that are longer in total than the file, because their rows share pages.
+        """Raise `DamagedReportError` if columns have more bytes of text than the file can hold.
 
-        Columns that the table lacks have no texts.
+        In such a file, rows share pages, and reading them could fill the memory. Each column is
+        checked once. Columns that the table lacks have no texts.
         """
         if self._is_checked:
             return
@@ -319,8 +331,8 @@ class Report:
             return
         self._length_checked.update(unchecked)
         lengths = [f"total(octet_length({quoted(name)}))" for _, name in unchecked]
-        n_bytes = self.number(table, " + ".join(lengths)) or 0
-        if n_bytes > _MAX_TEXT_RATIO * self._n_bytes:
+        n_text_bytes = self.number(table, " + ".join(lengths)) or 0
+        if n_text_bytes > _MAX_TEXT_RATIO * self._n_bytes:
             problem = f"is damaged ({self.physical(table)} claims more text than the file contains)"
             raise DamagedReportError(str(self.path), problem, fix=EXPORT_AGAIN)
 
@@ -329,20 +341,22 @@ class Report:
         return self.has(table) and self.number(table, "1") is not None
 
     def count(self, table: str, where: str | None = None) -> int:
-        """Return how many rows of a table meet an SQL condition, or how many there are."""
+        """Return how many rows of a table meet an SQL condition. Without one, count all rows."""
         return self.number(table, "count(*)", where) or 0
 
     def refuse_what_cannot_fit(self, memory: int) -> None:
-        """Raise `InputError` if the rows that are read need more memory, in bytes, than there is.
+        """Raise `InputError` if the rows that are read need more memory than there is.
 
-        0 is not known. Rows are counted by their numbers, which takes no time, and never more rows
-        than the file has room for.
+        `memory` is in bytes, and 0 if it is not known. Rows are counted by their numbers, which
+        takes no time. A damaged table may claim more rows than the file has room for, which are not
+        counted.
         """
-        n_rows_that_fit = self._n_bytes // _MIN_ROW_BYTES_IN_FILE
-        n_rows = min(self._n_claimed_rows(), n_rows_that_fit)
-        needed = _PROCESS_BYTES + _ROW_BYTES * n_rows
-        if memory and needed > memory:
-            needed_gb = needed / 1e9
+        n_rows_in_file = self._n_bytes // _MIN_ROW_BYTES_IN_FILE
+        n_rows = min(self._n_claimed_rows(), n_rows_in_file)
+        needed_bytes = _PROCESS_BYTES + _ROW_BYTES * n_rows
+        is_memory_known = memory > 0
+        if is_memory_known and needed_bytes > memory:
+            needed_gb = needed_bytes / 1e9
             memory_gb = memory / 1e9
             problem = (
                 f"needs about {needed_gb:.1f} GB of memory, but this machine has only "
@@ -358,8 +372,8 @@ class Report:
         if not queries:
             return 0
         with _translated(self.path):
-            result = fetch_arrow(self._connection, " UNION ALL ".join(queries))
-        return sum(result["n"].to_pylist())
+            last_rows = fetch_arrow(self._connection, " UNION ALL ".join(queries))
+        return sum(last_rows["n"].to_pylist())
 
     def number(self, table: str, sql: str, where: str | None = None) -> int | None:
         """Return the integer of an SQL expression in the first row, None if there is no row."""
@@ -371,15 +385,17 @@ class Report:
 
 
 def _pinned(column: pa.ChunkedArray, kind: str) -> pa.ChunkedArray:
-    """Return a column with the type of its kind, and without bytes that are not UTF-8.
+    """Return a column with the type of its kind, and with bytes that are not UTF-8 replaced.
 
-    SQLite does not check texts, Arrow trusts them, and Python would fail at them.
+    SQLite and Arrow do not check that texts are UTF-8, and Python would fail at other bytes.
     """
     column_type = _TYPES[kind]
     if not len(column):
         return pa.chunked_array([], column_type)
-    if kind != "text" or not pa.types.is_string(column.type):
-        return column if column.type == column_type else column.cast(column_type)
+    if column.type != column_type:
+        return column.cast(column_type)
+    if kind != "text":
+        return column
     try:
         column.validate(full=True)
     except pa.ArrowInvalid:
@@ -402,14 +418,20 @@ class Zones(Struct, frozen=True):
     greatest: Int64
 
     def condition(self, first: int, last: int) -> str:
-        """Return an SQL condition that all rows meet which touch the values `first` to `last`."""
+        """Return an SQL condition that all rows meet which touch the values `first` to `last`.
+
+        Other rows may meet it too: it is about whole zones, from the first to the last that touches
+        the values.
+        """
         touches_values = (self.least <= last) & (self.greatest >= first)
         zones = np.flatnonzero(touches_values)
         if not zones.size:
+            # No row meets this.
             return "rowid BETWEEN 0 AND -1"
-        next_zone = zones[-1] + 1
-        first_row = self.first_row + zones[0] * _ZONE_ROWS
-        last_row = self.first_row + next_zone * _ZONE_ROWS - 1
+        first_zone = int(zones[0])
+        end_of_zones = int(zones[-1]) + 1
+        first_row = self.first_row + first_zone * _ZONE_ROWS
+        last_row = self.first_row + end_of_zones * _ZONE_ROWS - 1
         return f"rowid BETWEEN {first_row} AND {last_row}"
 
 
@@ -420,16 +442,16 @@ def machine_memory() -> int:
     """
     try:
         lines = Path("/proc/meminfo").read_text("ascii").splitlines()
-        sizes = dict(line.split(":") for line in lines)
-        total = _n_bytes_of(sizes["MemTotal"])
-        swap = _n_bytes_of(sizes["SwapTotal"])
+        size_of_name = dict(line.split(":") for line in lines)
+        memory_bytes = _n_bytes_of(size_of_name["MemTotal"])
+        swap_bytes = _n_bytes_of(size_of_name["SwapTotal"])
     except (OSError, ValueError, LookupError):
         return 0
     # There may be no control group, or one without a limit.
     with contextlib.suppress(OSError, ValueError):
-        limit = int(Path("/sys/fs/cgroup/memory.max").read_text("ascii"))
-        total = min(total, limit)
-    return total + swap
+        limit_bytes = int(Path("/sys/fs/cgroup/memory.max").read_text("ascii"))
+        memory_bytes = min(memory_bytes, limit_bytes)
+    return memory_bytes + swap_bytes
 
 
 def _n_bytes_of(size: str) -> int:
@@ -451,16 +473,21 @@ def bounds_of(column: pa.ChunkedArray) -> tuple[Any, Any]:
 
 def processes_of(threads: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return the globalPid of each globalTid of a column."""
-    first_thread, last_thread = bounds_of(threads)
-    first = process_of(first_thread or 0)
-    last = process_of(last_thread or 0)
-    if first == last:
-        return repeated(first, len(threads))
+    least_thread, greatest_thread = bounds_of(threads)
+    least_process = process_of(least_thread or 0)
+    greatest_process = process_of(greatest_thread or 0)
+    # The threads of a process have consecutive numbers, so that no other process is between them.
+    has_one_process = least_process == greatest_process
+    if has_one_process:
+        return repeated(least_process, len(threads))
     return pc.bit_wise_and(threads, ~_THREAD_BITS)
 
 
 def repeated(value: int | None, n_rows: int) -> pa.ChunkedArray:
-    """Return a column of one value, whose chunks share one array."""
+    """Return a column of one value in all rows.
+
+    It takes little memory, because all its chunks share one array.
+    """
     kind = pa.bool_() if isinstance(value, bool) else pa.int64()
     chunk = pa.repeat(pa.scalar(value, kind), min(n_rows, _CHUNK_ROWS))
     n_whole_chunks, n_rest_rows = divmod(n_rows, _CHUNK_ROWS)
@@ -481,13 +508,18 @@ def main_thread_of(global_pid: int) -> int:
 
 @contextlib.contextmanager
 def _translated(path: AnyPath) -> Iterator[None]:
+    """Turn errors of the database engine into errors of nsyspipe.
+
+    The cause may be a shortage of memory, that the file was deleted or locked, or its contents.
+    """
     try:
         yield
     except _ENGINE_ERRORS as error:
         shortage_error = errors.shortage(error)
         if shortage_error is not None:
             raise shortage_error from error
-        # If the file can be opened, its contents are wrong.
+        # This raises an error if the file cannot be opened. Otherwise it is locked, or its contents
+        # are wrong.
         with _still_there(path), Path(path).open("rb"):
             pass
         text = str(getattr(error, "orig", None) or error)
@@ -505,6 +537,7 @@ def _translated(path: AnyPath) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _still_there(path: AnyPath) -> Iterator[None]:
+    """Turn errors of the file system into those of a file that could be read before."""
     try:
         with readable(path):
             yield

@@ -155,6 +155,10 @@ def _checked(content: Mapping[str, Any], expected: Mapping[str, Field]) -> dict[
 
 
 def _check(name: str, value: Any, field: Field) -> Any:  # noqa: ANN401 - of that kind
+    """Return the value of a field; a ValueError if it is not what the field must be.
+
+    Control characters in texts are replaced.
+    """
     require(isinstance(value, field.kind), f"{name} has another type")
     if field.kind is int:
         # A bool is an int in Python.
@@ -177,20 +181,23 @@ def _check_text(name: str, text: str, field: Field) -> str:
 
 
 def _check_elements(name: str, value: Any, field: Field) -> Any:  # noqa: ANN401 - of that kind
+    """Return a list or dict; a ValueError if it has too many elements, or one of another kind."""
     is_dict = field.kind is dict
+    # Of a dict, only some names are read.
     is_short = is_dict or len(value) <= field.max_elements
     require(is_short, f"{name} has more than {field.max_elements} entries")
     elements = value.values() if is_dict else value
-    are_texts = field.element_kind is str
-    kinds = "texts" if are_texts else "objects"
+    must_be_texts = field.element_kind is str
+    kinds = "texts" if must_be_texts else "objects"
     have_kind = all(isinstance(element, field.element_kind) for element in elements)
     require(have_kind, f"{name} holds more than {kinds}")
-    if are_texts and not field.is_masked:
+    if must_be_texts and not field.is_masked:
         return [_check(name, element, _TEXT) for element in elements]
     return value
 
 
 def _moment(captured_at_utc: str) -> datetime:
+    """Return the time that a text states, in UTC; a ValueError if it states no possible time."""
     try:
         moment = datetime.fromisoformat(captured_at_utc)
     except ValueError as error:
@@ -202,12 +209,16 @@ def _moment(captured_at_utc: str) -> datetime:
 
 
 def _ranks(rows: Iterable[Mapping[str, Any]]) -> tuple[CapturedRank, ...]:
-    """Return the ranks of a sidecar, checked; no rank, and no process, may be there twice."""
+    """Return the ranks of a sidecar, checked; a ValueError if a rank or process is there twice.
+
+    The report and the PID identify a process. A rank may lack one of them.
+    """
     checked_rows = [_checked_rank(row) for row in rows]
     have_rank = all("rank" in row for row in checked_rows)
     require(have_rank, "ranks holds an entry without rank")
     ranks: list[CapturedRank] = []
     for row in checked_rows:
+        # An empty name is no report.
         row["report"] = row.get("report") or None
         ranks.append(CapturedRank(**row))
     require(_are_distinct(rank.rank for rank in ranks), "ranks names one rank twice")
@@ -246,6 +257,7 @@ def parse_sidecar(content: bytes, path: Path) -> Sidecar:
     if captured_at is not None:
         moment = _moment(captured_at)
         facts["captured_at_utc"] = moment.isoformat().replace("+00:00", "Z")
+        # A datetime has whole microseconds, so that this is exact.
         captured_at_us = (moment - _EPOCH) // timedelta(microseconds=1)
         captured_at_ns = captured_at_us * 1000
     _mask_facts(facts)
@@ -276,6 +288,7 @@ def _mask_facts(facts: dict[str, Any]) -> None:
     if "command" in facts:
         facts["command"] = recorded_command(facts["command"], Mask())
     if "trace" in facts:
+        # Traced kinds are checked as the values of this option, which is left out again.
         trace_option = ["--trace", *facts["trace"]]
         facts["trace"] = recorded_command(trace_option, Mask())[1:]
     environment = facts.get("environment", {})
@@ -297,20 +310,21 @@ def _parse_json(content: bytes) -> dict[str, Any]:
 
 
 def family_of_pattern(pattern: str) -> str | None:
-    """Return the normalized text that a step pattern stands for, for example ``step #``.
+    """Return the normalized text that a step pattern stands for: ``step #`` for ``^step [0-9]+$``.
 
-    None if the pattern stands for several texts. The pattern is never run, because a pattern in a
-    file could be made to take forever.
+    None if the pattern stands for texts that do not only differ in numbers. The pattern is never
+    run, because a pattern in a file could be made to take forever.
     """
     if not pattern.startswith("^") or not pattern.endswith("$"):
         return None
-    parts = _NUMBER_PATTERNS.split(pattern[1:-1])
-    has_number = len(parts) > 1
-    if not has_number or any(map(_has_special_characters, parts)):
+    parts_between_numbers = _NUMBER_PATTERNS.split(pattern[1:-1])
+    has_number = len(parts_between_numbers) > 1
+    if not has_number or any(map(_has_special_characters, parts_between_numbers)):
         return None
-    texts = [_ESCAPED.sub(r"\1", part) for part in parts]
-    name = "#".join(texts)
-    return None if re.search(DIGITS_PATTERN, name) else name
+    texts = [_ESCAPED.sub(r"\1", part) for part in parts_between_numbers]
+    family = "#".join(texts)
+    # A normalized text has # in place of all its numbers.
+    return None if re.search(DIGITS_PATTERN, family) else family
 
 
 def _has_special_characters(pattern: str) -> bool:
@@ -363,10 +377,10 @@ def _is_in_folder(name: str) -> bool:
 
 
 def read_sidecars(reports: Sequence[Path]) -> FoundSidecars:
-    """Read the sidecars in the directories of some reports.
+    """Read the sidecars in the directories of some reports, and keep those that name a report.
 
-    An unusable sidecar is a problem, never an error. The paths of reports whose export is in a
-    cache are those of the reports themselves.
+    An unusable sidecar is a problem, never an error. If the export of a report is in a cache, its
+    path in `reports` is that of the report itself.
     """
     # For each directory the positions of the reports by name.
     positions_by_folder: dict[Path, dict[str, list[int]]] = {}
@@ -439,17 +453,18 @@ def read_beside(
     unusable: dict[Path, InputError] = {}
     log = None
     topology = None
-    used: list[Path] = []
+    used_paths: list[Path] = []
     if wants_log:
         log_paths = _inside_all(sidecars, lambda sidecar: sidecar.log_names, problems)
         log = read_nccl_logs(log_paths, unusable) if log_paths else None
-        used += [path for path in log_paths if path not in unusable]
+        used_paths += [path for path in log_paths if path not in unusable]
     if wants_topology:
         topology_paths = _inside_all(sidecars, _topology_names, problems)
         topology_path, topology = _read_first_topology(topology_paths, unusable)
-        used += [] if topology_path is None else [topology_path]
-    if used:
-        problems.append(used_beside(used))
+        if topology_path is not None:
+            used_paths.append(topology_path)
+    if used_paths:
+        problems.append(used_beside(used_paths))
     for path, error in unusable.items():
         problems.append(_unused(path, error.problem))
     return NamedFiles(log, topology, problems)
@@ -462,7 +477,10 @@ def _topology_names(sidecar: Sidecar) -> tuple[str, ...]:
 def _read_first_topology(
     paths: Iterable[Path], unusable: dict[Path, InputError]
 ) -> tuple[Path | None, Topology | None]:
-    """Return path and contents of the first usable topology; those before go into `unusable`."""
+    """Return path and contents of the first usable topology; None and None without one.
+
+    The files before it are added to `unusable`, with their errors.
+    """
     for path in paths:
         try:
             return path, read_topology(path)
@@ -476,7 +494,10 @@ def _inside_all(
     names_of: Callable[[Sidecar], Iterable[str]],
     problems: list[Problem],
 ) -> list[Path]:
-    """Return the files inside the directories of some sidecars that they name."""
+    """Return the files that some sidecars name, if they are inside the directories of these.
+
+    The problems of other files are added to `problems`.
+    """
     paths: list[Path] = []
     for sidecar in sidecars:
         paths += _inside(sidecar, names_of(sidecar), problems)
@@ -486,16 +507,17 @@ def _inside_all(
 def _inside(sidecar: Sidecar, names: Iterable[str], problems: list[Problem]) -> Iterator[Path]:
     """Yield the files of a sidecar's own directory that it names, without links.
 
-    The problems of other files are added to `problems`.
+    They have a limited number of bytes together. The problems of other files are added to
+    `problems`.
     """
-    n_bytes = 0
+    n_bytes_so_far = 0
     for name in names:
         path = sidecar.path.parent / name
         try:
             reason = _why_refused(sidecar, name)
             if reason is None:
-                n_bytes += path.lstat().st_size
-                if n_bytes > _MAX_LOG_BYTES:
+                n_bytes_so_far += path.lstat().st_size
+                if n_bytes_so_far > _MAX_LOG_BYTES:
                     reason = "too large, pass the file with --nccl-log"
         except OSError as error:
             reason = error.strerror or "unreadable"
@@ -508,17 +530,16 @@ def _inside(sidecar: Sidecar, names: Iterable[str], problems: list[Problem]) -> 
 
 
 def _why_refused(sidecar: Sidecar, name: str) -> str | None:
-    """Return why a file that a sidecar names is not read; None if it is."""
+    """Return why a file that a sidecar names must not be read; None if it may be.
+
+    It must be an ordinary file in the directory of the sidecar, or below, and not behind a link.
+    """
     folder = sidecar.path.parent
     path = folder / name
     parts = Path(name).parts
-    goes_down = bool(parts) and ".." not in parts
-    is_inside = goes_down and not Path(name).is_absolute()
-    if is_inside:
-        real_folder = Path(os.path.realpath(folder))
-        real_path = Path(os.path.realpath(path))
-        is_inside = real_path == real_folder / name
-    if not is_inside:
+    stays_below = bool(parts) and ".." not in parts and not Path(name).is_absolute()
+    real_folder = Path(os.path.realpath(folder))
+    if not stays_below or Path(os.path.realpath(path)) != real_folder / name:
         return f"not in the directory of {_shown(sidecar.path)}"
     if not stat.S_ISREG(path.lstat().st_mode):
         return "not an ordinary file"
@@ -542,9 +563,12 @@ def _candidates(folder: Path, stems: Collection[str]) -> list[Path]:
 
 
 def _fits_any(name: str, stems: Iterable[str]) -> bool:
-    """Tell whether a sidecar's name is that of a report without its rank or node."""
+    """Tell whether a sidecar has the name of a report without its rank or node.
+
+    `stems` are the names of reports without their suffix.
+    """
     name_and_node = decoded(name).removesuffix(SIDECAR_SUFFIX)
     capture_name = _NODE.sub("", name_and_node)
-    n_chars = len(capture_name)
-    endings = (stem[n_chars:] for stem in stems if stem.startswith(capture_name))
+    fitting_stems = (stem for stem in stems if stem.startswith(capture_name))
+    endings = (stem.removeprefix(capture_name) for stem in fitting_stems)
     return any(map(_RANK_OR_NODE.match, endings))

@@ -131,14 +131,16 @@ def release_memory() -> None:
 
 
 def _with_own_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Copy a batch, so that each column can be freed by itself; those of the driver are not.
+    """Return a copy of a batch, each column of which can be freed by itself.
 
-    A batch of few rows is returned as it is, because it has too little memory to be worth a copy.
+    The columns of the driver can only be freed together. A batch of few rows is returned as it is,
+    because it has too little memory to be worth a copy.
     """
     if batch.num_rows < _MIN_ROWS_COPIED:
         return batch
     copies: list[pa.Array] = []
     for column in batch.columns:
+        # Arrow copies an array when it is joined with another.
         no_rows = column[:0]
         copies.append(pa.concat_arrays([column, no_rows]))
     return pa.RecordBatch.from_arrays(copies, schema=batch.schema)
@@ -222,24 +224,25 @@ def quoted(name: str) -> str:
 def plain_tables(
     path: AnyPath, connection: sa.Connection, pages: Pages | None, is_needed: Callable[[str], bool]
 ) -> tuple[dict[str, list[str]], frozenset[str]]:
-    """Return the columns of the tables that hold their rows, and the names of all others.
+    """Return the columns of each table that holds its rows, and the names of views and the like.
 
-    Raises `NotAReportError` if there is a view or virtual table with the name of a table that
-    `is_needed`, or if such a table has a column that holds no values of its own. Raises
-    `DamagedReportError` if the schema contradicts itself, which schemas of SQLite never do.
+    `pages` are checked, if any. Raises `NotAReportError` if there is a view or virtual table with
+    the name of a table that `is_needed`, or if such a table has a column that holds no values of
+    its own. Raises `DamagedReportError` if the schema contradicts itself, which schemas of SQLite
+    never do.
     """
     entries = [_Entry(*row) for row in fetch_rows(connection, _ENTRIES)]
-    plain = _plain_names(path, entries, is_needed)
+    names_of_tables = _plain_names(path, entries, is_needed)
     if pages is not None:
         pages.add(entry.first_page for entry in entries if entry.first_page)
     columns = _read_columns(path, connection)
-    needed = {entry.name for entry in entries if is_needed(entry.name)}
+    needed_names = {entry.name for entry in entries if is_needed(entry.name)}
     for column in columns:
-        if column.table in needed:
+        if column.table in needed_names:
             _refuse_computed(path, column)
-    table_like = {entry.name for entry in entries if entry.is_table_or_view}
-    names_of_others = frozenset(filter(_is_not_internal, table_like - plain))
-    return _names_of_columns(columns, plain), names_of_others
+    selectable_names = {entry.name for entry in entries if entry.is_table_or_view}
+    names_of_views = filter(_is_not_internal, selectable_names - names_of_tables)
+    return _names_of_columns(columns, names_of_tables), frozenset(names_of_views)
 
 
 def _names_of_columns(columns: Iterable[_Column], tables: Container[str]) -> dict[str, list[str]]:
@@ -306,23 +309,28 @@ class _Entry(NamedTuple):
 def _plain_names(
     path: AnyPath, entries: Iterable[_Entry], is_needed: Callable[[str], bool]
 ) -> set[str]:
-    """Return the names of the tables that hold their rows; see `plain_tables`."""
-    plain = set()
-    seen = set()
-    for number, entry in enumerate(entries):
-        is_twice = entry.is_table_or_view and entry.name.lower() in seen
-        if number >= _MAX_ENTRIES or is_twice or _is_contradictory(entry):
+    """Return the names of the tables that hold their rows, without SQLite's own.
+
+    The errors are those of `plain_tables`.
+    """
+    names_of_tables = set()
+    # In small letters, because SQL ignores the case of names.
+    names_so_far = set()
+    for n_entries_before, entry in enumerate(entries):
+        is_repeated = entry.is_table_or_view and entry.name.lower() in names_so_far
+        is_beyond_limit = n_entries_before >= _MAX_ENTRIES
+        if is_beyond_limit or is_repeated or _is_contradictory(entry):
             problem = "has a schema that no SQLite writes"
             raise DamagedReportError(str(path), problem, fix=EXPORT_AGAIN)
         if not entry.is_table_or_view:
             continue
-        seen.add(entry.name.lower())
+        names_so_far.add(entry.name.lower())
         if entry.holds_rows:
-            plain.add(entry.name)
+            names_of_tables.add(entry.name)
         elif is_needed(entry.name):
             kind = "view" if entry.kind == "view" else "virtual table"
             raise in_place_of_a_table(path, entry.name, kind)
-    return {name for name in plain if not name.lower().startswith(_INTERNAL)}
+    return {name for name in names_of_tables if not name.lower().startswith(_INTERNAL)}
 
 
 def _is_contradictory(entry: _Entry) -> bool:
@@ -334,18 +342,24 @@ def _is_contradictory(entry: _Entry) -> bool:
         # SQLite makes some indexes by itself, without a statement.
         return bool(entry.statement) or entry.kind != "index"
     what = match["what"]
+    # The kind of a virtual table is table, and that of a unique index is index.
     *_, kind = what.split()
     if kind.lower() != entry.kind:
         return True
     if _unquoted(match["name"]) != entry.name:
         return True
-    return what in {"VIEW", "VIRTUAL TABLE"} and entry.first_page != 0
+    has_no_pages = what in {"VIEW", "VIRTUAL TABLE"}
+    return has_no_pages and entry.first_page != 0
 
 
 def _unquoted(word: str) -> str:
-    """Return a name of SQL without its quotation marks, of which those inside are doubled."""
+    """Return a name of SQL without quotation marks around it.
+
+    A mark that is doubled inside stands for one.
+    """
     if word[0] not in "\"['`":
         return word
+    # Of a name in brackets, this is the closing one.
     mark = word[-1]
     return word[1:-1].replace(2 * mark, mark)
 
@@ -363,82 +377,100 @@ class Pages:
         self._path = path
         with Path(path).open("rb", buffering=0) as file:
             header = file.read(100)
-        size = int.from_bytes(header[16:18], "big")
-        self._size = 65536 if size == 1 else size
+        stated_size = int.from_bytes(header[16:18], "big")
+        # 65536 does not fit into the two bytes of this field, so 1 stands for it.
+        self._page_bytes = 65536 if stated_size == 1 else stated_size
         n_bytes = Path(path).stat().st_size
-        n_pages = n_bytes // self._size if self._size else 0
+        n_pages = n_bytes // self._page_bytes if self._page_bytes else 0
         # Pages count from 1.
-        self._seen = np.zeros(n_pages + 1, np.bool_)
+        self._is_seen = np.zeros(n_pages + 1, np.bool_)
 
     def add(self, roots: Iterable[int]) -> None:
-        """Follow trees down from their first pages.
+        """Follow trees down from their first pages, one level after the other.
 
         Raises `DamagedReportError` if two ways lead to one page, because a query might not end.
         """
         with Path(self._path).open("rb", buffering=0) as file:
-            level = self._new(np.array(list(roots), np.int64))
+            level = self._note(np.array(list(roots), np.int64))
             while level.size:
-                runs = _runs(level, self._size)
+                runs = _runs(level, self._page_bytes)
                 kinds = np.concatenate([self._kinds(file, run) for run in runs])
                 is_inner = np.isin(kinds, _INNER)
                 inner_pages = level[is_inner].tolist()
                 no_pages = np.empty(0, np.int64)
                 children = [self._children(file, page) for page in inner_pages]
-                level = self._new(np.concatenate([no_pages, *children]))
+                level = self._note(np.concatenate([no_pages, *children]))
 
     def _kinds(self, file: BinaryIO, pages: NDArray[np.int64]) -> NDArray[np.uint8]:
-        """Return the kinds of ascending pages that are close together, 0 after the end of file."""
-        places = (pages - pages[0]) * self._size
-        places[pages == 1] += _FILE_HEADER
-        n_pages_before = int(pages[0] - 1)
-        file.seek(n_pages_before * self._size)
-        n_bytes = int(places[-1]) + 1
+        """Return the kinds of ascending pages that are close together, 0 after the end of file.
+
+        The kind of a page is the first byte of its header. All pages are read at once.
+        """
+        start_of_run = int(pages[0] - 1) * self._page_bytes
+        # From the start of the first page.
+        places_of_kinds = (pages - pages[0]) * self._page_bytes
+        places_of_kinds[pages == 1] += _FILE_HEADER
+        n_bytes = int(places_of_kinds[-1]) + 1
+        file.seek(start_of_run)
         data = np.frombuffer(file.read(n_bytes), np.uint8)
         kinds = np.zeros(pages.size, np.uint8)
-        is_inside = places < data.size
-        kinds[is_inside] = data[places[is_inside]]
+        is_inside = places_of_kinds < data.size
+        kinds[is_inside] = data[places_of_kinds[is_inside]]
         return kinds
 
     def _children(self, file: BinaryIO, number: int) -> NDArray[np.int64]:
-        """Return the pages below a page, as its cells and its header state them."""
-        file.seek((number - 1) * self._size)
-        page = np.frombuffer(file.read(self._size), np.uint8)
-        start = _FILE_HEADER if number == 1 else 0
-        first_cell = start + _PAGE_HEADER
-        if page.size < first_cell:
-            return np.empty(0, np.int64)
-        header = page[start:first_cell]
-        n_stated_cells = int(header[3]) << 8 | int(header[4])
-        n_cells_inside = (page.size - first_cell) // 2
-        n_cells = min(n_stated_cells, n_cells_inside)
-        end_of_cells = first_cell + 2 * n_cells
-        cells = page[first_cell:end_of_cells].view(">u2").astype(np.int64)
-        is_inside = cells + 4 <= page.size
-        places = np.append(cells[is_inside], start + 8)
-        places_of_bytes = places[:, np.newaxis] + np.arange(4)
-        numbers = page[places_of_bytes].view(">u4")[:, 0]
-        return numbers.astype(np.int64)
+        """Return the pages below a page, as its cells and its header state them.
 
-    def _new(self, pages: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Note pages, and return those that the file has, in ascending order."""
-        exists = (pages > 0) & (pages < self._seen.size)
+        The header has the number of cells and the last child. After it, two bytes for each cell
+        tell where the cell is in the page. A cell begins with a child, in four bytes.
+        """
+        file.seek((number - 1) * self._page_bytes)
+        page = np.frombuffer(file.read(self._page_bytes), np.uint8)
+        start_of_header = _FILE_HEADER if number == 1 else 0
+        end_of_header = start_of_header + _PAGE_HEADER
+        if page.size < end_of_header:
+            return np.empty(0, np.int64)
+        header = page[start_of_header:end_of_header]
+        n_stated_cells = int(header[3]) << 8 | int(header[4])
+        n_cells_with_room = (page.size - end_of_header) // 2
+        n_cells = min(n_stated_cells, n_cells_with_room)
+        end_of_places = end_of_header + 2 * n_cells
+        places_of_cells = page[end_of_header:end_of_places].view(">u2").astype(np.int64)
+        is_inside = places_of_cells + 4 <= page.size
+        place_of_last_child = start_of_header + 8
+        places_of_children = np.append(places_of_cells[is_inside], place_of_last_child)
+        places_of_bytes = places_of_children[:, np.newaxis] + np.arange(4)
+        children = page[places_of_bytes].view(">u4")[:, 0]
+        return children.astype(np.int64)
+
+    def _note(self, pages: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Note that pages were seen, and return those that the file has, in ascending order.
+
+        Raises `DamagedReportError` if one of them was seen before, or is there twice.
+        """
+        exists = (pages > 0) & (pages < self._is_seen.size)
         existing = np.sort(pages[exists])
+        # Equal pages are neighbors now. No page has the number 0, with which the first is compared.
         is_same_as_before = np.diff(existing, prepend=0) == 0
-        repeated = existing[self._seen[existing] | is_same_as_before]
+        repeated = existing[self._is_seen[existing] | is_same_as_before]
         if repeated.size:
             problem = f"is damaged (page {repeated[0]} is used twice)"
             raise DamagedReportError(str(self._path), problem, fix=EXPORT_AGAIN)
-        self._seen[existing] = True
+        self._is_seen[existing] = True
         return existing
 
 
-def _runs(pages: NDArray[np.int64], size: int) -> list[NDArray[np.int64]]:
-    """Split ascending pages into parts that are read at once, where the next page is far away."""
-    gap_bytes = np.diff(pages) * size
-    last_before_gap = np.flatnonzero(gap_bytes > _MAX_GAP_BYTES)
-    max_pages = max(_MAX_BYTES_AT_ONCE // size, 1)
+def _runs(pages: NDArray[np.int64], page_bytes: int) -> list[NDArray[np.int64]]:
+    """Split ascending pages into runs, each of which is read at once.
+
+    A run ends where the next page is far away, or when it has as many pages as fit into the limit.
+    """
+    bytes_to_next_page = np.diff(pages) * page_bytes
+    is_next_far = bytes_to_next_page > _MAX_GAP_BYTES
+    first_after_gap = np.flatnonzero(is_next_far) + 1
+    max_pages = max(_MAX_BYTES_AT_ONCE // page_bytes, 1)
     runs: list[NDArray[np.int64]] = []
-    for part in np.split(pages, last_before_gap + 1):
-        starts = range(0, part.size, max_pages)
-        runs += [part[start : start + max_pages] for start in starts]
+    for close_pages in np.split(pages, first_after_gap):
+        starts = range(0, close_pages.size, max_pages)
+        runs += [close_pages[start : start + max_pages] for start in starts]
     return runs

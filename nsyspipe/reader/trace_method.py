@@ -31,7 +31,9 @@ def cuda_traces_of(report: Report, nsys_version: str | None) -> tuple[str, ...]:
 
     `nsys_version` is the version that exported. The one that captured was not newer.
     """
-    if version_numbers(nsys_version) != (0, 0) and version_numbers(nsys_version) < _FIRST_PRODUCT:
+    version = version_numbers(nsys_version)
+    is_known = version != (0, 0)
+    if is_known and version < _FIRST_PRODUCT:
         return (SOFTWARE,)
     if _has_only_older_gpus(report):
         return (SOFTWARE,)
@@ -55,19 +57,21 @@ def told_methods(texts: Iterable[str]) -> tuple[str, ...]:
 
 def _told_method(text: str) -> str | None:
     """Return the method that a text tells, None if it tells none or may mean either."""
-    is_hardware = _HARDWARE.search(text) is not None
-    is_software = _SOFTWARE.search(text) is not None
-    if is_hardware and is_software:
+    names_hardware = _HARDWARE.search(text) is not None
+    names_software = _SOFTWARE.search(text) is not None
+    if names_hardware and names_software:
+        # nsys falls back from hardware to software.
         return SOFTWARE if _FALLS_BACK.search(text) else None
     if _DENIES.search(text):
         return None
-    if is_hardware:
+    if names_hardware:
         return HARDWARE
-    return SOFTWARE if is_software else None
+    return SOFTWARE if names_software else None
 
 
 def _has_only_older_gpus(report: Report) -> bool:
-    """Tell whether no GPU of the host can be traced by hardware."""
+    """Tell whether all GPUs of the host are known to be too old for a trace by hardware."""
     rows = report.few(GPU, {"computeMajor": "int"})
     majors = [row["computeMajor"] for row in rows]
-    return bool(majors) and all(major and 0 < major < _FIRST_MAJOR for major in majors)
+    are_older = [major is not None and 0 < major < _FIRST_MAJOR for major in majors]
+    return bool(majors) and all(are_older)

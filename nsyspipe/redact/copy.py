@@ -288,12 +288,14 @@ _CLASSES = {table: kind for kind, tables in _LEFT_BEHIND.items() for table in ta
 def base_name(table: str) -> str:
     """Return a table's name without the version that some exporters append.
 
-    Tables of payloads have one name in common, because theirs are made of numbers and fields.
+    All tables of payloads have one base name, because nsys makes their names of numbers and fields.
     """
     if table.startswith(PAYLOAD_TABLE_PREFIX):
         return f"{PAYLOAD_TABLE_PREFIX}*"
     match = VERSIONED.match(table)
-    return match["table"] if match and not is_known(table) else table
+    # A known name may look as if it ended with a version.
+    has_version = match is not None and not is_known(table)
+    return match["table"] if match and has_version else table
 
 
 def is_known(table: str) -> bool:
@@ -302,11 +304,13 @@ def is_known(table: str) -> bool:
 
 
 def class_of(table: str) -> str | None:
-    """Return the class of a table that is left behind as a whole; None for other tables."""
+    """Return what a table holds that is left behind as a whole; None for other tables."""
     if table in _CLASSES:
         return _CLASSES[table]
     for name, kind in _CLASSES.items():
-        if name.endswith("*") and table.startswith(name[:-1]):
+        # A star stands for the rest of a name.
+        is_pattern = name.endswith("*")
+        if is_pattern and table.startswith(name.removesuffix("*")):
             return kind
     return None
 
@@ -340,15 +344,15 @@ def look_at(path: Path) -> Contents:
     name of a table of nsys.
     """
     with open_report(path) as report:
-        for table in sorted(report.views):
-            if base_name(table) in _COLUMNS:
-                raise in_place_of_a_table(path, table, "view")
+        for view in sorted(report.views):
+            if base_name(view) in _COLUMNS:
+                raise in_place_of_a_table(path, view, "view")
         unknown = [table for table in report.tables if not is_known(base_name(table))]
-        row_counts = {table: report.count(table) for table in unknown}
-        filled_tables = {table: n_rows for table, n_rows in row_counts.items() if n_rows}
+        rows_of_unknown = {table: report.count(table) for table in unknown}
+        unknown_with_rows = {table: n_rows for table, n_rows in rows_of_unknown.items() if n_rows}
         uuids = _texts_of_gpus(report, "uuid")
         bus_locations = _texts_of_gpus(report, "busLocation")
-        return Contents(host_of(report), filled_tables, uuids, bus_locations)
+        return Contents(host_of(report), unknown_with_rows, uuids, bus_locations)
 
 
 def _texts_of_gpus(report: Report, column: str) -> list[str]:
@@ -460,41 +464,46 @@ class Copying:
     ) -> None:
         """Copy the columns of numbers of a table, and those whose values were checked.
 
-        `where` is the condition for the rows that are copied.
+        `checked` has the new values by column. In SQL they are the table ``of_COLUMN``, and the
+        table of the report is ``t``. `where` is the condition for the rows that are copied.
         """
         existing_columns = self.report.tables[table]
         numbers = [name for name in NUMBERS[base_name(table)] if name in existing_columns]
-        kinds = dict.fromkeys(numbers, "INTEGER")
-        values = {name: number(name) for name in numbers}
+        sql_types = dict.fromkeys(numbers, "INTEGER")
+        expressions = {name: number(name) for name in numbers}
         joins = ""
         for name, column in (checked or {}).items():
             if name in existing_columns:
                 new = f"of_{name}"
-                new_values = {"row": "INTEGER PRIMARY KEY", "value": ""}
-                self.create(new, new_values, column.values, schema="temp")
+                columns_of_new = {"row": "INTEGER PRIMARY KEY", "value": ""}
+                self.create(new, columns_of_new, column.values, schema="temp")
                 joins += f" LEFT JOIN temp.{new} ON {new}.row = t.rowid"
-                kinds[name] = column.kind
-                otherwise = column.otherwise
-                values[name] = f"CASE WHEN {new}.row IS NULL THEN {otherwise} ELSE {new}.value END"
-        if kinds:
-            self.create(table, kinds)
-            self.fill(table, values, joins=joins, where=where)
+                sql_types[name] = column.kind
+                has_no_new_value = f"{new}.row IS NULL"
+                expressions[name] = (
+                    f"CASE WHEN {has_no_new_value} THEN {column.otherwise} ELSE {new}.value END"
+                )
+        if sql_types:
+            self.create(table, sql_types)
+            self.fill(table, expressions, joins=joins, where=where)
 
     def fill(
         self, table: str, values: Mapping[str, str], *, joins: str = "", where: str = "1"
     ) -> None:
         """Fill a table of the copy from that of the report, which SQL calls ``t``.
 
-        `values` has an SQL expression for each column. Rows keep their order and numbers.
+        `values` has an SQL expression for each column. Rows keep their order and numbers. They are
+        copied in chunks, each of which begins after the last row of the chunk before.
         """
         name = quoted(table)
         columns = ", ".join(map(quoted, values))
         expressions = ", ".join(values.values())
         source = f"source.{name} AS t {joins}"
         condition = f"t.rowid > :last AND ({where}) ORDER BY t.rowid LIMIT {_CHUNK_ROWS}"
-        rows = f"SELECT t.rowid, {expressions} FROM {source} WHERE {condition}"  # noqa: S608
-        statement = sa.text(f"INSERT INTO main.{name} (rowid, {columns}) {rows}")
+        next_rows = f"SELECT t.rowid, {expressions} FROM {source} WHERE {condition}"  # noqa: S608
+        statement = sa.text(f"INSERT INTO main.{name} (rowid, {columns}) {next_rows}")
         last_row_statement = f"SELECT max(rowid) FROM main.{name}"  # noqa: S608
+        # The least number that a row can have.
         last_row = -(2**63)
         while self.connection.execute(statement, {"last": last_row}).rowcount:
             last_row = self.run(last_row_statement).scalar_one()
@@ -504,7 +513,8 @@ class Copying:
 def is_copy(path: Path) -> bool:
     """Tell whether a file is a redacted copy; OSError if it cannot be read."""
     header = _header_of(path)
-    return header[68:72] == _MARK.to_bytes(4, "big")
+    application_id = header[68:72]
+    return application_id == _MARK.to_bytes(4, "big")
 
 
 def _header_of(path: Path) -> bytes:
@@ -523,10 +533,10 @@ def number(column: str) -> str:
 
 @contextlib.contextmanager
 def opened(report: Path, copy: Path) -> Iterator[sa.Connection]:
-    """Open a new database in an empty file, with a report attached.
+    """Open a new database in an empty file, with a report attached as ``source``.
 
-    The database is complete when the context ends. Raises what `files.check_file` does, and
-    OutputError if the copy cannot be written.
+    The database is complete when the context ends without an error. Raises what `files.check_file`
+    does, and OutputError if the copy cannot be written.
     """
     _, flags = check_file(report)
     copy_uri = copy.absolute().as_uri()
@@ -560,24 +570,28 @@ def opened(report: Path, copy: Path) -> Iterator[sa.Connection]:
 
 
 def count_left_behind(copying: Copying) -> None:
-    """Count the tables and columns that are left behind as a whole."""
+    """Count the views and tables that are left behind as a whole, and columns of other tables."""
     for table in copying.report.views:
         copying.removed.add("views", table, 1, "views")
     for table in copying.report.tables:
         base = base_name(table)
-        kind = class_of(base)
+        class_left_behind = class_of(base)
         if table in copying.copied:
             continue
         if not is_known(base):
             copying.removed.add(_UNKNOWN_TABLES, table, copying.count(table))
-        elif kind is not None:
-            copying.removed.add(kind, base, copying.count(table))
+        elif class_left_behind is not None:
+            copying.removed.add(class_left_behind, base, copying.count(table))
         else:
             _count_columns_left_behind(copying, table)
 
 
 def _count_columns_left_behind(copying: Copying, table: str) -> None:
-    """Count the values in the columns of a copied table that are left behind."""
+    """Count the values in those columns of a copied table that are left behind.
+
+    The rows of a table without numbers are counted elsewhere. Its columns are counted only if one
+    of them is unknown.
+    """
     base = base_name(table)
     columns = copying.report.tables[table]
     if base not in NUMBERS and KNOWN[base].issuperset(columns):
@@ -590,9 +604,10 @@ def _count_columns_left_behind(copying: Copying, table: str) -> None:
     # A query needs a column, even if nothing was left behind.
     expressions = ", ".join(["count(*)", *counts])
     result = copying.run(f"SELECT {expressions} FROM source.{quoted(table)}")  # noqa: S608
-    n_values: list[int] = [*result.one()][1:]
-    for name, n in zip(left_behind, n_values, strict=True):
+    row_of_counts: list[int] = [*result.one()]
+    n_values = row_of_counts[1:]
+    for name, n_values_of_column in zip(left_behind, n_values, strict=True):
         kind = HARDWARE if name in _HARDWARE_COLUMNS else _OTHER_COLUMNS
         if name not in KNOWN[base]:
             kind = _UNKNOWN_COLUMNS
-        copying.removed.add(kind, f"{base}.{name}", n, "values")
+        copying.removed.add(kind, f"{base}.{name}", n_values_of_column, "values")

@@ -143,30 +143,37 @@ def _refuse_unknown_tables(report: Path, unknown_tables: Mapping[str, int]) -> N
 
 def _names_of_copies(contents: Sequence[Contents]) -> list[NewNames]:
     """Return the new names in each copy. Equal names stay equal, in all copies."""
-    hosts = _numbered((content.host for content in contents), REDACTED_HOST)
+    new_hosts = _numbered((content.host for content in contents), REDACTED_HOST)
     all_uuids = itertools.chain.from_iterable(content.uuids for content in contents)
-    all_places = itertools.chain.from_iterable(content.bus_locations for content in contents)
-    uuids = _numbered(all_uuids, _NEW_UUID)
-    bus_locations = _numbered(all_places, _NEW_BUS_LOCATION)
-    names = []
+    new_uuids = _numbered(all_uuids, _NEW_UUID)
+    all_locations = itertools.chain.from_iterable(content.bus_locations for content in contents)
+    new_locations = _numbered(all_locations, _NEW_BUS_LOCATION)
+    names_of_copies = []
     for content in contents:
-        host = hosts[content.host] if content.host else content.host
-        names.append(NewNames(host, uuids, bus_locations))
-    return names
+        # A report may name no host (None), or have an empty name.
+        new_host = new_hosts[content.host] if content.host else content.host
+        names_of_copies.append(NewNames(new_host, new_uuids, new_locations))
+    return names_of_copies
 
 
 def _numbered(names: Iterable[str | None], form: str) -> dict[str, str]:
-    """Return another name for each name, numbered in the order of their appearance."""
+    """Return a new name for each distinct name: a form with a number.
+
+    Numbers count up in the order in which the names appear. Empty names are left out.
+    """
     distinct_names = dict.fromkeys(name for name in names if name)
     return {name: form.format(index) for index, name in enumerate(distinct_names)}
 
 
 class _Progress:
-    """Shows how much of some reports was copied, by the size of the copies."""
+    """Shows how much of some reports was copied.
+
+    A finished report counts with its own size, and an unfinished copy with the size that it has.
+    """
 
     def __init__(self, places: Sequence[Place], on_progress: OnProgress | None) -> None:
         self._on_progress = on_progress
-        self._n_bytes = sum(place.report.stat().st_size for place in places)
+        self._n_total_bytes = sum(place.report.stat().st_size for place in places)
         self._n_finished_bytes = 0
 
     def show_file(self, file: Path) -> None:
@@ -178,11 +185,14 @@ class _Progress:
         self._n_finished_bytes += report.stat().st_size
         self._show(0)
 
-    def _show(self, n_more_bytes: int) -> None:
+    def _show(self, n_unfinished_bytes: int) -> None:
         if self._on_progress:
-            n_done_bytes = min(self._n_finished_bytes + n_more_bytes, self._n_bytes)
+            # A copy may be larger than its report.
+            n_done_bytes = self._n_finished_bytes + n_unfinished_bytes
+            n_done_bytes = min(n_done_bytes, self._n_total_bytes)
             n_done_mib = n_done_bytes // _MIB
-            n_total_mib = -(-self._n_bytes // _MIB)
+            # Rounded up.
+            n_total_mib = -(-self._n_total_bytes // _MIB)
             self._on_progress(n_done_mib, n_total_mib)
 
 
@@ -192,6 +202,8 @@ def _copy_report(
     """Copy a report to an empty file, with new names of its host and GPUs."""
     with open_report(source) as report, opened(source, file) as connection:
         copying = Copying(report, connection, on_rows, removed)
+        # Tables of numbers are copied as they are. Those with values to check, or of which only
+        # some rows are copied, follow.
         for base in NUMBERS:
             if base not in CHECKED and base not in CHOSEN:
                 for table in copying.tables(base):
@@ -207,23 +219,26 @@ def _copy_report(
 
 
 def places_for(reports: str | Sequence[str], out: Path, *, force: bool) -> list[Place]:
-    """Decide where the copies of one report, or of several, a directory or a glob, go.
+    """Decide where the copies of reports go. Nothing is written.
 
-    Nothing is written. Raises InputError if there is no report, or one that was not exported to
-    SQLite. Raises OutputError if a copy would replace an original, another file or, without
-    `force`, an existing copy.
+    `reports` are paths, directories or globs. The copy of a single file is `out` itself. Other
+    copies go into the directory `out`. Raises InputError if there is no report, or one that was not
+    exported to SQLite. Raises OutputError if a copy would replace an original, another file or,
+    without `force`, an existing copy.
     """
     arguments = [reports] if isinstance(reports, str) else reports
     sources = [_export_of(path) for path in find_named(arguments)]
     raw_reports = [path for path in sources if path.suffix in RAW_SUFFIXES]
     if raw_reports:
-        raw = [decoded(str(path)) for path in raw_reports]
+        raw_paths = [decoded(str(path)) for path in raw_reports]
         problem = "is an nsys report, but nsyspipe can redact only SQLite exports"
-        raise NotAReportError(raw[0], problem, fix=f"nsyspipe convert {shlex.join(raw)}")
-    is_file = len(arguments) == 1 and _names_a_file(arguments[0])
+        fix = f"nsyspipe convert {shlex.join(raw_paths)}"
+        raise NotAReportError(raw_paths[0], problem, fix=fix)
+    is_single_file = len(arguments) == 1 and _names_a_file(arguments[0])
     with _writable(out):
-        places = [Place(sources[0], out)]
-        if not is_file:
+        if is_single_file:
+            places = [Place(sources[0], out)]
+        else:
             places = _in_directory(sources, out, force=force)
         for place in places:
             _check_place(place, sources, force=force)
@@ -237,12 +252,19 @@ def _export_of(report: Path) -> Path:
 
 
 def _names_a_file(argument: str) -> bool:
+    """Tell whether an argument names one file, which need not exist: no directory and no glob."""
     path = Path(argument)
-    return path.is_file() or not (path.is_dir() or glob.has_magic(argument))
+    if path.is_file():
+        # Its name may have the signs of a glob.
+        return True
+    return not path.is_dir() and not glob.has_magic(argument)
 
 
 def _in_directory(reports: Sequence[Path], out: Path, *, force: bool) -> list[Place]:
-    """Return the places of several copies in a directory; OutputError if it cannot be used."""
+    """Return the places of several copies in a directory; OutputError if it cannot be used.
+
+    The directory need not exist.
+    """
     if out.is_dir():
         _check_directory(out, reports, force=force)
     elif out.exists() or out.suffix in (EXPORT_SUFFIX, *RAW_SUFFIXES):
@@ -250,18 +272,21 @@ def _in_directory(reports: Sequence[Path], out: Path, *, force: bool) -> list[Pl
         problem = f"is {named}a file, but several reports need a directory"
         fix = shlex.quote(f"{out.with_suffix('')}/") if out.suffix else _ANOTHER
         raise OutputError(str(out), problem, fix=fix)
-    reports_by_name: dict[str, Path] = {}
+    report_of_name: dict[str, Path] = {}
     for report in reports:
-        if report.name in reports_by_name:
-            first = reports_by_name[report.name]
+        if report.name in report_of_name:
+            first = report_of_name[report.name]
             problem = f"has the same name as {first}, and copies keep their names"
             raise OutputError(str(report), problem, fix="one directory at a time")
-        reports_by_name[report.name] = report
+        report_of_name[report.name] = report
     return [Place(report, out / report.name) for report in reports]
 
 
 def _check_directory(out: Path, reports: Sequence[Path], *, force: bool) -> None:
-    """Raise OutputError if copies cannot go to a directory that exists."""
+    """Raise OutputError if copies cannot go to an existing directory.
+
+    It is the directory of a report, or, without `force`, has any file.
+    """
     if any(out.samefile(report.parent) for report in reports):
         problem = "is the directory of the reports, and nsyspipe never replaces reports"
         raise OutputError(str(out), problem, fix="another directory")
@@ -271,20 +296,23 @@ def _check_directory(out: Path, reports: Sequence[Path], *, force: bool) -> None
 
 
 def _check_place(place: Place, reports: Sequence[Path], *, force: bool) -> None:
-    """Raise OutputError if a copy would replace a file that must stay."""
+    """Raise OutputError if a copy would replace a file that must stay.
+
+    These are all files but redacted copies, and redacted copies too without `force`.
+    """
     copy = place.copy
-    # SQLite would apply the side files of an older database to the copy, so they are replaced too.
-    replaced_files = (copy, *side_files(copy))
-    existing = [file for file in replaced_files if os.path.lexists(file)]
+    # SQLite would apply the side files of an older database to the copy, so they are removed.
+    files_to_replace = (copy, *side_files(copy))
+    existing = [file for file in files_to_replace if os.path.lexists(file)]
     for file in existing:
         if _is_any_of(file, reports):
             raise OutputError(str(file), "is the original, which is never replaced", fix=_ANOTHER)
     if copy.exists() and not copy.is_file():
         problem = "is a directory, but one report needs a file"
-        inside = copy / place.report.name
-        if os.path.lexists(inside):
-            inside = inside.with_name(f"redacted-{inside.name}")
-        raise OutputError(str(copy), problem, fix=shlex.quote(str(inside)))
+        suggested = copy / place.report.name
+        if os.path.lexists(suggested):
+            suggested = suggested.with_name(f"redacted-{suggested.name}")
+        raise OutputError(str(copy), problem, fix=shlex.quote(str(suggested)))
     if copy.exists() and not is_copy(copy):
         raise OutputError(str(copy), "exists, but is not a copy that redact made", fix=_ANOTHER)
     if existing and not force:
@@ -302,20 +330,22 @@ def _is_any_of(file: Path, reports: Iterable[Path]) -> bool:
 def staged(places: Sequence[Place]) -> Iterator[list[Path]]:
     """Yield an empty file for each copy; the files are renamed to the copies in the end.
 
-    After an error nothing is left. Raises OutputError if the files cannot be written.
+    All copies are in one directory, which is made if it does not exist. After an error, no copy and
+    no new directory is left. Raises OutputError if the files cannot be written.
     """
     directory = places[0].copy.parent
-    new_directories: list[Path] = []
-    new_copies: list[Path] = []
-    held = contextlib.ExitStack()
+    # What is removed in the end. Without an error, these lists are empty by then.
+    directories_to_remove: list[Path] = []
+    copies_to_remove: list[Path] = []
+    scratch_context = contextlib.ExitStack()
     try:
         with _writable(directory):
-            # The innermost comes first.
+            # The innermost comes first, because a directory must be empty to be removed.
             parents = (directory, *directory.parents)
-            new_directories = [folder for folder in parents if not folder.exists()]
+            directories_to_remove = [folder for folder in parents if not folder.exists()]
             directory.mkdir(parents=True, exist_ok=True)
             remove_abandoned(directory)
-            scratch = held.enter_context(scratch_directory(directory))
+            scratch = scratch_context.enter_context(scratch_directory(directory))
             files = [scratch / f"{number}.sqlite" for number in range(len(places))]
             for file in files:
                 file.touch(mode=0o600)
@@ -327,15 +357,16 @@ def staged(places: Sequence[Place]) -> Iterator[list[Path]]:
             for file, place in zip(files, places, strict=True):
                 remove_side_files(place.copy)
                 file.replace(place.copy)
-                new_copies.append(place.copy)
-        new_directories = []
-        new_copies = []
+                copies_to_remove.append(place.copy)
+        # All copies are complete, so that they stay.
+        directories_to_remove = []
+        copies_to_remove = []
     finally:
-        held.close()
-        for copy in new_copies:
+        scratch_context.close()
+        for copy in copies_to_remove:
             with contextlib.suppress(OSError):
                 copy.unlink()
-        for folder in new_directories:
+        for folder in directories_to_remove:
             with contextlib.suppress(OSError):
                 folder.rmdir()
 
@@ -348,13 +379,13 @@ def _flush(file: Path) -> None:
 
 def beside(reports: Sequence[Path]) -> FilesBeside:
     """Find the sidecars, logs and topologies in the directories of some reports."""
-    sidecar_files = {path for path in read_sidecars(reports).paths if path.exists()}
+    files_of_sidecars = {path for path in read_sidecars(reports).paths if path.exists()}
     all_files: set[Path] = set()
     for folder in dict.fromkeys(report.parent for report in reports):
-        for form in _BESIDE:
-            all_files.update(folder.glob(form))
-    other_files = all_files - sidecar_files
-    names = {decoded(path.name) for path in sidecar_files}
+        for pattern in _BESIDE:
+            all_files.update(folder.glob(pattern))
+    other_files = all_files - files_of_sidecars
+    names = {decoded(path.name) for path in files_of_sidecars}
     return FilesBeside(sorted(names), has_others=bool(other_files))
 
 

@@ -98,29 +98,35 @@ def copy_facts(copying: Copying, new_names: NewNames) -> None:
 def _copy_gpus(copying: Copying, table: str, new_names: NewNames) -> None:
     """Copy a table of GPUs.
 
-    The new UUID and place on the bus of a GPU only show which GPUs of several reports are the same.
+    The UUID and the place on the bus of each GPU are replaced. The new ones only show which GPUs of
+    several reports are the same.
     """
     checked = {"name": Checked("TEXT", _model_names(copying, table))}
-    for column, names in (("uuid", new_names.uuids), ("busLocation", new_names.bus_locations)):
-        new_texts = [(row, names.get(text)) for row, text in _texts(copying, table, column)]
-        n_removed = sum(text is not None for _, text in new_texts)
-        copying.removed.add(HARDWARE, f"{table}.{column}", n_removed, "values")
-        checked[column] = Checked("TEXT", new_texts)
+    for column, new_texts in (("uuid", new_names.uuids), ("busLocation", new_names.bus_locations)):
+        rows = [(row, new_texts.get(text)) for row, text in _texts(copying, table, column)]
+        # An empty text has no new one.
+        n_replaced = sum(new_text is not None for _, new_text in rows)
+        copying.removed.add(HARDWARE, f"{table}.{column}", n_replaced, "values")
+        checked[column] = Checked("TEXT", rows)
     copying.copy(table, checked)
 
 
 def copy_counters(copying: Copying) -> None:
-    """Copy the samples of GPU metrics, and their names, of metrics that analysis reads."""
+    """Copy the names and the samples of those GPU metrics that analysis reads."""
     conditions = []
     for table in copying.tables(versions.GPU_METRIC_NAMES, "metricId", "metricName"):
-        names = [row for row in _texts(copying, table, "metricName") if counter_of(row[1])]
-        checked = {"metricName": Checked("TEXT", names)}
+        rows = _texts(copying, table, "metricName")
+        names_read = [(row, name) for row, name in rows if counter_of(name)]
+        checked = {"metricName": Checked("TEXT", names_read)}
+        # `Copying.copy` joins the checked names under this name. Other rows have none.
         copying.copy(table, checked, where="of_metricName.row IS NOT NULL")
         _count_rows_removed(copying, table)
         metric_ids = f"SELECT metricId FROM main.{quoted(table)}"  # noqa: S608
         conditions.append(f"t.metricId IN ({metric_ids})")
+    # Without a table of names, no sample is copied.
+    is_read = " OR ".join(conditions) or "0"
     for table in copying.tables(versions.GPU_METRICS, "metricId"):
-        copying.copy(table, where=" OR ".join(conditions) or "0")
+        copying.copy(table, where=is_read)
         _count_rows_removed(copying, table)
 
 
@@ -131,6 +137,10 @@ def _count_rows_removed(copying: Copying, table: str) -> None:
 
 
 def _copy_rows(copying: Copying, table: str, kind: str, rows: Iterable[tuple[str, str]]) -> None:
+    """Make a table of the copy with some rows of name and value, and count the other rows.
+
+    `kind` is what these hold.
+    """
     n_copied = 0
     if copying.report.has(table, "name", "value"):
         n_copied = copying.create(table, {"name": "TEXT", "value": "TEXT"}, rows)
@@ -138,6 +148,7 @@ def _copy_rows(copying: Copying, table: str, kind: str, rows: Iterable[tuple[str
 
 
 def _export_rows(copying: Copying, table: str) -> Iterator[tuple[str, str]]:
+    """Yield name and value of each setting of the export that is copied, and count bad values."""
     names = [f"'{name}'" for name in (*_VERSIONS, _TABLES, _LAZY)]
     condition = f"name IN ({', '.join(names)})"
     for row in copying.report.few(table, {"name": "text", "value": "text"}, condition):
@@ -155,21 +166,22 @@ def _export_rows(copying: Copying, table: str) -> Iterator[tuple[str, str]]:
 
 
 def _table_list(value: str) -> str:
-    """Return the tables of a list that are copied.
+    """Return those tables of a list of exported tables that are copied.
 
-    The result is empty only if the list was, because an empty list stands for all tables.
+    The result is empty only if the list was empty, because an empty list stands for all tables.
     """
     copied_tables = [table for table in {**NUMBERS, **CHECKED} if table in value]
     if value and not copied_tables:
+        # The name of no table.
         return "-"
     return ",".join(copied_tables)
 
 
 def _variable_rows(report: Report, table: str) -> Iterator[tuple[str, str]]:
-    """Yield what was recorded (NVTX, Python backtraces, CPU samples), and the variables of ranks.
+    """Yield name and value of the rows about a capture that are copied.
 
-    A value of an unexpected form is replaced by a mark, so that two different values stay
-    different.
+    They are what was recorded (NVTX, Python backtraces, CPU samples), and the variables of ranks.
+    A value of an unexpected form is replaced by a mark, so that different values stay different.
     """
     if traces_nvtx(report):
         yield NVTX_TRACED
@@ -178,14 +190,15 @@ def _variable_rows(report: Report, table: str) -> Iterator[tuple[str, str]]:
     is_sampled = samples_cpu(report)
     if is_sampled is not None:
         yield CPU_TRACE, str(is_sampled).lower()
-    marks: dict[tuple[str, str], str] = {}
-    for row, name, value in variables_of(report, RANK_VARIABLES, table):
+    mark_of_value: dict[tuple[str, str], str] = {}
+    for row_name, name, value in variables_of(report, RANK_VARIABLES, table):
         form = _INTEGERS if name == _DEVICES else _INTEGER
-        shown = value
+        new_value = value
         if form.fullmatch(value) is None:
-            shown = marks.setdefault((name, value), f"?{len(marks)}")
-        row_name = row if _ENVIRONMENT_ROW.fullmatch(row) else "ENVIRONMENT_VARIABLE"
-        yield row_name, f'{name}="{shown}"'
+            new_value = mark_of_value.setdefault((name, value), f"?{len(mark_of_value)}")
+        has_form = _ENVIRONMENT_ROW.fullmatch(row_name) is not None
+        new_row_name = row_name if has_form else "ENVIRONMENT_VARIABLE"
+        yield new_row_name, f'{name}="{new_value}"'
 
 
 def _texts(copying: Copying, table: str, column: str) -> Iterable[tuple[int, str]]:
@@ -197,14 +210,17 @@ def _texts(copying: Copying, table: str, column: str) -> Iterable[tuple[int, str
 
 
 def _model_names(copying: Copying, table: str) -> Iterator[tuple[int, str]]:
-    """Yield row number and model of each GPU; each unexpected name is replaced by its own mark."""
-    marks: dict[str, str] = {}
+    """Yield row number and model of each GPU.
+
+    A name that does not look like a model is replaced by a mark. Equal names have equal marks.
+    """
+    mark_of_name: dict[str, str] = {}
     for row, name in _texts(copying, table, "name"):
         if not name or _MODEL.fullmatch(name):
             yield row, name
             continue
         copying.removed.add(_FORM, f"{table}.name", 1, "values")
-        mark = marks.setdefault(name, f"unknown model {len(marks)}")
+        mark = mark_of_name.setdefault(name, f"unknown model {len(mark_of_name)}")
         yield row, mark
 
 
@@ -221,33 +237,36 @@ def packed(
 ) -> list[bytes]:
     """Return each blob with only the numbers that are read; `MARK` for a blob that fits no layout.
 
-    `domains` has the NVTX domain of each blob.
+    `domains` has the NVTX domain of each blob, and `layouts` the layouts by domain and schema.
     """
     schemas = [schema for _, schema in layouts]
-    all_layouts = [*layouts.values()]
-    positions = decode_fields(blobs, domains, layouts).layout.tolist()
-    payloads = []
-    for blob, position in zip(blobs.to_pylist(), positions, strict=True):
-        payload = MARK
-        if position >= 0:
-            payload = _packed(blob, schemas[position], all_layouts[position])
-        payloads.append(payload)
-    return payloads
+    layouts_in_order = [*layouts.values()]
+    layout_of_blob = decode_fields(blobs, domains, layouts).layout.tolist()
+    packed_blobs = []
+    for blob, position in zip(blobs.to_pylist(), layout_of_blob, strict=True):
+        packed_blob = MARK
+        fits_layout = position >= 0
+        if fits_layout:
+            packed_blob = _packed(blob, schemas[position], layouts_in_order[position])
+        packed_blobs.append(packed_blob)
+    return packed_blobs
 
 
 def _packed(blob: bytes, schema: int, layout: Layout) -> bytes:
-    payload = bytearray(layout.n_bytes)
-    source = blob[HEADER.itemsize :]
+    """Return a blob with a new header, the numbers that are read, and zeros between them."""
+    payload = blob[HEADER.itemsize :]
+    new_payload = bytearray(layout.n_bytes)
     for name in names_in(layout).values():
-        code, start = layout.fields[name]
-        end = start + np.dtype(code).itemsize
-        payload[start:end] = source[start:end]
+        number_format, start = layout.fields[name]
+        end = start + np.dtype(number_format).itemsize
+        new_payload[start:end] = payload[start:end]
     unsigned_schema = schema & _MAX_64_BITS
-    high, low = divmod(unsigned_schema, 2**32)
-    n_total = HEADER.itemsize + layout.n_bytes
-    fields = (1, low, high, layout.n_bytes, n_total)
-    header = np.array([fields], HEADER)
-    return header.tobytes() + payload
+    schema_high, schema_low = divmod(unsigned_schema, 2**32)
+    n_blob_bytes = HEADER.itemsize + layout.n_bytes
+    # One payload, in the order of the fields of `HEADER`.
+    header_values = (1, schema_low, schema_high, layout.n_bytes, n_blob_bytes)
+    header = np.array([header_values], HEADER)
+    return header.tobytes() + new_payload
 
 
 def copy_layouts(copying: Copying) -> None:
@@ -258,43 +277,50 @@ def copy_layouts(copying: Copying) -> None:
 
 
 def copy_payload_tables(copying: Copying) -> None:
-    """Copy the tables of NCCL's payloads, with the fields that are read, under their bare names."""
+    """Copy the tables of NCCL's payloads, with only the fields that are read.
+
+    Each field gets the first of its known spellings as its name.
+    """
     report = copying.report
     for table in find_payload_tables(report, read_strings(report), FIELD_SPELLINGS):
-        values = {EVENT_ID: number(EVENT_ID)}
+        sql_of_column = {EVENT_ID: number(EVENT_ID)}
         for field, column in table.columns.items():
-            values[FIELD_SPELLINGS[field][0]] = number(column)
-        copying.create(table.name, dict.fromkeys(values, "INTEGER"))
-        copying.fill(table.name, values)
+            new_column = FIELD_SPELLINGS[field][0]
+            sql_of_column[new_column] = number(column)
+        copying.create(table.name, dict.fromkeys(sql_of_column, "INTEGER"))
+        copying.fill(table.name, sql_of_column)
         copying.copied.add(table.name)
 
 
 def _entry_names(copying: Copying, table: str) -> Iterator[tuple[int, str]]:
     """Yield row number and new name of each entry of a layout.
 
-    Names that are equal stay equal, and names that differ only in case and punctuation still do,
-    because the places of fields depend on it. Underscores at the end distinguish the latter.
+    A field that is read keeps its bare name, which has no capitals and punctuation. Another field
+    gets a number for a name. Equal names stay equal. Names with one bare name stay different,
+    because the places of fields depend on it: they get different numbers of underscores at the end.
     """
-    spellings: dict[str, dict[str, int]] = {}
-    numbers: dict[str, int] = {}
+    # For each bare name its spellings, with the number of underscores that each gets.
+    spellings_by_bare_name: dict[str, dict[str, int]] = {}
+    number_of_bare_name: dict[str, int] = {}
     for row, name in _texts(copying, table, "name"):
         if not name:
             continue
         bare = bare_name(name)
         new_name = bare
         if not _is_field_read(bare):
-            field_number = numbers.setdefault(bare, len(numbers))
+            field_number = number_of_bare_name.setdefault(bare, len(number_of_bare_name))
             new_name = f"field{field_number}"
         is_changed = new_name != bare
         copying.removed.add(PAYLOADS, f"{table}.name", int(is_changed), "values")
-        spellings_of_name = spellings.setdefault(bare, {})
-        n_underscores = spellings_of_name.setdefault(name, len(spellings_of_name))
+        underscores_of_spelling = spellings_by_bare_name.setdefault(bare, {})
+        n_underscores = underscores_of_spelling.setdefault(name, len(underscores_of_spelling))
         yield row, new_name + "_" * n_underscores
 
 
 def _is_field_read(name: str) -> bool:
-    layout = Layout(0, is_exact=True, fields={name: ("<u8", 0)})
-    return bool(names_in(layout))
+    """Tell whether analysis would read an integer field of this bare name."""
+    layout_with_only_field = Layout(0, is_exact=True, fields={name: ("<u8", 0)})
+    return bool(names_in(layout_with_only_field))
 
 
 # NVTX rows, of which only the names that are read are copied.
@@ -330,11 +356,12 @@ class _CheckedRows(NamedTuple):
 def copy_ranges(copying: Copying) -> None:
     """Copy the NVTX rows, with the texts of ranges and the names that analysis reads.
 
-    The copy of a row with a payload shows whether the row had a name, because that determines whose
-    payload it is.
+    A row with a payload keeps a name, or gets another one in its place. Whether it has a name
+    determines whose payload it is.
     """
     for table in copying.tables(versions.NVTX):
         names, payloads = _check_rows(copying, table)
+        # A mark stands for a payload that is not copied.
         n_marks = [*payloads.values()].count(MARK)
         copying.removed.add(PAYLOADS, f"{table}.binaryData", n_marks, "values")
         # Names of ranges are copied as they are, other names only if they were checked.
@@ -353,22 +380,28 @@ def copy_ranges(copying: Copying) -> None:
 
 
 def _n_names_removed(copying: Copying, table: str) -> int:
-    """Return how many rows of a copied table lost their names."""
+    """Return how many rows of a copied table lost their names.
+
+    These are the rows with a name in the report, without those that have their own in the copy.
+    """
     existing_columns = copying.report.tables[table]
     columns = [name for name in ("textId", "text") if name in existing_columns]
     if not columns:
         return 0
     has_name = " OR ".join(f"{name} IS NOT NULL" for name in columns)
-    has_old_name = f"({has_name})"
+    keeps_name = f"({has_name})"
     if "text" in columns:
-        has_old_name += f" AND text IS NOT '{_REDACTED}'"
+        keeps_name += f" AND text IS NOT '{_REDACTED}'"
     n_names = copying.count(table, has_name)
-    n_old_names = copying.count(table, has_old_name, schema="main")
-    return n_names - n_old_names
+    n_names_kept = copying.count(table, keeps_name, schema="main")
+    return n_names - n_names_kept
 
 
 def _check_rows(copying: Copying, table: str) -> _CheckedRows:
-    """Decide what is copied of the names and payloads of NVTX rows."""
+    """Decide what is copied of the names and payloads of NVTX rows.
+
+    Payloads of NCCL are packed. All others become a mark.
+    """
     report = copying.report
     if not report.has(table, "eventType", "globalTid"):
         return _CheckedRows([], {})
@@ -376,39 +409,43 @@ def _check_rows(copying: Copying, table: str) -> _CheckedRows:
     is_domain = pc.equal(rows["eventType"], DOMAIN_ROW)
     has_thread = pc.is_valid(rows["globalTid"])
     domains = rows.filter(pc.and_kleene(is_domain, has_thread))
-    blob_bytes = pc.binary_length(rows["binaryData"])
-    blobs = rows.filter(pc.greater(blob_bytes, 0))
-    nccl_payloads = _pack_nccl_payloads(report, blobs, domains)
-    payloads = dict.fromkeys(blobs["row"].to_pylist(), MARK) | nccl_payloads
+    payload_bytes = pc.binary_length(rows["binaryData"])
+    rows_with_payload = rows.filter(pc.greater(payload_bytes, 0))
+    nccl_payloads = _pack_nccl_payloads(report, rows_with_payload, domains)
+    marks = dict.fromkeys(rows_with_payload["row"].to_pylist(), MARK)
     names = []
     for row in _rows_besides_ranges(rows).to_pylist():
         is_nccls = row["row"] in nccl_payloads
         names.append(_check_name(row, is_nccls=is_nccls))
-    return _CheckedRows(names, payloads)
+    # In a union of dicts, the right one prevails.
+    return _CheckedRows(names, marks | nccl_payloads)
 
 
 def _rows_besides_ranges(rows: pa.Table) -> pa.Table:
+    """Return the rows that are not known to be ranges."""
     is_range = pc.is_in(rows["eventType"], pa.array(_RANGE_ROWS))
-    is_surely_range = pc.fill_null(is_range, fill_value=False)
-    return rows.filter(pc.invert(is_surely_range))
+    is_known_range = pc.fill_null(is_range, fill_value=False)
+    return rows.filter(pc.invert(is_known_range))
 
 
-def _pack_nccl_payloads(report: Report, blobs: pa.Table, domains: pa.Table) -> dict[int, bytes]:
+def _pack_nccl_payloads(
+    report: Report, rows_with_payload: pa.Table, domains: pa.Table
+) -> dict[int, bytes]:
     """Return, by row number, the new payloads of the rows that are or may be NCCL's."""
-    blobs = blobs.filter(pc.is_valid(blobs["globalTid"]))
-    is_nccls, may_be_nccls = ownership(blobs, domains)
-    is_copied = pa.array(is_nccls | may_be_nccls)
-    blobs = blobs.filter(is_copied)
-    domain_ids = filled(blobs["domainId"], 0)
+    rows = rows_with_payload.filter(pc.is_valid(rows_with_payload["globalTid"]))
+    is_nccls, may_be_nccls = ownership(rows, domains)
+    nccl_rows = rows.filter(pa.array(is_nccls | may_be_nccls))
+    domain_ids = filled(nccl_rows["domainId"], 0)
     layouts = read_layouts(report)
-    packed_blobs = packed(blobs["binaryData"], domain_ids, layouts)
-    return dict(zip(blobs["row"].to_pylist(), packed_blobs, strict=True))
+    new_payloads = packed(nccl_rows["binaryData"], domain_ids, layouts)
+    return dict(zip(nccl_rows["row"].to_pylist(), new_payloads, strict=True))
 
 
 def _read_rows(report: Report, table: str) -> pa.Table:
-    """Read the names of threads and domains, and the rows with a payload.
+    """Read the rows that name threads and domains, and the rows with a payload.
 
-    ``text`` is the text of a row, wherever nsys has it, ``inline`` only that in the row.
+    The column ``inline`` has the text in the row itself. The column ``text`` has the text of the
+    row wherever nsys has it: in the row, or among the strings. ``row`` is the number of the row.
     """
     kinds = dict.fromkeys(("eventType", "globalTid", "domainId", "textId"), "int")
     kinds |= {"text": "text", "binaryData": "blob"}
@@ -417,13 +454,17 @@ def _read_rows(report: Report, table: str) -> pa.Table:
         where += " OR binaryData IS NOT NULL"
     rows = report.select(table, kinds, derived={"row": "rowid"}, where=where)
     texts = names_of_rows(rows, read_strings(report)).cast(pa.string())
-    names = ["inline" if name == "text" else name for name in rows.column_names]
-    rows = rows.rename_columns(names)
+    column_names = ["inline" if name == "text" else name for name in rows.column_names]
+    rows = rows.rename_columns(column_names)
     return rows.append_column("text", pa.chunked_array([texts]))
 
 
 def _check_name(row: Mapping[str, Any], *, is_nccls: bool) -> _Name:
-    """Decide what is copied of the name of a row; `is_nccls` is whether its payload is NCCL's."""
+    """Decide what is copied of the name of a row; `is_nccls` is whether its payload is NCCL's.
+
+    A name that analysis reads is copied as it is: as a text, or as the id of a string. Of another
+    name, it may matter that there is one. Then a word stands in its place.
+    """
     row_number = row["row"]
     if _is_name_read(row, is_nccls=is_nccls):
         inline_text = row["inline"] or None
@@ -431,16 +472,20 @@ def _check_name(row: Mapping[str, Any], *, is_nccls: bool) -> _Name:
         return _Name(row_number, inline_text, string_id)
     is_domain = row["eventType"] == DOMAIN_ROW
     has_name = row["text"] is not None
-    is_shown = has_name and (is_domain or row["binaryData"])
-    return _Name(row_number, _REDACTED if is_shown else None)
+    matters_whether_named = is_domain or row["binaryData"]
+    replacement = _REDACTED if has_name and matters_whether_named else None
+    return _Name(row_number, replacement)
 
 
 def _is_name_read(row: Mapping[str, Any], *, is_nccls: bool) -> bool:
-    """Tell whether analysis reads the name of a row."""
+    """Tell whether analysis reads the name of a row; `is_nccls` is whether its payload is NCCL's.
+
+    It reads the names of NCCL's and MPI's domains, of threads of MPI, and of calls of NCCL.
+    """
     kind = row["eventType"]
-    if kind == DOMAIN_ROW and row["text"] is not None:
-        return row["text"] in _READ_DOMAINS
     text = row["text"] or ""
+    if kind == DOMAIN_ROW and row["text"] is not None:
+        return text in _READ_DOMAINS
     if kind == THREAD_NAME_ROW and _MPI_RANK.fullmatch(text):
         return True
     return is_nccls and text.lower().startswith(_NCCL_PREFIX)
@@ -465,17 +510,18 @@ _IS_REFERRED_TO = (
 
 
 def copy_strings(copying: Copying) -> None:
-    """Copy the strings that the rows of the copy refer to, the first of several with one id.
+    """Copy the strings that the rows of the copy refer to. Of several with one id, copy the first.
 
     All other tables must be copied before.
     """
     key = {"id": "INTEGER PRIMARY KEY"}
+    # The ids of names, and the ids of calls, in the rows of the copy.
     copying.create("named_by", key, schema="temp")
     copying.create("called_by", key, schema="temp")
-    for target, base, column in _NAMES_OF:
+    for table_of_ids, base, column in _NAMES_OF:
         for table in copying.tables(base, column):
             rows = f"FROM main.{quoted(table)} WHERE {column} IS NOT NULL"
-            copying.run(f"INSERT OR IGNORE INTO temp.{target} SELECT {column} {rows}")
+            copying.run(f"INSERT OR IGNORE INTO temp.{table_of_ids} SELECT {column} {rows}")
     for table in copying.tables(versions.STRINGS):
         n_copied = 0
         if copying.report.has(table, "id", "value"):
@@ -500,17 +546,21 @@ def count_named(copying: Copying) -> None:
         return
     # A long name may begin with a short one.
     longest_first = sorted(private_names, key=len, reverse=True)
-    words = "|".join(map(re.escape, longest_first))
-    pattern = re.compile(rf"(?<!\w)(?:{words})(?!\w)", re.IGNORECASE)
+    any_name = "|".join(map(re.escape, longest_first))
+    pattern = re.compile(rf"(?<!\w)(?:{any_name})(?!\w)", re.IGNORECASE)
     for base, column in ((versions.STRINGS, "value"), (versions.NVTX, "text")):
         for table in copying.tables(base, column):
             rows = f"FROM main.{quoted(table)} WHERE typeof({column}) = 'text'"
             for text in copying.run(f"SELECT {column} {rows}").scalars():
-                copying.removed.n_named += pattern.search(text) is not None
+                if pattern.search(text):
+                    copying.removed.n_named += 1
 
 
 def _private_names(report: Report) -> set[str]:
-    """Return the names of host, user and home; very short names and those of root are left out."""
+    """Return the names of the host, the user and the home directory.
+
+    Very short names are left out, and so are the user root and its home.
+    """
     names = {host_of(report) or ""}
     for _, _, value in variables_of(report, _PRIVATE):
         names.add(value.rstrip("/"))

@@ -70,12 +70,14 @@ class _RankLanes(NamedTuple):
 
         The ranges nest: the first finding is the outermost, so that it is on top.
         """
-        used = steps.filter(pc.field("in_summary"))
-        if not used.num_rows:
-            titles = []
-        depths = np.arange(len(titles))
-        starts = depths + (pc.min(used["start_ns"]).as_py() or 0)
-        ends = (pc.max(used["end_ns"]).as_py() or 0) - depths
+        used_steps = steps.filter(pc.field("in_summary"))
+        if not used_steps.num_rows:
+            no_times = np.empty(0, np.int64)
+            return self.lane("findings", no_times, no_times, [])
+        # Each range starts 1 ns later than the previous one, and ends 1 ns earlier.
+        depths_ns = np.arange(len(titles))
+        starts = pc.min(used_steps["start_ns"]).as_py() + depths_ns
+        ends = pc.max(used_steps["end_ns"]).as_py() - depths_ns
         return self.lane("findings", starts, ends, titles)
 
 
@@ -86,7 +88,7 @@ def planned_copies(run: ReportRun, out: Path) -> list[Copy]:
     """
     sources = [_source(report.source) for report in run.paths]
     is_directory = len(sources) > 1 or out.is_dir()
-    targets = [out / source.name if is_directory else out for source in sources]
+    targets = [out / source.name for source in sources] if is_directory else [out]
     names = display_names(run.paths)
     copies = [Copy(*parts) for parts in zip(names, sources, targets, strict=True)]
     _check_one_capture(run, names)
@@ -140,30 +142,31 @@ def write_copy(importer: Path, copy: Copy, lanes: list[Lane]) -> Added:
 
 
 def lanes_by_report(run: ReportRun, on_progress: OnProgress | None = None) -> dict[str, list[Lane]]:
-    """Return the lanes of the ranks of each report, in its own time."""
-    rows = {row["rank"]: row for row in run.ranks.to_pylist()}
-    lanes: dict[str, list[Lane]] = {row["report"]: [] for row in rows.values()}
-    for n_done, (rank, events, _) in enumerate(run.operations(None, [*rows]), start=1):
-        row = rows[rank]
-        lanes[row["report"]] += _lanes_of_rank(run, row, events)
+    """Return the lanes of the ranks of each report, in the time of the report."""
+    row_of_rank = {row["rank"]: row for row in run.ranks.to_pylist()}
+    ranks = [*row_of_rank]
+    lanes_of_report: dict[str, list[Lane]] = {row["report"]: [] for row in row_of_rank.values()}
+    for n_done, (rank, events, _phases) in enumerate(run.operations(None, ranks), start=1):
+        row = row_of_rank[rank]
+        lanes_of_report[row["report"]] += _lanes_of_rank(run, row, events)
         if on_progress:
-            on_progress(n_done, len(rows))
-    return lanes
+            on_progress(n_done, len(ranks))
+    return lanes_of_report
 
 
 def _lanes_of_rank(run: ReportRun, row: RanksRow, events: EventsTable) -> Iterator[Lane]:
     """Yield the lanes of a rank that are known. A known lane may be empty, which means zero."""
     rank = row["rank"]
-    made = _RankLanes(rank, row["pid"] or 0, row["clock_shift_ns"])
+    rank_lanes = _RankLanes(rank, row["pid"] or 0, row["clock_shift_ns"])
     steps = rows_of_rank(run.steps(), rank)
     starts, ends = times_of(steps, "start_ns", "end_ns")
     names = ["whole capture"] * len(starts) if run.is_capture else names_of_steps(steps)
-    yield made.lane("steps", starts, ends, names)
+    yield rank_lanes.lane("steps", starts, ends, names)
     derived: dict[str, IntervalSet | None] = {
         EXPOSED: exposed_comm_in_steps(steps, events),
         WAITING: waiting_in_steps(steps, rows_of_rank(run.collectives(), rank)),
     }
     for name, times in derived.items():
         if times is not None:
-            yield made.lane(name, times.starts, times.ends, [name] * len(times))
-    yield made.lane_of_findings(steps, run.findings()["title"].to_pylist())
+            yield rank_lanes.lane(name, times.starts, times.ends, [name] * len(times))
+    yield rank_lanes.lane_of_findings(steps, run.findings()["title"].to_pylist())

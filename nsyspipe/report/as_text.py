@@ -82,32 +82,36 @@ class ColumnLayout(NamedTuple):
 
 def as_text(parts: Iterable[blocks.Block], console: Console) -> str:
     """Write blocks for a console, at most `MAX_WIDTH` columns wide, without trailing spaces."""
-    file = io.StringIO()
-    stream = console.file
     # COLUMNS is 0 if a terminal does not know its width. Then rich would print nothing.
     if console.width < 1:
         console.width = _WIDTH_IF_UNKNOWN
     drawn_blocks = [_drawn(block, console.width) for block in parts]
     page = Group(*drawn_blocks)
+    written = io.StringIO()
+    stream = console.file
     try:
-        # A capture of rich would write to the stream too, which may be closed.
-        console.file = file
+        # `Console.capture` would write to the stream too, which may be closed. So the console gets
+        # another file for a moment.
+        console.file = written
         console.print(page, width=MAX_WIDTH)
     finally:
         console.file = stream
-    text = file.getvalue().replace(_NO_BREAK, " ")
+    text = written.getvalue().replace(_NO_BREAK, " ")
     lines = [line.rstrip() for line in text.splitlines()]
     return "".join(f"{line}\n" for line in lines)
 
 
 def _apart(content: RenderableType, *, is_close: bool = False) -> RenderableType:
+    """Return content with an empty line above it, unless it is close to what comes before."""
     if is_close:
         return content
-    return Padding(content, (1, 0, 0, 0))
+    empty_line_above = (1, 0, 0, 0)
+    return Padding(content, empty_line_above)
 
 
 def _grid(*columns: Column, has_headings: bool = False) -> Grid:
-    padding = (0, 2, 0, 0)
+    # Above, right, below and left of a cell.
+    padding = (0, _GAP, 0, 0)
     return Grid(
         *columns,
         box=None,
@@ -133,15 +137,16 @@ def _dim(lines: Iterable[str]) -> RenderableType:
 
 
 def _marked(rows: Iterable[tuple[str, str, str, str | None]]) -> Grid:
+    """Return problems with their severity in front: severity, message, place and fix of each."""
     message_column = Column(overflow="fold", ratio=1)
     table = _grid(Column(), message_column)
-    for word, message, place, fix in rows:
-        where = f" ({printable(place)})" if place else ""
-        how = f"\nfix: {printable(fix)}" if fix else ""
-        style = SEVERITIES.get(word, SEVERITIES["error"])
+    for severity, message, place, fix in rows:
+        place_text = f" ({printable(place)})" if place else ""
+        fix_text = f"\nfix: {printable(fix)}" if fix else ""
+        style = SEVERITIES.get(severity, SEVERITIES["error"])
         text = Text(printable(message))
-        text.append(f"{where}{how}", style="dim")
-        table.add_row(Text(word, style=style), text)
+        text.append(f"{place_text}{fix_text}", style="dim")
+        table.add_row(Text(severity, style=style), text)
     return table
 
 
@@ -191,10 +196,14 @@ def _title(block: blocks.Title, _width: int) -> Text:
 
 
 def _bars(block: blocks.Bars, width: int) -> RenderableType:
-    """Draw bars as long as shares: 100 % takes the room that labels and figures leave."""
+    """Draw a line for each part: label, time, percentage, and a bar as long as its share.
+
+    The bar of 100 % takes the room that the texts leave. Narrow terminals have no bars.
+    """
     label_width = _widest(row.label for row in block.rows)
     time_width = _widest(row.time for row in block.rows)
     percent_width = _widest(row.percent for row in block.rows)
+    # A gap follows each of the three texts.
     text_width = len(_INDENT) + label_width + time_width + percent_width + 3 * _GAP
     bar_width = min(width - text_width, _MAX_BAR_WIDTH)
     lines = [Text(printable(block.caption))]
@@ -224,13 +233,17 @@ def _widest(texts: Iterable[str]) -> int:
 
 
 def _lines(block: blocks.Lines, width: int) -> RenderableType:
-    """Write lines below a heading, indented; a line that is broken goes on below its text."""
+    """Write lines below a heading, indented.
+
+    A line that is too long goes on below its own text, not below its label.
+    """
     heading = Text(printable(block.heading), style="bold")
     drawn: list[RenderableType] = [heading]
     room = width - len(_INDENT)
     for line in block.lines:
         label = f"{line.label} " if line.label else ""
         text = _text_with_tag(line, room)
+        # One row of two columns: the label, and the text.
         grid = Grid(
             Column(no_wrap=True),
             Column(overflow="fold"),
@@ -269,18 +282,20 @@ def _commands(block: blocks.Commands, width: int) -> RenderableType:
 
 
 def _pasteable(command: str, width: int, separator: str) -> str:
-    """Return a command that a shell takes as one.
+    """Return a command that a shell takes as one when it is pasted.
 
-    If the command is too long, its last option has its own line.
+    If the command is too long, its last option has a line of its own, after a backslash.
     """
-    start, dashes, last_option = command.rpartition(" --")
     fits = len(command) <= width
-    if fits or not dashes:
+    start, dashes, last_option = command.rpartition(" --")
+    has_option = bool(dashes)
+    if fits or not has_option:
         return command
     return f"{start} \\{separator}    --{last_option}"
 
 
 def _tiles(tiles: Sequence[blocks.Tile], n_in_row: int) -> Grid:
+    """Return tiles in rows. Each tile has two columns: its name and its figure."""
     table = _grid()
     for _ in range(n_in_row):
         table.add_column(style="dim")
@@ -294,17 +309,20 @@ def _tiles(tiles: Sequence[blocks.Tile], n_in_row: int) -> Grid:
 
 
 def _table(block: blocks.Table, width: int) -> RenderableType:
+    """Return a table with the columns that fit the width, and notes about what is not shown.
+
+    A table without rows is its note alone.
+    """
     if not block.rows and block.note:
         return _dim([f"{block.caption}: {block.note}"])
     shown_rows = block.rows[: block.n_shown]
     rows = [list(map(_cell, row)) for row in shown_rows]
-    numbers = range(len(block.columns))
-    widths = [_column_width(block, rows, number) for number in numbers]
+    column_numbers = range(len(block.columns))
+    widths = [_column_width(block, rows, number) for number in column_numbers]
     layout = _fitting(block.columns, widths, width)
     rows_note = blocks.left_out(block.rows, block.n_shown)
     columns_note = _hidden_columns_note(block, widths, layout)
-    lines = filter(None, [rows_note, block.note, columns_note])
-    notes = list(lines)
+    notes = [note for note in (rows_note, block.note, columns_note) if note]
     grid = _table_grid(block, rows, layout)
     return Group(grid, _dim(notes)) if notes else grid
 
@@ -345,6 +363,7 @@ def _style_of(column: blocks.Field) -> dict[str, Any]:
 
 
 def _cut_names(cells: Sequence[Text], width: int) -> None:
+    """Cut the names in cells of one column to a width. The cells themselves are changed."""
     texts = [cell.plain for cell in cells]
     names = _cut(texts, width)
     for cell, name in zip(cells, names, strict=True):
@@ -355,42 +374,43 @@ def _hidden_columns_note(
     block: blocks.Table, widths: Sequence[int], layout: ColumnLayout
 ) -> str | None:
     """Return which columns are not shown, and what shows them. None if all are shown."""
-    numbers = range(len(block.columns))
-    hidden = [number for number in numbers if number not in layout.shown]
+    n_columns = len(block.columns)
+    hidden = [number for number in range(n_columns) if number not in layout.shown]
     if not hidden:
         return None
-    widest_layout = _fitting(block.columns, widths, MAX_WIDTH)
-    is_width_enough = len(widest_layout.shown) == len(numbers)
-    how = "A wider terminal shows" if is_width_enough else "--markdown - shows"
-    headings = [block.columns[number].heading for number in hidden]
-    lines = dict.fromkeys(heading.replace("\n", " ") for heading in headings)
-    names = ", ".join(filter(None, lines))
+    layout_in_widest_terminal = _fitting(block.columns, widths, MAX_WIDTH)
+    does_a_terminal_show_all = len(layout_in_widest_terminal.shown) == n_columns
+    how = "A wider terminal shows" if does_a_terminal_show_all else "--markdown - shows"
+    headings = [block.columns[number].heading.replace("\n", " ") for number in hidden]
+    # Each name once. A column without a heading has no name.
+    distinct_names = dict.fromkeys(heading for heading in headings if heading)
+    names = ", ".join(distinct_names)
     return f"{how} more columns: {names}."
 
 
 def _fitting(columns: Sequence[blocks.Field], widths: Sequence[int], width: int) -> ColumnLayout:
-    """Return which columns a terminal has room for, and how wide names may be.
+    """Return which columns a terminal has room for, and how wide columns of names may be.
 
-    Figures and words are never cut.
+    `widths` are the widths of the columns if nothing is cut. If there is not enough room, names are
+    cut, those of the first column first. Figures and words are never cut.
     """
     min_widths = list(map(_min_width, columns, widths))
     shown = _shown_columns(columns, min_widths, width)
-    wanted = {}
+    wanted_name_widths = {}
     for number in shown:
         column = columns[number]
         if column.kind == "name":
-            cell_width = widths[number]
-            wanted[number] = min(cell_width, column.most or cell_width)
-    shown_widths = [wanted.get(number, min_widths[number]) for number in shown]
-    total = _total_width(shown_widths)
-    # Negative if there is not enough room.
-    spare = width - total
+            uncut_width = widths[number]
+            wanted_name_widths[number] = min(uncut_width, column.most or uncut_width)
+    shown_widths = [wanted_name_widths.get(number, min_widths[number]) for number in shown]
+    # Negative if there is room for more.
+    n_missing = _total_width(shown_widths) - width
     name_widths = {}
-    for number, wanted_width in wanted.items():
-        narrowed_width = wanted_width + min(spare, 0)
+    for number, wanted_width in wanted_name_widths.items():
+        narrowed_width = wanted_width - max(n_missing, 0)
         name_widths[number] = max(narrowed_width, min_widths[number])
         n_cut = wanted_width - name_widths[number]
-        spare += n_cut
+        n_missing -= n_cut
     return ColumnLayout(shown, name_widths)
 
 
@@ -414,8 +434,9 @@ def _shown_columns(
 ) -> list[int]:
     """Return the numbers of the columns that a terminal has room for.
 
-    First the columns for the widest terminals go, then from the right columns that cannot be cut. A
-    column is shown whole or not at all.
+    While the terminal is too narrow, columns are left out: first those for the widest terminals
+    (`Field.from_width`), and then, from the right, those that cannot be cut. The last column left
+    stays.
     """
 
     def is_too_wide(numbers: Sequence[int]) -> bool:
@@ -423,55 +444,67 @@ def _shown_columns(
         return _total_width(widths) > width
 
     from_widths = [column.from_width for column in columns]
-    shown = [number for number, least in enumerate(from_widths) if least <= width]
+    shown = [number for number, from_width in enumerate(from_widths) if from_width <= width]
     while is_too_wide(shown):
-        widest = max(from_widths[number] for number in shown)
-        # Columns without a limit stay.
-        if not widest:
+        largest_from_width = max(from_widths[number] for number in shown)
+        # Only columns for all terminals are left.
+        if largest_from_width == 0:
             break
-        shown = [number for number in shown if from_widths[number] < widest]
+        shown = [number for number in shown if from_widths[number] < largest_from_width]
     while is_too_wide(shown) and len(shown) > 1:
         shown.remove(_rightmost_uncut(columns, shown))
     return shown
 
 
 def _rightmost_uncut(columns: Sequence[blocks.Field], shown: Sequence[int]) -> int:
-    """Return the rightmost column that cannot be cut, or the rightmost if all others can be."""
+    """Return the rightmost column that cannot be cut, without the first column.
+
+    If there is none, return the rightmost of all.
+    """
     uncut = [number for number in shown[1:] if columns[number].kind in _UNCUT_KINDS]
     candidates = uncut or shown
     return candidates[-1]
 
 
 def _cut(names: Sequence[str], width: int) -> list[str]:
-    """Cut names in the middle, because names often differ at their ends.
+    """Cut names in the middle, ``head..tail``, because names often differ at their ends.
 
-    If names would be the same then, their second half ends where they differ.
+    If several names would be cut to the same text, their tails end where the names differ.
     """
-    n_tail = (width - 2) // 2
-    n_head = width - 2 - n_tail
+    dots = ".."
+    n_letters = width - len(dots)
+    n_tail = n_letters // 2
+    n_head = n_letters - n_tail
 
-    def cut(name: str, end: int) -> str:
+    def cut(name: str, end_of_tail: int) -> str:
         if len(name) <= width:
             return name
-        end_part = name[:end]
-        tail = end_part[-n_tail:]
-        return f"{name[:n_head]}..{tail}"
+        head = name[:n_head]
+        up_to_end = name[:end_of_tail]
+        tail = up_to_end[-n_tail:]
+        return f"{head}{dots}{tail}"
 
     names_of_text = grouped((cut(name, len(name)), name) for name in {*names})
-    end_of_name = {name: len(name) for name in names}
-    for same_names in names_of_text.values():
-        if len(same_names) > 1:
-            for name in same_names:
-                end = _end_of_difference(name, same_names)
-                end_of_name[name] = max(n_head + n_tail, end)
-    return [cut(name, end_of_name[name]) for name in names]
+    end_of_tail = {name: len(name) for name in names}
+    for same_text_names in names_of_text.values():
+        if len(same_text_names) > 1:
+            for name in same_text_names:
+                end_of_difference = _end_of_difference(name, same_text_names)
+                # A tail does not overlap with the head.
+                end_of_tail[name] = max(n_head + n_tail, end_of_difference)
+    return [cut(name, end_of_tail[name]) for name in names]
 
 
 def _end_of_difference(name: str, names: Iterable[str]) -> int:
-    """Return the length of the start of a name that distinguishes it from all other names."""
+    """Return how many letters of a name distinguish it from all other names.
+
+    That is one more than the longest start that it shares with another name, or 0 without others.
+    """
     rivals = [rival for rival in names if rival != name]
-    shared = [len(commonprefix([name, rival])) for rival in rivals]  # noqa: RUF071 - not paths
-    return max(shared, default=-1) + 1
+    if not rivals:
+        return 0
+    n_shared = [len(commonprefix([name, rival])) for rival in rivals]  # noqa: RUF071 - not paths
+    return max(n_shared) + 1
 
 
 def _cell(cell: blocks.Cell) -> Text:

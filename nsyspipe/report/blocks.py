@@ -254,19 +254,20 @@ def barred(
 ) -> Field:
     """Return a column of figures with bars. A figure that is null or 0 has no bar.
 
-    The bar of the largest figure is as wide as the column. For ratios, it is that of 100 %.
+    `value` returns the figure of a row, and `write` writes it. A bar as wide as the column stands
+    for the largest figure, or for 100 % if the figures are ratios.
     """
-    largest = 1.0
-    if write is not percent_text:
-        figures = [value(row) or 0.0 for row in rows]
-        largest = max(figures, default=0.0)
+    are_ratios = write is percent_text
+    figures = [value(row) or 0.0 for row in rows]
+    full_width = 1.0 if are_ratios else max(figures, default=0.0)
 
     def cell(row: Any) -> Cell:  # noqa: ANN401 - any row
         figure = value(row)
         if not figure:
             return write(figure)
-        share = max(figure / largest, 0.0)
-        return Bar(write(figure), share, category)
+        # A negative figure has no bar.
+        share_of_width = max(figure / full_width, 0.0)
+        return Bar(write(figure), share_of_width, category)
 
     return Field(heading, cell, hint=hint, unit=unit)
 
@@ -280,24 +281,30 @@ def table_of(
 ) -> Table:
     """Return a table with a row for each of `rows`, as the fields show it.
 
-    The times of a column have one unit. So have those of neighboring columns with the same
+    The times of a column have one unit. So have the times of neighboring columns with the same
     `decimals_of`.
     """
     columns: list[list[Cell]] = []
     n_rows = len(rows)
-    for group_fields in _groups_with_one_unit(fields):
-        cells = [field.cell(row) for field in group_fields for row in rows]
-        texts = in_one_unit(list(map(words_of, cells)), group_fields[0].unit)
-        worded_cells = map(_with_text, cells, texts)
-        columns += [list(islice(worded_cells, n_rows)) for _ in group_fields]
+    for fields_with_one_unit in _groups_with_one_unit(fields):
+        # The cells of the first column, then those of the next one.
+        cells = [field.cell(row) for field in fields_with_one_unit for row in rows]
+        texts = in_one_unit(list(map(words_of, cells)), fields_with_one_unit[0].unit)
+        remaining_cells = map(_with_text, cells, texts)
+        columns += [list(islice(remaining_cells, n_rows)) for _ in fields_with_one_unit]
     cell_rows = list(map(list, zip(*columns, strict=True)))
     return Table(caption, fields, cell_rows, note, **layout)
 
 
 def _groups_with_one_unit(fields: Sequence[Field]) -> Iterator[list[Field]]:
     """Yield neighboring columns with the same `decimals_of` together, and others one by one."""
-    numbered_fields = list(enumerate(fields))
-    for _, group in groupby(numbered_fields, lambda pair: pair[1].decimals_of or pair[0]):
+
+    def group_key(numbered_field: tuple[int, Field]) -> str | int:
+        number, field = numbered_field
+        # A number of its own is a group of its own.
+        return field.decimals_of or number
+
+    for _, group in groupby(enumerate(fields), group_key):
         yield [field for _, field in group]
 
 

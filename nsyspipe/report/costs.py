@@ -83,6 +83,10 @@ def cost_tables(run: Run, n_shown: int, *names: str) -> dict[str, Table]:
 
 
 def _cost_table(name: str, rows: Sequence[Row], n_shown: int, *, is_capture: bool) -> Table:
+    """Return the first rows of one table of costs, with notes about all of them.
+
+    `rows` are the rows of the table, the most expensive first.
+    """
     shown = rows[:n_shown]
     fields_of_table = {KERNELS: _kernels, COLLECTIVES: _collectives, TRAFFIC: _traffic}
     fields = fields_of_table[name](shown, is_capture=is_capture)
@@ -120,12 +124,13 @@ def _left_out_note(rows: Sequence[Row], *, is_capture: bool) -> str:
 
 
 def _ms(name: str, hint: str, from_width: int = 0) -> Field:
+    """Return the column of a time per step, such as ``wait``."""
     cell = of(f"{name}_ns_per_step", ms_text)
     return Field(f"{name}\nms", cell, hint=hint, from_width=from_width, unit="ms")
 
 
 def _amount(rows: Sequence[Row], *, is_capture: bool) -> list[Field]:
-    """Return the columns of calls and time: per step, of a capture of all ranks."""
+    """Return the columns of calls and time: per step and rank, or in sum for a capture."""
     if is_capture:
         whole = "of all ranks"
         calls_column = "n_calls"
@@ -144,6 +149,7 @@ def _amount(rows: Sequence[Row], *, is_capture: bool) -> list[Field]:
 
 
 def _rates(*from_widths: int) -> list[Field]:
+    """Return the columns of algorithm and bus bandwidth, each shown from a terminal width on."""
     hints = (
         "message / transfer",
         "algbw x 2(n-1)/n for all_reduce, (n-1)/n for gather, scatter, all_to_all",
@@ -198,9 +204,10 @@ def _slowdown_cell(row: Row) -> str:
 
 def _collectives(rows: Sequence[Row], *, is_capture: bool) -> list[Field]:
     sizes = {row["message_bytes"] for row in rows}
-    # A third digit if two sizes look the same with two.
+    # A third digit if two different sizes look the same with two.
     size_texts = {*map(bytes_text, sizes)}
-    digits = 2 if len(size_texts) == len(sizes) else 3
+    are_texts_distinct = len(size_texts) == len(sizes)
+    digits = 2 if are_texts_distinct else 3
     message = of("message_bytes", partial(bytes_text, digits=digits))
     names = [Field("collective", of("name"), "word"), Field("message", message, hint=_WHOLE)]
     amounts = _amount(rows, is_capture=is_capture)
@@ -260,24 +267,26 @@ def is_more_than_data(traffic: TrafficTable) -> bool:
 def traffic_text(
     traffic: TrafficTable, n_ranks: int, world_size: int | None, exposed_ns: float | None
 ) -> str | None:
-    """Return what communication serves, over how many ranks, and what is exposed most.
+    """Return the kinds of parallelism, each with its number of ranks, and what is exposed most.
 
-    None if there is none, if nobody knows what it serves, and if it serves only the gradients of
-    all ranks. `exposed_ns` is the exposed communication of a mean step.
+    None without communication, if nobody knows what it serves, and for data parallelism of all
+    ranks. `world_size` is the number of ranks of the job, and `n_ranks` those with a report.
+    `exposed_ns` is the exposed communication of a mean step.
     """
-    groups = dimensions(traffic, world_size)
-    if not groups:
+    kinds = dimensions(traffic, world_size)
+    if not kinds:
         return None
-    degrees = list(map(_degree_text, groups))
-    is_part = world_size not in (None, n_ranks)
+    degrees = list(map(_degree_text, kinds))
+    has_missing_ranks = world_size not in (None, n_ranks)
+    # The size of data parallelism is not known, or 1.
     is_data_only = degrees[0] in {DATA, f"{DATA} 1"}
     is_plain = is_data_only and not is_more_than_data(traffic)
-    if is_plain and not is_part:
+    if is_plain and not has_missing_ranks:
         return None
-    sizes = [group.size for group in groups]
+    sizes = [kind.size for kind in kinds]
     separator = _separator(sizes, world_size)
     text = f"Parallelism: {separator.join(degrees)}"
-    if is_part and None in sizes:
+    if has_missing_ranks and None in sizes:
         text += f" (of how many ranks is not known from {n_ranks} of {world_size})"
     if exposed_ns and is_more_than_data(traffic):
         text += _most_exposed_text(traffic, n_ranks, exposed_ns)
@@ -290,63 +299,65 @@ def traffic_text(
 
 def _separator(sizes: Sequence[int | None], world_size: int | None) -> str:
     """Return what stands between kinds of parallelism: a times sign if they are a grid of ranks."""
+    # A kind of unknown size makes no grid.
     n_ranks_of_grid = math.prod(size or 0 for size in sizes)
     is_grid = n_ranks_of_grid == world_size
     return " \N{MULTIPLICATION SIGN} " if is_grid else ", "
 
 
-def _degree_text(group: Dimension) -> str:
+def _degree_text(kind: Dimension) -> str:
     """Return a kind of parallelism with its size, and its groups of ranks if it has several."""
-    members_of_groups = [ranges(members) for members in group.groups]
-    ranks = [few(members, _MAX_SHOWN_GROUPS, ",") for members in members_of_groups]
-    if not group.size or len(ranks) <= 1:
-        return str(group)
-    groups_text = few(ranks, _MAX_SHOWN_GROUPS, " / ")
-    return f"{group} (ranks {groups_text})"
+    groups = [few(ranges(ranks), _MAX_SHOWN_GROUPS, ",") for ranks in kind.groups]
+    if not kind.size or len(groups) <= 1:
+        return str(kind)
+    groups_text = few(groups, _MAX_SHOWN_GROUPS, " / ")
+    return f"{kind} (ranks {groups_text})"
 
 
 def _most_exposed_text(traffic: TrafficTable, n_ranks: int, exposed_ns: float) -> str:
-    """Return which parallelism, else which collective, has most of the exposed communication.
+    """Return which kind of communication has most of the exposed time, with its share.
 
-    Empty if there is only one.
+    The kinds are the kinds of parallelism (`role`) if there are several, else the collectives.
+    Empty if there is only one kind.
     """
     n_roles = len(parallelism(traffic))
-    key = "role" if n_roles > 1 else "collective"
-    exposed = _exposed_parts(traffic, key, n_ranks, exposed_ns)
-    if len(exposed) <= 1:
+    kind_column = "role" if n_roles > 1 else "collective"
+    part_ns = _exposed_parts(traffic, kind_column, n_ranks, exposed_ns)
+    if len(part_ns) <= 1:
         return ""
-    most = max(exposed, key=lambda name: (exposed[name], name))
-    if most == OTHER:
+    # Of equal kinds, the last name, so that the text is always the same.
+    most_exposed = max(part_ns, key=lambda kind: (part_ns[kind], kind))
+    if most_exposed == OTHER:
         whose = "for none of these"
-    elif key == "role":
-        whose = f"for {most} parallelism"
+    elif kind_column == "role":
+        whose = f"for {most_exposed} parallelism"
     else:
-        whose = most
-    share = percent_text(exposed[most] / exposed_ns, 0)
+        whose = most_exposed
+    share = percent_text(part_ns[most_exposed] / exposed_ns, 0)
     text = f". {share} of exposed communication is {whose}"
-    whole = mean_over_ranks(traffic, "exposed_ns_per_step", key, n_ranks) or {}
-    whole_ns = sum(whole.values())
-    parts_ns = sum(exposed.values())
-    if whole_ns > (1 + SEEN) * parts_ns:
+    # Time in which several kinds are exposed counts once in the parts, and for each kind here.
+    whole_ns = mean_over_ranks(traffic, "exposed_ns_per_step", kind_column, n_ranks) or {}
+    sum_of_parts_ns = sum(part_ns.values())
+    if sum(whole_ns.values()) > (1 + SEEN) * sum_of_parts_ns:
         text += " (time with several exposed at once is split evenly)"
     return text
 
 
 def _exposed_parts(
-    traffic: TrafficTable, key: str, n_ranks: int, exposed_ns: float | None
+    traffic: TrafficTable, kind_column: str, n_ranks: int, exposed_ns: float | None
 ) -> dict[str, float]:
-    """Return exposed time by role or collective, as parts that sum to all of it.
+    """Return the exposed time of each role or collective, ns, as parts that sum to `exposed_ns`.
 
-    Empty if these are not known. A run that was saved by an older version has whole times, which
-    are parts if they sum to no more.
+    Empty if the parts are not known. A run that was saved by an older version has only the whole
+    time of each. These times are parts if they do not overlap, so if their sum is not larger.
     """
-    parts = mean_over_ranks(traffic, "exposed_part_ns_per_step", key, n_ranks)
-    if parts is not None:
-        return parts
-    whole = mean_over_ranks(traffic, "exposed_ns_per_step", key, n_ranks) or {}
-    max_ns = (1 + SEEN) * (exposed_ns or 0.0)
-    is_divided = sum(whole.values()) <= max_ns
-    return whole if is_divided else {}
+    part_ns = mean_over_ranks(traffic, "exposed_part_ns_per_step", kind_column, n_ranks)
+    if part_ns is not None:
+        return part_ns
+    whole_ns = mean_over_ranks(traffic, "exposed_ns_per_step", kind_column, n_ranks) or {}
+    max_sum_ns = (1 + SEEN) * (exposed_ns or 0.0)
+    are_parts = sum(whole_ns.values()) <= max_sum_ns
+    return whole_ns if are_parts else {}
 
 
 def csv_cell(value: object) -> str:
@@ -382,9 +393,10 @@ def run_id_of_csv(path: Path) -> str | None:
     """
     try:
         rows = csv.DictReader(io.StringIO(head_of(path)))
-        row = next(rows, {})
+        first_row = next(rows, {})
     except csv.Error:
         return None
-    if not {"run_id", "table"} <= row.keys():
+    if not {"run_id", "table"} <= first_row.keys():
         return None
-    return str(row["run_id"]).removeprefix("'")
+    # `csv_cell` writes an apostrophe before a text that looks like a formula.
+    return str(first_row["run_id"]).removeprefix("'")

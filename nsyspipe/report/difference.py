@@ -137,9 +137,9 @@ def difference_blocks(difference: RunDifference, *, has_gate: bool = True) -> It
     if has_gate:
         yield from gate_blocks(difference)
     yield from side_blocks(difference)
-    unused = [row for row in difference.problem_rows if row["code"] in _FILE_PROBLEMS]
-    if unused:
-        yield Troubles(side_problems(unused), is_close=True)
+    file_problems = [row for row in difference.problem_rows if row["code"] in _FILE_PROBLEMS]
+    if file_problems:
+        yield Troubles(side_problems(file_problems), is_close=True)
     yield parts_table(difference)
     yield metrics_table(difference)
     yield kernels_table(difference, difference.top_kernels.to_pylist())
@@ -206,8 +206,8 @@ def _doubt(row: Mapping[str, Any], *, is_forced: bool) -> Trouble:
     """Return a check of the comparison as a warning, with the option that overrides the check."""
     severity = "not comparable" if row["blocks"] else "warning"
     message = row["message"]
-    is_blocked = row["check"] == OTHER_WORK and not is_forced
-    if is_blocked:
+    needs_force = row["check"] == OTHER_WORK and not is_forced
+    if needs_force:
         message += (
             ". Use --force if you know that the runs are comparable, for example eager and "
             "torch.compile."
@@ -230,7 +230,10 @@ def gate_line(gate: Gate) -> str:
 
 
 def part_rows(difference: RunDifference) -> list[dict[str, Any]]:
-    """Return the parts of the mean step time, the causes of its idle time, and the sum of parts."""
+    """Return the rows of the table of parts: each part, the causes of idle time, and the sum.
+
+    A cause that takes no time on both sides is left out.
+    """
     rows = []
     for part in difference.step_time_parts.to_pylist():
         label = metric_label(part["part"])
@@ -240,8 +243,8 @@ def part_rows(difference: RunDifference) -> list[dict[str, Any]]:
         if cause["baseline_ns"] or cause["candidate_ns"]:
             label = _cause_label(cause["cause"])
             rows.append({"name": f"  {label}", **cause})
-    total = {"name": "mean step time", **_mean_step_time(difference)}
-    return [*rows, total]
+    sum_of_parts = {"name": "mean step time", **_mean_step_time(difference)}
+    return [*rows, sum_of_parts]
 
 
 def _cause_label(cause: str) -> str:
@@ -259,7 +262,7 @@ def parts_table(difference: RunDifference) -> Table:
     """Return the parts of the mean step time on both sides."""
     name_field = Field("of the\nslowest rank", of("name"), "word")
     fields = [name_field, *_times("_ns")]
-    delta_ns = difference.mean_step_time[2]
+    _before_ns, _after_ns, delta_ns = difference.mean_step_time
     if delta_ns is None:
         note = "not available, because a side has no step that was recorded on every rank"
         return table_of(PARTS, [], fields, note)
@@ -267,7 +270,10 @@ def parts_table(difference: RunDifference) -> Table:
 
 
 def _times(suffix: str) -> list[Field]:
-    """Return columns of the mean times of both sides and their change, with equal decimals."""
+    """Return columns of the mean times of both sides and their change, with equal decimals.
+
+    The columns of the rows are ``baseline``, ``candidate`` and ``delta``, each with this suffix.
+    """
     fields = []
     write_ns = partial(value_text, "ns")
     for side in SIDES:
@@ -289,40 +295,46 @@ _HIDDEN = 2
 def metric_rows(difference: RunDifference) -> tuple[list[dict[str, Any]], int]:
     """Return all metrics in the order of the table, and how many of them the terminal shows.
 
-    Judged metrics come first, then main metrics that the baseline has, and times that certainly
-    changed much.
+    Judged metrics come first. Main metrics that the baseline has come next, together with times
+    that certainly changed much. The terminal shows these. All other metrics come last.
     """
     rows = difference.metrics.to_pylist()
-    values = (row["baseline"] for row in rows if row["metric"] == DEFAULT_METRIC)
-    step_ns = next(values, None) or 0
-    much_ns = _MIN_SHARE_SHOWN_ALWAYS * step_ns
-    # All metrics of a capture without steps are main ones: shares and bandwidths.
+    step_ns = 0
+    for row in rows:
+        if row["metric"] == DEFAULT_METRIC:
+            step_ns = row["baseline"] or 0
+            break
+    large_change_ns = _MIN_SHARE_SHOWN_ALWAYS * step_ns
     is_capture = difference.has_capture_without_steps
 
     def place(row: Mapping[str, Any]) -> int:
         if row["metric"] in difference.judged:
             return _JUDGED
-        if _is_main(row, is_capture=is_capture) or _is_large_change(row, much_ns):
+        if _is_main(row, is_capture=is_capture) or _is_large_change(row, large_change_ns):
             return _SHOWN
         return _HIDDEN
 
-    # The sort is stable.
+    # The sort is stable, so metrics of one place keep their order.
     rows.sort(key=place)
-    n_hidden = [*map(place, rows)].count(_HIDDEN)
-    return rows, len(rows) - n_hidden
+    n_shown = sum(place(row) != _HIDDEN for row in rows)
+    return rows, n_shown
 
 
 def _is_main(row: Mapping[str, Any], *, is_capture: bool) -> bool:
+    """Tell whether a metric is among the main ones, and the baseline has it.
+
+    All metrics of a capture without steps are main ones: shares and bandwidths.
+    """
     figure = units.metric_figure(row["metric"])
     is_main = is_capture or figure is not None
     return is_main and row["baseline"] is not None
 
 
-def _is_large_change(row: Mapping[str, Any], much_ns: float) -> bool:
-    """Tell whether a time certainly changed by this much."""
+def _is_large_change(row: Mapping[str, Any], large_change_ns: float) -> bool:
+    """Tell whether a time certainly changed by at least this much."""
     is_time = row["unit"] == "ns"
     is_sure = row["verdict"] not in (INCONCLUSIVE, NO_CHANGE)
-    return is_time and is_sure and abs(row["delta"]) >= much_ns
+    return is_time and is_sure and abs(row["delta"]) >= large_change_ns
 
 
 def metrics_table(difference: RunDifference) -> Table:
@@ -343,9 +355,10 @@ def metrics_table(difference: RunDifference) -> Table:
     verdict = Field("verdict", verdict_cell, "word", from_width=_MIN_WIDTH_FOR_VERDICT)
     fields += [percent, verdict]
     note = None if difference.has_capture_without_steps else OF_RANKS
+    # Judged metrics are the first rows.
     n_judged = len(difference.judged)
-    strong = frozenset(range(n_judged))
-    return table_of(METRICS, rows, fields, note, n_shown=n_shown, strong=strong)
+    judged_rows = frozenset(range(n_judged))
+    return table_of(METRICS, rows, fields, note, n_shown=n_shown, strong=judged_rows)
 
 
 def _verdict_cell(difference: RunDifference, row: Mapping[str, Any]) -> Word:
@@ -354,16 +367,20 @@ def _verdict_cell(difference: RunDifference, row: Mapping[str, Any]) -> Word:
 
 
 def _metric_name_field(difference: RunDifference, statistics: set[str | None]) -> Field:
-    """Return the column of names, with the statistic of each if the metrics do not share one."""
-    suffixes = {MEAN: ", mean"}
+    """Return the column of names.
+
+    If a metric of the table is a mean, each name says which statistic the metric is. `statistics`
+    are those of the table, with None for a metric without one.
+    """
+    suffix_of_statistic = {}
     if MEAN in statistics:
-        suffixes[MEDIAN] = ", median"
-    contradictions = _contradictions(difference)
+        suffix_of_statistic = {MEAN: ", mean", MEDIAN: ", median"}
+    contradiction_of_metric = _contradictions(difference)
 
     def cell(row: Mapping[str, Any]) -> str:
         metric = row["metric"]
-        suffix = suffixes.get(row["statistic"], "")
-        contradiction = contradictions.get(metric, "")
+        suffix = suffix_of_statistic.get(row["statistic"], "")
+        contradiction = contradiction_of_metric.get(metric, "")
         return f"{metric_label(metric)}{suffix}{contradiction}"
 
     heading = "of the capture" if statistics == {None} else "of the rank with\nmost of it"
@@ -407,17 +424,20 @@ def verdict_word(verdict: str) -> str:
 
 
 def is_outweighed(difference: RunDifference, row: Mapping[str, Any]) -> bool:
-    """Tell whether a metric that is not judged got worse, in a difference that is no regression.
+    """Tell whether the regression of a metric is no reason for an alarm.
 
-    That is no reason for an alarm.
+    That is so if the metric is not judged, and the verdict of the difference is not a regression.
     """
-    if difference.verdict == REGRESSION or row["metric"] in difference.judged:
-        return False
-    return bool(row["verdict"] == REGRESSION)
+    is_judged = row["metric"] in difference.judged
+    is_metric_regression = bool(row["verdict"] == REGRESSION)
+    return is_metric_regression and not is_judged and difference.verdict != REGRESSION
 
 
 def _metric(row: Mapping[str, Any], name: str, write: Callable[[str, float | None], str]) -> str:
-    """Return a value of a metric in the unit of both sides."""
+    """Return a value of a metric, such as ``delta``, in words. A time has the unit of both sides.
+
+    `write` returns the value of a unit in words.
+    """
     values = [row.get(side) for side in SIDES]
     text = in_unit_of_row(write(row["unit"], row[name]), values)
     return text.replace(" steps/s", " /s")
@@ -444,9 +464,10 @@ def _kernels_note(n_kernels: int, n_shown: int) -> str:
         "These are means over all ranks. The parts of the step above are those of the slowest "
         "rank. Kernels have no confidence interval, so a small change may be noise."
     )
-    if n_kernels == n_shown:
+    n_left_out = n_kernels - n_shown
+    if not n_left_out:
         return note
-    return f"{note} The {n_kernels - n_shown} other kernels changed less."
+    return f"{note} The {n_left_out} other kernels changed less."
 
 
 def _side_text(unit: str | None, value: float | str | None) -> str:
@@ -456,8 +477,10 @@ def _side_text(unit: str | None, value: float | str | None) -> str:
 
 
 def _fact_text(row: Mapping[str, Any], side: str) -> str:
-    is_text = row["delta"] is None
-    column = side if is_text else f"{side}_value"
+    """Return the value of a fact on one side in words."""
+    # Only numbers have a difference. Their values are in a column of their own.
+    is_number = row["delta"] is not None
+    column = f"{side}_value" if is_number else side
     return _side_text(row["unit"], row[column])
 
 
@@ -546,6 +569,7 @@ def hidden_facts(difference: RunDifference) -> list[str]:
 
 
 def _hidden_fact(row: Mapping[str, Any]) -> str:
+    """Return the name of a hidden fact. Of a command, return which arguments are hidden."""
     what = cast("str", row["what"].removesuffix(MAY_HAVE))
     if what not in COMMANDS:
         return what
@@ -605,26 +629,30 @@ def not_compared_block(difference: RunDifference) -> Iterator[Lines]:
 def not_compared(difference: RunDifference) -> list[NotCompared]:
     """Return which facts are not compared, and why: not recorded, known for one side, or hidden."""
     rows = difference.facts.to_pylist()
-    explained = [_explained_fact(row) for row in rows if _is_explained(row)]
-    unexplained = [row for row in rows if not _is_explained(row)]
-    missing = [*_not_recorded(unexplained), *_hidden(difference), *explained]
+    with_reason = [_fact_with_reasons(row) for row in rows if _has_reason(row)]
+    without_reason = [row for row in rows if not _has_reason(row)]
+    missing = [*_not_recorded(without_reason), *_hidden(difference), *with_reason]
     missing += _one_sided_figures(difference)
     return missing
 
 
 def _not_recorded(rows: Sequence[Mapping[str, Any]]) -> Iterator[NotCompared]:
-    """Yield facts that a side did not record, by what would record them."""
-    for side in (NEITHER_SIDE, *SIDES):
-        is_on_neither = side == NEITHER_SIDE
-        reason = "not recorded" if is_on_neither else f"only recorded for the {side}"
-        recorded = [row for row in rows if row["recorded_on"] == side]
-        rows_by_fix = grouped((row["recorded_by"], row) for row in recorded)
+    """Yield facts that one side or both did not record, those with the same fix together.
+
+    The fix is what would record them. Facts that neither side recorded come first.
+    """
+    for recorded_on in (NEITHER_SIDE, *SIDES):
+        is_on_neither = recorded_on == NEITHER_SIDE
+        reason = "not recorded" if is_on_neither else f"only recorded for the {recorded_on}"
+        rows_of_reason = [row for row in rows if row["recorded_on"] == recorded_on]
+        rows_by_fix = grouped((row["recorded_by"], row) for row in rows_of_reason)
         for fix, rows_of_fix in rows_by_fix.items():
             facts = listed(_facts_of_one_fix(rows_of_fix))
             yield NotCompared(facts, f"{reason}, needs {fix}")
 
 
 def _hidden(difference: RunDifference) -> Iterator[NotCompared]:
+    """Yield the facts that both sides hide, if there are any."""
     facts = hidden_facts(difference)
     if facts:
         yield NotCompared(", ".join(facts), "hidden on both sides, so they may have changed")
@@ -655,27 +683,34 @@ class FiguresOfOneSide(Struct, frozen=True):
 
 
 def figures_of_one_side(difference: RunDifference) -> list[FiguresOfOneSide]:
-    """Return which of waiting and transfer only one side has, and why the other does not."""
-    metrics_by_reason: dict[tuple[str, str], list[str]] = {}
+    """Return which of waiting and transfer only one side has, and why the other side lacks them.
+
+    Metrics with the same side and reason are one entry.
+    """
+    metrics_by_side_and_why: dict[tuple[str, str], list[str]] = {}
     for row in difference.metrics.to_pylist():
         metric = row["metric"]
         side = _only_side_with_data(row)
         if metric in _PARTS_OF_COMM and side is not None:
-            reason = (side, row["why"])
-            metrics_of_reason = metrics_by_reason.setdefault(reason, [])
-            metrics_of_reason.append(metric)
+            side_and_why = (side, row["why"])
+            metrics = metrics_by_side_and_why.setdefault(side_and_why, [])
+            metrics.append(metric)
     figures = []
-    for (side_with_data, why), metrics in metrics_by_reason.items():
-        figures.append(FiguresOfOneSide(side_with_data, why, tuple(metrics)))
+    for (side, why), metrics in metrics_by_side_and_why.items():
+        figures.append(FiguresOfOneSide(side, why, tuple(metrics)))
     return figures
 
 
 def _only_side_with_data(row: Mapping[str, Any]) -> str | None:
-    """Return the side that has data of a metric without values; None for both or neither side."""
+    """Return the only side that has data of a metric.
+
+    None if both sides have data or neither has, and if the metric has a value. A metric that only
+    one side has data of has no value on either side.
+    """
     if row["baseline"] is not None or row["candidate"] is not None:
         return None
-    sides = [side for side in SIDES if row[f"n_{side}"]]
-    return sides[0] if len(sides) == 1 else None
+    sides_with_data = [side for side in SIDES if row[f"n_{side}"]]
+    return sides_with_data[0] if len(sides_with_data) == 1 else None
 
 
 # What only the log of NCCL records. NCCL settings can be known from the environment too.
@@ -683,7 +718,7 @@ _OF_LOG = {LINK: "interconnect", NCCL_SETTINGS: "NCCL settings", NCCL_VERSION: "
 
 
 def _facts_of_one_fix(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the facts that a recording would bring, at last those from the log of NCCL."""
+    """Return the facts that a recording would bring. Those from the log of NCCL come last."""
     facts = []
     facts_of_log = []
     for row in rows:
@@ -697,30 +732,30 @@ def _facts_of_one_fix(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return facts
 
 
-def _is_explained(row: Mapping[str, Any]) -> bool:
-    """Tell whether more is known of why a fact is not compared than what records it."""
+def _has_reason(row: Mapping[str, Any]) -> bool:
+    """Tell whether it is known for a side why the side lacks a fact."""
     reasons = [row[f"{side}_why"] for side in SIDES]
     return any(reason is not None for reason in reasons)
 
 
-def _explained_fact(row: Mapping[str, Any]) -> NotCompared:
-    """Return a fact with the reason of each side that lacks it, or with what would record it."""
+def _fact_with_reasons(row: Mapping[str, Any]) -> NotCompared:
+    """Return a fact with the reason of each side that lacks it.
+
+    If the reason of a side is not known, it is what would record the fact.
+    """
     recorded_on = row["recorded_on"]
     needs = f"not recorded, needs {row['recorded_by']}"
-    reasons = []
-    texts = []
-    for side in SIDES:
-        if side != recorded_on:
-            reason = row[f"{side}_why"] or needs
-            reasons.append(reason)
-            texts.append(f"{side}: {reason}")
-    joined = ", ".join(texts)
+    sides_without = [side for side in SIDES if side != recorded_on]
+    reason_of_side = {side: row[f"{side}_why"] or needs for side in sides_without}
+    reasons_by_side = ", ".join(f"{side}: {reason}" for side, reason in reason_of_side.items())
+    distinct_reasons = set(reason_of_side.values())
     if recorded_on != NEITHER_SIDE:
-        explanation = f"only known for the {recorded_on}. Not known for the {joined}"
-    elif len(set(reasons)) == 1:
-        explanation = f"both sides: {reasons[0]}"
+        explanation = f"only known for the {recorded_on}. Not known for the {reasons_by_side}"
+    elif len(distinct_reasons) == 1:
+        (common_reason,) = distinct_reasons
+        explanation = f"both sides: {common_reason}"
     else:
-        explanation = joined
+        explanation = reasons_by_side
     return NotCompared(_fact_of_one_side(row), explanation)
 
 
@@ -753,23 +788,25 @@ def _fact_of_one_side(row: Mapping[str, Any]) -> str:
 def percent_change(row: Mapping[str, Any]) -> str:
     """Return the relative difference with its sign, ``+3.2%``.
 
-    Ratios have percentage points instead, and a baseline near zero has no percentage.
+    A dash for ratios, whose differences are percentage points, and for a baseline near zero. The
+    percentage has as many decimals as distinguish it from the minimum effect.
     """
     percent = row["delta_pct"]
     is_ratio = row["unit"] == "ratio"
     if percent is None or is_ratio or abs(percent) >= _MAX_SHOWN_PERCENT:
         return absent
-    signed_percent = units.signed(percent, row.get("min_effect_pct"))
+    signed_percent = units.signed(percent, distinct_from=row.get("min_effect_pct"))
     return f"{signed_percent}%"
 
 
 def change_text(row: Mapping[str, Any]) -> str:
     """Return both values and the difference, in its unit and in percent if that is meaningful."""
     change = _metric(row, "delta", delta_text)
-    relative = percent_change(row)
-    if relative != absent:
+    relative_change = percent_change(row)
+    if relative_change != absent:
+        # Of a change of 0, the percentage says all.
         is_zero = row["delta"] == 0
-        change = relative if is_zero else f"{change}, {relative}"
+        change = relative_change if is_zero else f"{change}, {relative_change}"
     before, after = (_metric(row, side, value_text) for side in SIDES)
     before_text = _without_unit_of(before, after)
     return f"{before_text} -> {after} ({change})"
@@ -794,28 +831,34 @@ def interval_text(row: Mapping[str, Any]) -> str:
 
 
 def interval_cell(row: Mapping[str, Any]) -> str:
-    """Return the interval; without the unit if the cell of the difference has the same unit."""
+    """Return the interval. The unit is left out if the cell of the difference has the same unit."""
+    text = interval_text(row)
     units_of_cells = set()
     for name in ("delta", "ci_low", "ci_high"):
         _, _, unit = _metric(row, name, delta_text).partition(" ")
         units_of_cells.add(unit)
-    text = interval_text(row)
     if len(units_of_cells) > 1:
         return text
-    return text.removesuffix(f" {unit}")
+    (common_unit,) = units_of_cells
+    return text.removesuffix(f" {common_unit}")
 
 
 def verdict_text(difference: RunDifference) -> str:
-    """Return what became of the metric that decides, by how much and how sure, then the rest."""
+    """Return the verdict: by how much the deciding metric changed, and how sure that is.
+
+    The verdicts of the other judged metrics follow.
+    """
     deciding = _deciding_row(difference)
     other_rows = [row for row in difference.judged_rows if row["metric"] != deciding["metric"]]
-    rest = [f"{metric_label(row['metric'])}: {verdict_word(row['verdict'])}" for row in other_rows]
+    other_verdicts = [
+        f"{metric_label(row['metric'])}: {verdict_word(row['verdict'])}" for row in other_rows
+    ]
     host = _host_text(difference)
     verdict = verdict_word(difference.verdict).capitalize()
-    decision = _decided(deciding, difference.fail_on)
+    decision = _decision_text(deciding, difference.fail_on)
     sentences = [f"{host}{verdict}: {decision}"]
-    if rest:
-        sentences.append(f"Other judged metrics: {', '.join(rest)}")
+    if other_verdicts:
+        sentences.append(f"Other judged metrics: {', '.join(other_verdicts)}")
     if difference.rules.is_forced and not difference.is_comparable:
         sentences.append("The runs are not comparable, but you used --force")
     text = ". ".join(sentences)
@@ -825,11 +868,14 @@ def verdict_text(difference: RunDifference) -> str:
 def _deciding_row(difference: RunDifference) -> Mapping[str, Any]:
     """Return the judged metric that the verdict of the difference is taken from.
 
-    A metric without a better direction decides only if there is no other one.
+    That is the first metric with this verdict. A metric of which neither direction is better
+    decides only if all judged metrics are such. If no metric has the verdict, return the first
+    metric that changed, or the first of all.
     """
     rows = difference.judged_rows
-    with_direction = [row for row in rows if row["better"] != NEITHER]
-    for row in with_direction or rows:
+    with_better_direction = [row for row in rows if row["better"] != NEITHER]
+    candidates = with_better_direction or rows
+    for row in candidates:
         if row["verdict"] == difference.verdict:
             return row
     changed = [row for row in rows if row["verdict"] != NO_CHANGE]
@@ -851,18 +897,25 @@ def _host_text(difference: RunDifference) -> str:
 
 
 def _host_step_ns(side: Side) -> float | None:
-    """Return the median CPU time of the steps of the slowest process, the median over captures."""
-    slowest_ns = []
+    """Return the CPU time of a step: per capture of the slowest process, then the median.
+
+    The time of a process is the median over its steps. None if a capture has no steps on the CPU.
+    """
+    slowest_of_captures_ns = []
     for run in side.runs:
         processes = host_figures(run.host_steps())
         medians_ns = [process.median_ns or 0 for process in processes]
-        slowest_ns.append(max(medians_ns, default=0))
-    is_known = all(slowest_ns)
-    return statistics.median(slowest_ns) if is_known else None
+        slowest_of_captures_ns.append(max(medians_ns, default=0))
+    # 0 stands for a capture without steps.
+    are_all_known = all(slowest_of_captures_ns)
+    return statistics.median(slowest_of_captures_ns) if are_all_known else None
 
 
-def _decided(row: Mapping[str, Any], fail_on: str | None) -> str:
-    """Return the change of the deciding metric, and how sure it is."""
+def _decision_text(row: Mapping[str, Any], fail_on: str | None) -> str:
+    """Return the change of the deciding metric, and how sure it is.
+
+    `fail_on` is the verdict on which a gate fails, if there is a gate.
+    """
     name = metric_label(row["metric"])
     if row["baseline"] is None or row["candidate"] is None:
         return f"{name} is not available. Reason: {_reason(row)}"
@@ -882,7 +935,10 @@ def _decided(row: Mapping[str, Any], fail_on: str | None) -> str:
 
 
 def _inconclusive_text(row: Mapping[str, Any], fail_on: str | None) -> str:
-    """Return the interval of an inconclusive metric, why it decides nothing, and what would."""
+    """Return the interval of an inconclusive metric, why it decides nothing, and what would.
+
+    If a gate passes anyway, the last sentence says so.
+    """
     relative = _relative_interval(row)
     if relative is None:
         reason = _reason(row)
@@ -890,11 +946,11 @@ def _inconclusive_text(row: Mapping[str, Any], fail_on: str | None) -> str:
     else:
         min_effect = relative.min_effect
         sentences = [f"{relative.interval} (minimum effect {min_effect})"]
-    is_gated = fail_on == REGRESSION
-    if is_gated and row["no_regression"]:
+    has_gate = fail_on == REGRESSION
+    if has_gate and row["no_regression"]:
         hint = "A regression above the minimum effect is excluded, so the gate passes"
     else:
-        hint = settle_text(row, "gate" if is_gated else "settle")
+        hint = settle_text(row, "gate" if has_gate else "settle")
     if hint:
         sentences.append(upper_first(hint))
     return ". ".join(sentences)
@@ -921,7 +977,7 @@ def _reason(row: Mapping[str, Any]) -> str:
 
 
 def _fix_of(row: Mapping[str, Any], why: str) -> str | None:
-    """Return what brings an interval for a metric that has none; None if nothing is known to."""
+    """Return what brings an interval for a metric that has none. None if that is not known."""
     if "without steps" in why:
         return "name the steps with --step REGEX"
     if LEFT_OUT in why:
@@ -951,32 +1007,38 @@ class RelativeInterval(NamedTuple):
 
 
 def _relative_interval(row: Mapping[str, Any]) -> RelativeInterval | None:
-    """Return interval and minimum effect, if they explain why a metric is inconclusive.
+    """Return interval and minimum effect, if they explain why a metric is inconclusive. Else None.
 
-    In percent of the baseline; of ratios in percentage points, and in the unit of the metric if the
-    baseline is next to nothing.
+    They are in percent of the baseline. Those of ratios are in percentage points. If the baseline
+    is next to nothing, they are in the unit of the metric.
     """
     if not _is_explained_by_interval(row):
         return None
-    base = row["baseline"]
+    baseline = row["baseline"]
     low = row["ci_low"]
     high = row["ci_high"]
     min_effect = row["min_effect"]
     is_ratio = row["unit"] == "ratio"
     largest_change = max(abs(low), abs(high))
-    if not is_ratio and 100 * largest_change >= _MAX_SHOWN_PERCENT * abs(base):
+    is_percent_too_large = 100 * largest_change >= _MAX_SHOWN_PERCENT * abs(baseline or 0)
+    if is_percent_too_large and not is_ratio:
         effect_text = value_text(row["unit"], min_effect)
         return RelativeInterval(interval_text(row), effect_text)
-    scale = 1 if is_ratio else abs(base)
+    whole = 1 if is_ratio else abs(baseline)
     unit = units.POINTS if is_ratio else "%"
-    limit = 100 * min_effect / scale
-    low_text = units.signed(100 * low / scale, limit)
-    high_text = units.signed(100 * high / scale, limit)
-    limit_text = units.decimals(limit)
-    return RelativeInterval(f"{low_text} to {high_text} {unit}", f"{limit_text} {unit}")
+    min_effect_pct = 100 * min_effect / whole
+    # With as many decimals as distinguish the ends from the minimum effect.
+    low_text = units.signed(100 * low / whole, distinct_from=min_effect_pct)
+    high_text = units.signed(100 * high / whole, distinct_from=min_effect_pct)
+    min_effect_text = units.decimals(min_effect_pct)
+    return RelativeInterval(f"{low_text} to {high_text} {unit}", f"{min_effect_text} {unit}")
 
 
 def _is_explained_by_interval(row: Mapping[str, Any]) -> bool:
+    """Tell whether the interval and the minimum effect explain why a metric is inconclusive.
+
+    They do not if another reason is known, or if there is nothing that they are shares of.
+    """
     why = row["why"] or ""
     is_opposed = _OPPOSED in why
     if is_opposed or row["min_effect"] is None or "not comparable" in why:
@@ -986,9 +1048,9 @@ def _is_explained_by_interval(row: Mapping[str, Any]) -> bool:
 
 
 def settle_text(row: Mapping[str, Any], what: str = "settle") -> str:
-    """Return how many more steps or captures would settle an inconclusive metric, or the gate.
+    """Return how many steps or captures would settle an inconclusive metric, or the gate.
 
-    `what` is ``settle`` or ``gate``. Empty if that is not known.
+    `what` is ``settle`` for the metric, or ``gate``. Empty if the numbers are not known.
     """
     counts = [row[f"n_{side}"] or 0 for side in SIDES]
     aim = "settle it" if what == "settle" else "settle the gate"
@@ -998,8 +1060,9 @@ def settle_text(row: Mapping[str, Any], what: str = "settle") -> str:
     if hint:
         return hint
     why = row["why"] or ""
-    is_close = row["ci_low"] is not None and "interval" in why
-    if what == "settle" and is_close:
+    # The interval includes the minimum effect, and no number of steps would change that.
+    is_close_to_min_effect = row["ci_low"] is not None and "interval" in why
+    if what == "settle" and is_close_to_min_effect:
         return "the change is so close to the minimum effect that more steps would not settle it"
     return ""
 
@@ -1008,9 +1071,10 @@ def notes(difference: RunDifference) -> list[str]:
     """Return how to read the metrics: the method, what intervals leave out, and the thresholds."""
     texts = _notes_about_steps(difference)
     rows = difference.metrics.to_pylist()
-    methods = (row["method"] for row in rows if row["ci_low"] is not None)
-    method = next(methods, None)
-    if method:
+    # All intervals have the same method.
+    methods = [row["method"] for row in rows if row["ci_low"] is not None]
+    if methods and methods[0]:
+        method = methods[0]
         min_effect = percent_text(difference.rules.min_effect)
         texts.append(f"Confidence intervals of the difference: {method}.")
         texts.append(f"Unchanged means that the whole confidence interval is within ±{min_effect}.")
@@ -1053,15 +1117,20 @@ def spread_text(difference: RunDifference, several: str) -> list[str]:
 
 
 def _overlap_note(difference: RunDifference) -> str | None:
-    """Return that compute got slower as communication overlaps it more; None if it did not."""
-    metrics = {row["metric"]: row for row in difference.metrics.to_pylist()}
-    compute = metrics["compute"]
+    """Return that compute got slower as more communication overlaps with it.
+
+    None if compute did not get slower, and if overlapped communication grew by less than compute.
+    """
+    row_of_metric = {row["metric"]: row for row in difference.metrics.to_pylist()}
+    compute = row_of_metric["compute"]
     is_slower = compute["verdict"] == REGRESSION
     if not is_slower or difference.hidden_comm_ns is None:
         return None
+    # Hidden communication is what overlaps with compute.
     before_ns, after_ns = difference.hidden_comm_ns
-    least_increase_ns = max(compute["min_effect"], compute["delta"])
-    if after_ns - before_ns < least_increase_ns:
+    increase_ns = after_ns - before_ns
+    min_increase_ns = max(compute["min_effect"], compute["delta"])
+    if increase_ns < min_increase_ns:
         return None
     change = delta_text("ns", compute["delta"])
     before = ms_text(before_ns)
@@ -1084,20 +1153,23 @@ def _has_slowdown_finding(side: Side) -> bool:
 
 
 def _contradictions(difference: RunDifference) -> dict[str, str]:
-    """Return a remark for each metric that changed the other way than the part of its name.
+    """Return a remark for each metric that changed in the other direction than the part of a step.
 
-    A metric uses the rank with most of it, and the part of the step the slowest rank.
+    A metric and a part may have the same name. The metric is of the rank with the largest value,
+    and the part is of the slowest rank. A change below 0.1 % of the step has no direction.
     """
     metrics = difference.metrics.to_pylist()
-    deltas_ns = {row["metric"]: row["delta"] or 0 for row in metrics}
-    step_ns = difference.mean_step_time[0] or 0
-    min_delta_ns = _MIN_EXPLAINED_SHARE * step_ns
+    delta_of_metric_ns = {row["metric"]: row["delta"] or 0 for row in metrics}
+    step_before_ns, *_ = difference.mean_step_time
+    min_delta_ns = _MIN_EXPLAINED_SHARE * (step_before_ns or 0)
     remarks = {}
     for row in difference.step_time_parts.to_pylist():
         part = row["part"]
         part_delta_ns = row["delta_ns"] or 0
-        low_ns, high_ns = sorted((part_delta_ns, deltas_ns[part]))
-        if low_ns < -min_delta_ns and high_ns > min_delta_ns:
+        smaller_ns, larger_ns = sorted((part_delta_ns, delta_of_metric_ns[part]))
+        has_decrease = smaller_ns < -min_delta_ns
+        has_increase = larger_ns > min_delta_ns
+        if has_decrease and has_increase:
             change = delta_text("ns", part_delta_ns)
             remarks[part] = f" (on the slowest rank {change})"
     return remarks
@@ -1122,18 +1194,17 @@ def _failed_text(row: Mapping[str, Any]) -> str:
 
 
 def _undecided_text(gate: Gate) -> str:
-    """Return why each undecided metric is so, and what would decide it."""
+    """Return why each undecided metric is so, then what would decide it. Each hint stands once."""
     aim = "gate" if gate.fail_on == REGRESSION else "settle"
-    texts = []
-    hints: dict[str, None] = {}
+    reasons = []
+    hints = []
     for row in gate.undecided:
         reason = _reason(row)
-        texts.append(f"{_judged(row)} is {row['verdict']}, because {reason}")
+        reasons.append(f"{_judged(row)} is {row['verdict']}, because {reason}")
         hint = settle_text(row, aim)
-        if hint:
-            hints[hint] = None
-    reasons = ", ".join(texts)
-    return ". ".join([reasons, *map(upper_first, hints)])
+        if hint and hint not in hints:
+            hints.append(hint)
+    return ". ".join([", ".join(reasons), *map(upper_first, hints)])
 
 
 def _judged(row: Mapping[str, Any]) -> str:
@@ -1144,9 +1215,9 @@ def _judged(row: Mapping[str, Any]) -> str:
 
 
 def rule_text(gate: Gate, settings: GateSettings) -> str:
-    """Return the options of a gate, and who set each if a command has the gate.
+    """Return the options of a gate, and, if a command has the gate, who set each option.
 
-    The options are the metrics, the minimum effect and the confidence.
+    The options are the verdict that fails, the metrics, the minimum effect and the confidence.
     """
     first = gate.judged[0]
     names = ",".join(row["metric"] for row in gate.judged)
@@ -1178,8 +1249,9 @@ def cause_text(cause: Cause) -> str:
         if not cause.is_link_compared:
             remark = "The interconnect may be the cause, but was not recorded for both sides."
             sentences.append(remark)
-    for fact, exposed_delta_ns in cause.beside:
-        copies = _values_text(fact)
+    # Gradient copies that only one side has, with the change of the time of exposed copies.
+    for change_of_copies, exposed_delta_ns in cause.beside:
+        copies = _values_text(change_of_copies)
         exposed = f"exposed copies {_short_delta(exposed_delta_ns)}"
         view = f"as with gradient_as_bucket_view=True ({exposed})"
         sentences.append(f"Also changed: {copies}, {view}.")
@@ -1202,7 +1274,11 @@ def _possible_causes_text(cause: Cause) -> str:
 
 
 def _changed_fact_text(change: Change) -> str:
-    """Return a changed fact with both values; without them if they are too long for a sentence."""
+    """Return a changed fact with both values.
+
+    Of a command, return the names of the arguments that differ. Values that are too long for a
+    sentence are left out.
+    """
     what, *_ = change
     before, after = _sides_texts(change)
     if what in COMMANDS:
@@ -1312,6 +1388,7 @@ def _changes_document(difference: RunDifference) -> list[dict[str, Any]]:
 
 
 def _side(side: Side) -> dict[str, Any]:
+    """Return the header of the first capture of a side, with the label and all captures."""
     document = asdict(side.runs[0].header)
     document["label"] = side.label
     document["captures"] = run_ids_of(side)

@@ -99,10 +99,11 @@ def side_blocks(difference: RunDifference) -> Iterator[Block]:
 
 
 def _problem_blocks(difference: RunDifference) -> Iterator[Block]:
+    """Yield the problems about files that are not used, if there are any."""
     rows = difference.problem_rows
-    unused = [row for row in rows if row["code"] in _ALWAYS_SHOWN_PROBLEMS]
-    if unused:
-        yield Troubles(full.side_problems(unused), is_close=True)
+    shown_rows = [row for row in rows if row["code"] in _ALWAYS_SHOWN_PROBLEMS]
+    if shown_rows:
+        yield Troubles(full.side_problems(shown_rows), is_close=True)
 
 
 def parts_or_metrics(difference: RunDifference) -> Block:
@@ -131,49 +132,52 @@ def part_rows(difference: RunDifference) -> list[PartRow]:
     A part that changed by less than a thousandth of the step is left out. Empty if no part is
     known.
     """
-    mean_ns = difference.mean_step_time[0] or 0.0
+    step_before_ns, *_ = difference.mean_step_time
     parts = _known_parts(difference)
     if not parts:
         return []
-    min_ns = LITTLE_SHARE * mean_ns
-    changed = [part for part in parts if abs(part["delta_ns"]) >= min_ns]
-    time_metrics = {part["part"] for part in changed}
-    time_metrics.add("step_time")
-    judged = [name for name in difference.judged if name not in time_metrics]
-    metrics = {row["metric"]: row for row in difference.metrics.to_pylist()}
-    names = dict.fromkeys([_OVERLAP.name, *judged])
-    rows = [metrics[name] for name in names]
+    min_ns = LITTLE_SHARE * (step_before_ns or 0.0)
+    changed_parts = [part for part in parts if abs(part["delta_ns"]) >= min_ns]
+    # The verdict has the step time already.
+    metrics_elsewhere = {"step_time", *(part["part"] for part in changed_parts)}
+    judged = [metric for metric in difference.judged if metric not in metrics_elsewhere]
+    row_of_metric = {row["metric"]: row for row in difference.metrics.to_pylist()}
+    distinct_metrics = dict.fromkeys([_OVERLAP.name, *judged])
+    rows = [row_of_metric[metric] for metric in distinct_metrics]
     metric_rows = [_metric_row(row) for row in rows if _is_changed(row)]
-    return [*_time_rows(changed), *metric_rows]
+    return [*_time_rows(changed_parts), *metric_rows]
 
 
 def _known_parts(difference: RunDifference) -> list[dict[str, Any]]:
+    """Return the parts of the step whose change is known."""
     parts = difference.step_time_parts.to_pylist()
     return [part for part in parts if part["delta_ns"] is not None]
 
 
 def _time_rows(parts: list[dict[str, Any]]) -> list[PartRow]:
     """Return the rows of parts of the step. All times have the decimals of the longest."""
-    largest_ns = max((abs(part["delta_ns"]) for part in parts), default=0.0)
-    times = [ms_text(part["baseline_ns"]) for part in parts]
-    times += [ms_text(part["candidate_ns"]) for part in parts]
-    times += [delta_text("ns", part["delta_ns"]) for part in parts]
-    texts = [f"{text} ms" for text in in_one_unit(times, "ms")]
-    n_parts = len(parts)
+    largest_change_ns = max((abs(part["delta_ns"]) for part in parts), default=0.0)
+    times = []
+    for part in parts:
+        before_and_after = [ms_text(part[f"{side}_ns"]) for side in SIDES]
+        times += [*before_and_after, delta_text("ns", part["delta_ns"])]
+    texts = iter(f"{text} ms" for text in in_one_unit(times, "ms"))
     rows = []
-    for number, part in enumerate(parts):
-        before, after, change = texts[number::n_parts]
+    for part in parts:
         label = metric_label(part["part"])
-        bar = _bar(part["delta_ns"], largest_ns)
-        row = PartRow(label, before, after, change, bar)
+        bar = _bar(part["delta_ns"], largest_change_ns)
+        row = PartRow(
+            label, baseline=next(texts), candidate=next(texts), change=next(texts), bar=bar
+        )
         rows.append(row)
     return rows
 
 
 def _bar(delta_ns: float, largest_ns: float) -> str:
-    """Return a bar of ``+`` or ``-`` that is as long as the change."""
+    """Return a bar of ``+`` or ``-`` for a change. The bar of the largest change is the longest."""
     sign = "+" if delta_ns > 0 else "-"
     length = round(_BAR_WIDTH * abs(delta_ns) / largest_ns)
+    # Each change has a sign at least.
     return sign * max(length, 1)
 
 
@@ -186,23 +190,26 @@ def _metric_row(row: Mapping[str, Any]) -> PartRow:
 
 
 def _is_changed(row: Mapping[str, Any]) -> bool:
-    """Tell whether both sides have a metric, and it changed by more than its last digits."""
+    """Tell whether both sides have a metric, and it changed visibly.
+
+    The change counts as a share of the baseline, or as it is if the baseline is 0.
+    """
     if row["delta"] is None:
         return False
-    baseline = abs(row["baseline"] or 1.0)
-    min_change = LITTLE_SHARE * baseline
+    whole = abs(row["baseline"]) if row["baseline"] else 1.0
+    min_change = LITTLE_SHARE * whole
     return bool(abs(row["delta"]) >= min_change)
 
 
 def _kernel_blocks(difference: RunDifference) -> Iterator[Block]:
     """Yield the kernels that explain a change of compute, if compute changed visibly."""
-    mean_ns = difference.mean_step_time[0]
-    parts = difference.step_time_parts.to_pylist()
-    delta_of_part = {part["part"]: part["delta_ns"] or 0.0 for part in parts}
-    compute_ns = abs(delta_of_part.get("compute", 0.0))
-    if not mean_ns:
+    step_before_ns, *_ = difference.mean_step_time
+    if not step_before_ns:
         return
-    if compute_ns < _MIN_EXPLAINED_COMPUTE_SHARE * mean_ns:
+    parts = difference.step_time_parts.to_pylist()
+    delta_of_part_ns = {part["part"]: part["delta_ns"] or 0.0 for part in parts}
+    compute_change_ns = abs(delta_of_part_ns.get("compute", 0.0))
+    if compute_change_ns < _MIN_EXPLAINED_COMPUTE_SHARE * step_before_ns:
         return
     top_kernels = difference.top_kernels.to_pylist()
     rows = top_kernels[:_MAX_SHOWN_KERNELS]
@@ -213,24 +220,23 @@ def _kernel_blocks(difference: RunDifference) -> Iterator[Block]:
 def _change_blocks(difference: RunDifference) -> Iterator[Block]:
     """Yield what else changed, without what the cause names already."""
     cause = difference.cause
-    named = set() if cause is None else _names_of_facts(cause)
-    rows = [row for row in full.shown_changes(difference) if row["what"] not in named]
-    texts = [full.change_text_of_fact(row) for row in rows]
-    if not texts:
+    facts_of_cause = set() if cause is None else _names_of_facts(cause)
+    changes = full.shown_changes(difference)
+    remaining_changes = [row for row in changes if row["what"] not in facts_of_cause]
+    if not remaining_changes:
         return
-    n_more = len(texts) - _MAX_SHOWN_CHANGES
-    shown_texts = texts[:_MAX_SHOWN_CHANGES]
-    lines = [Line(text) for text in shown_texts]
-    if n_more > 0:
+    shown = remaining_changes[:_MAX_SHOWN_CHANGES]
+    lines = [Line(full.change_text_of_fact(row)) for row in shown]
+    n_more = len(remaining_changes) - len(shown)
+    if n_more:
         lines.append(Line(f"and {n_more} more (-v)"))
     yield Lines("Also changed", lines)
 
 
 def _names_of_facts(cause: Cause) -> set[str]:
     """Return the names of the changed facts that the sentence of a cause has."""
-    names = {change[0] for change in cause.facts}
-    names.update(change[0] for change, _ in cause.beside)
-    return names
+    changes = [*cause.facts, *(change for change, _ns in cause.beside)]
+    return {name for name, *_ in changes}
 
 
 def _notes(difference: RunDifference) -> list[str]:

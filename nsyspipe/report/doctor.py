@@ -114,20 +114,27 @@ def machine_blocks(checks: Sequence[Check], *, is_verbose: bool = False) -> Iter
 def reports_blocks(examination: Examination, *, is_verbose: bool = False) -> Iterator[Block]:
     """Yield what reports can answer, what only Nsight Systems shows, and how to add the rest.
 
-    If it is verbose, all reports and runs are named, and no column is left out.
+    A verbose output names all reports and runs, and leaves out no column.
     """
     capabilities = examination.capabilities
     used = [capability for capability in capabilities if capability.is_used]
     unused = [capability for capability in capabilities if not capability.is_used]
     names = [_display_name(capability.name) for capability in capabilities]
-    widest = max(map(len, names))
+    # The names have the same width in both tables.
+    name_width = max(map(len, names))
     yield Sentence(_reports_verdict(examination), "bold")
     yield Facts(_facts_of_reports(examination, is_verbose=is_verbose), "Reports")
-    yield _table("What these reports can answer", _rows(used), widest, has_all_columns=is_verbose)
+    yield _table(
+        "What these reports can answer", _rows(used), name_width, has_all_columns=is_verbose
+    )
     yield Heading("Visible in Nsight Systems, but not used by nsyspipe:", "dim")
     unused_rows = _rows(unused)
     yield _table(
-        "Shown by Nsight Systems", unused_rows, widest, is_close=True, has_all_columns=is_verbose
+        "Shown by Nsight Systems",
+        unused_rows,
+        name_width,
+        is_close=True,
+        has_all_columns=is_verbose,
     )
     max_names = len(examination.reports) if is_verbose else _MAX_NAMED_REPORTS
     yield from _fix_list(_fixes(capabilities, max_names))
@@ -164,19 +171,23 @@ def _facts_of_reports(examination: Examination, *, is_verbose: bool) -> list[str
 
 
 def _fixes(capabilities: Iterable[Capability], max_names: int) -> Iterator[tuple[str, str]]:
-    """Yield the name of what is missing and how to add it, with the reports unless all lack it."""
+    """Yield the name of what is missing, and how to add it.
+
+    If only some reports lack it, these reports are named, at most `max_names` of them.
+    """
     for capability in capabilities:
         if capability.fix:
             name = _display_name(capability.name)
+            do_some_have_it = capability.n_with > 0
             reports = ""
-            if capability.n_with > 0:
-                names = few(capability.lacking, max_names)
-                reports = f" (for {names})"
+            if do_some_have_it:
+                report_names = few(capability.lacking, max_names)
+                reports = f" (for {report_names})"
             yield name, f"{capability.fix}{reports}"
 
 
 def _problem_rows(examination: Examination) -> Iterator[dict[str, Any]]:
-    """Yield the problems, without the fixes that a capability has too."""
+    """Yield the problems. The fix of a problem is None if a capability has the same fix."""
     listed_fixes = {capability.fix for capability in examination.capabilities}
     for problem in examination.problems:
         fix = None if problem.fix in listed_fixes else problem.fix
@@ -188,10 +199,11 @@ def _names_of_reports(examination: Examination, *, is_verbose: bool) -> str:
     reports = examination.reports
     if is_verbose:
         return listed(reports)
-    has_more = bool(reports[1:-1])
-    joint = " ... " if has_more else " and "
-    first_and_last = (reports[0], reports[-1])
-    return joint.join(dict.fromkeys(first_and_last))
+    has_others_between = len(reports) > 2  # noqa: PLR2004 - the first and the last
+    joint = " ... " if has_others_between else " and "
+    # One report is both the first and the last, and is named once.
+    first_and_last = dict.fromkeys((reports[0], reports[-1]))
+    return joint.join(first_and_last)
 
 
 def store_blocks(stored: StoredRuns, store: str, *, is_verbose: bool = False) -> Iterator[Block]:
@@ -299,18 +311,19 @@ def _format_without_identity(text: Callable[[], str]) -> Format:
 
 def _machine_verdict(checks: Sequence[Check]) -> str:
     """Return which tasks a machine can do, and which it cannot."""
-    tasks: dict[_Ability, list[str]] = {_CAN: [], _UNCLEAR: [], _CANNOT: []}
-    for task, words in _TASKS.items():
+    tasks_by_ability: dict[_Ability, list[str]] = {_CAN: [], _UNCLEAR: [], _CANNOT: []}
+    for task, task_text in _TASKS.items():
         status_of_check = _statuses(checks, task)
-        restrictions = _restrictions(status_of_check) if task == "capture" else {}
-        needed = status_of_check.keys() - restrictions.keys()
-        ability = _ability({status_of_check[name] for name in needed})
-        restriction = "" if ability is _CANNOT else "".join(restrictions.values())
-        tasks[ability].append(f"{words}{restriction}")
+        restriction_of_check = _restrictions(status_of_check) if task == "capture" else {}
+        # A capture is still possible without what only restricts it.
+        needed_checks = status_of_check.keys() - restriction_of_check.keys()
+        ability = _ability({status_of_check[name] for name in needed_checks})
+        restrictions = "" if ability is _CANNOT else "".join(restriction_of_check.values())
+        tasks_by_ability[ability].append(f"{task_text}{restrictions}")
     sentences = []
-    for ability, names in tasks.items():
-        if names:
-            task_list = listed(names, joint=ability.joint)
+    for ability, tasks in tasks_by_ability.items():
+        if tasks:
+            task_list = listed(tasks, joint=ability.joint)
             sentences.append(f"{ability.start} {task_list}.")
     return " ".join(sentences)
 
@@ -325,10 +338,13 @@ def _statuses(checks: Iterable[Check], task: str) -> dict[str, str]:
 
 
 def _restrictions(status_of_check: Mapping[str, str]) -> dict[str, str]:
-    """Return the missing things without which a capture is still possible, and its restrictions."""
+    """Return by which restrictions a capture is possible although something is missing.
+
+    They are by the name of the check that is missing.
+    """
     missing = {name for name, status in status_of_check.items() if status == "missing"}
-    items = _RESTRICTIONS_ON_CAPTURE.items()
-    return {name: restriction for name, restriction in items if name in missing}
+    restrictions = _RESTRICTIONS_ON_CAPTURE.items()
+    return {name: restriction for name, restriction in restrictions if name in missing}
 
 
 def _ability(statuses: Collection[str]) -> _Ability:
@@ -344,17 +360,17 @@ def _reports_verdict(examination: Examination) -> str:
     statuses_and_names = [
         (capability.status, _display_name(capability.name)) for capability in used
     ]
-    names = grouped(statuses_and_names)
+    names_of_status = grouped(statuses_and_names)
     n_reports = len(examination.reports)
     subject = "This report answers" if n_reports == 1 else f"These {n_reports} reports answer"
-    n_answered = len(names.get(YES, []))
+    n_answered = len(names_of_status.get(YES, []))
     n_questions = len(used)
     sentences = [f"{subject} {n_answered} of {n_questions} questions."]
-    if PARTLY in names:
-        partly = ", ".join(names[PARTLY])
+    if PARTLY in names_of_status:
+        partly = ", ".join(names_of_status[PARTLY])
         sentences.append(f"Partly answered: {partly}.")
-    if NO in names:
-        unanswered = ", ".join(names[NO])
+    if NO in names_of_status:
+        unanswered = ", ".join(names_of_status[NO])
         sentences.append(f"Not answered: {unanswered}.")
     return " ".join(sentences)
 
@@ -379,7 +395,10 @@ def _table(
 
 
 def _fix_list(fixes: Iterable[tuple[str, str]]) -> Iterator[Block]:
-    """Yield a table of what is missing and how to add it, with a row for each way to add it."""
+    """Yield a table of what is missing and how to add it, with a row for each way to add it.
+
+    `fixes` are pairs of what is missing and how to add it. Nothing is yielded if there are none.
+    """
     names_of_fix = grouped((fix, name) for name, fix in fixes)
     if names_of_fix:
         missing = Field("what is missing", kind="text", most=_MAX_WIDTH_OF_MISSING_NAMES)

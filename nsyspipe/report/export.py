@@ -121,64 +121,83 @@ def write(
         If the file cannot be written, is not of these runs, or is one of their inputs. The file
         stays unchanged.
     """
-    from nsyspipe.analysis.steps import check_steps
     from nsyspipe.run.run import Run
 
     check_flags(force=force)
     path_text = path_of("path", path, "run.html")
     target = Path(path_text)
     if not target.name:
+        # The path is empty or a directory, so this always raises.
         files.check_directory(path_text, "run.html")
-    if not isinstance(answer, Run):
-        made = _answer_formats(answer)
-        chosen = made.formats[_format_name(target, made.formats, is_run=False)]
-        _check_trace_options(steps=steps, ranks=ranks)
-        files.check_directory(path_text, target.name)
-        files.write_text(
-            target,
-            chosen.text(),
-            made.inputs,
-            may_replace=lambda: force or chosen.identity_of(target) == made.identity,
-        )
-        return target
-    name = _format_name(target, FORMATS, is_run=True)
-    if name != "perfetto":
+    if isinstance(answer, Run):
+        _write_run(answer, path_text, steps=steps, ranks=ranks, force=force)
+    else:
+        # Refused below if given, because only a run can be written as a trace.
+        _write_other_answer(answer, path_text, steps=steps, ranks=ranks, force=force)
+    return target
+
+
+def _write_other_answer(
+    answer: object, path_text: str, *, steps: object, ranks: object, force: bool
+) -> None:
+    """Write an answer other than a run. Refuse any `steps` and `ranks`."""
+    target = Path(path_text)
+    answer_formats = _answer_formats(answer)
+    format_name = _format_name(target, answer_formats.formats, is_run=False)
+    answer_format = answer_formats.formats[format_name]
+    _check_trace_options(steps=steps, ranks=ranks)
+    files.check_directory(path_text, target.name)
+
+    def may_replace() -> bool:
+        return force or answer_format.identity_of(target) == answer_formats.identity
+
+    files.write_text(target, answer_format.text(), answer_formats.inputs, may_replace=may_replace)
+
+
+def _write_run(
+    run: Run, path_text: str, *, steps: Steps | int, ranks: AskedRanks, force: bool
+) -> None:
+    """Write a run. `steps` and `ranks` are refused unless the format is a trace."""
+    from nsyspipe.analysis.steps import check_steps
+
+    target = Path(path_text)
+    format_name = _format_name(target, FORMATS, is_run=True)
+    if format_name != "perfetto":
         _check_trace_options(steps=steps, ranks=ranks)
     files.check_directory(path_text, target.name)
-    run_format = FORMATS[name]
-    chosen_steps = None if steps is None else check_steps(answer.steps(), steps)
-    options = {} if ranks is None else {"ranks": answer.chosen_ranks(ranks)}
-    run_id = answer.header.run_id
-    with files.writing(
-        target,
-        answer.inputs,
-        may_replace=lambda: force or run_format.identity_of(target) == run_id,
-    ) as file:
-        run_format.write(answer, file, chosen_steps, None, **options)
-    return target
+    run_format = FORMATS[format_name]
+    chosen_steps = None if steps is None else check_steps(run.steps(), steps)
+    # Formats other than a trace have no argument `ranks`.
+    options = {} if ranks is None else {"ranks": run.chosen_ranks(ranks)}
+
+    def may_replace() -> bool:
+        return force or run_format.identity_of(target) == run.header.run_id
+
+    with files.writing(target, run.inputs, may_replace=may_replace) as file:
+        run_format.write(run, file, chosen_steps, on_progress=None, **options)
 
 
 def _format_name(target: Path, formats: Iterable[str], *, is_run: bool) -> str:
     """Return the format that the suffix of a file chooses.
 
-    Raises an `OptionError` if it is not among `formats`.
+    Raises an `OptionError` if the suffix is of no format, or of a format not in `formats`.
     """
-    name = FORMAT_OF_SUFFIX.get(target.suffix.lower(), "")
-    if name in formats:
-        return name
-    possible = [suffix for suffix, name in FORMAT_OF_SUFFIX.items() if name in formats]
+    chosen_name = FORMAT_OF_SUFFIX.get(target.suffix.lower(), "")
+    if chosen_name in formats:
+        return chosen_name
+    possible_suffixes = [suffix for suffix, name in FORMAT_OF_SUFFIX.items() if name in formats]
+    # The file `.json` has a name, but no suffix. Its fix has another name.
     is_hidden_file = target.name.startswith(".")
     stem = target.with_name("run") if is_hidden_file else target.with_suffix("")
     fix = f"{stem}.html"
     if is_run and target.suffix == ".parquet":
         fix = f"export.parquet(run, '{stem}/')"
     problem = f"has the suffix {target.suffix!r}"
-    suffixes = ", ".join(possible)
-    raise OptionError(str(target), problem, found=suffixes, fix=fix)
+    raise OptionError(str(target), problem, found=", ".join(possible_suffixes), fix=fix)
 
 
 def _check_trace_options(*, steps: object, ranks: object) -> None:
-    """Refuse steps and ranks, because only a trace can be written of some of them."""
+    """Refuse steps and ranks that are not None. Call it if the format is not a trace."""
     for option, value in (("ranks", ranks), ("steps", steps)):
         if value is not None:
             argument = f"{option}={short_repr(value)}"
@@ -187,7 +206,10 @@ def _check_trace_options(*, steps: object, ranks: object) -> None:
 
 
 def _answer_formats(answer: object) -> _AnswerFormats:
-    """Return the formats of an answer other than a run."""
+    """Return the formats of an answer other than a run.
+
+    Raises an `OptionError` for any other object.
+    """
     from nsyspipe.comparison.difference import RunDifference
     from nsyspipe.comparison.scoreboard import Scoreboard
     from nsyspipe.replay.answer import WhatIf
@@ -254,13 +276,13 @@ def dashboard(
     store_path = Path(path_of("store", store, "dashboard('runs/', 'runs.html')"))
     target = path_of("path", path, "runs.html")
     if is_one_run(store_path):
-        saved = find_saved(store_path)
-        run_id = str(saved[0])
-        fix = f"dashboard({run_id!r}, {target!r})"
+        store_of_run, _ = find_saved(store_path)
+        fix = f"dashboard({str(store_of_run)!r}, {target!r})"
         raise OptionError(f"store={str(store_path)!r}", "is one run, not a run store", fix=fix)
     check_dashboard(target, store_path, force=force)
     pages_path = None if pages is None else Path(path_of("pages", pages, "pages='pages/'"))
     page = store_page(store_path, Path(target), pages_path, force=force)
+    # `check_dashboard` has refused a file that may not be replaced.
     files.write_text(Path(target), page.text, [store_path], may_replace=lambda: True)
     return Path(target)
 
@@ -309,18 +331,14 @@ def document(run: Run | RunDifference | Scoreboard | WhatIf) -> dict[str, Any]:
     """
     from nsyspipe.analysis.counted_steps import counted_figures
     from nsyspipe.analysis.traffic import parallelism
-    from nsyspipe.model.schema import DOCUMENTED, FIGURES_OF_RANKS
+    from nsyspipe.model.schema import DOCUMENTED
     from nsyspipe.model.table import SCHEMA_VERSION
     from nsyspipe.report.run_answers import mean_step_document, recommendations_document
     from nsyspipe.run.run import Run
 
     if not isinstance(run, Run):
-        made = _answer_formats(run)
-        return json.loads(made.formats["json"].text())  # type: ignore[no-any-return]
-    summary: dict[str, Any] = {**run.summary().to_pylist()[0]}
-    step_counts = {name: summary.pop(name) for name in ("n_steps", "n_summary_steps")}
-    extremes = _extremes_by_rank(run, ("step_time_ns", *FIGURES_OF_RANKS))
-    counts_and_figures = step_counts | {"skipped_steps": run.skipped_steps} | summary
+        formats = _answer_formats(run).formats
+        return json.loads(formats["json"].text())  # type: ignore[no-any-return]
     tables: dict[str, Any] = {
         key: run.table(schema.name).to_pylist() for key, schema in DOCUMENTED.items()
     }
@@ -341,7 +359,7 @@ def document(run: Run | RunDifference | Scoreboard | WhatIf) -> dict[str, Any]:
         "schema_version": SCHEMA_VERSION,
         "tool_version": __version__,
         "run": header,
-        "summary": counts_and_figures | {"by_rank": extremes},
+        "summary": _summary_document(run),
         **answers,
         "evenness": evenness and asdict(evenness),
         **tables,
@@ -352,6 +370,18 @@ def document(run: Run | RunDifference | Scoreboard | WhatIf) -> dict[str, Any]:
     }
 
 
+def _summary_document(run: Run) -> dict[str, Any]:
+    """Return the counts of steps, then all other figures of the run, then figures by rank."""
+    from nsyspipe.model.schema import FIGURES_OF_RANKS
+
+    (summary_row,) = run.summary().to_pylist()
+    figures: dict[str, Any] = {**summary_row}
+    step_counts = {name: figures.pop(name) for name in ("n_steps", "n_summary_steps")}
+    extremes = _extremes_by_rank(run, ("step_time_ns", *FIGURES_OF_RANKS))
+    skipped = {"skipped_steps": run.skipped_steps}
+    return step_counts | skipped | figures | {"by_rank": extremes}
+
+
 def _documented_finding(row: dict[str, Any]) -> dict[str, Any]:
     """Return a row of `findings` whose evidence is values in place of JSON text."""
     evidence = json.loads(row["evidence"])
@@ -359,19 +389,19 @@ def _documented_finding(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _extremes_by_rank(run: Run, figures: Iterable[str]) -> dict[str, dict[str, list[float]] | None]:
-    """Return the lowest and the highest value of metrics, each as a pair of rank and value.
+    """Return which ranks have the lowest and the highest value of each figure.
 
-    If several ranks have the same value, the first rank is taken. None if no rank has a value.
+    Per figure: ``{"lowest": [rank, value], "highest": [rank, value]}``. Of several ranks with the
+    same value, the first is taken. A figure that no rank has a value of is None.
     """
     rows: list[dict[str, Any]] = [{**row} for row in run.rank_summary().to_pylist()]
     value_of_pair = itemgetter(1)
     extremes: dict[str, dict[str, list[float]] | None] = {}
     for name in figures:
-        known = [row for row in rows if row[name] is not None]
-        pairs = [[row["rank"], row[name]] for row in known]
+        rank_and_value = [[row["rank"], row[name]] for row in rows if row[name] is not None]
         extremes[name] = None
-        if pairs:
-            lowest = min(pairs, key=value_of_pair)
-            highest = max(pairs, key=value_of_pair)
+        if rank_and_value:
+            lowest = min(rank_and_value, key=value_of_pair)
+            highest = max(rank_and_value, key=value_of_pair)
             extremes[name] = {"lowest": lowest, "highest": highest}
     return extremes

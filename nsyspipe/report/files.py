@@ -46,9 +46,9 @@ def json_of(path: Path) -> Any:  # noqa: ANN401 - any JSON
 
 
 def identity_of_page(path: Path, name: str) -> str | None:
-    """Return the content of the `meta` element with this name, the first in a page of nsyspipe.
+    """Return the content of the first `meta` element of a page of nsyspipe, after the charset.
 
-    None for any other file.
+    None if this element has another name, and for any other file.
     """
     element = rf'<meta name="{re.escape(name)}" content="([^"]*)">'
     match = re.match(_START_OF_PAGE + element, head_of(path))
@@ -78,9 +78,10 @@ def write_text(
 def writing(
     path: Path, inputs: Iterable[Path], *, may_replace: MayReplace, is_named: bool = True
 ) -> Iterator[BinaryIO]:
-    """Yield an open file that takes its name when it is complete; after an error, it is removed.
+    """Yield an open file that is named `path` when it is complete. After an error, it is removed.
 
-    `is_named` says that the user named the file. If it is not so, a link is not followed.
+    If `path` is a link, the target of the link is replaced. If the user did not name the file
+    (`is_named` is False), a link is refused.
     """
     if not is_named and path.is_symlink():
         raise OutputError(str(path), "is a link", fix=f"remove {path}")
@@ -119,6 +120,7 @@ def check_directory(path_text: str, example: str) -> None:
             problem = "cannot be written, because its directory does not exist"
             fix = f"mkdir -p {directory}, or another directory"
             raise OutputError(path_text, problem, fix=fix)
+        # These errors become an `OutputError` below, as if a file had been opened there.
         if not parent.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         if not os.access(parent, os.W_OK):
@@ -131,11 +133,15 @@ def check_directory(path_text: str, example: str) -> None:
 
 
 def _is_in_run_store(directory: Path) -> bool:
-    """Tell whether a directory is of a table of a run store, or of a run in such a table."""
+    """Tell whether a directory is of a table of a run store, or of a run in such a table.
+
+    A run store has a directory for each table, which has a directory for each run.
+    """
     is_of_run = directory.name.startswith(RUN_DIRECTORY)
     table = directory.parent if is_of_run else directory
+    store = table.parent
     has_runs = any(entry.name.startswith(RUN_DIRECTORY) for entry in table.iterdir())
-    return has_runs and any(run_ids(table.parent))
+    return has_runs and any(run_ids(store))
 
 
 def _check_link(path: Path) -> None:

@@ -263,15 +263,18 @@ def findings_of(run: Run) -> list[Finding]:
 
 
 def _finding(row: Mapping[str, Any], summary: Mapping[str, Any], names: RankNames) -> Finding:
+    """Return a row of `Run.finding_rows` in words."""
     evidence = json.loads(row["evidence"])
     mean_step_ns = words.mean_step_ns(summary)
+    # A saving of 0 is none.
     saving_ns = row["saving_ns_per_step"] or None
     bound = _bound(saving_ns, evidence, mean_step_ns, names)
     estimate = _estimate(row, evidence, mean_step_ns, summary["step_time_ns"])
-    title = _sentence(row["title"])
-    advice = _sentence(row["advice"])
+    # Lines of Python have texts of their own.
     figures = {key: value for key, value in evidence.items() if key not in _LINE_KEYS}
     evidence_texts = [*evidence_rows(figures, names)]
+    title = _sentence(row["title"])
+    advice = _sentence(row["advice"])
     finding = Finding(
         id=row["id"],
         severity=row["severity"],
@@ -285,12 +288,16 @@ def _finding(row: Mapping[str, Any], summary: Mapping[str, Any], names: RankName
         is_nvlink_assumed=is_nvlink_assumed(row),
         evidence=evidence_texts,
     )
-    line_of_python = line_text(finding.id, evidence)
-    is_line_known = not _PLACES.isdisjoint(evidence)
+    return _with_lines_of_python(finding, evidence)
+
+
+def _with_lines_of_python(finding: Finding, evidence: Mapping[str, Any]) -> Finding:
+    """Return a finding with the line of Python, and with how long Python's lock was waited for."""
+    is_line_known = any(key in evidence for key in _PLACES)
     lock_wait_share = evidence.get(LOCK_WAIT_SHARE, 0.0)
     return replace(
         finding,
-        line_of_python=line_of_python,
+        line_of_python=line_text(finding.id, evidence),
         is_line_known=is_line_known,
         lock_wait=lock_text(evidence),
         is_lock_wait_long=lock_wait_share >= MIN_SHARE_OF_LOCK,
@@ -303,7 +310,9 @@ def _bound(
     mean_step_ns: float | None,
     names: RankNames,
 ) -> Bound:
+    """Return the upper bound of a finding, which is not known if `saving_ns` is None."""
     share = divided(saving_ns, mean_step_ns)
+    # A bar is not longer than the step.
     bar_share = min(share or 0.0, 1.0)
     return Bound(
         saving_ns=saving_ns,
@@ -321,33 +330,36 @@ def _estimate(
     mean_step_ns: float | None,
     captured_step_ns: float | None,
 ) -> Estimate:
-    """Return the estimate of a limit if there is one, then of a condition, then of the advice."""
+    """Return what a simulation (a replay) of the advice of a finding gives.
+
+    The evidence may have the limit of all settings, or a saving under a condition. They are used in
+    this order, and then the expected saving of the row.
+    """
     limit_ns = evidence.get("replay_limit_ns_per_step")
-    saving_ns = limit_ns
-    if limit_ns is None:
-        saving_ns = evidence.get("replay_conditional_ns_per_step", row["expected_ns_per_step"])
+    conditional_ns = evidence.get("replay_conditional_ns_per_step", row["expected_ns_per_step"])
+    is_limit = limit_ns is not None
+    saving_ns = limit_ns if is_limit else conditional_ns
     likely_ns = evidence.get("replay_step_time_ns")
     low_ns = evidence.get("replay_step_time_low_ns")
     high_ns = evidence.get("replay_step_time_high_ns")
     has_range = low_ns is not None and high_ns is not None
+    # Without a range, nothing says that the estimate is noise.
     is_clear = not has_range or words.is_clear(captured_step_ns, low_ns, high_ns)
-    step = _simulated_step(likely_ns, low_ns, high_ns)
-    saving = _estimated_saving(saving_ns, mean_step_ns)
-    refused = evidence.get("replay_refused") or ""
     return Estimate(
-        saving=saving,
+        saving=_estimated_saving(saving_ns, mean_step_ns),
         saving_ns=saving_ns,
-        is_limit=limit_ns is not None,
-        step=step,
+        is_limit=is_limit,
+        step=_simulated_step(likely_ns, low_ns, high_ns),
         is_clear=is_clear,
         assumes=evidence.get("replay_assumes"),
-        refused=refused,
+        refused=evidence.get("replay_refused") or "",
     )
 
 
 def _estimated_saving(
     saving_ns: float | None, mean_step_ns: float | None
 ) -> EstimatedSaving | None:
+    """Return a saving in words. None if it is not known. A saving that would be shown as 0 is 0."""
     share = divided(saving_ns, mean_step_ns)
     if share is None or mean_step_ns is None:
         return None
@@ -428,13 +440,16 @@ def _unknown_line_text(evidence: Mapping[str, Any]) -> str:
 
 
 def _place_sentences(evidence: Mapping[str, Any]) -> Iterator[str]:
-    """Yield where the main thread was: the line, or the function and the call."""
-    when = "While the GPU waited, the"
+    """Yield where the main thread was: at a line, in a function, and in a call, if these are known.
+
+    Only the first sentence says when.
+    """
+    beginning = "While the GPU waited, the"
     line = evidence.get(HOST_LINE)
     if line is not None:
         place = _place_text(line)
-        yield f"{when} main thread was at {place}, {_steps_text(line)}."
-        when = "The"
+        yield f"{beginning} main thread was at {place}, {_steps_text(line)}."
+        beginning = "The"
     innermost = evidence.get(INNERMOST_LINE)
     if innermost is not None:
         yield f"The code at this line was mostly in {_place_text(innermost)}."
@@ -442,12 +457,12 @@ def _place_sentences(evidence: Mapping[str, Any]) -> Iterator[str]:
     if function is not None:
         place = _function_text(function)
         counts = f"{_samples_text(function)}, {_steps_text(function)}"
-        yield f"{when} main thread was in {place}, {counts}."
-        when = "The"
+        yield f"{beginning} main thread was in {place}, {counts}."
+        beginning = "The"
     call = evidence.get(HOST_CALL)
     if call is not None:
         place = _place_text(call)
-        yield f"{when} main thread was in the call at {place}, {_steps_text(call)}."
+        yield f"{beginning} main thread was in the call at {place}, {_steps_text(call)}."
 
 
 def _function_text(function: Mapping[str, Any]) -> str:
@@ -464,16 +479,17 @@ def _function_text(function: Mapping[str, Any]) -> str:
 
 
 def lock_text(evidence: Mapping[str, Any]) -> str:
-    """Return how long the launching thread waited for Python's lock, and who held it meanwhile.
+    """Return how long the launching thread waited for Python's lock, and where it was released.
 
-    Empty for a finding without figures about it.
+    If waits were not recorded, return how to record them. Empty for a finding that is not about
+    the lock.
     """
     if LOCK_WAIT not in evidence:
         return ""
     wait_ns = evidence[LOCK_WAIT]
     if wait_ns is None:
         return _RECORD_LOCK
-    if not wait_ns:
+    if wait_ns == 0:
         return "the launching thread did not wait for it in this idle time."
     share = percent_text(evidence.get(LOCK_WAIT_SHARE))
     text = f"the launching thread waited for it for {ms_text(wait_ns)} per step"
@@ -529,33 +545,40 @@ def evidence_rows(
 ) -> Iterator[tuple[str, str]]:
     """Yield the label and the text of each entry of the evidence of a finding.
 
-    Nulls are left out, and so are entries that are also there by rank.
+    A value may be split, for example by rank: then each part has its own row. Nulls are left out,
+    and so are values that are also there by rank.
     """
     for key, value in evidence.items():
         is_also_by_rank = f"{key}_by_rank" in evidence
         if isinstance(value, dict):
-            entries = {f"{key}: {entry}": entry_value for entry, entry_value in value.items()}
-            yield from evidence_rows(entries, names)
+            value_of_part = {f"{key}: {part}": part_value for part, part_value in value.items()}
+            yield from evidence_rows(value_of_part, names)
         elif value is not None and not is_also_by_rank:
             yield _evidence_row(key, value, names)
 
 
 def _evidence_row(key: str, value: object, names: RankNames) -> tuple[str, str]:
-    """Return the label and the text of an entry with a key such as ``idle_ns_by_rank: 3``."""
-    head, _, entry = key.partition(": ")
-    column, _, split_by = head.partition("_by_")
-    label = _metric_label(column)
-    entry_label = _entry_label(split_by, entry, names)
-    return f"{label}{entry_label}", _value_text(column, value, names)
+    """Return the label and the text of an entry.
+
+    In the key ``idle_ns_by_rank: 3``, the metric is ``idle_ns``, it is split by ``rank``, and the
+    part is ``3``. Other keys are a metric alone.
+    """
+    split_metric, _, part = key.partition(": ")
+    metric, _, split_by = split_metric.partition("_by_")
+    label = _metric_label(metric)
+    part_label = _part_label(split_by, part, names)
+    return f"{label}{part_label}", _value_text(metric, value, names)
 
 
 def _metric_label(column: str) -> str:
+    """Return what a metric is called. Of a metric per step, the label says so once."""
     stem = column.removesuffix("_per_step")
     figure = FIGURES.get(column) or FIGURES.get(stem)
     label = figure.short if figure else _label_without_figure(stem)
     is_per_step = stem != column
-    is_named_so = "per step" in label
-    return f"{label} per step" if is_per_step and not is_named_so else label
+    if is_per_step and "per step" not in label:
+        return f"{label} per step"
+    return label
 
 
 def _label_without_figure(stem: str) -> str:
@@ -569,21 +592,30 @@ def _label_without_figure(stem: str) -> str:
 
 def _writer_of(stem: str) -> tuple[str, Callable[[float | None], str]]:
     """Return the suffix of the name of a metric, and the function that writes its values."""
-    marked = f"_{stem}"
-    return next(row for row in _WRITER_OF_SUFFIX if marked.endswith(row[0]))
+    # A name may be a unit alone, such as ``ns``, and suffixes begin with an underscore.
+    name = f"_{stem}"
+    for suffix, write in _WRITER_OF_SUFFIX[:-1]:
+        if name.endswith(suffix):
+            return suffix, write
+    # The last suffix is empty, and belongs to all other names.
+    return _WRITER_OF_SUFFIX[-1]
 
 
-def _entry_label(split_by: str, entry: str, names: RankNames) -> str:
-    """Return which rank, part or other entry a value is of, with a comma in front."""
-    if not entry:
+def _part_label(split_by: str, part: str, names: RankNames) -> str:
+    """Return which rank or other part of a split value it is, with a comma in front.
+
+    Empty for a value that is not split.
+    """
+    if not part:
         return ""
     if split_by == "rank":
-        return names.in_text(f", rank {entry}")
-    label = _label(entry) if split_by == "part" else entry
+        return names.in_text(f", rank {part}")
+    label = _label(part) if split_by == "part" else part
     return f", {label}"
 
 
 def _value_text(column: str, value: object, names: RankNames) -> str:
+    """Return a value in words. The name of its column says the unit, and whether it is a rank."""
     stem = column.removesuffix("_per_step")
     if isinstance(value, bool):
         return "yes" if value else "no"
@@ -603,31 +635,40 @@ def _label(name: str) -> str:
 
 
 def parts_text(evidence: Mapping[str, Any], names: RankNames = _BY_NUMBER) -> str:
-    """Return how the parts of a bound add up to it.
+    """Return how the parts of a bound add up to the bound, the largest part first.
 
     Empty if only one part is visible, except for bounds on late ranks.
     """
-    parts_ns = evidence.get("saving_ns_per_step_by_part", {})
-    largest_first = sorted(parts_ns.items(), key=itemgetter(1), reverse=True)
+    unsorted_parts_ns = evidence.get("saving_ns_per_step_by_part", {})
+    largest_first = sorted(unsorted_parts_ns.items(), key=itemgetter(1), reverse=True)
     parts_ns = dict(largest_first)
     if "delays" in parts_ns:
         return _delays_text(parts_ns, evidence, names)
     if parts_ns.keys() == {"above_launching"}:
         return "the step time minus the time that the fastest CPU takes to launch a step"
-    whole_ns = sum(parts_ns.values())
-    least_ns = _MIN_SHOWN_SHARE_OF_BOUND * whole_ns
-    visible_ns = {name: ns for name, ns in parts_ns.items() if abs(ns) >= least_ns}
+    bound_ns = sum(parts_ns.values())
+    min_visible_ns = _MIN_SHOWN_SHARE_OF_BOUND * bound_ns
+    visible_ns = {name: ns for name, ns in parts_ns.items() if abs(ns) >= min_visible_ns}
     is_of_late_rank = bool(evidence.get("lateness_ns_per_step"))
     if len(visible_ns) <= 1 and not is_of_late_rank:
         return ""
-    text = _sum_text(visible_ns, whole_ns, evidence)
-    limit_rank = evidence.get("limit_rank")
+    place = _place_of_bound(parts_ns, evidence, names)
+    return f"{place}{_sum_text(visible_ns, bound_ns, evidence)}"
+
+
+def _place_of_bound(
+    parts_ns: Mapping[str, float], evidence: Mapping[str, Any], names: RankNames
+) -> str:
+    """Return on which rank the parts of a bound are, with a colon. Empty if on no single rank."""
+    is_of_late_rank = bool(evidence.get("lateness_ns_per_step"))
     if is_of_late_rank and parts_ns.keys() <= _PARTS_OF_WHOLE_STEP:
-        return f"in each step, on the rank with the shortest step without wait time: {text}"
+        return "in each step, on the rank with the shortest step without wait time: "
     if is_of_late_rank:
-        return f"in each step, on the rank that computes least: {text}"
-    place = "" if limit_rank is None else f"on rank {names.name(limit_rank)}, which limits it: "
-    return f"{place}{text}"
+        return "in each step, on the rank that computes least: "
+    limit_rank = evidence.get("limit_rank")
+    if limit_rank is None:
+        return ""
+    return f"on rank {names.name(limit_rank)}, which limits it: "
 
 
 def _delays_text(
@@ -635,42 +676,48 @@ def _delays_text(
 ) -> str:
     """Return how the delays of several late ranks add up to a bound.
 
-    Empty if the bound is the delay of a single rank.
+    Besides the delays, `parts_ns` may have limits, which cut their sum. Empty if the bound is the
+    delay of a single rank.
     """
     longest_ns = evidence.get("lateness_ns_per_step")
     if not longest_ns:
         return ""
     delays_ns = parts_ns["delays"]
-    ratio = delays_ns / longest_ns
-    is_of_single_rank = abs(ratio - 1) < words.SEEN
+    ratio_to_longest = delays_ns / longest_ns
+    # The sum of all delays looks the same as the longest delay.
+    is_of_single_rank = abs(ratio_to_longest - 1) < words.SEEN
     if len(parts_ns) == 1 and is_of_single_rank:
         return ""
-    delays = "the sum of all delays of a step"
+    text = "the sum of all delays of a step"
     limits = [_limit_text(name, evidence) for name in parts_ns if name != "delays"]
     if limits:
-        whole_ns = sum(parts_ns.values())
-        cut = f"is {ms_text(delays_ns)}, cut to {ms_text(whole_ns)}"
-        delays += f" {cut}, because {', and '.join(limits)}"
+        bound_ns = sum(parts_ns.values())
+        cut = f"is {ms_text(delays_ns)}, cut to {ms_text(bound_ns)}"
+        text += f" {cut}, because {', and '.join(limits)}"
     name = names.name(evidence["rank"])
     longest = ms_text(longest_ns)
-    return f"{delays}. The longest delay is rank {name}'s, {longest} per step on average"
+    return f"{text}. The longest delay is rank {name}'s, {longest} per step on average"
 
 
-def _sum_text(parts_ns: Mapping[str, float], whole_ns: float, evidence: Mapping[str, Any]) -> str:
-    """Return parts as a sum, then what is subtracted from it, then the limits that cut it."""
+def _sum_text(parts_ns: Mapping[str, float], bound_ns: float, evidence: Mapping[str, Any]) -> str:
+    """Return a bound as a sum of parts, then what is subtracted, then the limits that cut it.
+
+    A part below 0 is subtracted. If it is a limit, its reason is given in place of its size.
+    """
     added = []
     subtracted = ""
     for name, ns in parts_ns.items():
         label = _label(name)
+        is_limit = name in _LIMIT_PARTS
         if ns > 0:
             added.append(f"{label} {ms_text(ns)}")
-        elif ns < 0 and name not in _LIMIT_PARTS:
+        elif ns < 0 and not is_limit:
             subtracted += f", less {ms_text(-ns)} {label}"
     text = " + ".join(added) + subtracted
     limits = [_limit_text(name, evidence) for name in parts_ns if name in _LIMIT_PARTS]
     if limits:
         reasons = ", and ".join(limits)
-        text += f", cut to {ms_text(whole_ns)}, because {reasons}"
+        text += f", cut to {ms_text(bound_ns)}, because {reasons}"
     return text
 
 
@@ -687,6 +734,7 @@ def _limit_text(part: str, evidence: Mapping[str, Any]) -> str:
 
 def is_little(findings: Sequence[Finding]) -> bool:
     """Tell whether some bounds are known, and all of them are little."""
+    # The share of an unknown bound is 0.
     shares = [finding.bound.share for finding in findings]
     largest_share = max(shares, default=0.0)
     return 0 < largest_share < LITTLE_SHARE_OF_STEP

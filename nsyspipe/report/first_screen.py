@@ -63,7 +63,7 @@ _UNKNOWN_COMM = {
 
 
 def headline_of(run: Run, step: StepTime | None) -> str:
-    """Return the step time, and how many steps it rests on; else why there is none."""
+    """Return the step time, and how many steps it is a mean of. Otherwise, why there is none."""
     if run.is_capture and step is not None:
         return f"Capture of {ms_text(step.mean_ns)}, no training steps found"
     if not run.header.n_ranks:
@@ -92,7 +92,8 @@ def warnings_of(run: Run) -> Iterator[str]:
         yield f"Based on {steps}. Capture at least 10 steps to see the variation."
     n_ranks = run.header.n_ranks
     n_job_ranks = run.header.n_job_ranks or 0
-    if 0 < n_ranks < n_job_ranks:
+    has_missing_ranks = 0 < n_ranks < n_job_ranks
+    if has_missing_ranks:
         seen = f"Only {n_ranks} of {n_job_ranks} ranks are in the reports."
         yield f"{seen} The ranks without a report may differ."
     evenness = run.evenness()
@@ -109,8 +110,13 @@ def trust_blocks(run: Run) -> Iterator[blocks.Block]:
 
 
 def _grave(run: Run) -> list[words.Trouble]:
+    """Return the problems that are warnings or errors."""
     rows = words.troubles(run.problem_rows, 4)
-    return [row for row in rows if row[0] != "info"]
+    return [
+        (severity, message, place, fix)
+        for severity, message, place, fix in rows
+        if severity != "info"
+    ]
 
 
 def step_blocks(run: Run, step: StepTime | None) -> Iterator[blocks.Block]:
@@ -120,17 +126,17 @@ def step_blocks(run: Run, step: StepTime | None) -> Iterator[blocks.Block]:
     if step.parts:
         yield _step_bars(run, step)
     elif _unknown_comm(run) is None:
-        # An error about communication stands above, among the problems.
+        # Otherwise, an error about communication says the same above, among the problems.
         yield blocks.Sentence(unknown_text(run), is_close=False)
 
 
 def _step_bars(run: Run, step: StepTime) -> Bars:
+    """Return the parts of a step that are not 0 as bars, with notes below them."""
     (summary,) = run.summary().to_pylist()
     unseen = words.unseen_idle(run)
-    # All in the unit of the whole step, which is not shown among the parts.
-    lengths = [ms_text(step.mean_ns)]
-    lengths += [ms_text(part.ns) for part in step.parts]
-    _, *times = in_one_unit(lengths)
+    # The parts are written in the unit of the whole step, which has no bar.
+    part_times = [ms_text(part.ns) for part in step.parts]
+    _step_time, *times = in_one_unit([ms_text(step.mean_ns), *part_times])
     timed_parts = zip(step.parts, times, strict=True)
     rows = [_bar_row(part, time, unseen) for part, time in timed_parts if part.ns]
     notes = [*comm_notes(run, summary)]
@@ -188,7 +194,10 @@ def _has_error(run: Run, code: str) -> bool:
 
 
 def ranks_without_kernels(run: Run) -> str:
-    """Return the ranks without recorded kernels, as `` of ranks 1-3``; empty if there are none."""
+    """Return the ranks without recorded kernels, as `` of ranks 1-3``.
+
+    Empty if all ranks have kernels, and if the reports without kernels have no rank.
+    """
     codes = {"no-kernels", "no-kernel-names"}
     rows = [row for row in run.problem_rows if row["code"] in codes]
     ranks = {row["rank"] for row in rows}
@@ -217,24 +226,27 @@ def comm_notes(run: Run, summary: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _idle_notes(run: Run, step: StepTime) -> Iterator[str]:
-    """Yield the main cause of idle time, if there is much of it and the causes are known."""
-    shares = {part.figure.name: part.share for part in step.parts}
-    share = shares.get("idle", 0.0)
-    if share < _MIN_IDLE_SHARE_WITH_CAUSE:
+    """Yield the main cause of idle time: the cause of more than half of it.
+
+    Nothing is yielded if there is little idle time, or if a cause is not known.
+    """
+    share_of_part = {part.figure.name: part.share for part in step.parts}
+    idle_share = share_of_part.get("idle", 0.0)
+    if idle_share < _MIN_IDLE_SHARE_WITH_CAUSE:
         return
-    means = means_of_slowest(run.breakdown(), IDLE_CAUSES)
-    causes_ns = {name: ns for name, ns in means.items() if ns is not None}
-    idle_ns = sum(causes_ns.values())
-    is_known = len(causes_ns) == len(IDLE_CAUSES)
-    if not is_known or not any(causes_ns.values()):
+    ns_of_cause = means_of_slowest(run.breakdown(), IDLE_CAUSES)
+    known_ns = {cause: ns for cause, ns in ns_of_cause.items() if ns is not None}
+    are_all_known = len(known_ns) == len(IDLE_CAUSES)
+    idle_ns = sum(known_ns.values())
+    if not are_all_known or not idle_ns:
         return
-    main = max(causes_ns, key=causes_ns.__getitem__)
-    if 2 * causes_ns[main] > idle_ns:
-        yield f"Main cause of idle time: {words.idle_cause(main)}."
+    main_cause = max(known_ns, key=known_ns.__getitem__)
+    if known_ns[main_cause] > idle_ns / 2:
+        yield f"Main cause of idle time: {words.idle_cause(main_cause)}."
 
 
 def _rank_notes(run: Run) -> Iterator[str]:
-    """Yield that ranks are alike; if they differ, a table shows them."""
+    """Yield that ranks are alike. Nothing if they differ, because then a table shows them."""
     spread = overview.rank_spread(run)
     if spread is None or spread.is_visible:
         return
@@ -245,9 +257,9 @@ def _rank_notes(run: Run) -> Iterator[str]:
 
 
 def straggler_texts(run: Run, straggler: Straggler) -> Iterator[str]:
-    """Yield how long the other ranks wait for a late rank, and in which phases it is slow.
+    """Yield how long the other ranks wait for a late rank, and in which phases the rank is slow.
 
-    Its own step time does not show that.
+    The step time of the late rank does not show the delay, because all ranks wait for each other.
     """
     delay = ms_text(straggler.delay_ns, _ESTIMATE_DIGITS)
     name = run.rank_names.name(straggler.rank)
@@ -264,19 +276,22 @@ def straggler_texts(run: Run, straggler: Straggler) -> Iterator[str]:
 
 
 def estimate_text(change: Recommendation, step_ns: float) -> str:
-    """Return the step time after a change: an estimate with its range, else an upper bound."""
+    """Return the step time after a change: an estimate with its range, else an upper bound.
+
+    `step_ns` is the captured step time.
+    """
     share = change.saved_share
     if change.step_ns is None or change.saving_ns is None or share is None:
         return "The saving is not known."
     percent = short_percent(share)
-    is_bound = change.known == BOUNDED
-    if is_bound or change.low_ns is None:
+    has_estimate = change.known != BOUNDED and change.low_ns is not None
+    if not has_estimate:
         saving = ms_text(change.saving_ns, _ESTIMATE_DIGITS)
         return f"saves at most {saving} per step ({percent}), an upper bound"
-    now = _number(step_ns, 4)
-    then = ms_text(change.step_ns, _ESTIMATE_DIGITS)
-    step_range = _range_text(change)
-    return f"{now} -> {then} per step (estimated {step_range}), {percent} less"
+    captured = _number(step_ns, 4)
+    predicted = ms_text(change.step_ns, _ESTIMATE_DIGITS)
+    predicted_range = _range_text(change)
+    return f"{captured} -> {predicted} per step (estimated {predicted_range}), {percent} less"
 
 
 def _range_text(change: Recommendation) -> str:
@@ -291,9 +306,10 @@ def _number(ns: float | None, n_digits: int) -> str:
 
 def as_clause(sentence: str) -> str:
     """Return a sentence to follow a label: its first letter is small, unless a name comes first."""
-    first, _, _ = sentence.partition(" ")
-    is_name = not first[1:].islower() and first != "A"
-    if is_name:
+    first_word, *_ = sentence.split(" ")
+    # A name has a capital or a digit behind its first letter, as in `NCCL`.
+    is_usual_word = first_word[1:].islower() or first_word == "A"
+    if not is_usual_word:
         return sentence
     first_letter = sentence[:1].lower()
     return f"{first_letter}{sentence[1:]}"
@@ -331,21 +347,25 @@ def assumptions_of(change: Recommendation) -> Iterator[str]:
 
 
 def why_first(recommendations: Recommendations) -> Iterator[str]:
-    """Yield why a recommendation comes first although another could save more."""
+    """Yield why a recommendation comes first although an alternative could save more.
+
+    Nothing is yielded if none could. Of several such alternatives, the largest counts.
+    """
     first = recommendations.first
     if first is None:
         return
     larger = overview.outranked_by(first, recommendations.alternatives)
     if not larger:
         return
-    rival = larger[0]
-    rule = rival.finding.id
-    if overview.is_cause_of(first, rival):
+    largest = larger[0]
+    rule = largest.finding.id
+    if overview.is_cause_of(first, largest):
         yield f"Comes before {rule}, because late launches are the cause of the delay."
-    elif _needs_nvlink(rival):
-        number = recommendations.shown.index(rival) + 1
+    elif _needs_nvlink(largest):
+        # Changes are numbered from 1.
+        number = recommendations.shown.index(largest) + 1
         yield f"Change {number} ({rule}) could save more, but only if NVLink connects the GPUs."
-    elif rival.known == BOUNDED:
+    elif largest.known == BOUNDED:
         yield f"{rule} has a larger upper bound, but no estimate."
 
 
@@ -356,20 +376,22 @@ def _needs_nvlink(change: Recommendation) -> bool:
 def alternatives_blocks(
     recommendations: Recommendations, n_shown: int | None
 ) -> Iterator[blocks.Block]:
-    """Yield a table of alternatives, the first `n_shown` or all, with notes about all changes."""
+    """Yield a table of alternatives with notes about all changes. Nothing without alternatives.
+
+    The table has the first `n_shown` alternatives, or all if that is None.
+    """
     shown = recommendations.alternatives[:n_shown]
     if not shown:
         return
-    # Equal recommendations have different numbers.
     numbered = enumerate(recommendations.shown, start=1)
-    numbers = {id(change): number for number, change in numbered}
+    # By identity, because equal recommendations have different numbers.
+    number_of_identity = {id(change): number for number, change in numbered}
 
     def number_cell(change: Recommendation) -> str:
-        return str(numbers[id(change)])
+        return str(number_of_identity[id(change)])
 
-    without_range = [change for change in shown if change.low_ns is None]
-    is_estimated = all(change.known == UNBOUNDED for change in without_range)
-    step_heading = "est. step time" if is_estimated else "step time after"
+    bounds = [change for change in shown if change.low_ns is None and change.known != UNBOUNDED]
+    step_heading = "step time after" if bounds else "est. step time"
     fields = [
         blocks.Field("", number_cell),
         blocks.Field("Alternatives", _action_cell, "prose"),
@@ -398,9 +420,10 @@ def _saved_cell(change: Recommendation) -> str:
     if change.saved_share is None:
         return absent
     condition = "if available " if change.known == CONDITIONAL else ""
-    most = "at most " if change.low_ns is None else ""
+    has_range = change.low_ns is not None
+    at_most = "" if has_range else "at most "
     share = short_percent(change.saved_share)
-    return f"{condition}{most}{share}"
+    return f"{condition}{at_most}{share}"
 
 
 def notes_of_all(recommendations: Recommendations) -> str:
@@ -408,9 +431,13 @@ def notes_of_all(recommendations: Recommendations) -> str:
     return _notes_text(recommendations, recommendations.alternatives)
 
 
-def _notes_text(recommendations: Recommendations, shown: Sequence[Recommendation]) -> str:
+def _notes_text(
+    recommendations: Recommendations, shown_alternatives: Sequence[Recommendation]
+) -> str:
     overlap = _overlap_note(recommendations)
-    assumption = _assumption_note(recommendations, len(shown) + 1)
+    # The first recommendation is shown above the alternatives.
+    n_shown = 1 + len(shown_alternatives)
+    assumption = _assumption_note(recommendations, n_shown)
     notes = [overlap, assumption, limit_text(recommendations)]
     return " ".join(note for note in notes if note)
 
@@ -421,20 +448,23 @@ def _overlap_note(recommendations: Recommendations) -> str:
 
 
 def _assumption_note(recommendations: Recommendations, n_shown: int) -> str:
-    """Return which of the first recommendations have estimates that assume a fast enough CPU."""
+    """Return which estimates assume a fast enough CPU, by the numbers of the recommendations.
+
+    Only the first `n_shown` recommendations count. Empty if no estimate assumes that.
+    """
     shown = recommendations.shown[:n_shown]
-    assuming = []
+    numbers = []
     for number, change in enumerate(shown, start=1):
         if change.finding.estimate.assumes:
-            assuming.append(str(number))
-    if not assuming:
+            numbers.append(str(number))
+    if not numbers:
         return ""
-    n_estimated = sum(change.low_ns is not None for change in shown)
-    if len(assuming) == n_estimated:
+    estimated = [change for change in shown if change.low_ns is not None]
+    if len(numbers) == len(estimated):
         return "The estimates assume that the CPU can keep up."
-    if len(assuming) == 1:
-        return f"The estimate for {assuming[0]} assumes that the CPU can keep up."
-    return f"The estimates for {listed(assuming)} assume that the CPU can keep up."
+    if len(numbers) == 1:
+        return f"The estimate for {numbers[0]} assumes that the CPU can keep up."
+    return f"The estimates for {listed(numbers)} assume that the CPU can keep up."
 
 
 def limit_text(recommendations: Recommendations) -> str | None:
@@ -448,10 +478,11 @@ def limit_text(recommendations: Recommendations) -> str | None:
     comm_ns = exposure.finding.bound.saving_ns
     if not comm_ns:
         return None
-    step_ns = exposure.step_ns or 0.0
-    whole_ns = step_ns + (exposure.saving_ns or 0.0)
-    least = ms_text(whole_ns - comm_ns, _ESTIMATE_DIGITS)
-    return f"If transfers took no time, a step would take {least}."
+    # The step time after a change and its saving sum to the captured step time.
+    step_after_ns = exposure.step_ns or 0.0
+    captured_step_ns = step_after_ns + (exposure.saving_ns or 0.0)
+    shortest = ms_text(captured_step_ns - comm_ns, _ESTIMATE_DIGITS)
+    return f"If transfers took no time, a step would take {shortest}."
 
 
 def nothing_text(run: Run, recommendations: Recommendations, checks: Checks) -> str | None:
@@ -464,23 +495,26 @@ def nothing_text(run: Run, recommendations: Recommendations, checks: Checks) -> 
 
 
 def nothing_sentences(run: Run, recommendations: Recommendations, checks: Checks) -> list[str]:
-    """Return that there is nothing to change, then the figures behind that, each as a sentence."""
+    """Return that there is nothing to change, then the figures behind that, each as a sentence.
+
+    Empty if there is something to change, and if communication or steps are not known.
+    """
     (summary,) = run.summary().to_pylist()
     if recommendations.first is not None or run.is_capture:
         return []
     if not summary["n_summary_steps"] or summary["comm_share"] is None:
         return []
     reservation = ", as far as nsyspipe could check" if checks.skipped else ""
-    lead = "Little to gain" if recommendations.little else "Nothing to fix was found"
+    conclusion = "Little to gain" if recommendations.little else "Nothing to fix was found"
     facts = []
     if summary["exposed_comm_share"]:
         exposed = short_percent(summary["exposed_comm_share"])
         facts.append(f"Exposed communication is {exposed} of the step.")
     if recommendations.little:
         shares = [change.finding.bound.share for change in recommendations.little]
-        most = percent_text(max(shares))
-        facts.append(f"No change would save more than {most} of the step.")
-    return [f"{lead}{reservation}.", *facts]
+        largest = percent_text(max(shares))
+        facts.append(f"No change would save more than {largest} of the step.")
+    return [f"{conclusion}{reservation}.", *facts]
 
 
 def closing_text(
@@ -488,17 +522,17 @@ def closing_text(
 ) -> str:
     """Return which checks passed or were skipped, and what -v would show.
 
-    `n_shown` is the number of alternatives on the screen; None for all.
+    `n_shown` is the number of alternatives on the screen. None stands for all.
     """
-    parts = []
+    sentences = []
     if checks.passed or checks.skipped:
-        parts.append(_checks_text(checks))
+        sentences.append(_checks_text(checks))
     hidden = [*_hidden_recommendations(recommendations, n_shown), *_hidden_notes(run)]
     if hidden:
-        parts.append(f"-v also shows {listed(hidden)}.")
+        sentences.append(f"-v also shows {listed(hidden)}.")
     else:
-        parts.append("Use -v for details.")
-    return " ".join(parts)
+        sentences.append("Use -v for details.")
+    return " ".join(sentences)
 
 
 def _checks_text(checks: Checks) -> str:
@@ -531,13 +565,14 @@ def _hidden_recommendations(recommendations: Recommendations, n_shown: int | Non
 
 def _hidden_notes(run: Run) -> Iterator[str]:
     """Yield how many notes are not on the screen, with the first of their codes."""
-    codes = list(dict.fromkeys(row["code"] for row in _notes(run)))
-    if codes:
-        notes = counted(len(codes), "note")
-        yield f"{notes} ({few(codes, _MAX_SHOWN_CODES)})"
+    distinct_codes = list(dict.fromkeys(row["code"] for row in _notes(run)))
+    if distinct_codes:
+        notes = counted(len(distinct_codes), "note")
+        yield f"{notes} ({few(distinct_codes, _MAX_SHOWN_CODES)})"
 
 
 def _notes(run: Run) -> list[Mapping[str, Any]]:
+    """Return the problems that are mere notes, and that no other part of the screen shows."""
     shown_elsewhere = {*overview.SHOWN_ABOVE, "not-judged"}
     infos = [row for row in run.problem_rows if row["severity"] == "info"]
     return [row for row in infos if row["code"] not in shown_elsewhere]
@@ -550,9 +585,10 @@ def next_commands(
     *,
     is_comment: bool = False,
 ) -> blocks.Commands:
-    """Return what to type next; the last command explains the first recommendation.
+    """Return what to type next: a command that writes the page, and one that explains a term.
 
-    The readers of a comment have the page already, so a comment does not name its command.
+    The term is that of the first recommendation. Readers of a comment have the page already, so a
+    comment has only the second command.
     """
     commands = []
     if not is_comment:
@@ -563,11 +599,14 @@ def next_commands(
 
 
 def _term_to_explain(recommendations: Recommendations, step: StepTime | None) -> str:
-    """Return the ID of the first finding, else the metric of the largest loss."""
+    """Return the ID of the first finding. Without findings, the longest part but compute.
+
+    If no part is known, return the step time.
+    """
     changes = recommendations.shown or recommendations.little or recommendations.within_noise
     if changes:
         return changes[0].finding.id
+    # The longest part comes first.
     parts = step.parts if step is not None else ()
-    names = [part.figure.name for part in parts]
-    losses = (name for name in names if name != "compute")
-    return next(losses, "step_time")
+    losses = [part.figure.name for part in parts if part.figure.name != "compute"]
+    return losses[0] if losses else "step_time"

@@ -26,12 +26,13 @@ Steps: TypeAlias = "tuple[int, int] | None"
 class Format(Struct, frozen=True):
     """A format in which an answer is written.
 
-    A format of runs gets the run to write. A format of another answer already has its answer.
+    A format of runs is used for all runs, so its functions get the run as an argument. The format
+    of another answer is made for one answer, and its functions have no argument.
     """
 
-    # Returns the text; None for a trace, which is not text.
+    # Returns the text. None for a trace, which is not text.
     make_text: Callable[..., str] | None
-    # Returns what a file is of, such as the ID of a run; None for a file of another kind.
+    # Returns what an existing file is of, such as the ID of a run. None for a file of another kind.
     identity_of: Callable[[Path], object]
     suffixes: tuple[str, ...] = ()
     # The help of the option that asks for the format.
@@ -44,7 +45,10 @@ class Format(Struct, frozen=True):
     write_trace: Callable[..., None] | None = None
 
     def text(self, *answer: object, **settings: object) -> str:
-        """Return the text of an answer: of the run of a format of runs, else of its own."""
+        """Return the text of an answer.
+
+        `answer` is the run for a format of runs, and empty for the format of another answer.
+        """
         if self.make_text is None:
             message = "a trace is not text"
             raise TypeError(message)
@@ -58,7 +62,7 @@ class Format(Struct, frozen=True):
         on_progress: OnProgress | None,
         **settings: object,
     ) -> None:
-        """Write a run to an open file. Only a trace needs the steps, and tells its progress."""
+        """Write a run to an open file. Formats other than a trace use no steps and no progress."""
         if self.write_trace is not None:
             self.write_trace(run, file, steps, on_progress, **settings)
             return
@@ -68,17 +72,17 @@ class Format(Struct, frozen=True):
 
 
 def lazily(module: str, name: str) -> Callable[..., Any]:
-    """Return a function of `report` that is imported when it is called.
+    """Return a function that imports a function of `report` when it is called, and calls it.
 
     Few of these functions are used in one command, and some import large packages.
     """
 
-    def call(*arguments: object, **options: object) -> object:
-        full_module = import_module(f"nsyspipe.report.{module}")
-        function = getattr(full_module, name)
+    def import_and_call(*arguments: object, **options: object) -> object:
+        imported_module = import_module(f"nsyspipe.report.{module}")
+        function = getattr(imported_module, name)
         return function(*arguments, **options)
 
-    return call
+    return import_and_call
 
 
 def formats_of(
@@ -93,33 +97,41 @@ def formats_of(
     meta: str,
     key: str = "runs",
 ) -> dict[str, Format]:
-    """Return how the answer of a command is written in each format.
+    """Return how the answer of a command is written in each format, by the name of the format.
 
-    Each file contains the `identity` of the answer: JSON as a value that `identity_in` finds,
-    Markdown as a comment with this `key`, and HTML as a `meta` element.
+    `document`, `blocks` and `page` return the content of the answer for JSON, Markdown and HTML.
+    `usage` is a command that Markdown names.
+
+    Each file contains the `identity` of the answer, so that a later command knows the file again.
+    JSON has it as a value, which `identity_in` returns from a document. Markdown has it in a
+    comment, named `key`. HTML has it in a `meta` element, named `meta`.
     """
     from nsyspipe.report.markdown import as_markdown, marked_as, marker
 
-    def identity_of_document(path: Path) -> object:
+    def json_text() -> str:
+        return dumps(document())
+
+    def identity_in_json(path: Path) -> object:
         try:
             return identity_in(json_of(path))
         except (KeyError, TypeError):
+            # A document of another command, or no document.
             return None
 
     def markdown_text() -> str:
-        head = marker(command, key, identity)
-        return as_markdown(blocks(), head, usage)
+        first_line = marker(command, key, identity)
+        return as_markdown(blocks(), first_line, usage)
 
-    def identity_of_markdown(path: Path) -> object:
+    def identity_in_markdown(path: Path) -> object:
         return marked_as(path, command, key)
 
-    def identity_of_html(path: Path) -> object:
+    def identity_in_html(path: Path) -> object:
         return identity_of_page(path, meta)
 
     return {
-        "json": Format(lambda: dumps(document()), identity_of_document),
-        "markdown": Format(markdown_text, identity_of_markdown),
-        "html": Format(page, identity_of_html),
+        "json": Format(json_text, identity_in_json),
+        "markdown": Format(markdown_text, identity_in_markdown),
+        "html": Format(page, identity_in_html),
     }
 
 
@@ -127,7 +139,8 @@ def dumps(values: dict[str, Any], max_characters: int | None = MAX_TEXT_CHARACTE
     """Return a document as JSON.
 
     Each row of a table has its own line, so that two documents can be compared line by line. A name
-    in a report may be of any length, so a longer text is cut, unless `max_characters` is None.
+    in a report may be of any length. So a text with more than `max_characters` is cut, unless
+    `max_characters` is None.
     """
     entries = []
     for key, value in values.items():
@@ -152,12 +165,12 @@ def _json_of_value(value: object, max_characters: int | None) -> str:
 
 
 def _encoded(value: object, max_characters: int | None) -> str:
-    """Return a value on one line."""
+    """Return a value as JSON on one line. Texts in it with more than `max_characters` are cut."""
     encode = json.JSONEncoder(allow_nan=False).encode
-    text = encode(value)
-    # Few lines are longer than a text may be.
-    if max_characters is None or len(text) <= max_characters:
-        return text
+    line = encode(value)
+    # A short line has no long text. This saves looking for one in most lines.
+    if max_characters is None or len(line) <= max_characters:
+        return line
     return encode(_cut(value, max_characters))
 
 
@@ -173,5 +186,6 @@ def _cut(value: object, max_characters: int) -> object:
 
 
 def _bracketed(start: str, entries: Iterable[str], end: str) -> str:
+    """Return entries in brackets, with a line for each entry and for each bracket."""
     lines = ",\n".join(entries)
     return f"{start}\n{lines}\n{end}"

@@ -33,17 +33,19 @@ def line_table(
 ) -> Table | None:
     """Return the lines of the program with most samples in idle time.
 
-    None if no sample is in idle time. A program without such a line has the innermost lines of all.
+    If no line of the program has such a sample, return the innermost lines of all files instead.
+    None if no sample is in idle time.
     """
     lines = run.host_lines()
-    rows = _pooled(lines, IN_PROGRAM) or _pooled(lines, INNERMOST)
+    lines_in_program = _sums_of_lines(lines, IN_PROGRAM)
+    rows = lines_in_program or _sums_of_lines(lines, INNERMOST)
     if not rows:
         return None
     shown = rows[:n_shown]
-    # Each sample has one innermost line.
+    # Each sample has one innermost line, so that it is counted once.
     is_innermost = pc.equal(lines["frame"], INNERMOST)
-    innermost = lines.filter(is_innermost)
-    n_samples = pc.sum(innermost["n_idle_samples"]).as_py()
+    innermost_lines = lines.filter(is_innermost)
+    n_samples = pc.sum(innermost_lines["n_idle_samples"]).as_py()
     note = f"{count_text(n_samples)} samples in idle time in all."
     n_left_out = len(rows) - len(shown)
     if n_left_out:
@@ -51,25 +53,25 @@ def line_table(
     return table_of(_CAPTION, shown, _fields(shown), note, **layout)
 
 
-def _pooled(lines: HostLinesTable, frame: str) -> list[dict[str, Any]]:
-    """Return the lines of one kind with samples in idle time, of all ranks, most samples first."""
+def _sums_of_lines(lines: HostLinesTable, frame: str) -> list[dict[str, Any]]:
+    """Return the counts of each line with samples in idle time, summed over ranks.
+
+    `frame` is the kind of lines: of the program, or innermost. The line with most samples is first.
+    """
     is_of_frame = pc.equal(lines["frame"], frame)
     is_seen = pc.not_equal(lines["file"], NOT_SEEN)
-    # What is not known is not chosen.
-    is_idle = pc.greater(lines["n_idle_samples"], 0)
-    is_chosen = pc.and_(is_of_frame, is_seen)
-    is_chosen = pc.and_(is_chosen, is_idle)
-    rows: pa.Table = lines.filter(is_chosen)
-    pooled = rows.group_by(list(_KEYS), use_threads=False)
-    aggregations = [(name, "sum") for name in _COUNTS]
-    sums = pooled.aggregate(aggregations)
+    # Null, and not chosen, if it is not known.
+    has_idle_samples = pc.greater(lines["n_idle_samples"], 0)
+    is_chosen = pc.and_(pc.and_(is_of_frame, is_seen), has_idle_samples)
+    chosen_lines: pa.Table = lines.filter(is_chosen)
+    ranks_of_line = chosen_lines.group_by(list(_KEYS), use_threads=False)
+    sums = ranks_of_line.aggregate([(name, "sum") for name in _COUNTS])
     names = [name.removesuffix("_sum") for name in sums.column_names]
-    sums = sums.rename_columns(names)
-    in_order = [("n_idle_samples", "descending")]
-    in_order += [(key, "ascending") for key in _KEYS]
-    sorted_sums = sums.sort_by(in_order)
-    sorted_rows: list[dict[str, Any]] = sorted_sums.to_pylist()
-    return sorted_rows
+    most_samples_first = [("n_idle_samples", "descending")]
+    by_line = [(key, "ascending") for key in _KEYS]
+    sorted_sums = sums.rename_columns(names).sort_by([*most_samples_first, *by_line])
+    rows: list[dict[str, Any]] = sorted_sums.to_pylist()
+    return rows
 
 
 def _fields(rows: Sequence[Mapping[str, Any]]) -> list[Field]:

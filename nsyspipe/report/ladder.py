@@ -33,16 +33,19 @@ class _Rung(NamedTuple):
 
 
 def ladder_blocks(run: Run) -> Iterator[blocks.Block]:
-    """Yield the ladder as a table, if the FLOPs and the peak are known and possible."""
+    """Yield the ladder as a table: the parts of the step time, from exposed to ideal.
+
+    Nothing is yielded if FLOPs or the peak of the GPU are not known or not possible.
+    """
     if run.is_capture:
         return
-    steps = ladder(run.breakdown())
-    if steps is None or not steps.wall_ns:
+    step_ladder = ladder(run.breakdown())
+    if step_ladder is None or not step_ladder.wall_ns:
         return
     rungs = []
     for name in RUNGS:
-        time_ns = steps.rungs_ns[name]
-        share = float(time_ns / steps.wall_ns)
+        time_ns = step_ladder.rungs_ns[name]
+        share = float(time_ns / step_ladder.wall_ns)
         label = FIGURES[name].label
         rung = _Rung(label, ms_text(float(time_ns)), percent_text(share))
         rungs.append(rung)
@@ -58,16 +61,17 @@ def ladder_blocks(run: Run) -> Iterator[blocks.Block]:
 def _peak_sentences(run: Run) -> Iterator[str]:
     """Yield what each peak is, where it is from, and what shows its datatype."""
     rows = run.ranks.select(_PEAK_COLUMNS).to_pylist()
-    shown_peaks: dict[tuple[str | None, str | None], str] = {}
+    source_of_peak: dict[tuple[str | None, str | None], str] = {}
     for row in rows:
-        shown_peaks[row["gpu_name"], row["peak_datatype"]] = row["peak_datatype_source"]
-    for (gpu_name, datatype), source in shown_peaks.items():
+        gpu_and_datatype = (row["gpu_name"], row["peak_datatype"])
+        source_of_peak[gpu_and_datatype] = row["peak_datatype_source"]
+    for (gpu_name, datatype), source_of_datatype in source_of_peak.items():
         gpu = peaks_of(gpu_name)
         flops_per_s = datatype and peak_flops_per_s(gpu_name, datatype)
         if gpu is not None and flops_per_s:
             peak = flop_rate_text(flops_per_s)
             yield f"The {datatype} peak of {gpu_name} is {peak} ({gpu.source})."
-            yield _SENTENCES_OF_SOURCES.get(source, "")
+            yield _SENTENCES_OF_SOURCES.get(source_of_datatype, "")
 
 
 def _label(rung: _Rung) -> str:

@@ -77,25 +77,29 @@ def prose(text: str, longest: int = _MAX_SENTENCE_CHARACTERS) -> str:
     """Return escaped text with options, calls and names of a program in a code font."""
     text = shortened(printable(text), longest)
     parts = []
-    end_of_code = 0
+    end_of_last_code = 0
     for match in _CODE.finditer(text):
-        if _MARKS_OF_CODE.search(match[0]):
-            words = text[end_of_code : match.start()]
-            parts.append(escaped(words, longest))
-            parts.append(f"`{match[0]}`")
-            end_of_code = match.end()
-    rest = text[end_of_code:]
-    parts.append(escaped(rest, longest))
+        code = match[0]
+        # A word of a sentence may look like code, but has no mark of code.
+        if _MARKS_OF_CODE.search(code):
+            words_before = text[end_of_last_code : match.start()]
+            parts.append(escaped(words_before, longest))
+            parts.append(f"`{code}`")
+            end_of_last_code = match.end()
+    words_after = text[end_of_last_code:]
+    parts.append(escaped(words_after, longest))
     return "".join(parts)
 
 
 def table(
     headings: Sequence[str], kinds: Sequence[str], rows: Iterable[Sequence[str]]
 ) -> list[str]:
-    """Return the lines of a table whose cells are Markdown already. Numbers stay in one line."""
-    is_number = [kind == "number" for kind in kinds]
-    marks = ["--:" if is_right else "---" for is_right in is_number]
-    spaces = ["\N{NO-BREAK SPACE}" if is_right else " " for is_right in is_number]
+    """Return the lines of a table whose cells are Markdown already.
+
+    Columns of the kind ``number`` are at the right, and their cells are never broken.
+    """
+    marks = ["--:" if kind == "number" else "---" for kind in kinds]
+    spaces = ["\N{NO-BREAK SPACE}" if kind == "number" else " " for kind in kinds]
     lines = [_table_line(headings), _table_line(marks)]
     for row in rows:
         texts_and_spaces = zip(row, spaces, strict=True)

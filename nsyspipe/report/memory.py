@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 import pyarrow.compute as pc
@@ -32,7 +33,8 @@ def memory_texts(run: Run) -> list[str]:
 def _known(rows: _Rows, column: str) -> list[Mapping[str, Any]]:
     """Return the rows of ranks that have a value, the largest first, then the lowest rank."""
     known_rows = [row for row in rows if row[column] is not None]
-    return sorted(known_rows, key=lambda row: -row[column])
+    # Rows are in order of rank, and the sort is stable.
+    return sorted(known_rows, key=itemgetter(column), reverse=True)
 
 
 def _peak_texts(rows: _Rows) -> Iterator[str]:
@@ -53,7 +55,7 @@ def _headroom_texts(run: Run, rows: _Rows) -> Iterator[str]:
     known_rows = _known(rows, "headroom_bytes")
     if not known_rows:
         return
-    least = known_rows[-1]
+    *_, least = known_rows
     headroom = bytes_text(least["headroom_bytes"])
     total = bytes_text(least["gpu_memory_bytes"])
     where = _where(run, rows, least)
@@ -95,7 +97,7 @@ def rank_tables(run: Run, n_shown: int) -> Iterator[Table]:
 
 
 def _means(steps: StepsTable) -> _Means:
-    """Return the means of the columns about calls, None for one with an unknown value."""
+    """Return the mean of each column about calls. None if a value of the column is not known."""
     means: dict[str, float | None] = {}
     for name in _COLUMNS:
         mean = pc.mean(steps.column(name), skip_nulls=False)
@@ -104,6 +106,7 @@ def _means(steps: StepsTable) -> _Means:
 
 
 def _call_texts(steps: StepsTable) -> Iterator[str]:
+    """Yield how many calls manage memory, and what they cost. Nothing without such calls."""
     means = _means(steps)
     n_allocs = means["n_allocs"]
     n_frees = means["n_frees"]

@@ -59,17 +59,19 @@ def _lines(lanes: Iterable[Lane]) -> list[str]:
 
 def _lines_of_ranges(lane: Lane, thread: int) -> list[str]:
     """Return a line for each start and each end, in order of time."""
-    is_some_time = lane.starts_ns < lane.ends_ns
-    starts_ns = lane.starts_ns[is_some_time]
-    ends_ns = lane.ends_ns[is_some_time]
-    texts = _quoted(lane.texts).filter(pa.array(is_some_time))
-    place = f"{lane.process_id}, {thread}"
-    starts = _joined(START, _words(starts_ns), f"{place}, {lane.color}", texts)
-    ends = _joined(_END, _words(ends_ns), place)
+    has_length = lane.starts_ns < lane.ends_ns
+    starts_ns = lane.starts_ns[has_length]
+    ends_ns = lane.ends_ns[has_length]
+    texts = _quoted(lane.texts).filter(pa.array(has_length))
+    process_and_thread = f"{lane.process_id}, {thread}"
+    start_lines = _joined(START, _words(starts_ns), f"{process_and_thread}, {lane.color}", texts)
+    end_lines = _joined(_END, _words(ends_ns), process_and_thread)
+    times_ns = np.concatenate([starts_ns, ends_ns])
     # Where one range ends and the next one starts, the end comes first.
     is_start = np.repeat([1, 0], starts_ns.size)
-    order = np.lexsort((is_start, np.concatenate([starts_ns, ends_ns])))
-    lines: list[str] = pa.concat_arrays([starts, ends]).take(pa.array(order)).to_pylist()
+    line_numbers_in_order = np.lexsort((is_start, times_ns))
+    all_lines = pa.concat_arrays([start_lines, end_lines])
+    lines: list[str] = all_lines.take(pa.array(line_numbers_in_order)).to_pylist()
     return lines
 
 

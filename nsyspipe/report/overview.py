@@ -20,7 +20,7 @@ from nsyspipe.model.figures import Figure
 from nsyspipe.model.problems import MIXED_RUNS, SkippedCheck
 from nsyspipe.report.findings import LITTLE_SHARE_OF_STEP, Finding, findings_of, is_little
 from nsyspipe.report.units import STEP_PARTS
-from nsyspipe.report.words import mean_step_ns
+from nsyspipe.report.words import is_clear, mean_step_ns
 from nsyspipe.run.run import Run
 
 # How much is known of what a recommendation saves: a simulation estimates it, a simulation
@@ -132,50 +132,58 @@ class Straggler(Struct, frozen=True):
 
 
 def step_time_of(run: Run) -> StepTime | None:
-    """Return the mean step time of a run and its parts; None without steps that count."""
+    """Return the mean step time of a run and its parts. None without steps that count.
+
+    Times are means over the slowest rank of each step. If one part is not known, there are no
+    parts.
+    """
     (summary,) = run.summary().to_pylist()
     rows = run.breakdown()
     if not rows.num_rows:
         return None
     columns = [figure.column for figure in STEP_PARTS]
-    means = means_of_slowest(rows, ["wall_ns", *columns])
-    whole = means["wall_ns"]
-    if not whole:
+    mean_of_column_ns = means_of_slowest(rows, ["wall_ns", *columns])
+    step_ns = mean_of_column_ns["wall_ns"]
+    if not step_ns:
         return None
-    parts = []
+    known_parts = []
     for figure in STEP_PARTS:
-        part_ns = means[figure.column]
+        part_ns = mean_of_column_ns[figure.column]
         if part_ns is not None:
-            parts.append(StepPart(figure, part_ns, part_ns / whole))
-    if len(parts) < len(STEP_PARTS):
-        parts = []
-    parts.sort(key=lambda part: -part.ns)
-    n_used = summary["n_summary_steps"]
-    n_captured = summary["n_steps"]
-    return StepTime(mean_ns=whole, parts=tuple(parts), n_used=n_used, n_captured=n_captured)
+            known_parts.append(StepPart(figure, part_ns, part_ns / step_ns))
+    are_all_known = len(known_parts) == len(STEP_PARTS)
+    parts = known_parts if are_all_known else []
+    longest_first = sorted(parts, key=lambda part: part.ns, reverse=True)
+    return StepTime(
+        mean_ns=step_ns,
+        parts=tuple(longest_first),
+        n_used=summary["n_summary_steps"],
+        n_captured=summary["n_steps"],
+    )
 
 
 def rank_spread(run: Run) -> RankSpread | None:
     """Return the part of the mean step in which ranks differ most.
 
-    None for a single rank, and if no part is known.
+    None for a single rank, without steps, and if no part is known in all steps.
     """
     rows = run.breakdown()
-    whole = pc.mean(rows["wall_ns"]).as_py()
-    if run.header.n_ranks < 2 or not whole:  # noqa: PLR2004 - two ranks can differ
+    mean_step_ns = pc.mean(rows["wall_ns"]).as_py()
+    if run.header.n_ranks < 2 or not mean_step_ns:  # noqa: PLR2004 - two ranks can differ
         return None
     figure_of_column = {figure.column: figure for figure in STEP_PARTS}
-    columns = [name for name in figure_of_column if not rows.column(name).null_count]
-    means = rows.group_by("rank").aggregate([(name, "mean") for name in columns])
-    spreads = {name: _spread(means[f"{name}_mean"]) for name in columns}
-    if not spreads:
+    known_columns = [name for name in figure_of_column if not rows.column(name).null_count]
+    means_of_ranks = rows.group_by("rank").aggregate([(name, "mean") for name in known_columns])
+    spread_of_column_ns = {name: _spread(means_of_ranks[f"{name}_mean"]) for name in known_columns}
+    if not spread_of_column_ns:
         return None
-    widest = max(spreads, key=spreads.__getitem__)
-    spread_ns = spreads[widest]
-    return RankSpread(figure_of_column[widest], spread_ns, spread_ns / whole)
+    widest = max(spread_of_column_ns, key=spread_of_column_ns.__getitem__)
+    spread_ns = spread_of_column_ns[widest]
+    return RankSpread(figure_of_column[widest], spread_ns, spread_ns / mean_step_ns)
 
 
 def _spread(values: pa.ChunkedArray) -> float:
+    """Return the difference between the largest and the smallest value."""
     ends = pc.min_max(values).as_py()
     return float(ends["max"] - ends["min"])
 
@@ -195,9 +203,9 @@ def has_straggler(run: Run) -> bool:
 
 
 def rank_delays(run: Run) -> list[RankDelay]:
-    """Return how long the other ranks wait for each rank; no ranks if that is not known."""
-    n_steps_of_run = run.summary()["n_summary_steps"]
-    n_steps = n_steps_of_run[0].as_py()
+    """Return how long the other ranks wait for each rank, for the ranks of which it is known."""
+    (summary,) = run.summary().to_pylist()
+    n_steps = summary["n_summary_steps"]
     if not n_steps:
         return []
     delays = []
@@ -221,15 +229,19 @@ def latest_rank(run: Run) -> RankDelay | None:
 
 
 def only_straggler(run: Run) -> Straggler | None:
-    """Return the rank that the other ranks wait for, if it is only one; None for other runs."""
-    late = [delay for delay in rank_delays(run) if delay.delay_ns]
-    if len(late) != 1 or not has_straggler(run):
+    """Return the only rank that the other ranks wait for.
+
+    None if they wait for no rank or for several, and if nsyspipe does not report it as a finding.
+    """
+    delays = [delay for delay in rank_delays(run) if delay.delay_ns]
+    if len(delays) != 1 or not has_straggler(run):
         return None
-    (delay,) = late
+    (delay,) = delays
     finding = next(row for row in run.finding_rows if row["id"] == STRAGGLER)
     evidence = json.loads(finding["evidence"])
-    is_same_rank = evidence.get("rank") == delay.rank
-    late_at_start_ns = evidence.get("late_before_first_step_ns") if is_same_rank else None
+    # The finding may be about another rank. Then its evidence says nothing of this one.
+    is_about_rank = evidence.get("rank") == delay.rank
+    late_at_start_ns = evidence.get("late_before_first_step_ns") if is_about_rank else None
     return Straggler(delay.rank, delay.delay_ns, late_at_start_ns)
 
 
@@ -245,28 +257,32 @@ def recommendations_of(run: Run) -> Recommendations:
 def sort_recommendations(
     recommendations: Sequence[Recommendation], *, is_all_little: bool
 ) -> Recommendations:
-    """Sort recommendations, in the order of `findings.judge.in_order`, by how they are shown.
+    """Sort recommendations by how they are shown.
 
-    The first with a bound comes first, because a cause stands before its consequence. Alternatives
-    are sorted by the number that is shown.
+    `recommendations` are in the order of `findings.judge.in_order`, where a cause comes before its
+    consequence. The first of them with a known saving is shown first. Alternatives are sorted by
+    the number that is shown.
+
+    If `is_all_little`, all known savings are too small to be shown first. Then only recommendations
+    without a known saving are alternatives.
     """
     exposures = (change for change in recommendations if change.finding.id == EXPOSURE)
     exposure = next(exposures, None)
     if is_all_little:
-        bounded, settings = _split(recommendations, _has_bound)
+        with_saving, without_saving = _split(recommendations, _has_known_saving)
         return Recommendations(
             first=None,
-            alternatives=tuple(settings),
+            alternatives=tuple(without_saving),
             within_noise=(),
-            little=tuple(bounded),
+            little=tuple(with_saving),
             exposure=exposure,
         )
     candidates = _candidates(recommendations, exposure)
     clear, within_noise = _split(candidates, lambda change: change.is_clear)
-    first = next(filter(_has_bound, clear), None)
-    unchosen = [change for change in clear if change is not first]
-    rest = sorted(unchosen, key=_order_of_alternatives)
-    little, alternatives = _split(rest, _saves_little)
+    first = next(filter(_has_known_saving, clear), None)
+    remaining = [change for change in clear if change is not first]
+    sorted_remaining = sorted(remaining, key=_order_of_alternatives)
+    little, alternatives = _split(sorted_remaining, _saves_little)
     return Recommendations(
         first=first,
         alternatives=tuple(alternatives),
@@ -281,30 +297,31 @@ def _candidates(
 ) -> list[Recommendation]:
     """Return what can be recommended.
 
-    Exposed communication is no change by itself: it stands for one only where no other change
-    saves time.
+    The finding about exposed communication (`exposure`) is not a change by itself. It is the first
+    candidate if no change clearly saves time. Otherwise, it is left out.
     """
     changes = [change for change in recommendations if change is not exposure]
     if exposure is None:
         return changes
-    saving_changes = filter(_has_bound, changes)
-    has_clear_saving = any(change.is_clear for change in saving_changes)
+    changes_with_saving = filter(_has_known_saving, changes)
+    has_clear_saving = any(change.is_clear for change in changes_with_saving)
     return changes if has_clear_saving else [exposure, *changes]
 
 
 def _split(
-    changes: Iterable[Recommendation], is_in_first: Callable[[Recommendation], bool]
+    changes: Iterable[Recommendation], condition: Callable[[Recommendation], bool]
 ) -> tuple[list[Recommendation], list[Recommendation]]:
-    """Return the recommendations that meet a condition, and the rest."""
-    chosen: list[Recommendation] = []
+    """Return the recommendations that meet a condition, and then the rest."""
+    meeting: list[Recommendation] = []
     rest: list[Recommendation] = []
     for change in changes:
-        part = chosen if is_in_first(change) else rest
+        part = meeting if condition(change) else rest
         part.append(change)
-    return chosen, rest
+    return meeting, rest
 
 
-def _has_bound(change: Recommendation) -> bool:
+def _has_known_saving(change: Recommendation) -> bool:
+    """Tell whether an estimate or an upper bound of the saving is known."""
     return bool(change.known != UNBOUNDED)
 
 
@@ -336,37 +353,39 @@ def _recommendation(finding: Finding, step_ns: float | None) -> Recommendation:
 
 
 def _estimated(finding: Finding, expected_ns: float, step_ns: float) -> Recommendation:
-    """Return what a change saves by a simulation."""
+    """Return what a change saves by a simulation. `step_ns` is the captured mean step time."""
     predicted_ns = step_ns - expected_ns
     low_ns, high_ns = _range_of_mean(finding, predicted_ns)
-    is_outside = low_ns is None or high_ns is None or not low_ns <= step_ns <= high_ns
+    has_range = low_ns is not None and high_ns is not None
+    is_outside_range = not has_range or is_clear(step_ns, low_ns, high_ns)
     is_saving = expected_ns > 0
-    status = CONDITIONAL if finding.is_conditional else ESTIMATED
+    known = CONDITIONAL if finding.is_conditional else ESTIMATED
     return Recommendation(
         finding,
-        status,
+        known,
         saving_ns=expected_ns,
         step_ns=predicted_ns,
         low_ns=low_ns,
         high_ns=high_ns,
-        is_clear=finding.estimate.is_clear and is_outside and is_saving,
+        is_clear=finding.estimate.is_clear and is_outside_range and is_saving,
     )
 
 
 def _bounded(finding: Finding, bound_ns: float, step_ns: float) -> Recommendation:
-    """Return what a change saves at most."""
+    """Return what a change saves at most, which is never more than the captured step."""
     has_estimate = finding.estimate.saving_ns is not None
     has_condition = finding.is_conditional and has_estimate
-    status = CONDITIONAL if has_condition else BOUNDED
+    known = CONDITIONAL if has_condition else BOUNDED
     saving_ns = min(bound_ns, step_ns)
     remaining_ns = step_ns - saving_ns
-    return Recommendation(finding, status, saving_ns=saving_ns, step_ns=remaining_ns)
+    return Recommendation(finding, known, saving_ns=saving_ns, step_ns=remaining_ns)
 
 
 def _range_of_mean(finding: Finding, predicted_ns: float) -> tuple[float | None, float | None]:
-    """Return the range of the predicted mean step.
+    """Return the low and the high end of the predicted mean step. Both are None if not known.
 
-    The simulation gives the range of the median, and that of the mean is as wide in proportion.
+    The simulation gives the range of the median step. The range of the mean step is as wide in
+    proportion.
     """
     simulated = finding.estimate.step
     if simulated is None or not simulated.likely_ns:
@@ -380,8 +399,8 @@ def outranked_by(
     first: Recommendation, alternatives: Iterable[Recommendation]
 ) -> list[Recommendation]:
     """Return alternatives that could save more than the first recommendation, the most first."""
-    first_ns = _saved_ns(first)
-    larger = [change for change in alternatives if _saved_ns(change) > first_ns]
+    first_saving_ns = _saved_ns(first)
+    larger = [change for change in alternatives if _saved_ns(change) > first_saving_ns]
     return sorted(larger, key=_saved_ns, reverse=True)
 
 

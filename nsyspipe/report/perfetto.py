@@ -123,25 +123,25 @@ def perfetto(
     *,
     ranks: Iterable[int] | None = None,
 ) -> None:
-    r"""Write a run as a Perfetto trace, of all steps or from one to another.
+    """Write a run as a Perfetto trace, of all steps or from a first to a last step.
 
-    `ranks` are those of `traced_ranks` unless you choose some.
+    By default, `ranks` are those of `traced_ranks`.
 
-    The track of each rank has a group ``steps`` with its steps on the GPU. Derived lanes stand
-    below it, clipped to the steps: exposed communication (``M \ C``), wait time (W) and busy time
-    within a step sum exactly to the metric of the step. A lane without slices means zero. What was
-    not recorded has no lane.
+    The track of each rank has a group ``steps`` with its steps on the GPU. Lanes that are derived
+    from the operations stand below it: exposed communication, wait time and busy time. They are
+    clipped to the steps, and within a step they sum exactly to the metric of the step. A lane
+    without slices means zero. What was not recorded has no lane.
 
     After this group, each stream has a thread with all of its operations. CUDA graphs that were
     captured as a whole have a thread of their own, because what ran in them is not known.
-    Hardware counters of the GPU of a rank are a group of their own, with all of their samples.
-    Operations that overlap on a stream are on further threads. Arrows link the ranks of each
-    matched collective, in order of arrival.
+    Operations that overlap on a stream are on further threads. Hardware counters of the GPU of a
+    rank are a group of their own, with all of their samples. Arrows link the ranks of each matched
+    collective, in order of arrival.
 
-    All times are aligned times. If the clock of a rank starts before 0, all are shifted by whole
-    seconds (``time_shift_ns`` of the first track). Every slice has its aligned start as a note
-    (``start_ns``). Memory holds the columns of one rank and the packets of some thousand slices.
-    Writing takes about 5 us per operation.
+    All times are aligned times. If the clock of a rank starts before 0, all times are shifted by
+    whole seconds (``time_shift_ns`` of the first track). Every slice has its aligned start as a
+    note (``start_ns``). Memory holds the columns of one rank and the packets of some thousand
+    slices. Writing takes about 5 us per operation.
     """
     chosen_ranks = traced_ranks(run) if ranks is None else [*ranks]
     shown_steps = _steps_between(run.steps(), steps)
@@ -152,29 +152,32 @@ def perfetto(
 
     report_progress = _progress_in_ranks(on_progress, len(chosen_ranks))
     report_progress(0)
-    for n_done, (rank, events, phases) in enumerate(run.operations(steps, chosen_ranks)):
+    for n_ranks_done, (rank, events, phases) in enumerate(run.operations(steps, chosen_ranks)):
         rank_steps = rows_of_rank(shown_steps, rank)
-        step_names = "whole capture" if run.is_capture else names_of_steps(rank_steps)
         tracks = _RankTracks(
-            writer,
-            process_tracks[rank],
-            rank_steps,
-            edges,
+            writer=writer,
+            track=process_tracks[rank],
+            steps=rank_steps,
+            edges=edges,
             counters=_samples_between(run.counter_samples(rank), rank_steps, steps),
+            is_capture=run.is_capture,
         )
-        for n_operations in tracks.write(
-            events, phases, rows_of_rank(collectives, rank), step_names
-        ):
-            report_progress(n_done + n_operations / max(events.num_rows, 1))
-        report_progress(n_done + 1)
+        rank_collectives = rows_of_rank(collectives, rank)
+        for n_written in tracks.write(events, phases, rank_collectives):
+            # There is a stream, so the rank has an operation.
+            report_progress(n_ranks_done + n_written / events.num_rows)
+        report_progress(n_ranks_done + 1)
 
 
 def _progress_in_ranks(on_progress: OnProgress | None, n_ranks: int) -> Callable[[float], None]:
-    """Return a function that reports how many of some ranks are done, in percent."""
+    """Return a function that gets how many ranks are done, and reports this in percent.
 
-    def report_progress(n_done: float) -> None:
+    Its argument may have a fraction: the part of the next rank that is done.
+    """
+
+    def report_progress(n_ranks_done: float) -> None:
         if on_progress:
-            percent = round(100 * n_done / max(n_ranks, 1))
+            percent = round(100 * n_ranks_done / max(n_ranks, 1))
             on_progress(percent, 100)
 
     return report_progress
@@ -191,19 +194,24 @@ def _start_trace(file: BinaryIO, run: Run, steps: StepsTable) -> TraceWriter:
     return writer
 
 
-def _steps_between(rows: pa.Table, steps: Steps) -> pa.Table:
-    if steps is None:
-        return rows
-    first, last = steps
+def _steps_between(steps: pa.Table, chosen: Steps) -> pa.Table:
+    """Return the rows from the first to the last chosen step, both included. None chooses all."""
+    if chosen is None:
+        return steps
+    first_step, last_step = chosen
     step = pc.field("step")
-    is_shown = (step >= first) & (step <= last)
-    return rows.filter(is_shown)
+    is_chosen = (step >= first_step) & (step <= last_step)
+    return steps.filter(is_chosen)
 
 
 def _samples_between(
     counters: Mapping[str, Series], rank_steps: StepsTable, steps: Steps
 ) -> dict[str, Series]:
-    """Return the samples of the steps that are shown, and the one before; all without a choice."""
+    """Return the samples of each counter in the time of some steps of a rank.
+
+    The value of a sample holds until the next sample. So the last sample at or before the start of
+    these steps belongs to them. If no steps were chosen (`steps` is None), return all samples.
+    """
     if steps is None:
         return dict(counters)
     if not rank_steps.num_rows:
@@ -212,19 +220,27 @@ def _samples_between(
     end_ns = pc.max(rank_steps["end_ns"]).as_py()
     shown_counters = {}
     for name, series in counters.items():
-        first = np.searchsorted(series.times, start_ns, side="right") - 1
-        last = np.searchsorted(series.times, end_ns)
-        chosen = slice(max(first, 0), last)
-        shown_counters[name] = Series(series.times[chosen], series.values[chosen])
+        n_up_to_start = np.searchsorted(series.times, start_ns, side="right")
+        n_before_end = np.searchsorted(series.times, end_ns)
+        first = max(n_up_to_start - 1, 0)
+        in_steps = slice(first, n_before_end)
+        shown_counters[name] = Series(series.times[in_steps], series.values[in_steps])
     return shown_counters
 
 
 def _shift_ns(run: Run) -> int:
-    """Return the whole seconds, in ns, after which the clock of no rank starts before 0."""
-    clock_shifts = run.ranks["clock_shift_ns"]
-    earliest_ns = pc.min(clock_shifts).as_py() or 0
+    """Return how far all times are shifted, so that no clock of a rank starts before 0.
+
+    The shift is a whole number of seconds, in ns. It is 0 if no clock starts before 0.
+    """
+    # The shift of a clock is the aligned time at which the clock reads 0.
+    clock_starts = run.ranks["clock_shift_ns"]
+    earliest_ns = pc.min(clock_starts).as_py() or 0
+    if earliest_ns >= 0:
+        return 0
+    # Rounded down, away from 0.
     earliest_s = earliest_ns // _NS_PER_S
-    return max(-earliest_s, 0) * _NS_PER_S
+    return -earliest_s * _NS_PER_S
 
 
 def traced_ranks(run: Run) -> list[int]:
@@ -260,9 +276,9 @@ def large_trace(run: Run, ranks: Collection[int]) -> str | None:
 
 
 def without_samples(run: Run, ranks: Collection[int]) -> str | None:
-    """Return why a trace has no tracks of hardware counters although they are known.
+    """Return why a trace of these ranks lacks hardware counters that nsys recorded.
 
-    None if it has some, or if nsys recorded no counters.
+    None if the trace has the samples of all ranks that have counters, or if nsys recorded none.
     """
     counted_ranks = {*run.counters()["rank"].to_pylist()}
     for rank in counted_ranks.intersection(ranks):
@@ -294,9 +310,10 @@ def _run_slice(header: RunHeader, steps: StepsTable, shift_ns: int) -> pa.Table:
 
 
 def _process_tracks(run: Run) -> dict[int, Track]:
-    """Return the track of each rank.
+    """Return the track of each rank, in order of the rows of `Run.ranks`.
 
-    Processes of several hosts may have the same ID, so that of a track is its place, from 1.
+    Perfetto needs one ID per process. Processes of two hosts may have the same ID, so tracks are
+    numbered from 1 instead.
     """
     reports = {*run.header.reports}
     tracks = {}
@@ -314,12 +331,13 @@ def _process_tracks(run: Run) -> dict[int, Track]:
 def _about_rank(row: Mapping[str, object], reports: Collection[str]) -> str:
     """Return where a row of `ranks` comes from, and how its clock was aligned.
 
-    `reports` are those of the run. A rank of several captures has several reports, and its time is
-    that of the first.
+    `reports` are those of the run. A rank of several captures has several reports, joined by
+    commas. The clock of such a rank is that of its first report.
     """
-    reports_of_rank = str(row["report"]).split(",")
-    n_reports = len({*reports_of_rank} & {*reports})
-    report_time = "time of the first" if n_reports > 1 else "report time"
+    # The name of one report may have commas too, and then no part of it is a report of the run.
+    possible_reports = {*str(row["report"]).split(",")}
+    reports_of_rank = possible_reports & {*reports}
+    report_time = "time of the first" if len(reports_of_rank) > 1 else "report time"
     source = "report {report}, process {pid}, GPUs {device_ids}".format_map(row)
     shift_ns = row["clock_shift_ns"]
     clock = f"{report_time} + {shift_ns} ns = aligned time"
@@ -339,18 +357,17 @@ class _RankTracks(Struct, frozen=True):
     edges: Int64
     # The samples of the hardware counters of its GPU, by name.
     counters: dict[str, Series]
+    # Whether the run is a capture without steps. Its one "step" is the whole capture.
+    is_capture: bool
 
     def write(
-        self,
-        events: EventsTable,
-        ranges: PhaseRangesTable,
-        collectives: CollectivesTable,
-        step_names: pa.ChunkedArray | str,
+        self, events: EventsTable, ranges: PhaseRangesTable, collectives: CollectivesTable
     ) -> Iterator[int]:
-        """Write all tracks, and yield how many operations are written so far.
+        """Write all tracks. After each stream, yield how many operations are written so far.
 
         `collectives` are the rows of `_with_last_rank` of this rank.
         """
+        step_names = "whole capture" if self.is_capture else names_of_steps(self.steps)
         parent = self.writer.write_track(self.track)
         about = (
             "windows on the GPU: from the first kernel of a step to the first kernel of the next "
@@ -383,7 +400,10 @@ class _RankTracks(Struct, frozen=True):
     def _write_streams(
         self, parent: int, events: EventsTable, collectives: CollectivesTable
     ) -> Iterator[int]:
-        """Write the operations, a thread or several for each stream, and yield how many."""
+        """Write the operations, on one thread or several for each stream.
+
+        After each stream, yield how many operations of the rank are written so far.
+        """
         operations = _operation_slices(events, collectives)
         place = 0
         n_written = 0
@@ -397,18 +417,22 @@ class _RankTracks(Struct, frozen=True):
             yield n_written
 
     def _write_lanes(self, track: Track, table: pa.Table, lanes: Iterable[Int64]) -> None:
-        """Write slices on as many tracks as they need: the rows of each lane on one."""
-        for index, rows in enumerate(lanes):
-            name = f"{track.name} ({index + 1})" if index else track.name
-            place = track.place + index
+        """Write the slices of a table, the rows of each lane on a track of its own.
+
+        The first track has the name of `track`, and the next ones ``NAME (2)``, ``NAME (3)``.
+        """
+        for n_before, rows_of_lane in enumerate(lanes):
+            name = f"{track.name} ({n_before + 1})" if n_before else track.name
+            place = track.place + n_before
             lane_track = replace(track, name=name, place=place)
-            lane_slices = table.take(pa.array(rows))
+            lane_slices = table.take(pa.array(rows_of_lane))
             self.writer.write_slices(lane_track, lane_slices)
 
     def _write_host_ranges(self, group: int, ranges: PhaseRangesTable) -> None:
         """Write the ranges of steps and phases on the CPU. A step holds its phases."""
         starts, ends = times_of(ranges, "start_ns", "end_ns")
         is_phase = pc.is_valid(ranges["phase"])
+        # 0 for steps, and 1 for phases: of equal ranges, the step holds the phase.
         depth = is_phase.cast(pa.int64())
         lanes = nested_lanes(starts, ends, depth.to_numpy())
         track = Track("phases on host", group, _HOST_PHASES_PLACE)
@@ -417,7 +441,7 @@ class _RankTracks(Struct, frozen=True):
         self._write_lanes(track, host_slices, lanes)
 
     def _write_device_phases(self, group: int, ranges: PhaseRangesTable) -> None:
-        """Write the operations of each phase as one slice, if it has some."""
+        """Write a slice for each phase that has operations, from their first start to their end."""
         is_phase = pc.is_valid(ranges["phase"])
         has_operations = pc.is_valid(ranges["device_start_ns"])
         has_slice = pc.and_(is_phase, has_operations)
@@ -435,23 +459,23 @@ class _RankTracks(Struct, frozen=True):
         self._write_lanes(track, phase_slices, lanes)
 
     def _write_launches(self, group: int, events: EventsTable) -> None:
-        """Write when the CPU called what launches operations.
+        """Write when the CPU made each call that launches operations, in order of time.
 
-        How long a call took is not recorded with the operations. All operations of a graph have
-        one launch.
+        How long a call took is not recorded with the operations, so its slice has no length. All
+        operations of a graph have one launch, and its slice is named after the first of them.
         """
         has_launch = pc.is_valid(events["launch_ns"])
         launched = events.filter(has_launch).sort_by("launch_ns")
         (launch_ns,) = times_of(launched, "launch_ns")
-        first_rows = run_starts(launch_ns)
-        calls = launched.take(pa.array(first_rows))
+        first_row_of_each_call = run_starts(launch_ns)
+        calls = launched.take(pa.array(first_row_of_each_call))
         if not calls.num_rows:
             return
-        (call_ns,) = times_of(calls, "launch_ns")
+        (call_starts,) = times_of(calls, "launch_ns")
         about = "when each call that launches something began, by what it launched"
         track = Track("CUDA calls on host", group, _CALLS_PLACE, about)
         notes = calls.select(["correlation_id"])
-        call_slices = slices(call_ns, call_ns, calls["name"], "call", notes)
+        call_slices = slices(call_starts, call_starts, calls["name"], "call", notes)
         self.writer.write_slices(track, call_slices)
 
     def _write_derived(
@@ -478,9 +502,10 @@ class _RankTracks(Struct, frozen=True):
         self._write_counter(comm_track, comm, steps_with_comm)
 
     def _write_counter(self, track: Track, busy: IntervalSet, steps: IntervalSet) -> None:
-        """Write how busy the rank is in each bin, inside some steps."""
+        """Write how busy the rank is in each bin, inside some steps. Without steps, no track."""
         if len(steps):
             times, percents = busy_percent(busy, steps, self.edges)
+            # All bins have the width of the first, except that between two captures.
             first_edge, second_edge = self.edges[:2]
             bin_ns = second_edge - first_edge
             counter = replace(track, about=f"share of each {bin_ns} ns")
@@ -489,9 +514,11 @@ class _RankTracks(Struct, frozen=True):
     def _write_times(self, track: Track, times: IntervalSet) -> None:
         """Write times as slices, with the step in which each starts."""
         step_starts = self.steps["start_ns"].to_numpy()
-        next_steps = np.searchsorted(step_starts, times.starts, side="right")
+        # Times are inside steps, so at least one step has started.
+        n_steps_started = np.searchsorted(step_starts, times.starts, side="right")
+        latest_started_row = n_steps_started - 1
         numbers = self.steps.select(["step"])
-        notes = numbers.take(pa.array(next_steps - 1))
+        notes = numbers.take(pa.array(latest_started_row))
         time_slices = slices(times.starts, times.ends, track.name, "derived", notes)
         self.writer.write_slices(track, time_slices)
 
@@ -510,18 +537,22 @@ def _named_counter(name: str) -> _NamedCounter:
 
 
 def _gaps_text(series: Series) -> str | None:
-    """Return how long nothing was sampled between samples. Perfetto draws the last value there."""
+    """Return how long all gaps between samples are together. None without gaps.
+
+    Perfetto draws the last value before a gap there, although nothing was sampled.
+    """
     if not series.times.size:
         return None
-    between_ns = np.diff(series.times)
-    unsampled_ns = int((between_ns - series.held_ns[:-1]).sum())
+    to_next_sample_ns = np.diff(series.times)
+    held_ns = series.held_ns[:-1]
+    unsampled_ns = int((to_next_sample_ns - held_ns).sum())
     if not unsampled_ns:
         return None
     return f"nothing was sampled for {unsampled_ns} ns: the last value before a gap is drawn there"
 
 
 def _range_names(ranges: PhaseRangesTable) -> pa.ChunkedArray:
-    """Return the phase of each range; the step if it has no phase."""
+    """Return the name of the phase of each range. A range without a phase is named by its step."""
     step_names = names_of_steps(ranges)
     return pc.coalesce(ranges["phase"], step_names)
 
@@ -529,8 +560,9 @@ def _range_names(ranges: PhaseRangesTable) -> pa.ChunkedArray:
 def bin_edges(steps: StepsTable) -> Int64:
     """Return the edges of the bins of the counters, ns. Empty without steps.
 
-    They are the same for all ranks, and have the same distance. Between two captures, where no rank
-    has a step, there is one more bin, of any length.
+    Bin i is from edge i to edge i + 1. The edges are the same for all ranks. The time with steps is
+    one range per capture, and all bins in it have the same width. Between two captures, where no
+    rank has a step, there is one more bin, of any width.
     """
     if not steps.num_rows:
         return np.empty(0, np.int64)
@@ -539,63 +571,71 @@ def bin_edges(steps: StepsTable) -> Int64:
     # No step has a length.
     if not captures.starts.size:
         return starts[:1]
-    n_steps = pc.count_distinct(steps["step"]).as_py()
-    n_bins = min(_BINS_PER_STEP * n_steps, _MAX_BINS)
     lengths_ns = captures.ends - captures.starts
-    captured_ns = int(lengths_ns.sum())
-    # Rounded up.
-    width_ns = max(-(-captured_ns // n_bins), 1)
-    edges = []
+    n_steps = pc.count_distinct(steps["step"]).as_py()
+    width_ns = _bin_width_ns(int(lengths_ns.sum()), n_steps)
+    edges_of_captures = []
     for start, end in zip(captures.starts.tolist(), captures.ends.tolist(), strict=True):
-        edges.append(np.arange(start, end + width_ns, width_ns, dtype=np.int64))
+        # The last edge is the first at or after the end.
+        edges_of_captures.append(np.arange(start, end + width_ns, width_ns, dtype=np.int64))
     # The last bin of a capture may reach into the next capture, and is cut off there.
     cut_edges = []
-    for capture_edges, next_edges in itertools.pairwise(edges):
-        is_before = capture_edges < next_edges[0]
-        cut_edges.append(capture_edges[is_before])
-    return np.concatenate([*cut_edges, edges[-1]])
+    for capture_edges, next_edges in itertools.pairwise(edges_of_captures):
+        is_before_next = capture_edges < next_edges[0]
+        cut_edges.append(capture_edges[is_before_next])
+    return np.concatenate([*cut_edges, edges_of_captures[-1]])
+
+
+def _bin_width_ns(captured_ns: int, n_steps: int) -> int:
+    """Return the width of each bin, rounded up to whole ns."""
+    n_bins = min(_BINS_PER_STEP * n_steps, _MAX_BINS)
+    n_full_ns, remainder_ns = divmod(captured_ns, n_bins)
+    return n_full_ns + 1 if remainder_ns else n_full_ns
 
 
 def busy_percent(busy: IntervalSet, steps: IntervalSet, edges: Int64) -> tuple[Int64, Int64]:
-    """Return times, and how busy a rank is from each of them on, in whole percent.
+    """Return how busy a rank is in each bin, as times and values in whole percent.
 
-    Time outside `steps` does not count. Equal values follow each other once, and the last is 0.
+    Each value holds from its time to the next time. Bins of equal value are merged. The last value
+    is 0, at the end of the last step's bin. Time outside `steps` does not count.
     """
-    last_edge = np.searchsorted(edges, steps.ends[-1])
-    edges = edges[: last_edge + 1]
+    edge_after_steps = np.searchsorted(edges, steps.ends[-1])
+    edges = edges[: edge_after_steps + 1]
     bin_starts = edges[:-1]
     bin_ends = edges[1:]
     bin_ns = steps.lengths(bin_starts, bin_ends)
     busy_in_steps = busy.intersect(steps)
     busy_ns = busy_in_steps.lengths(bin_starts, bin_ends)
-    # Rounded to the nearest percent, in integers.
-    double_ns = np.maximum(2 * bin_ns, 1)
-    bin_percent = (200 * busy_ns + bin_ns) // double_ns
+    # Rounded to the nearest percent in integers: 100 * busy / bin + 1/2, both over 2 * bin. A bin
+    # without time of a step is 0 % busy.
+    double_bin_ns = np.maximum(2 * bin_ns, 1)
+    bin_percent = (200 * busy_ns + bin_ns) // double_bin_ns
     percent = np.append(bin_percent, 0)
-    is_change = percent[1:] != percent[:-1]
-    is_new = np.append(True, is_change)
-    return edges[is_new], percent[is_new]
+    first_of_each_value = run_starts(percent)
+    return edges[first_of_each_value], percent[first_of_each_value]
 
 
 def _flow_ids(table: pa.Table) -> pa.Array:
-    """Return the ID of the arrows that link the ranks of each collective.
+    """Return the ID of the collective of each row, which is the ID of the arrows between its ranks.
 
-    It is the same on all ranks, and unique in any 2**40 steps.
+    The ID holds the step and the number of the collective in the step. It is the same on all ranks,
+    and unique in any 2**40 steps. Null for a row without a collective.
     """
-    shifted_steps = pc.shift_left(table["step"], _SEQ_BITS)
-    numbers = pc.add(table["seq"], 1)
-    return pc.add(shifted_steps, numbers).combine_chunks()
+    step_bits = pc.shift_left(table["step"], _SEQ_BITS)
+    # From 1, so that no ID is 0.
+    numbers_in_step = pc.add(table["seq"], 1)
+    return pc.add(step_bits, numbers_in_step).combine_chunks()
 
 
 def _with_last_rank(collectives: CollectivesTable) -> pa.Table:
-    """Add the rank that the others waited for.
+    """Add the column ``last_rank``: the rank that the others waited for.
 
     Null if no rank was last alone, or if the collective is not matched.
     """
-    has_delay = pc.greater(collectives["late_by_ns"], 0)
-    late = collectives.filter(has_delay)
-    late_rows = pc.index_in(_flow_ids(collectives), value_set=_flow_ids(late))
-    last_rank = late["rank"].take(late_rows)
+    is_last_rank = pc.greater(collectives["late_by_ns"], 0)
+    rows_of_last_ranks = collectives.filter(is_last_rank)
+    row_of_last_rank = pc.index_in(_flow_ids(collectives), value_set=_flow_ids(rows_of_last_ranks))
+    last_rank = rows_of_last_ranks["rank"].take(row_of_last_rank)
     matched_last_rank = pc.if_else(collectives["is_matched"], last_rank, None)
     return collectives.append_column("last_rank", matched_last_rank)
 
@@ -603,11 +643,12 @@ def _with_last_rank(collectives: CollectivesTable) -> pa.Table:
 def _operation_slices(events: EventsTable, collectives: pa.Table) -> pa.Table:
     """Return the operations of a rank as slices, with the columns of their collectives as notes."""
     ids = _flow_ids(collectives)
+    # Only matched collectives have arrows.
     flows = pc.if_else(collectives["is_matched"], ids, None)
     notes_and_flows = collectives.select(_COLLECTIVE_NOTES).append_column(FLOW, flows)
-    event_ids = _flow_ids(events)
-    rows = pc.index_in(event_ids, value_set=ids, skip_nulls=True)
-    collective_notes = notes_and_flows.take(rows)
+    # Null for an operation without a collective, whose notes are then null too.
+    collective_of_operation = pc.index_in(_flow_ids(events), value_set=ids, skip_nulls=True)
+    collective_notes = notes_and_flows.take(collective_of_operation)
     operation_notes = events.select(_OPERATION_NOTES)
     columns = [*operation_notes.columns, *collective_notes.columns]
     names = [*_OPERATION_NOTES, *collective_notes.column_names]
@@ -638,36 +679,43 @@ def _streams(events: EventsTable) -> Iterator[_Stream]:
     is_comm = pc.fill_null(is_known_comm, fill_value=False).to_numpy()
     starts, ends = times_of(events, "start_ns", "end_ns")
     for rows in _rows_of_streams(devices, streams, is_graph):
+        # All rows have the same device and stream, and are graphs or not.
         first = rows[0]
         name = _stream_name(devices[first], streams[first])
         if is_comm[rows].any():
             name += " (NCCL)"
         elif is_graph[first]:
             name += " (CUDA graphs as a whole)"
-        lanes = disjoint_lanes(starts[rows], ends[rows], correlation_ids[rows])
-        rows_of_lanes = [rows[lane] for lane in lanes]
-        yield _Stream(name, rows_of_lanes)
+        places_of_lanes = disjoint_lanes(starts[rows], ends[rows], correlation_ids[rows])
+        # The places are among the rows of this stream, and lanes have rows of all operations.
+        lanes = [rows[places] for places in places_of_lanes]
+        yield _Stream(name, lanes)
 
 
 def _ids(column: pa.ChunkedArray) -> Int64:
-    known_ids = pc.fill_null(column, _NO_ID)
-    return cast("Int64", known_ids.to_numpy())
+    """Return a column of IDs with `_NO_ID` in place of null."""
+    ids = pc.fill_null(column, _NO_ID)
+    return cast("Int64", ids.to_numpy())
 
 
 def _rows_of_streams(devices: Int64, streams: Int64, is_graph: Int64) -> Iterator[Int64]:
-    """Yield the rows of each stream, ascending, in order of (device, stream, graph or not)."""
-    order = np.lexsort((is_graph, streams, devices))
+    """Yield the rows of each stream, ascending, in order of (device, stream, graph or not).
+
+    Operations and graphs of one stream are yielded apart. Nothing is yielded without rows.
+    """
+    sorted_rows = np.lexsort((is_graph, streams, devices))
     columns = (devices, streams, is_graph)
-    starts = [run_starts(numbers[order]) for numbers in columns]
-    boundaries = functools.reduce(np.union1d, starts)
-    if boundaries.size > _MAX_STREAMS:
-        n_streams = boundaries.size
+    # A stream begins where any of the three columns changes.
+    changes = [run_starts(column[sorted_rows]) for column in columns]
+    stream_starts = functools.reduce(np.union1d, changes)
+    n_streams = stream_starts.size
+    if n_streams > _MAX_STREAMS:
         problem = f"would have {n_streams} streams of one rank, more than {_MAX_STREAMS}"
         fix = "fewer steps (--perfetto-steps), or another report"
         raise OutputError("the trace for Perfetto", problem, fix=fix)
-    if order.size:
-        next_boundaries = boundaries[1:]
-        for rows in np.split(order, next_boundaries):
+    if sorted_rows.size:
+        # The first stream starts at 0, where nothing is to be split.
+        for rows in np.split(sorted_rows, stream_starts[1:]):
             yield np.sort(rows)
 
 

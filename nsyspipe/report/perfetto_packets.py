@@ -91,49 +91,58 @@ class Values(NamedTuple):
 
 
 def values_of(column: pa.ChunkedArray) -> Values:
-    """Return a column of `coded` as numbers. Its texts are those of its rows, and no others."""
+    """Return a column of `coded` as numbers. Null becomes 0.
+
+    The dictionary of a column may have texts that no row uses. The `texts` returned have only those
+    in use, in the order of the dictionary.
+    """
     column = column.combine_chunks()
     validity = pc.is_valid(column).to_numpy(zero_copy_only=False)
     is_known = np.asarray(validity, np.bool_)
     is_text = pa.types.is_dictionary(column.type)
-    numbers = column.indices if is_text else column
-    if column.null_count:
-        numbers = pc.fill_null(numbers, 0)
-    numbers = numbers.to_numpy(zero_copy_only=False)
-    numbers = numbers.astype(np.int64, copy=False)
     if not is_text:
-        return Values(numbers, is_known, None)
-    n_texts = len(column.dictionary)
-    n_uses = np.bincount(numbers[is_known], minlength=n_texts)
+        return Values(_numbers_without_null(column), is_known, None)
+    code_of_row = _numbers_without_null(column.indices)
+    n_uses = np.bincount(code_of_row[is_known], minlength=len(column.dictionary))
     is_used = n_uses > 0
     used_texts = column.dictionary.filter(is_used).to_pylist()
     decoded_texts = [raw.decode("utf-8", "replace") for raw in used_texts]
     texts = tuple(map(shown, decoded_texts))
-    # The index of each text among those in use. A dictionary may be empty, so 0 stands at its end.
-    used_index = np.cumsum(is_used) - 1
-    index_of_text = np.append(used_index, 0)
-    text_indices = np.where(is_known, index_of_text[numbers], 0)
-    return Values(text_indices, is_known, texts)
+    # The place of each code in use among all codes in use. The other codes are of no row.
+    place_of_code = np.cumsum(is_used) - 1
+    # If all rows are null, the dictionary is empty. Their code is 0, so 0 must have a place.
+    place_of_code = np.append(place_of_code, 0)
+    text_of_row = np.where(is_known, place_of_code[code_of_row], 0)
+    return Values(text_of_row, is_known, texts)
+
+
+def _numbers_without_null(column: pa.Array) -> Int64:
+    if column.null_count:
+        column = pc.fill_null(column, 0)
+    numbers: Int64 = column.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
+    return numbers
 
 
 def disjoint_lanes(starts: Int64, ends: Int64, ties: Int64 | None = None) -> list[Int64]:
     """Return the rows of each track, if a slice goes to the first track that is free.
 
-    Rows are in order of (start, end, ties).
+    The slices of a track do not overlap. Rows are in order of (start, end, ties).
     """
+    # `lexsort` sorts by its last key first.
     keys = (ends, starts) if ties is None else (ties, ends, starts)
-    order = np.lexsort(keys)
-    sorted_starts = starts[order]
-    sorted_ends = ends[order]
+    sorted_rows = np.lexsort(keys)
+    sorted_starts = starts[sorted_rows]
+    sorted_ends = ends[sorted_rows]
     latest_ends = np.maximum.accumulate(sorted_ends)
-    is_after_all = sorted_starts[1:] >= latest_ends[:-1]
-    if is_after_all.all():
-        return [order] if order.size else []
+    is_after_all_before = sorted_starts[1:] >= latest_ends[:-1]
+    # No slices overlap, so one track has room for all of them.
+    if is_after_all_before.all():
+        return [sorted_rows] if sorted_rows.size else []
 
-    def has_room(open_ends: list[int], _: int) -> bool:
+    def has_room(open_ends: list[int], _end: int) -> bool:
         return not open_ends
 
-    return _lanes(order, sorted_starts, sorted_ends, has_room)
+    return _lanes(sorted_rows, sorted_starts, sorted_ends, has_room)
 
 
 def nested_lanes(starts: Int64, ends: Int64, depth: Int64) -> list[Int64]:
@@ -141,14 +150,14 @@ def nested_lanes(starts: Int64, ends: Int64, depth: Int64) -> list[Int64]:
 
     Rows are in order of (start, longest first, depth).
     """
-    order = np.lexsort((depth, -ends, starts))
+    latest_end_first = -ends
+    # `lexsort` sorts by its last key first.
+    sorted_rows = np.lexsort((depth, latest_end_first, starts))
 
     def has_room(open_ends: list[int], end: int) -> bool:
-        return not open_ends or open_ends[-1] >= end
+        return not open_ends or end <= open_ends[-1]
 
-    sorted_starts = starts[order]
-    sorted_ends = ends[order]
-    return _lanes(order, sorted_starts, sorted_ends, has_room)
+    return _lanes(sorted_rows, starts[sorted_rows], ends[sorted_rows], has_room)
 
 
 class _Lane(NamedTuple):
@@ -157,25 +166,32 @@ class _Lane(NamedTuple):
     rows: list[int]
     open_ends: list[int]
 
+    def close_until(self, time: int) -> None:
+        """Forget the slices that have ended at this time."""
+        while self.open_ends and self.open_ends[-1] <= time:
+            self.open_ends.pop()
+
 
 def _lanes(
-    order: Int64, starts: Int64, ends: Int64, has_room: Callable[[list[int], int], bool]
+    rows: Int64, starts: Int64, ends: Int64, has_room: Callable[[list[int], int], bool]
 ) -> list[Int64]:
     """Put each slice on the first track that has room for it, and return the rows of each track.
 
-    `has_room` decides by the ends of the open slices of a track and the end of the slice.
+    `rows`, `starts` and `ends` are of the slices in order of start. `has_room` gets the ends of the
+    open slices of a track, outer ones first, and the end of the slice.
     """
     lanes: list[_Lane] = []
-    slices_in_order = zip(order.tolist(), starts.tolist(), ends.tolist(), strict=True)
-    for row, start, end in slices_in_order:
+
+    def lane_for(start: int, end: int) -> _Lane:
         for lane in lanes:
-            while lane.open_ends and lane.open_ends[-1] <= start:
-                lane.open_ends.pop()
+            lane.close_until(start)
             if has_room(lane.open_ends, end):
-                break
-        else:
-            lane = _Lane([], [])
-            lanes.append(lane)
+                return lane
+        lanes.append(_Lane([], []))
+        return lanes[-1]
+
+    for row, start, end in zip(rows.tolist(), starts.tolist(), ends.tolist(), strict=True):
+        lane = lane_for(start, end)
         lane.rows.append(row)
         lane.open_ends.append(end)
     return [np.array(lane.rows, np.int64) for lane in lanes]
@@ -238,8 +254,8 @@ class TraceWriter:
         """Describe a track that has no slices of its own, and return its number."""
         self._n_tracks += 1
         number = self._n_tracks
-        description = track.about and shown(track.about)
-        counter = track.unit and {"unit_name": track.unit}
+        description = None if track.about is None else shown(track.about)
+        counter = None if track.unit is None else {"unit_name": track.unit}
         fields: dict[str, object] = {
             "uuid": number,
             "sibling_order_rank": track.place,
@@ -279,7 +295,7 @@ class TraceWriter:
         kind = pb2().TrackEvent.TYPE_COUNTER
         message, packet = _event(number, kind)
         packets = []
-        trace_times = self._trace_time(times)
+        trace_times = self._trace_times(times)
         for time, value in zip(trace_times, values.tolist(), strict=True):
             packet.timestamp = time
             packet.track_event.counter_value = value
@@ -299,8 +315,9 @@ class TraceWriter:
             **fields,
         )
 
-    def _trace_time(self, times: Int64) -> list[int]:
-        trace_times: list[int] = np.maximum(times + self._shift_ns, 0).tolist()
+    def _trace_times(self, aligned_times: Int64) -> list[int]:
+        """Return aligned times as times of the trace, which has no time before 0."""
+        trace_times: list[int] = np.maximum(aligned_times + self._shift_ns, 0).tolist()
         return trace_times
 
     def _write_events(
@@ -311,27 +328,31 @@ class TraceWriter:
         end_message, end_packet = _event(number, pb2().TrackEvent.TYPE_SLICE_END)
         starts = columns[START].numbers
         ends = columns[END].numbers
+        # Of the slices that have begun, outer ones first. So the last one ends first.
         open_ends: list[int] = []
+
+        def packet_of_next_end() -> bytes:
+            end_packet.timestamp = open_ends.pop()
+            return bytes(end_message.SerializeToString())
+
         for first in range(0, starts.size, _SLICES_PER_BATCH):
-            rows = slice(first, first + _SLICES_PER_BATCH)
-            start_times = self._trace_time(starts[rows])
-            end_times = self._trace_time(ends[rows])
-            begin_packets = begins.packets(rows, start_times)
+            batch = slice(first, first + _SLICES_PER_BATCH)
+            start_times = self._trace_times(starts[batch])
+            end_times = self._trace_times(ends[batch])
+            begin_packets = begins.packets(batch, start_times)
             packets = []
-            for start, end, begin in zip(start_times, end_times, begin_packets, strict=True):
+            for start, end, begin_packet in zip(start_times, end_times, begin_packets, strict=True):
                 while open_ends and open_ends[-1] <= start:
-                    end_packet.timestamp = open_ends.pop()
-                    packets.append(end_message.SerializeToString())
-                packets.append(begin)
+                    packets.append(packet_of_next_end())
+                packets.append(begin_packet)
                 open_ends.append(end)
             self._file.write(b"".join(packets))
         while open_ends:
-            end_packet.timestamp = open_ends.pop()
-            self._file.write(end_message.SerializeToString())
+            self._file.write(packet_of_next_end())
 
 
 def _fields_of_kind(track: Track, number: int) -> dict[str, object]:
-    """Return what the description of a thread, a process or another track has of its own."""
+    """Return the fields that only this kind of track has: a thread, a process, or another one."""
     name = shown(track.name)
     if track.is_thread:
         thread_id = _FIRST_THREAD + number
@@ -344,7 +365,7 @@ def _fields_of_kind(track: Track, number: int) -> dict[str, object]:
 
 
 def _ids_of_texts(columns: Iterable[Values]) -> dict[str, int]:
-    """Return the ID of each text of some columns, from 1."""
+    """Return the ID of each text of some columns, from 1. Equal texts have the same ID."""
     id_of_text: dict[str, int] = {}
     for values in columns:
         for text in values.texts or ():
@@ -356,14 +377,14 @@ def _with_ids(values: Values, id_of_text: Mapping[str, int]) -> Values:
     """Return a column of texts with the IDs of its texts as numbers. Other columns stay."""
     if values.texts is None:
         return values
-    # A column of nulls has no texts, and its numbers are 0.
-    id_of_index = [id_of_text[text] for text in values.texts]
-    ids = np.array([*id_of_index, 0], np.int64)
-    return values._replace(numbers=ids[values.numbers])
+    ids = [id_of_text[text] for text in values.texts]
+    # A column of nulls has no texts, but its numbers are 0. So there must be an entry 0.
+    id_of_number = np.array([*ids, 0], np.int64)
+    return values._replace(numbers=id_of_number[values.numbers])
 
 
 def _known_columns(slices: pa.Table) -> dict[str, Values]:
-    """Return the columns of slices without notes that are null for all of them."""
+    """Return the columns of slices by name. A note that is null for all slices is left out."""
     columns = {}
     for name in slices.column_names:
         column = slices[name]
@@ -395,31 +416,31 @@ class _Begins:
         self._names = columns[NAME].numbers
         self._flows = columns.get(FLOW)
         self._notes = notes
-        optional = [*notes] if self._flows is None else [*notes, self._flows]
-        # Values that all slices have need no bit, so that the bits of wide tables fit a number.
-        varying = [values for values in optional if not values.is_known.all()]
-        # The category, and one bit for each other value that is known. Slices for which these are
-        # equal have the same fields, so one writer makes all their packets.
+        optional_columns = [*notes] if self._flows is None else [*notes, self._flows]
         categories = columns[CATEGORY].numbers
-        shapes = categories << len(varying)
-        for place, values in enumerate(varying):
-            is_known = values.is_known.astype(np.int64)
-            shapes = shapes | (is_known << place)
-        _, first_slices, self._writer_of_slice = np.unique(
+        # Slices of the same shape have the same fields, so one writer makes all their packets.
+        shapes = _shapes(categories, optional_columns)
+        _, first_slice_of_shape, self._writer_of_slice = np.unique(
             shapes, return_index=True, return_inverse=True
         )
         self._writers = []
-        for first in first_slices.tolist():
-            known = [place for place, values in enumerate(optional) if values.is_known[first]]
-            writer = _begin_writer(sequence, int(categories[first]), notes, known)
+        for first_slice in first_slice_of_shape.tolist():
+            known_places = [
+                place
+                for place, values in enumerate(optional_columns)
+                if values.is_known[first_slice]
+            ]
+            category = int(categories[first_slice])
+            writer = _begin_writer(sequence, category, notes, known_places)
             self._writers.append(writer)
 
     def packets(self, rows: slice, times: Sequence[int]) -> list[bytes]:
         """Return the packets of some slices that start at these times."""
         writers = self._writers
         note_columns = [values.numbers[rows].tolist() for values in self._notes]
+        # IDs of names start at 1.
         name_ids = self._names[rows] + 1
-        slices = zip(
+        fields_of_slices = zip(
             self._writer_of_slice[rows].tolist(),
             times,
             name_ids.tolist(),
@@ -428,7 +449,8 @@ class _Begins:
             strict=True,
         )
         return [
-            writers[index](time, name, flow, notes) for index, time, name, flow, notes in slices
+            writers[writer](time, name_id, flow_id, notes)
+            for writer, time, name_id, flow_id, notes in fields_of_slices
         ]
 
     def _flow_ids(self, rows: slice, n_slices: int) -> Iterable[int]:
@@ -440,48 +462,72 @@ class _Begins:
         return flow_ids
 
 
-def _begin_writer(
-    sequence: int, category: int, notes: Sequence[Values], known: Sequence[int]
-) -> _BeginWriter:
-    """Return what makes the begins of slices of a category of which the same is known.
+def _shapes(categories: Int64, optional_columns: Iterable[Values]) -> Int64:
+    """Return a number for each slice: its category, and one bit for each value that is known.
 
-    `known` are the places of the known notes, and the next place if the flow is known. All packets
-    are made from one message, whose values change.
+    Two slices have the same number if they have the same category and the same known values.
+    """
+    # Values that all slices have need no bit, so that the bits of wide tables fit a number.
+    varying_columns = [values for values in optional_columns if not values.is_known.all()]
+    shapes = categories << len(varying_columns)
+    for bit, values in enumerate(varying_columns):
+        is_known = values.is_known.astype(np.int64)
+        shapes = shapes | (is_known << bit)
+    return shapes
+
+
+def _begin_writer(
+    sequence: int, category: int, notes: Sequence[Values], known_places: Sequence[int]
+) -> _BeginWriter:
+    """Return a function that makes the packet of a begin, for slices with the same fields.
+
+    `category` is the index of their category. `known_places` are the indices of the notes that they
+    have, and the number of all notes if they have a flow. All packets are made from one message,
+    whose values change.
     """
     kind = pb2().TrackEvent.TYPE_SLICE_BEGIN
     message, packet = _event(sequence, kind)
     event = packet.track_event
+    # IDs of categories and of names start at 1, and indices at 0.
     event.category_iids.append(category + 1)
-    has_flow = len(notes) in known
+    has_flow = len(notes) in known_places
     if has_flow:
         event.flow_ids.append(0)
     flow_ids = event.flow_ids
-    number_places, text_places = _note_places(notes, known)
+    number_places, text_places = _note_places(notes, known_places)
     add = event.debug_annotations.add
-    numbers = [(place, add(name_iid=place + 1)) for place in number_places]
-    texts = [(place, add(name_iid=place + 1)) for place in text_places]
+    number_notes = [(place, add(name_iid=place + 1)) for place in number_places]
+    text_notes = [(place, add(name_iid=place + 1)) for place in text_places]
 
-    def write_begin(time: int, name: int, flow: int, values: Sequence[int]) -> bytes:
+    def write_begin(time: int, name_id: int, flow_id: int, values: Sequence[int]) -> bytes:
         packet.timestamp = time
-        event.name_iid = name
+        event.name_iid = name_id
         if has_flow:
-            flow_ids[0] = flow
-        for place, note in numbers:
+            flow_ids[0] = flow_id
+        for place, note in number_notes:
             note.int_value = values[place]
-        for place, note in texts:
+        for place, note in text_notes:
             note.string_value_iid = values[place]
         return bytes(message.SerializeToString())
 
     return write_begin
 
 
-def _note_places(notes: Sequence[Values], known: Iterable[int]) -> tuple[list[int], list[int]]:
-    """Return the places of the known notes: of those with numbers, and of those with texts."""
-    number_places: list[int] = []
-    text_places: list[int] = []
-    for place in known:
-        if place < len(notes):
-            is_number = notes[place].texts is None
-            places = number_places if is_number else text_places
-            places.append(place)
-    return number_places, text_places
+class _NotePlaces(NamedTuple):
+    """The places of some notes, by what their values are."""
+
+    of_numbers: list[int]
+    of_texts: list[int]
+
+
+def _note_places(notes: Sequence[Values], known_places: Iterable[int]) -> _NotePlaces:
+    """Return the known places without that of the flow, which is behind all notes."""
+    places = _NotePlaces([], [])
+    for place in known_places:
+        is_flow = place == len(notes)
+        if is_flow:
+            continue
+        is_number = notes[place].texts is None
+        places_of_kind = places.of_numbers if is_number else places.of_texts
+        places_of_kind.append(place)
+    return places

@@ -42,19 +42,17 @@ def redaction_text(redaction: Redaction, out: Path) -> str:
 
 def _removed(amounts: Iterable[Amount]) -> list[str]:
     """Return a line for each kind and unit of what was removed: how much, and where."""
-    ordered = sorted(amounts, key=attrgetter("kind", "unit", "place"))
-    groups = grouped(((amount.kind, amount.unit), amount) for amount in ordered)
-    if not groups:
+    sorted_amounts = sorted(amounts, key=attrgetter("kind", "unit", "place"))
+    by_kind_and_unit = grouped(((amount.kind, amount.unit), amount) for amount in sorted_amounts)
+    if not by_kind_and_unit:
         return ["nothing, because the report contains only what analysis needs"]
-    total_of_group = {key: _total_text(group) for key, group in groups.items()}
-    kind_width = max(len(kind) for kind, _ in groups)
-    total_width = max(map(len, total_of_group.values()))
+    totals = [_total_text(group) for group in by_kind_and_unit.values()]
+    total_width = max(map(len, totals))
+    kind_width = max(len(kind) for kind, _unit in by_kind_and_unit)
     lines = []
-    for key, group in groups.items():
-        kind = key[0]
-        total = total_of_group[key].rjust(total_width)
+    for total, ((kind, _unit), group) in zip(totals, by_kind_and_unit.items(), strict=True):
         places = _places(kind, group)
-        lines.append(f"{kind:<{kind_width}}  {total}  {places}")
+        lines.append(f"{kind:<{kind_width}}  {total:>{total_width}}  {places}")
     return lines
 
 
@@ -65,7 +63,10 @@ def _total_text(amounts: Sequence[Amount]) -> str:
 
 
 def _places(kind: str, amounts: Iterable[Amount]) -> str:
-    """Return the tables or columns in which something was removed."""
+    """Return the tables or columns in which something was removed.
+
+    Each unknown table is named. Of the other tables, only a few are.
+    """
     if kind in UNKNOWN:
         places = [f"{printable(amount.place)} ({amount.n:,})" for amount in amounts]
         return ", ".join(places)

@@ -146,18 +146,25 @@ _NOT_KNOWN = "not known"
 
 
 class Extent(Struct, frozen=True):
-    """How much of a run is shown; None for all of it."""
+    """How much of a run is shown."""
 
+    # Names of the figures that are shown as tiles.
     figures: Sequence[str]
     n_ranks: int
+    # None for all findings.
     n_findings: int | None
+    # None for all problems.
     n_problems: int | None = None
-    is_brief: bool = False  # of findings what to change, in a few words, and no phases
-    is_comment: bool = False  # a few dozen lines
-    is_verbose: bool = False  # everything below the first screen
-    # Of the most expensive kernels, collectives and communicators; None for no such tables.
+    # Findings only say what to change, and phases are left out.
+    is_brief: bool = False
+    # A few dozen lines, for a pull request.
+    is_comment: bool = False
+    # Also everything below the first screen.
+    is_verbose: bool = False
+    # How many kernels, collectives and communicators are listed. None for no such tables.
     n_top: int | None = None
-    reports: str | None = None  # as they were named, for the next command
+    # The reports as the user named them, for the next command.
+    reports: str | None = None
 
 
 COMMENT = Extent(
@@ -243,7 +250,10 @@ def run_blocks(run: Run, extent: Extent) -> Iterator[blocks.Block]:
 
 
 def _rank_blocks(run: Run, extent: Extent) -> Iterator[blocks.Block]:
-    """Yield a table of ranks if they differ, and which rank is late."""
+    """Yield a table of ranks if they differ, and which rank is late.
+
+    A verbose output always has the table, but not the second: its findings say which rank is late.
+    """
     if extent.is_verbose or do_ranks_differ(run):
         yield rank_time_table(run, extent.n_ranks)
     if has_straggler(run) and not extent.is_verbose:
@@ -251,9 +261,9 @@ def _rank_blocks(run: Run, extent: Extent) -> Iterator[blocks.Block]:
 
 
 def _cost_blocks(run: Run, extent: Extent) -> Iterator[blocks.Block]:
-    """Yield the most expensive kernels and collectives, and lines of Python in idle time.
+    """Yield the tables of ``--top``: what costs most, and the lines of Python in idle time.
 
-    A comment has those of communicators.
+    Without ``--top``, a comment has the table of communicators, if they serve more than gradients.
     """
     if extent.n_top:
         yield from cost_tables(run, extent.n_top).values()
@@ -271,11 +281,18 @@ def _cost_blocks(run: Run, extent: Extent) -> Iterator[blocks.Block]:
 def _closing(
     run: Run, extent: Extent, recommendations: Recommendations, checks: Checks
 ) -> blocks.Sentence:
-    # The first recommendation is no alternative.
-    max_findings = extent.n_findings
-    n_alternatives = None if max_findings is None else max(max_findings - 1, 0)
-    text = first_screen.closing_text(run, recommendations, checks, n_alternatives)
+    """Return the sentence that ends the screen."""
+    max_alternatives = _max_alternatives(extent)
+    text = first_screen.closing_text(run, recommendations, checks, max_alternatives)
     return blocks.Sentence(text, is_close=False)
+
+
+def _max_alternatives(extent: Extent) -> int | None:
+    """Return how many alternatives to the first recommendation are shown. None for all."""
+    if extent.n_findings is None:
+        return None
+    n_after_first = extent.n_findings - 1
+    return max(n_after_first, 0)
 
 
 def _origin_text(run: Run) -> str:
@@ -286,7 +303,10 @@ def _origin_text(run: Run) -> str:
 
 
 def _straggler_texts(run: Run) -> Iterator[str]:
-    """Yield how late the only late rank is, and where; for several, how phases differ."""
+    """Yield how late the late rank is, and where.
+
+    If several ranks are late, yield how the phases of ranks differ.
+    """
     straggler = only_straggler(run)
     if straggler is not None:
         yield from first_screen.straggler_texts(run, straggler)
@@ -301,18 +321,16 @@ def _recommendation_blocks(
 ) -> Iterator[blocks.Block]:
     """Yield what to change first, the alternatives, and the limit.
 
-    If there is nothing to change, yield that first.
+    If there is nothing to change, the first block says so.
     """
-    max_findings = extent.n_findings
-    n_alternatives = None if max_findings is None else max_findings - 1
-    nothing = first_screen.nothing_text(run, recommendations, checks)
-    if nothing is not None:
-        yield blocks.Sentence(nothing, "bold", is_close=False)
+    nothing_to_change = first_screen.nothing_text(run, recommendations, checks)
+    if nothing_to_change is not None:
+        yield blocks.Sentence(nothing_to_change, "bold", is_close=False)
     (summary,) = run.summary().to_pylist()
     step_ns = words.mean_step_ns(summary)
     if step_ns is not None:
         yield from first_screen.change_blocks(recommendations, step_ns)
-    yield from first_screen.alternatives_blocks(recommendations, n_alternatives)
+    yield from first_screen.alternatives_blocks(recommendations, _max_alternatives(extent))
 
 
 def _details(run: Run, extent: Extent, checks: Checks) -> Iterator[blocks.Block]:
@@ -324,14 +342,15 @@ def _details(run: Run, extent: Extent, checks: Checks) -> Iterator[blocks.Block]
         yield from _figure_blocks(run, extent)
     yield from _finding_details(run)
     yield from _check_blocks(checks)
-    # The rules that were not judged stand among the checks.
-    rows = [row for row in run.problem_rows if row["code"] != "not-judged"]
-    yield from _problems(rows, extent)
+    # Rules that were not judged are among the checks already.
+    problems = [row for row in run.problem_rows if row["code"] != "not-judged"]
+    yield from _problems(problems, extent)
 
 
 def _origin_blocks(run: Run, summary: Mapping[str, Any]) -> Iterator[blocks.Block]:
     """Yield what a run ran on, the versions, the interconnect, and what communication serves."""
-    _, *subject = words.subject_parts(run, summary)
+    # The title of the run has its name.
+    _name, *subject = words.subject_parts(run, summary)
     subject += words.hosts_text(run)
     yield blocks.Facts(subject, "Run")
     versions = words.captured_versions_text(run.header.capture)
@@ -361,7 +380,10 @@ def _figure_blocks(run: Run, extent: Extent) -> Iterator[blocks.Block]:
 
 
 def _with_name_of_median(tile: blocks.Tile) -> blocks.Tile:
-    """Return a tile; the first screen has the mean step time, so the median is named as such."""
+    """Return a tile. The tile of the step time is named as a median.
+
+    The first screen has the mean step time, and this tile has the median.
+    """
     if tile.name != _STEP_NAME:
         return tile
     return replace(tile, name="median step time")
@@ -398,8 +420,11 @@ def _finding_details(run: Run) -> Iterator[blocks.Block]:
 
 
 def traffic_of(run: Run) -> str | None:
-    """Return what communication serves, and which of it has most of the exposed time."""
-    exposed_column, _ = RATIOS["exposed_comm_share"]
+    """Return what communication serves, and which kind of it has most of the exposed time.
+
+    None if there is nothing to say about it.
+    """
+    exposed_column, _whole_column = RATIOS["exposed_comm_share"]
     exposed_ns = _mean_of_steps(run, exposed_column)
     n_ranks = run.header.n_ranks
     return traffic_text(run.traffic(), n_ranks, run.header.n_job_ranks, exposed_ns)
@@ -413,9 +438,10 @@ def _mean_of_steps(run: Run, column: str) -> float | None:
 
 
 def key_figures(run: Run, names: Sequence[str]) -> list[blocks.Tile]:
-    """Return figures of the run as tiles; one that is null has the reason.
+    """Return figures of the run as tiles. The tile of a figure that is null says why.
 
-    Without training steps, and without recorded message sizes, figures of these are left out.
+    Left out are figures per step of a capture without steps, what steps work on if nobody said it,
+    and figures of messages whose sizes were not recorded.
     """
     (summary,) = run.summary().to_pylist()
     names_of_tiles = [name for name in names if _has_tile(run, name, summary)]
@@ -423,35 +449,42 @@ def key_figures(run: Run, names: Sequence[str]) -> list[blocks.Tile]:
 
 
 def _has_tile(run: Run, name: str, summary: Mapping[str, Any]) -> bool:
-    is_of_steps = not name.endswith(("_share", "_ratio"))
-    if run.is_capture and is_of_steps:
+    is_share = name.endswith(("_share", "_ratio"))
+    # All other figures are per step.
+    if run.is_capture and not is_share:
         return False
     if name in WORK:
         return summary[name] is not None
-    has_messages = bool(summary["message_bytes_per_step"])
-    return has_messages or name not in _MESSAGES
+    if name in _MESSAGES:
+        return bool(summary["message_bytes_per_step"])
+    return True
 
 
 def _tile(run: Run, name: str, summary: Mapping[str, Any]) -> blocks.Tile:
+    """Return the tile of a figure: its value with what it means, or why it is null.
+
+    The meaning of a share of the step begins with the time that it is of.
+    """
     figure = FIGURES.get(name)
+    # The time of gradient copies is the only name that is not among the figures.
     label = figure.short if figure else "gradient copies"
     category = figure.category if figure else None
     text = _figure_text(run, name, summary)
     value, unit = _value_and_unit(text)
-    is_explained = name in RATIOS or name in _STEPS
-    if is_explained and summary[name] is None:
+    has_known_causes = name in RATIOS or name in _STEPS
+    if has_known_causes and summary[name] is None:
         absence = why_null(name, run, summary)
         reason = absence.reason
         return blocks.Tile(label, value, unit, reason, missing=absence.text, category=category)
     meaning = _meaning(run, name, summary)
     if name not in RATIOS:
         return blocks.Tile(label, value, unit, meaning, category=category)
-    unseen = words.unseen_idle(run) if name == "idle_share" else ""
-    reservation = f", {unseen}" if unseen else ""
     time = _mean_time_text(run, name)
+    unseen = words.unseen_idle(run) if name == "idle_share" else ""
     if unseen:
         time = f"at least {time}"
-    timed_meaning = f"{time} {meaning}{reservation}"
+        meaning = f"{meaning}, {unseen}"
+    timed_meaning = f"{time} {meaning}"
     return blocks.Tile(label, value, unit, timed_meaning, category=category, time=time)
 
 
@@ -464,9 +497,9 @@ def _value_and_unit(text: str) -> tuple[str, str]:
 
 
 def _mean_time_text(run: Run, ratio: str) -> str:
-    """Return the mean time of a step that a ratio is about."""
-    column, _ = RATIOS[ratio]
-    mean_ns = pc.mean(run.breakdown().column(column))
+    """Return the mean time per step that is the numerator of a ratio."""
+    time_column, _whole_column = RATIOS[ratio]
+    mean_ns = pc.mean(run.breakdown().column(time_column))
     return ms_text(mean_ns.as_py())
 
 
@@ -488,10 +521,14 @@ def _meaning(run: Run, name: str, summary: Mapping[str, Any]) -> str:
     if run.is_capture:
         meaning = meaning.replace("step time,", "the capture,")
     if name == "step_time_ns":
-        # What was combined is named only if there are several ranks, or steps, to combine.
-        n_steps = summary["n_summary_steps"]
-        parts_and_counts = zip(meaning.split(", "), (run.header.n_ranks, n_steps), strict=True)
-        meaning = ", ".join(part for part, count in parts_and_counts if count != 1)
+        # How ranks, and how steps, are combined into one figure. A single one is not combined.
+        of_ranks, of_steps = meaning.split(", ")
+        meanings = []
+        if run.header.n_ranks != 1:
+            meanings.append(of_ranks)
+        if summary["n_summary_steps"] != 1:
+            meanings.append(of_steps)
+        meaning = ", ".join(meanings)
     parts = [meaning, *_remarks(run, name, summary)]
     return ", ".join(filter(None, parts))
 
@@ -500,8 +537,8 @@ def _remarks(run: Run, name: str, summary: Mapping[str, Any]) -> list[str]:
     """Return what else there is to know of a figure."""
     match name:
         case "throughput_steps_per_s":
-            has_ranks = run.header.n_ranks > 1
-            whose = ", of each step the slowest rank" if has_ranks else ""
+            has_several_ranks = run.header.n_ranks > 1
+            whose = ", of each step the slowest rank" if has_several_ranks else ""
             mean = ms_text(words.mean_step_ns(summary))
             return [f"that is {mean}{whose}"]
         case "backward_overlap_ratio":
@@ -527,8 +564,9 @@ class Absence(NamedTuple):
 
 def why_null(figure: str, run: Run, summary: Mapping[str, Any]) -> Absence:
     """Return what stands for a figure that is null, and why it is null."""
+    # A job of unknown size counts as one rank.
     n_job_ranks = run.header.n_job_ranks or 1
-    is_only_rank = run.header.n_ranks == 1 == n_job_ranks
+    is_only_rank = run.header.n_ranks == 1 and n_job_ranks == 1
     if figure == "wait_share" and is_only_rank:
         return Absence("\N{EN DASH}", "there is only one rank")
     needs_comm = figure in {"wait_share", "overlap_ratio", "backward_overlap_ratio"}
@@ -538,20 +576,24 @@ def why_null(figure: str, run: Run, summary: Mapping[str, Any]) -> Absence:
 
 
 def _reason_of_problems(figure: str, run: Run, summary: Mapping[str, Any]) -> str:
-    """Return why a figure is null by the problems of the run, with the option that records it."""
-    # The first problem of a code counts.
-    rows = run.problem_rows
-    problems = {row["code"]: row for row in reversed(rows)}
-    if not summary["n_summary_steps"] and "no-steps" not in problems:
+    """Return why a figure is null by the problems of the run, with the option that records it.
+
+    The reason is the message of the problem that explains the figure best, see `_CAUSES`.
+    """
+    first_problem_of_code: dict[str, Mapping[str, Any]] = {}
+    for row in run.problem_rows:
+        first_problem_of_code.setdefault(row["code"], row)
+    # If steps are missing for another reason, that reason explains all figures.
+    if not summary["n_summary_steps"] and "no-steps" not in first_problem_of_code:
         figure = "step_time_ns"
     codes = _CAUSES.get(figure, _CAUSES["step_time_ns"])
-    causing_problems = (problems[code] for code in codes if code in problems)
-    problem = next(causing_problems, None)
-    if problem is None:
+    code = next(filter(first_problem_of_code.__contains__, codes), None)
+    if code is None:
         return "see Problems"
-    # Before the colon a message says what is missing, and behind it what that makes unknown.
-    message, _, _ = problem["message"].partition(": ")
-    missing = shortened(message, _MAX_REASON_CHARS)
+    problem = first_problem_of_code[code]
+    # Before the colon a message says what is missing, and after it what is unknown therefore.
+    missing_text, *_ = problem["message"].split(": ")
+    missing = shortened(missing_text, _MAX_REASON_CHARS)
     option = re.search(r"--[a-z-]+=[\w,]+", problem["fix"] or "")
     if option is None:
         return missing
@@ -562,7 +604,8 @@ def without_waits(run: Run) -> str:
     """Return why nothing can be shown of who waits for whom."""
     (summary,) = run.summary().to_pylist()
     is_wait_known = summary["wait_share"] is not None
-    if is_wait_known and summary["comm_share"]:
+    has_comm = bool(summary["comm_share"])
+    if is_wait_known and has_comm:
         return "Not known: who is late is counted in each step, and there are no steps."
     absence = why_null("wait_share", run, summary)
     if absence.text == _NOT_KNOWN:
@@ -571,24 +614,25 @@ def without_waits(run: Run) -> str:
 
 
 def rank_rows(run: Run) -> list[dict[str, Any]]:
-    """Return the figures of each rank, with the length of its step and its straggler delay.
+    """Return the figures of each rank, with two more: the length of its step, and its delay.
 
-    Without training steps, the length is that of the capture.
+    The delay is the straggler delay. Without training steps, the length is that of the capture.
     """
-    delays = _delay_of_ranks(run)
-    lengths = {}
+    delay_of_rank = _delay_of_rank(run)
+    capture_of_rank = {}
     if run.is_capture:
         captures = run.breakdown().to_pylist()
-        lengths = {row["rank"]: row["wall_ns"] for row in captures}
+        capture_of_rank = {row["rank"]: row["wall_ns"] for row in captures}
     rows: list[dict[str, Any]] = [{**row} for row in run.rank_summary().to_pylist()]
     for row in rows:
         rank = row["rank"]
-        row[_LENGTH] = lengths.get(rank, row["step_time_ns"])
-        row[_LATENESS] = delays.get(rank)
+        row[_LENGTH] = capture_of_rank.get(rank, row["step_time_ns"])
+        row[_LATENESS] = delay_of_rank.get(rank)
     return rows
 
 
-def _delay_of_ranks(run: Run) -> dict[int, float]:
+def _delay_of_rank(run: Run) -> dict[int, float]:
+    """Return the straggler delay per step, ns, of each rank for which it is known."""
     return {delay.rank: delay.delay_ns for delay in rank_delays(run)}
 
 
@@ -624,18 +668,21 @@ def _is_known(name: str, rows: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def _is_shown_share(name: str, rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Tell whether a share has a column. Only wait time has none if it is not known."""
     return name != "wait_share" or _is_known(name, rows)
 
 
 def _share_from_width(name: str, rows: Sequence[Mapping[str, Any]]) -> int:
     """Return the terminal width from which on a share is shown.
 
-    As in the verdict: if backward was not marked, the overlap with all compute is shown first.
+    Of two overlaps, one is shown in the widest terminals only: the overlap with all compute, or
+    the overlap with backward if no rank has it.
     """
     has_backward = _is_known("backward_overlap_ratio", rows)
-    second_overlap = "overlap_ratio" if has_backward else "backward_overlap_ratio"
-    is_second = name == second_overlap
-    return _WIDEST_WIDTH if is_second else _FROM_WIDTH.get(name, 0)
+    less_important_overlap = "overlap_ratio" if has_backward else "backward_overlap_ratio"
+    if name == less_important_overlap:
+        return _WIDEST_WIDTH
+    return _FROM_WIDTH.get(name, 0)
 
 
 def _share_field(name: str, from_width: int) -> Field:
@@ -666,10 +713,10 @@ def _rank_time_rows(run: Run) -> list[dict[str, Any]]:
     names = [name.removesuffix("_mean") for name in means.column_names]
     sorted_means = means.rename_columns(names).sort_by("rank")
     rows: list[dict[str, Any]] = sorted_means.to_pylist()
-    delays = _delay_of_ranks(run)
+    delay_of_rank = _delay_of_rank(run)
     for row in rows:
         rank = row["rank"]
-        row[_LATENESS] = delays.get(rank)
+        row[_LATENESS] = delay_of_rank.get(rank)
     return rows
 
 
@@ -696,9 +743,9 @@ def _table_of_ranks(
 
 
 def _two_lines(heading: str) -> str:
-    """Return a heading with its unit in two lines."""
-    first, _, rest = heading.partition(" ")
-    return f"{first}\n{rest} ms" if rest else f"{first}\nms"
+    """Return a heading in two lines: its first word, and the rest with the unit."""
+    first_word, _, rest = heading.partition(" ")
+    return f"{first_word}\n{rest} ms" if rest else f"{first_word}\nms"
 
 
 def left_out_note(n_shown: int, n_all: int) -> str:
@@ -723,13 +770,13 @@ def phase_table(run: Run) -> blocks.Table | None:
 
     None without phases.
     """
-    medians = words.host_medians_of(run)
-    rows = _phase_rows(run, medians)
+    host_medians = words.host_medians_of(run)
+    rows = _phase_rows(run, host_medians)
     if not rows:
         return None
-    phase, *times = _phase_fields(rows)
-    fields = [phase, *map(_as_time, times)]
-    notes = " ".join(_phase_notes(run, rows, medians))
+    phase_field, *time_fields = _phase_fields(rows)
+    fields = [phase_field, *map(_as_time, time_fields)]
+    notes = " ".join(_phase_notes(run, rows, host_medians))
     return table_of("Phases, mean per step", rows, fields, notes or None)
 
 
@@ -738,22 +785,24 @@ def _as_time(field: Field) -> Field:
     return replace(field, decimals_of="time")
 
 
-def _phase_rows(run: Run, medians: Mapping[str, Mapping[int, float]]) -> list[dict[str, Any]]:
-    """Return the figures of each phase, with the CPU time as the mean of medians if there are any.
+def _phase_rows(run: Run, host_medians: Mapping[str, Mapping[int, float]]) -> list[dict[str, Any]]:
+    """Return the figures of each phase, in the order of a training loop.
 
-    `medians` has the median CPU time of each rank by phase.
+    `host_medians` has the median CPU time of each rank, ns, by phase and rank. If a phase is there,
+    its CPU time is the mean of the medians.
     """
     rows = run.phase_summary().to_pylist()
     rows.sort(key=lambda row: LOOP.index(row["phase"]))
     for row in rows:
-        rank_medians = medians.get(row["phase"])
-        if rank_medians:
-            total_ns = sum(rank_medians.values())
-            row["host_ns_per_step"] = total_ns / len(rank_medians)
+        median_of_rank = host_medians.get(row["phase"])
+        if median_of_rank:
+            total_ns = sum(median_of_rank.values())
+            row["host_ns_per_step"] = total_ns / len(median_of_rank)
     return cast("list[dict[str, Any]]", rows)
 
 
 def _phase_fields(rows: Sequence[Mapping[str, Any]]) -> list[Field]:
+    """Return the columns of the table of phases: the name first, and then only times."""
     phase = Field("phase", of("phase"), "word")
     host_text = of("host_ns_per_step", ms_text)
     host = Field(_PHASE_CPU.short, host_text, hint=_PHASE_CPU.definition)
@@ -790,20 +839,20 @@ def _phase_fields(rows: Sequence[Mapping[str, Any]]) -> list[Field]:
 def _phase_notes(
     run: Run,
     rows: Sequence[Mapping[str, Any]],
-    medians: Mapping[str, Mapping[int, float]],
+    host_medians: Mapping[str, Mapping[int, float]],
 ) -> Iterator[str]:
-    """Yield where a step ends, why CPU times may sum to more than it, and which are medians."""
+    """Yield notes: where a step ends, why CPU times may exceed a step, and which are medians."""
     # If backward is the only phase, where a step ends changes nothing in the table.
-    phases = {row["phase"] for row in rows}
-    if words.rank_step_ns(run) and not phases <= {"backward"}:
+    has_other_phases = any(row["phase"] != "backward" for row in rows)
+    if words.rank_step_ns(run) and has_other_phases:
         has_copies = _has_data_copies(run, rows)
         yield words.NEXT_COPIES if has_copies else words.NEXT_IDLE
     host_ns = sum(row["host_ns_per_step"] or 0 for row in rows)
     host_note = words.host_note(run, host_ns)
     if host_note:
         yield host_note
-    if medians:
-        yield words.host_median_note(medians)
+    if host_medians:
+        yield words.host_median_note(host_medians)
 
 
 def _has_data_copies(run: Run, rows: Sequence[Mapping[str, Any]]) -> bool:
@@ -816,7 +865,11 @@ def _has_data_copies(run: Run, rows: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def host_blocks(host_steps: HostStepsTable, n_shown: int) -> Iterator[blocks.Block]:
-    """Yield a row per process, of more than `n_shown` the slowest by median step, and notes."""
+    """Yield a table of the steps of processes on the CPU, and notes. Nothing without processes.
+
+    The table has a row per process. Of more than `n_shown`, it has those with the slowest median
+    step.
+    """
     processes = host_figures(host_steps)
     if not processes:
         return
@@ -830,17 +883,22 @@ def host_blocks(host_steps: HostStepsTable, n_shown: int) -> Iterator[blocks.Blo
 
 def _slowest(processes: Sequence[HostFigures], n_shown: int) -> list[HostFigures]:
     """Return the processes with the slowest median steps, in the order of all."""
-    numbers = range(len(processes))
-    slowest_first = sorted(numbers, key=lambda number: -(processes[number].median_ns or 0))
-    slowest = sorted(slowest_first[:n_shown])
-    return [processes[number] for number in slowest]
+
+    def median_ns(index: int) -> float:
+        return processes[index].median_ns or 0
+
+    indices = range(len(processes))
+    slowest_first = sorted(indices, key=median_ns, reverse=True)
+    slowest_in_order_of_all = sorted(slowest_first[:n_shown])
+    return [processes[index] for index in slowest_in_order_of_all]
 
 
 def _host_fields(processes: Sequence[HostFigures], shown: Sequence[HostFigures]) -> list[Field]:
+    """Return the columns of the table of steps on the CPU. `shown` are the rows of the table."""
     # A narrow terminal has one name: the rank if every process has one, else the report.
     has_ranks = all(process.rank is not None for process in processes)
-    rank_width = 0 if has_ranks else _WIDE_WIDTH
-    report_width = _WIDE_WIDTH if has_ranks else 0
+    rank_from_width = 0 if has_ranks else _WIDE_WIDTH
+    report_from_width = _WIDE_WIDTH if has_ranks else 0
     closed = "step ranges that were closed"
     median = barred(
         shown,
@@ -857,8 +915,8 @@ def _host_fields(processes: Sequence[HostFigures], shown: Sequence[HostFigures])
         from_width=_WIDE_WIDTH,
     )
     fields = [
-        Field("rank", _rank_cell, from_width=rank_width),
-        Field("report", words.report_name, "name", from_width=report_width),
+        Field("rank", _rank_cell, from_width=rank_from_width),
+        Field("report", words.report_name, "name", from_width=report_from_width),
         Field("steps", _n_steps_cell, hint=closed, from_width=_STANDARD_WIDTH),
         median,
         Field("slowest\nstep", _slowest_cell, from_width=_STANDARD_WIDTH),

@@ -20,45 +20,52 @@ _IDLE = "idle"
 
 
 def mean_step_document(run: Run) -> dict[str, Any] | None:
-    """Return the mean step and its parts; None without steps.
+    """Return the mean step and its parts. None without steps.
 
-    Each part has its mean over the slowest rank of each step, which the first screen shows, and
-    its mean over all ranks, which shares of `summary` are made from. ``slowest_on_average_ns`` is
-    the longest mean step of a single rank. It is shorter than the mean over the slowest rank of
-    each step if that rank changes.
+    The step and each part have two means, ns. One is over the slowest rank of each step, and the
+    first screen shows this mean. The other is over all ranks, and shares of `summary` are made from
+    it.
+
+    ``slowest_on_average_ns`` is the longest mean step of a single rank. If different ranks are
+    slowest in different steps, it is shorter than ``slowest_of_each_step_ns``.
     """
     rows = run.breakdown()
     if run.is_capture or not rows.num_rows:
         return None
     columns = ["wall_ns", *(figure.column for figure in STEP_PARTS)]
-    slowest_ns = means_of_slowest(rows, columns)
-    mean_ns = {name: pc.mean(rows.column(name), skip_nulls=False).as_py() for name in columns}
+    mean_of_slowest_ns = means_of_slowest(rows, columns)
+    mean_of_all_ns = {
+        name: pc.mean(rows.column(name), skip_nulls=False).as_py() for name in columns
+    }
+    slowest_step_ns = mean_of_slowest_ns["wall_ns"]
+    all_step_ns = mean_of_all_ns["wall_ns"]
     parts = []
     for figure in STEP_PARTS:
-        slowest_part_ns = slowest_ns[figure.column]
-        mean_part_ns = mean_ns[figure.column]
+        slowest_part_ns = mean_of_slowest_ns[figure.column]
+        all_part_ns = mean_of_all_ns[figure.column]
         part = {
             "part": figure.name,
             "slowest_of_each_step_ns": slowest_part_ns,
-            "slowest_of_each_step_share": divided(slowest_part_ns, slowest_ns["wall_ns"]),
-            "all_ranks_ns": mean_part_ns,
-            "all_ranks_share": divided(mean_part_ns, mean_ns["wall_ns"]),
+            "slowest_of_each_step_share": divided(slowest_part_ns, slowest_step_ns),
+            "all_ranks_ns": all_part_ns,
+            "all_ranks_share": divided(all_part_ns, all_step_ns),
         }
         parts.append(part)
     return {
-        "slowest_of_each_step_ns": slowest_ns["wall_ns"],
+        "slowest_of_each_step_ns": slowest_step_ns,
         "slowest_on_average_ns": _longest_mean_ns(rows),
-        "all_ranks_ns": mean_ns["wall_ns"],
+        "all_ranks_ns": all_step_ns,
+        # Parts that are longer than their means, because not all of their time is visible.
         "lower_bounds": [_IDLE] if unseen_idle(run) else [],
         "parts": parts,
     }
 
 
 def _longest_mean_ns(steps: StepsTable) -> float | None:
-    """Return the mean step of the rank with the longest one."""
+    """Return the longest mean step of a single rank."""
     by_rank = steps.group_by("rank", use_threads=False)
-    means_ns = by_rank.aggregate([("wall_ns", "mean")])["wall_ns_mean"]
-    return pc.max(means_ns).as_py()  # type: ignore[no-any-return]
+    mean_of_rank_ns = by_rank.aggregate([("wall_ns", "mean")])["wall_ns_mean"]
+    return pc.max(mean_of_rank_ns).as_py()  # type: ignore[no-any-return]
 
 
 def recommendations_document(run: Run) -> dict[str, Any]:

@@ -142,19 +142,24 @@ def _labels_of(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def results_table(board: Scoreboard, rows: Sequence[Row]) -> Table:
-    """Return the runs of a group with their step times, changes and verdicts."""
+    """Return the runs of a group with their step times, changes and verdicts.
+
+    Each run is compared with its `peer`: the baseline, or the first run of its group.
+    """
     has_groups = len(board.kinds) > 1
     peer = "the first of its group" if has_groups else board.reference
-    statistics = {row["peer_statistic"] for row in rows}
-    known_statistics = statistics - {None} or {MEDIAN}
-    statistic = " or ".join(sorted(known_statistics, reverse=True))
+    statistics = {row["peer_statistic"] for row in rows} - {None}
+    if not statistics:
+        statistics = {MEDIAN}
+    # The median comes before the mean.
+    statistic = " or ".join(sorted(statistics, reverse=True))
     fields = [run_field(board.table.to_pylist())]
     fields += _speed_fields(board, has_ranks=not has_groups)
     if board.sort == "speedup":
         meaning = _DOCS["peer_speedup"].replace("the peer", peer)
         fields.append(Field("speed-up\nof means", _speedup_cell, hint=meaning))
-    changes = {_change_cell(row) for row in rows}
-    if changes - {absent}:
+    has_changes = any(_change_cell(row) != absent for row in rows)
+    if has_changes:
         fields.append(_change_field(board, peer, statistic))
     fields.append(_verdict_field(peer, statistic))
     return table_of(RESULTS, rows, fields, is_close=has_groups)
@@ -239,36 +244,45 @@ def verdict_word(verdict: str) -> str:
 
 
 def figures_table(board: Scoreboard, *, is_verbose: bool) -> Table:
-    """Return the metrics of all runs; verbose, all that a table of several runs shows."""
+    """Return the metrics of all runs, a row for each run.
+
+    A verbose table has all metrics of `shown`, else the table has only the most important ones.
+    """
     rows = [row for group in rows_by_kind(board) for row in group.rows]
-    sorted_by = SORTS[board.sort][0] if board.sort else None
+    sort_column = SORTS[board.sort][0] if board.sort else None
     fields = [run_field(rows, "mean over\nall ranks")]
-    if sorted_by == "rank_steps_per_s":
-        cell = of(sorted_by, rate_text)
-        meaning = _DOCS[sorted_by]
+    if sort_column == "rank_steps_per_s":
+        cell = of(sort_column, rate_text)
+        meaning = _DOCS[sort_column]
         fields.append(Field("rank\nsteps/s", cell, hint=meaning, unit="steps/s"))
-    figures = _shown_figures(rows, sorted_by, is_verbose=is_verbose)
-    for number, figure in enumerate(figures, start=2):
+    figures = _shown_figures(rows, sort_column, is_verbose=is_verbose)
+    # Each further metric needs more width, and the names of the runs need as much as a metric.
+    for n_columns, figure in enumerate(figures, start=2):
         # The metric that sorts the table is always shown.
-        is_sorting = figure.column == sorted_by
-        width = 0 if is_sorting else _WIDTH_OF_METRIC * number
+        is_sorting = figure.column == sort_column
+        from_width = 0 if is_sorting else _WIDTH_OF_METRIC * n_columns
         cell = of(figure.column, partial(value_text, figure.unit))
-        field = Field(figure.heading, cell, hint=figure.meaning, from_width=width)
+        field = Field(figure.heading, cell, hint=figure.meaning, from_width=from_width)
         fields.append(field)
     return table_of("What steps go to", rows, fields)
 
 
-def _shown_figures(rows: Sequence[Row], sorted_by: str | None, *, is_verbose: bool) -> list[Figure]:
-    """Return the metrics of the table, first the one that sorts it if no other table has that."""
+def _shown_figures(
+    rows: Sequence[Row], sort_column: str | None, *, is_verbose: bool
+) -> list[Figure]:
+    """Return the metrics of the table.
+
+    The metric that sorts the runs is added at the front if no other table has it.
+    """
     figures = [*shown("scoreboard")]
-    optional = shown("scoreboard, if known")
-    figures += [figure for figure in optional if _is_known(figure, rows)]
+    optional_figures = shown("scoreboard, if known")
+    figures += [figure for figure in optional_figures if _is_known(figure, rows)]
     if not is_verbose:
         figures = [figure for figure in figures if figure.name in _FIRST_FIGURES]
-    if sorted_by in FIGURES and sorted_by not in _IN_RESULTS:
-        sorting = FIGURES[sorted_by]
-        return figures if sorting in figures else [sorting, *figures]
-    return figures
+    if sort_column not in FIGURES or sort_column in _IN_RESULTS:
+        return figures
+    sort_figure = FIGURES[sort_column]
+    return figures if sort_figure in figures else [sort_figure, *figures]
 
 
 def _is_known(figure: Figure, rows: Sequence[Row]) -> bool:
@@ -309,29 +323,33 @@ def _hardware_text(row: Row) -> str:
 
 
 def headlines(board: Scoreboard) -> list[str]:
-    """Return at least one sentence: who is fastest in each group of several runs, largest first."""
+    """Return who is fastest in each group of several runs, the largest group first.
+
+    Without such a group, return one sentence that says why.
+    """
     is_alone = len(board.sides) == 1
     if is_alone and not board.checks.num_rows:
         return [f"{board.reference} is the only run, so there is nothing to compare."]
     groups = rows_by_kind(board)
-    several = [group for group in groups if len(group.rows) > 1]
-    if not several:
+    groups_of_several = [group for group in groups if len(group.rows) > 1]
+    if not groups_of_several:
         return [_not_comparable_text(board)]
-    several.sort(key=lambda group: -len(group.rows))
-    unchecked = _unchecked_pairs(board)
+    largest_first = sorted(groups_of_several, key=lambda group: len(group.rows), reverse=True)
+    unchecked_pairs = _unchecked_pairs(board)
     is_only_group = len(groups) == 1
     lines = []
-    for group in several:
+    for group in largest_first:
         line = _headline(board, group, is_only_group=is_only_group)
         labels = group.kind.labels
-        if any(pair.issubset(labels) for pair in unchecked):
+        has_unchecked_pair = any(pair.issubset(labels) for pair in unchecked_pairs)
+        if has_unchecked_pair:
             line += " nsyspipe cannot check that these runs do the same work."
         lines.append(line)
     return lines
 
 
 def _unchecked_pairs(board: Scoreboard) -> list[set[str]]:
-    """Return the pairs of runs that nobody knows to do the same work."""
+    """Return the labels of each pair of runs that nobody knows to do the same work."""
     rows = [row for row in board.checks.to_pylist() if _is_unchecked(row)]
     return [{row["label"], row["against"]} for row in rows]
 
@@ -360,17 +378,18 @@ def _not_comparable_text(board: Scoreboard) -> str:
 
 def _blocking_reasons(board: Scoreboard) -> list[str]:
     """Return what keeps runs from being compared, as clauses."""
-    blocking = [row for row in board.checks.to_pylist() if row["blocks"]]
-    check_of_message = {row["message"].partition(": ")[0]: row["check"] for row in blocking}
-    facts: list[str] = []
+    blocking_rows = [row for row in board.checks.to_pylist() if row["blocks"]]
+    # The message without the values of the runs, which are behind the colon. Each stands once.
+    check_of_message = {row["message"].split(": ")[0]: row["check"] for row in blocking_rows}
+    differences: list[str] = []
     clauses: list[str] = []
     for message, check in check_of_message.items():
         is_clause = check in {UNKNOWN_WORK, UNLIKE}
-        texts = clauses if is_clause else facts
+        texts = clauses if is_clause else differences
         texts.append(message)
-    if not facts:
+    if not differences:
         return clauses
-    return [f"the runs have {_listed(facts)}", *clauses]
+    return [f"the runs have {_listed(differences)}", *clauses]
 
 
 def _headline(board: Scoreboard, group: Group, *, is_only_group: bool) -> str:
@@ -382,27 +401,29 @@ def _headline(board: Scoreboard, group: Group, *, is_only_group: bool) -> str:
     baseline = kind.peer
     if _is_one_capture(board, group):
         return f"{_listed(kind.labels)} are the same capture, so there is nothing to compare."
-    among = "" if is_only_group else f" in group {_group_number(group)}"
+    in_group = "" if is_only_group else f" in group {_group_number(group)}"
     if kind.best is None:
-        return _not_ranked(kind, group.rows, among)
-    best = next(row for row in group.rows if row["label"] == kind.best)
+        return _not_ranked(kind, group.rows, in_group)
+    best_row = next(row for row in group.rows if row["label"] == kind.best)
     n_runs = len(group.rows)
-    among_runs = among or f" of {n_runs} runs"
-    is_baseline_best = best["label"] == baseline
-    if not is_baseline_best and best["peer_verdict"] != "improvement":
-        doubt = _not_sure(best, baseline, among_runs, group.rows)
+    among = in_group or f" of {n_runs} runs"
+    is_baseline_best = kind.best == baseline
+    is_surely_faster = best_row["peer_verdict"] == "improvement"
+    if not is_baseline_best and not is_surely_faster:
+        doubt = _not_sure(best_row, baseline, among, group.rows)
         return f"{doubt}."
     tied = _tied_text(kind)
     if kind.not_told_from:
-        return _no_winner_text(kind, best, among_runs, tied)
+        return _no_winner_text(kind, best_row, among, tied)
     if not is_baseline_best:
-        speed = _speed(best, baseline)
-        return f"{kind.best} is the fastest{among_runs}: {speed}{tied}."
-    remark = tied or _second_text(best, group.rows)
-    return f"{baseline} is the fastest{among_runs}{remark}."
+        speed = _speed(best_row, baseline)
+        return f"{kind.best} is the fastest{among}: {speed}{tied}."
+    remark = tied or _second_text(best_row, group.rows)
+    return f"{baseline} is the fastest{among}{remark}."
 
 
 def _tied_text(kind: Kind) -> str:
+    """Return which runs are as fast as the best run, with a comma in front. Empty if none is."""
     if not kind.level_with:
         return ""
     return f", tied with {_listed(kind.level_with)}"
@@ -414,35 +435,40 @@ def _group_number(group: Group) -> str:
 
 
 def _is_one_capture(board: Scoreboard, group: Group) -> bool:
-    """Tell whether all runs of a group are copies of one capture."""
+    """Tell whether all runs of a group are copies of one capture.
+
+    The user may have forced (``--force``) their comparison. Then they count as different.
+    """
     if board.rules.is_forced or len(group.rows) == 1:
         return False
-    if max(row["n_captures"] for row in group.rows) > 1:
+    if any(row["n_captures"] > 1 for row in group.rows):
         return False
     checks = board.checks.to_pylist()
     copies = {row["label"] for row in checks if row["check"] == "same-capture"}
-    copies.add(group.kind.peer)
-    return copies.issuperset(group.kind.labels)
+    originals_and_copies = copies | {group.kind.peer}
+    return originals_and_copies.issuperset(group.kind.labels)
 
 
-def _no_winner_text(kind: Kind, best: Row, whole: str, tied: str) -> str:
-    """Return which run may be the fastest, and which runs may be as fast."""
+def _no_winner_text(kind: Kind, best: Row, among: str, tied: str) -> str:
+    """Return which run may be the fastest, and which runs may be as fast.
+
+    `among` is the group or the number of runs, as a part of the sentence.
+    """
     if best["label"] == kind.peer:
         speed = "has the shortest mean step time"
     else:
         speed = f"is {_speed(best, kind.peer)}"
     rivals = f"but is not distinguishable from {_listed(kind.not_told_from)}"
     claim = f"{best['label']} {speed}, {rivals}"
-    return f"No clear winner{whole}: {claim}{tied}."
+    return f"No clear winner{among}: {claim}{tied}."
 
 
 def _second_text(best: Row, rows: Sequence[Row]) -> str:
-    """Return how fast the second fastest run is; empty if the speed of no other run is known."""
-    rivals = [row for row in rows if row is not best]
-    slower = [row for row in rivals if row["peer_speedup"] is not None]
-    if not slower:
+    """Return how fast the second fastest run is. Empty if the speed of no other run is known."""
+    slower_rows = [row for row in rows if row is not best and row["peer_speedup"] is not None]
+    if not slower_rows:
         return ""
-    second = max(slower, key=lambda row: row["peer_speedup"])
+    second = max(slower_rows, key=lambda row: row["peer_speedup"])
     speed = _speed(second, "")
     return f": {second['label']} is {speed}"
 
@@ -452,8 +478,9 @@ def _not_ranked(kind: Kind, rows: Sequence[Row], among: str) -> str:
     peer_row = next(row for row in rows if row["label"] == kind.peer)
     if peer_row["peer_speedup"] is None:
         return f"Not ranked{among}: {kind.peer} has no step times."
-    short = [row["label"] for row in rows if row["n_summary_steps"] < MIN_STEPS]
-    labels = short or [kind.peer]
+    labels_with_few_steps = [row["label"] for row in rows if row["n_summary_steps"] < MIN_STEPS]
+    # Of several captures, one may have too few steps.
+    labels = labels_with_few_steps or [kind.peer]
     names = _listed(labels)
     fewer = f"fewer than {MIN_STEPS} measured steps"
     if len(labels) == 1:
@@ -461,22 +488,25 @@ def _not_ranked(kind: Kind, rows: Sequence[Row], among: str) -> str:
     return f"Not ranked{among}: {names} have {fewer} each."
 
 
-def _not_sure(best: Row, peer: str, whole: str, rows: Sequence[Row]) -> str:
-    """Return that no run is certainly faster than the first, and why."""
+def _not_sure(best: Row, peer: str, among: str, rows: Sequence[Row]) -> str:
+    """Return that no run of a group is certainly faster than the baseline (`peer`), and why.
+
+    `best` is the run with the shortest mean step time. It is not the baseline.
+    """
     speedup = _speed(best, peer)
     speed = f"{best['label']} is {speedup}"
-    undecided = [row["label"] for row in rows if row["peer_verdict"] == "inconclusive"]
-    is_unchanged = best["peer_verdict"] == NO_CHANGE
-    if is_unchanged and not undecided:
-        return f"No run{whole} is faster than {peer} by the minimum effect: {speed}, unchanged"
-    unknown = f"The data do not show whether any run{whole} is faster than {peer}: {speed}"
-    if is_unchanged:
-        labels = _listed(undecided)
+    undecided_labels = [row["label"] for row in rows if row["peer_verdict"] == "inconclusive"]
+    is_best_unchanged = best["peer_verdict"] == NO_CHANGE
+    if is_best_unchanged and not undecided_labels:
+        return f"No run{among} is faster than {peer} by the minimum effect: {speed}, unchanged"
+    unknown = f"The data do not show whether any run{among} is faster than {peer}: {speed}"
+    if is_best_unchanged:
+        labels = _listed(undecided_labels)
         return f"{unknown}, unchanged, and {labels} not distinguishable from {peer}"
     reason = _why(best)
     why = f" ({reason})" if reason else ""
-    low = best["peer_speedup_low"] or 0
-    if low <= 1:
+    lowest_speedup = best["peer_speedup_low"] or 0
+    if lowest_speedup <= 1:
         return f"{unknown}{why}"
     # The means show a difference, but the verdict is of medians, or needs more than a speed-up
     # above 1.
@@ -497,7 +527,7 @@ def _why(row: Row) -> str:
 def _speed(row: Row, peer: str) -> str:
     """Return a speed-up with its interval: ``1.12x the speed of ddp (1.11 to 1.13)``.
 
-    It has as many digits as distinguish it from both ends.
+    If two decimals do not distinguish the speed-up from both ends, there are three.
     """
     speedup = row["peer_speedup"]
     low = row["peer_speedup_low"]
@@ -506,10 +536,11 @@ def _speed(row: Row, peer: str) -> str:
     if low is None:
         return f"{_speedup_text(speedup, 2)} {whose}"
     values = (low, speedup, high)
-    texts = {f"{value:.2f}" for value in values}
-    digits = 2 if len(texts) == len(values) else 3
-    interval = f"{low:.{digits}f} to {high:.{digits}f}"
-    return f"{_speedup_text(speedup, digits)} {whose} ({interval})"
+    texts_with_two_decimals = {f"{value:.2f}" for value in values}
+    are_distinct = len(texts_with_two_decimals) == len(values)
+    n_decimals = 2 if are_distinct else 3
+    interval = f"{low:.{n_decimals}f} to {high:.{n_decimals}f}"
+    return f"{_speedup_text(speedup, n_decimals)} {whose} ({interval})"
 
 
 def notes(board: Scoreboard) -> list[str]:
@@ -571,30 +602,31 @@ def short_notes(board: Scoreboard) -> list[str]:
 
 def spread_texts(board: Scoreboard) -> list[str]:
     """Return what confidence intervals leave out if some runs have one capture."""
-    compared = [row for row in board.table.to_pylist() if row["label"] != row["peer"]]
-    has_intervals = any(row["peer_speedup_low"] is not None for row in compared)
-    single = [side.label for side in board.sides if len(side.runs) == 1]
-    if not has_intervals or not single:
+    compared_rows = [row for row in board.table.to_pylist() if row["label"] != row["peer"]]
+    has_intervals = any(row["peer_speedup_low"] is not None for row in compared_rows)
+    labels_of_one_capture = [side.label for side in board.sides if len(side.runs) == 1]
+    if not has_intervals or not labels_of_one_capture:
         return []
-    if len(single) == len(board.sides):
+    if len(labels_of_one_capture) == len(board.sides):
         spread = "the confidence intervals do not include the spread between captures"
         fix = "Pass several captures of a run with the same LABEL=."
         return [f"One capture per run: {spread}. {fix}"]
-    verb = "has one capture" if len(single) == 1 else "have one capture each"
+    is_single = len(labels_of_one_capture) == 1
+    verb = "has one capture" if is_single else "have one capture each"
     source = "nsyspipe takes the spread between captures from the runs with several captures."
-    labels = _listed(single)
+    labels = _listed(labels_of_one_capture)
     return [f"{labels} {verb}. {source}"]
 
 
 def environment_texts(board: Scoreboard) -> list[str]:
     """Return which training variables differ between runs, and which runs did not record them."""
-    labels_of_values: dict[str, defaultdict[str, list[str]]] = {}
+    labels_by_value_of_variable: dict[str, defaultdict[str, list[str]]] = {}
     for row in board.environments.to_pylist():
-        labels_by_value = labels_of_values.setdefault(row["what"], defaultdict(list))
+        labels_by_value = labels_by_value_of_variable.setdefault(row["what"], defaultdict(list))
         labels = labels_by_value[row["value"]]
         labels.append(row["label"])
     texts = []
-    for variable, labels_by_value in labels_of_values.items():
+    for variable, labels_by_value in labels_by_value_of_variable.items():
         values = _by_value(labels_by_value)
         texts.append(f"{variable} differs: {values}.")
     unknown = board.without_environment
@@ -613,27 +645,34 @@ class Deviation(NamedTuple):
 
 
 def doubts(board: Scoreboard) -> list[str]:
-    """Return what makes comparisons doubtful or undecided, each reason with its runs."""
-    undecided = _undecided_labels(board)
-    undecided_labels = {*chain.from_iterable(undecided.values())}
-    copies: defaultdict[str, list[str]] = defaultdict(list)
-    deviations: dict[Deviation, defaultdict[str, list[str]]] = {}
-    unlike: dict[str, None] = {}
+    """Return what makes comparisons doubtful or undecided, each reason with its runs.
+
+    First come messages about captures of one run that are not alike, then undecided runs, copies of
+    a capture, and facts in which runs differ.
+    """
+    labels_by_reason = _undecided_labels(board)
+    undecided_labels = {*chain.from_iterable(labels_by_reason.values())}
+    copies_of_run: defaultdict[str, list[str]] = defaultdict(list)
+    labels_of_deviation: dict[Deviation, defaultdict[str, list[str]]] = {}
+    unlike_messages: list[str] = []
     for row in board.checks.to_pylist():
         is_undecided = row["label"] in undecided_labels
+        is_within_run = row["label"] == row["against"]
         if row["check"] == "same-capture":
-            labels = copies[row["against"]]
+            labels_of_copies = copies_of_run[row["against"]]
+            # Undecided runs are named with their reason.
             if not is_undecided:
-                labels.append(row["label"])
-        elif row["check"] == UNLIKE or row["label"] == row["against"]:
-            unlike[row["message"]] = None
+                labels_of_copies.append(row["label"])
+        elif row["check"] == UNLIKE or is_within_run:
+            unlike_messages.append(row["message"])
         elif not _is_shown_elsewhere(board, row, is_undecided=is_undecided):
             deviation = _deviation(board, row)
-            labels_by_value = deviations.setdefault(deviation, defaultdict(list))
+            labels_by_value = labels_of_deviation.setdefault(deviation, defaultdict(list))
             labels_by_value[row["value"]].append(row["label"])
-    texts = [*unlike, *_undecided(undecided)]
-    texts += _copies_texts(copies)
-    texts += _deviation_texts(deviations)
+    distinct_messages = dict.fromkeys(unlike_messages)
+    texts = [*distinct_messages, *_undecided_texts(labels_by_reason)]
+    texts += _copies_texts(copies_of_run)
+    texts += _deviation_texts(labels_of_deviation)
     return texts
 
 
@@ -651,51 +690,59 @@ def _is_shown_elsewhere(board: Scoreboard, row: Row, *, is_undecided: bool) -> b
     """Tell whether a check is shown among undecided runs, or in the headings of groups."""
     if row["check"] == "few-steps" and is_undecided:
         return True
-    has_heading = row["check"] not in _INVISIBLE_IN_HEADINGS
-    return row["blocks"] and has_heading and len(board.kinds) > 1
+    are_headings_different = row["check"] not in _INVISIBLE_IN_HEADINGS
+    has_groups = len(board.kinds) > 1
+    return row["blocks"] and are_headings_different and has_groups
 
 
 def _deviation(board: Scoreboard, row: Row) -> Deviation:
-    fact, _, _ = row["message"].partition(": ")
+    """Return the fact in which two runs differ by a check.
+
+    The consequence is that they are not ranked together, if the check blocks that.
+    """
+    # The values of both runs are behind the colon.
+    fact, *_ = row["message"].split(": ")
     consequence = ""
     if row["blocks"] and not board.rules.is_forced:
         consequence = _NOT_RANKED_BECAUSE.get(row["check"], "")
     return Deviation(fact, row["against"], row["reference_value"], consequence)
 
 
-def _copies_texts(copies: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    for first, labels in copies.items():
-        if labels:
-            yield f"{_listed([first, *labels])} are the same capture"
+def _copies_texts(copies_of_run: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    for label, labels_of_copies in copies_of_run.items():
+        if labels_of_copies:
+            yield f"{_listed([label, *labels_of_copies])} are the same capture"
 
 
 def _deviation_texts(
-    deviations: Mapping[Deviation, Mapping[str, Sequence[str]]],
+    labels_of_deviation: Mapping[Deviation, Mapping[str, Sequence[str]]],
 ) -> Iterator[str]:
-    for deviation, labels_by_value in deviations.items():
+    """Yield each fact with the value of the other run, and the runs by their values."""
+    for deviation, labels_by_value in labels_of_deviation.items():
         reference = f"{deviation.against} {deviation.reference_value}"
         values = f"{_by_value(labels_by_value)}{deviation.consequence}"
         yield f"{deviation.what}: {reference}, {values}"
 
 
-def _undecided(labels_by_reason: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """Yield which runs have no verdict and why; those that only lack steps in one sentence."""
-    short: list[str] = []
+def _undecided_texts(labels_by_reason: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """Yield which runs have no verdict and why. Runs that only lack steps are one sentence."""
+    labels_with_few_steps: list[str] = []
     for reason, labels in labels_by_reason.items():
         if TOO_FEW in reason:
-            short += labels
+            labels_with_few_steps += labels
         else:
             yield f"inconclusive: {_listed(labels)} ({reason})"
-    if short:
-        yield f"inconclusive: {_listed(short)} (too few steps, {MORE_STEPS})"
+    if labels_with_few_steps:
+        yield f"inconclusive: {_listed(labels_with_few_steps)} (too few steps, {MORE_STEPS})"
 
 
-def _by_value(labels: Mapping[str, Sequence[str]]) -> str:
+def _by_value(labels_by_value: Mapping[str, Sequence[str]]) -> str:
     """Return values and the labels of the runs that have them: ``one 1, 2 (ddp2 and pp)``."""
-    return _listed(_value_text(value, sharing) for value, sharing in labels.items())
+    return _listed(_value_text(value, labels) for value, labels in labels_by_value.items())
 
 
 def _value_text(value: str, labels: Sequence[str]) -> str:
+    """Return a value and the runs that have it: ``one 1``, or ``2 (ddp2 and pp)`` for several."""
     if len(labels) == 1:
         return f"{labels[0]} {value}"
     return f"{value} ({_listed(labels)})"
@@ -743,20 +790,21 @@ def _identity_in(document: Mapping[str, Any]) -> str | None:
 
 
 def _identity_of_csv(path: Path, board: Scoreboard) -> str | None:
-    """Return the identity of a scoreboard if a CSV file has its runs; None if it has not."""
+    """Return the identity of a scoreboard if a CSV file has the same runs, else None."""
     text = head_of(path, _MAX_CSV_BYTES)
     rows = csv.DictReader(io.StringIO(text))
     try:
-        run_ids_of_file = sorted(str(row.get("run_ids")) for row in rows)
+        cells_of_file = sorted(str(row.get("run_ids")) for row in rows)
     except csv.Error:
         return None
-    cells = map(csv_cell, board.table["run_ids"].to_pylist())
-    return identity_of(board) if run_ids_of_file == sorted(cells) else None
+    cells_of_board = sorted(map(csv_cell, board.table["run_ids"].to_pylist()))
+    return identity_of(board) if cells_of_file == cells_of_board else None
 
 
-def _hashed(captures: Iterable[Iterable[str]]) -> str:
-    run_ids = sorted(sorted(map(str, capture)) for capture in captures)
-    text = json.dumps(run_ids)
+def _hashed(run_ids_of_sides: Iterable[Iterable[str]]) -> str:
+    """Return a hash of the run IDs of each side. The order of sides and of IDs does not count."""
+    sorted_sides = sorted(sorted(map(str, run_ids)) for run_ids in run_ids_of_sides)
+    text = json.dumps(sorted_sides)
     return hashlib.sha256(text.encode()).hexdigest()
 
 

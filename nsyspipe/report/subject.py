@@ -60,18 +60,22 @@ def steps_text(run: Run) -> str:
 
 
 def _machines(run: Run) -> str:
-    """Return the GPUs of a run: ``4 x NVIDIA H200``; how many ranks, if ranks are not GPUs."""
+    """Return the GPUs of a run: ``4 x NVIDIA H200``.
+
+    If the GPUs are of several models, ranks share a process, or ranks are missing, return the ranks
+    and their GPUs. Without ranks, return how many processes there are.
+    """
     header = run.header
     if not header.n_ranks:
         rows = run.host_steps().to_pylist()
-        pids = {(row["report"], row["pid"]) for row in rows}
-        processes = of_world(len(pids), header.world_size, "process", "es")
+        distinct_processes = {(row["report"], row["pid"]) for row in rows}
+        processes = of_world(len(distinct_processes), header.world_size, "process", "es")
         return f"{processes} without GPU activity"
     gpus = listed(header.gpu_names) if header.gpu_names else ""
     n_job_ranks = header.n_job_ranks or header.n_ranks
     is_whole_job = header.n_ranks >= n_job_ranks
-    is_gpu_per_rank = is_whole_job and not header.has_shared_processes
-    if is_gpu_per_rank and len(header.gpu_names) == 1:
+    is_of_one_model = len(header.gpu_names) == 1
+    if is_whole_job and is_of_one_model and not header.has_shared_processes:
         return f"{header.n_ranks} x {gpus}"
     ranks = ranks_text(header)
     return f"{ranks} on {gpus}" if gpus else ranks
@@ -83,10 +87,10 @@ def _parallelism(run: Run) -> str:
     Empty if communication is not known.
     """
     groups = dimensions(run.traffic(), run.header.world_size)
-    named = [group for group in groups if set(group.roles) - {OTHER}]
-    if len(named) == 1:
-        return listed(_kinds(named[0].roles))
-    return " x ".join(_sized(group.roles, group.size) for group in named)
+    groups_of_known_kind = [group for group in groups if set(group.roles) != {OTHER}]
+    if len(groups_of_known_kind) == 1:
+        return listed(_kinds(groups_of_known_kind[0].roles))
+    return " x ".join(_sized(group.roles, group.size) for group in groups_of_known_kind)
 
 
 def _kinds(roles: Sequence[str]) -> list[str]:

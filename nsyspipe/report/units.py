@@ -93,27 +93,33 @@ def ms_text(ns: float | None, n_digits: int = 4) -> str:
 
 
 def in_one_unit(texts: Sequence[str], unit: str = "") -> list[str]:
-    """Return the cells of a column or row in one unit, with the four digits of the largest.
+    """Return the cells of a column or row in one unit, and with as many decimals.
 
-    The largest cell decides the unit, unless the heading has a `unit`, which cells then leave out.
-    A cell that is not zero but rounds to it says so, and a difference keeps its sign. Cells stay as
-    they are if some are neither quantities nor dashes.
+    The largest cell decides the unit, and has four digits. If the heading names a `unit`, cells
+    have that unit and do not name it. A cell that is not zero but would round to zero says so, and
+    a difference keeps its sign.
+
+    Cells are returned as they are if some are neither quantities nor dashes, if there is no
+    quantity, and if there are quantities of two kinds, such as times and bandwidths.
     """
     quantities = [text for text in texts if isinstance(text, Quantity)]
-    n_cells = len(quantities) + texts.count(absent)
+    n_quantities_and_dashes = len(quantities) + texts.count(absent)
     kinds_of_units = {quantity.units for quantity in quantities}
-    if len(kinds_of_units) != 1 or n_cells < len(texts):
+    if len(kinds_of_units) != 1 or n_quantities_and_dashes < len(texts):
         return [*texts]
-    largest = max(abs(quantity.size) for quantity in quantities) or _NS_PER_MS
     (units,) = kinds_of_units
-    chosen = _unit_of(largest, units, unit)
-    n_decimals = min(_decimals(largest / chosen.size), _max_decimals(chosen))
-    unit_text = "" if unit else f" {chosen.name}"
+    largest = max(abs(quantity.size) for quantity in quantities)
+    # If all times are 0, they are in ms.
+    deciding_size = largest or _NS_PER_MS
+    chosen_unit = _unit_of(deciding_size, units, unit)
+    decimals_of_largest = _decimals(deciding_size / chosen_unit.size)
+    n_decimals = min(decimals_of_largest, _max_decimals(chosen_unit))
+    unit_text = "" if unit else f" {chosen_unit.name}"
 
     def rewritten(cell: str) -> str:
         if not isinstance(cell, Quantity):
             return cell
-        number = _number(cell.size / chosen.size, n_decimals, cell.sign)
+        number = _number(cell.size / chosen_unit.size, n_decimals, cell.sign)
         return f"{number}{unit_text}{cell.then}"
 
     return [rewritten(text) for text in texts]
@@ -131,46 +137,54 @@ def _max_decimals(unit: Unit) -> int:
 
 
 def in_unit_of_row(time: str, values: Iterable[float | None]) -> str:
-    """Return a time, or a difference of times, as it stands in a row with other times.
+    """Return a time, or a difference of times, in the unit and with the decimals of its row.
 
-    All are in one unit. The decimals show the shortest time, but at most five digits of the
-    longest.
+    `values` are the times of the row, ns. The decimals show four digits of the shortest time, but
+    at most five digits of the longest. A text that is not a time stays.
     """
-    lengths = [abs(value) for value in values if value]
-    if not lengths or not isinstance(time, Quantity):
+    lengths_ns = [abs(value) for value in values if value]
+    if not lengths_ns or not isinstance(time, Quantity):
         return time
     if time.units is not _TIME_UNITS:
         return time
-    shortest = min(lengths)
-    longest = max(lengths)
-    # Not in s.
-    unit = _unit_of(longest, _TIME_UNITS[1:])
-    decimals_of_shortest = _decimals(shortest / unit.size)
-    decimals_of_longest = _decimals(longest / unit.size, 5)
+    _seconds, *units_up_to_ms = _TIME_UNITS
+    shortest_ns = min(lengths_ns)
+    longest_ns = max(lengths_ns)
+    unit = _unit_of(longest_ns, units_up_to_ms)
+    decimals_of_shortest = _decimals(shortest_ns / unit.size)
+    decimals_of_longest = _decimals(longest_ns / unit.size, 5)
     n_decimals = min(decimals_of_shortest, decimals_of_longest, _max_decimals(unit))
     number = _number(time.size / unit.size, n_decimals, time.sign)
     return f"{number} {unit.name}"
 
 
 def _number(value: float, n_decimals: int, sign: str) -> str:
-    """Return a number. If it is not zero but rounds to it, the text says so."""
+    """Return a number with some decimals.
+
+    A number that is not zero but rounds to zero is ``<0.01``. If it has a sign, it has enough
+    decimals for one digit instead, ``-0.004``.
+    """
     if not value:
         return "0"
     text = f"{value:{sign}.{n_decimals}f}"
-    if float(text):
+    is_rounded_to_zero = float(text) == 0
+    if not is_rounded_to_zero:
         return text
     is_difference = sign == "+"
     if is_difference or value < 0:
-        digits = _decimals(value, 1)
-        return f"{value:{sign}.{digits}f}"
-    return f"<{10**-n_decimals:.{n_decimals}f}"
+        n_decimals_of_first_digit = _decimals(value, 1)
+        return f"{value:{sign}.{n_decimals_of_first_digit}f}"
+    smallest_shown = 10**-n_decimals
+    return f"<{smallest_shown:.{n_decimals}f}"
 
 
 def _decimals(value: float, n_digits: int = 4) -> int:
     """Return with how many decimals a value has this many significant digits."""
     if not value:
         return 0
+    # Rounded first, because rounding may add a digit: 9.9996 is 10.00 with four digits.
     rounded = float(f"{value:.{n_digits - 1}e}")
+    # 0 for one digit before the point, and -1 for 0.1 to 0.99.
     exponent = math.floor(math.log10(abs(rounded)))
     return max(n_digits - 1 - exponent, 0)
 
@@ -191,31 +205,34 @@ def with_share(time: str, ratio: float | None) -> str:
 
 
 def percent_text(ratio: float | None, digits: int = 1) -> str:
-    """Return a ratio in percent, ``12.3%``.
+    """Return a ratio in percent, ``12.3%``, with this many decimals.
 
-    If it is not zero but rounds to it, the text says so.
+    A ratio that is not zero but rounds to zero is ``<0.1%``, or ``>-0.1%`` if it is negative.
     """
     if ratio is None:
         return absent
     # Adding zero makes a negative zero positive.
-    text = f"{100 * ratio + 0.0:.{digits}f}"
-    is_rounded_to_zero = ratio and float(text) == 0
+    percent = 100 * ratio + 0.0
+    text = f"{percent:.{digits}f}"
+    is_rounded_to_zero = ratio != 0 and float(text) == 0
     if is_rounded_to_zero:
         sign = "<" if ratio > 0 else ">-"
-        return f"{sign}{10**-digits:.{digits}f}%"
+        smallest_shown = 10**-digits
+        return f"{sign}{smallest_shown:.{digits}f}%"
     return f"{text}%"
 
 
 def short_percent(ratio: float | None) -> str:
     """Return a ratio in percent for a first look: whole percent, with one decimal below 1%.
 
-    Only all of it is 100%.
+    A ratio below 1 is never ``100%``: from 99.5% on, it has a decimal.
     """
     if ratio is None:
         return absent
     is_small = 0 < abs(ratio) < _MIN_SHARE_WITHOUT_DECIMAL
     is_nearly_all = _MAX_SHARE_WITHOUT_DECIMAL <= ratio < 1
-    return percent_text(ratio, 1 if is_small or is_nearly_all else 0)
+    n_decimals = 1 if is_small or is_nearly_all else 0
+    return percent_text(ratio, n_decimals)
 
 
 def sure_text(confidence: float) -> str:
@@ -277,7 +294,8 @@ def count_text(count: float | None) -> str:
 
 def _time_text(ns: float | None) -> str:
     """Return a time in ms, or a short time in us or ns."""
-    if ns is None or not 0 < abs(ns) < _MIN_NS_IN_MS:
+    is_short = ns is not None and 0 < abs(ns) < _MIN_NS_IN_MS
+    if ns is None or not is_short:
         return ms_text(ns)
     is_in_us = abs(ns) >= _NS_PER_US
     text = f"{ns / _NS_PER_US:.4g} us" if is_in_us else f"{ns:.4g} ns"
@@ -314,18 +332,22 @@ def value_text(unit: str | None, value: float | None) -> str:
 
 
 def delta_text(unit: str | None, delta: float | None) -> str:
-    """Return a difference with sign and unit; of ratios in percentage points."""
+    """Return a difference with its sign and unit. Differences of ratios are percentage points."""
     if delta is None:
         return absent
     if unit == "ratio":
         return f"{signed(100 * delta)} {POINTS}"
     size = abs(delta)
     column = _UNIT_OF_COLUMN[unit or "count"]
-    text = column.write(size)
-    if 0 < size < column.small:
-        small_size = size / column.small_unit_size
-        text = f"{small_size:.2g} {column.small_unit}".rstrip()
+    is_small = 0 < size < column.small
+    if is_small:
+        size_in_small_unit = size / column.small_unit_size
+        # A count has no unit, and then no space behind it.
+        text = f"{size_in_small_unit:.2g} {column.small_unit}".rstrip()
+    else:
+        text = column.write(size)
     text = f"{_sign(delta)}{text}"
+    # Only times are written again in the unit of their column.
     return Quantity(text, delta) if unit == "ns" else text
 
 
@@ -342,10 +364,11 @@ def _sign(value: float) -> str:
 
 
 def decimals(size: float, distinct_from: float | None = None) -> str:
-    """Return a number with one decimal, or with as many as show that it is not zero.
+    """Return a number with one to three decimals, as few as possible.
 
-    The decimals also show that it is not the number that it must be `distinct_from`. A tiny number
-    has an exponent, and a number from 1000 on has no decimal.
+    The decimals must show that `size` is not zero, and that it is not the number `distinct_from`.
+    If three decimals do not show that, the number has six digits, and a tiny number has an
+    exponent. A number from 1000 on has no decimal.
     """
     if not size:
         return "0.0"
@@ -353,15 +376,19 @@ def decimals(size: float, distinct_from: float | None = None) -> str:
         return f"{size:.0f}"
     for n_decimals in range(1, _MAX_DECIMALS_OF_NUMBER + 1):
         text = f"{size:.{n_decimals}f}"
-        if float(text) and _is_distinct(size, distinct_from, n_decimals):
+        is_zero = float(text) == 0
+        if not is_zero and _looks_distinct(size, distinct_from, n_decimals):
             return text
     is_tiny = size < 10**-_MAX_DECIMALS_OF_NUMBER
     n_digits = _MAX_DECIMALS_OF_NUMBER + 3
     return f"{size:.0e}" if is_tiny else f"{size:.{n_digits}g}"
 
 
-def _is_distinct(size: float, number: float | None, n_decimals: int) -> bool:
-    """Tell whether two numbers differ in their texts, or need not, because they are equal."""
+def _looks_distinct(size: float, number: float | None, n_decimals: int) -> bool:
+    """Tell whether two numbers have different texts.
+
+    True as well if the numbers are equal, because no decimals could distinguish them.
+    """
     if number is None or math.isclose(size, number):
         return True
     text = f"{size:.{n_decimals}f}"

@@ -22,8 +22,8 @@ _MIN_NAMED_COPIES_SHARE = 0.05
 def verdict(run: Run) -> str:
     """Return what to change first, then where the step goes, then what to doubt, a line each.
 
-    Nothing stands before a warning that the reports may come from different runs, or that
-    communication is not known.
+    Two warnings come before all that: that the reports may come from different runs, and that
+    communication is not known. Without a step time, return only why there is none.
     """
     step = overview.step_time_of(run)
     if not run.header.n_ranks:
@@ -32,13 +32,12 @@ def verdict(run: Run) -> str:
         headline = first_screen.headline_of(run, step)
         return f"{headline}{_unrecorded(run)}"
     warnings = list(first_screen.warnings_of(run))
-    mixed = first_screen.MIXED
-    lines = [mixed] if mixed in warnings else []
+    lines = [line for line in warnings if line == first_screen.MIXED]
     if not _is_comm_known(run):
         lines.append(first_screen.unknown_text(run))
     lines += _change_lines(run)
     lines += _step_lines(run, step)
-    lines += [line for line in warnings if line != mixed]
+    lines += [line for line in warnings if line != first_screen.MIXED]
     return "\n".join(lines)
 
 
@@ -59,9 +58,9 @@ def _change_lines(run: Run) -> Iterator[str]:
     """
     recommendations = overview.recommendations_of(run)
     checks = overview.checks_of(run)
-    nothing = first_screen.nothing_text(run, recommendations, checks)
-    if nothing is not None:
-        yield nothing
+    nothing_to_change = first_screen.nothing_text(run, recommendations, checks)
+    if nothing_to_change is not None:
+        yield nothing_to_change
     first = recommendations.first
     (summary,) = run.summary().to_pylist()
     step_ns = mean_step_ns(summary)
@@ -89,14 +88,18 @@ def _step_lines(run: Run, step: StepTime) -> Iterator[str]:
 
 
 def _named_parts(step: StepTime, summary: Mapping[str, Any]) -> list[StepPart]:
-    """Return exposed communication; without any communication compute, large copies and idle."""
-    parts = {part.figure.name: part for part in step.parts}
+    """Return the parts of the step that the verdict names.
+
+    If there is communication, that is exposed communication. Otherwise, it is compute, copies if
+    they take much of the step, and idle time.
+    """
+    part_of_name = {part.figure.name: part for part in step.parts}
     if summary["comm_share"]:
-        return [parts["exposed_comm"]]
-    copies = parts["exposed_memory"]
+        return [part_of_name["exposed_comm"]]
+    copies = part_of_name["exposed_memory"]
     are_copies_large = copies.share >= _MIN_NAMED_COPIES_SHARE
-    shown_copies = [copies] if are_copies_large else []
-    return [parts["compute"], *shown_copies, parts["idle"]]
+    named_copies = [copies] if are_copies_large else []
+    return [part_of_name["compute"], *named_copies, part_of_name["idle"]]
 
 
 def _part_text(part: StepPart) -> str:

@@ -85,12 +85,14 @@ class SortedScenarios(Struct, frozen=True):
 
 
 def sort_scenarios(answer: WhatIf) -> SortedScenarios:
-    """Return the scenarios that have an estimate, by what it means, each in the order of all."""
-    estimated = _estimated(answer)
+    """Return the scenarios that have an estimate, by what the estimate means.
+
+    Each group is in the order of `WhatIf.scenarios`.
+    """
     unchanged: list[Scenario] = []
     effective: list[Scenario] = []
     within_noise: list[Scenario] = []
-    for scenario in estimated:
+    for scenario in _estimated(answer):
         if _is_captured(scenario):
             unchanged.append(scenario)
         elif is_clear(answer, scenario):
@@ -111,19 +113,24 @@ def headline(answer: WhatIf) -> str:
 
 
 def headline_sentences(answer: WhatIf) -> list[str]:
-    """Return the sentences of the answer, the most important first."""
+    """Return the sentences of the answer, the most important first.
+
+    They name the change that the user asked for. Without one, they name the best setting, and links
+    that would save more than this setting.
+    """
     estimated = _estimated(answer)
     if not estimated:
         return _no_answer(answer)
-    if estimated[0].id == "custom":
-        return [_custom_answer(answer, estimated[0])]
+    first = estimated[0]
+    if first.id == "custom":
+        return [_custom_answer(answer, first)]
     settings = _gaining_settings(answer)
-    best_pct = _gain_pct(settings[0]) if settings else 0.0
+    gain_of_best_setting_pct = _gain_pct(settings[0]) if settings else 0.0
     is_only_change = len(estimated) == 1
     sentences = [*_setting_sentences(answer, settings, is_only_change=is_only_change)]
-    hardware = _gaining_hardware(answer)
-    better = [scenario for scenario in hardware if _gain_pct(scenario) > best_pct]
-    return sentences + [_condition(answer, scenario) for scenario in better]
+    links = _gaining_links(answer)
+    better_links = [link for link in links if _gain_pct(link) > gain_of_best_setting_pct]
+    return sentences + [_link_sentence(answer, link) for link in better_links]
 
 
 def _gain_pct(scenario: Scenario) -> float:
@@ -134,30 +141,33 @@ def _gain_pct(scenario: Scenario) -> float:
 def _setting_sentences(
     answer: WhatIf, settings: Sequence[Scenario], *, is_only_change: bool
 ) -> Iterator[str]:
-    """Yield the best setting, and which others are predicted to be as fast."""
+    """Yield the best setting, and which others are predicted to be as fast.
+
+    `settings` are those of `_gaining_settings`, the best first.
+    """
     if not settings:
         yield "No setting has an estimated saving that is larger than its uncertainty."
         return
-    best, *next_best = settings
+    best, *other_settings = settings
     what = "The only change with an estimate" if is_only_change else "Best setting"
     change = _change(answer, best)
     yield f"{what}: {best.label}, {change}."
-    tied = [scenario.label for scenario in next_best if _is_tied(best, scenario)]
-    if tied:
-        names = listed(tied, _MAX_TIED_NAMED)
+    tied_labels = [setting.label for setting in other_settings if _is_tied(best, setting)]
+    if tied_labels:
+        names = listed(tied_labels, _MAX_TIED_NAMED)
         yield f"Predicted equally fast, within the ranges: {names}."
 
 
 def _gaining(answer: WhatIf) -> list[Scenario]:
-    """Return the scenarios that certainly save time, the best first."""
+    """Return the scenarios that save more time than their uncertainty, the best first."""
     effective = sort_scenarios(answer).effective
     return [scenario for scenario in effective if _gain_pct(scenario) > 0]
 
 
 def _gaining_settings(answer: WhatIf) -> list[Scenario]:
-    """Return the settings that certainly save time, the best first.
+    """Return the settings that save more time than their uncertainty, the best first.
 
-    A late rank is not a setting, but stands for one if nothing else saves time.
+    If no setting does, return the scenario without late ranks, if that saves time.
     """
     gaining = _gaining(answer)
     settings = [scenario for scenario in gaining if scenario.group == SETTING]
@@ -165,12 +175,16 @@ def _gaining_settings(answer: WhatIf) -> list[Scenario]:
     return settings or late_ranks
 
 
-def _gaining_hardware(answer: WhatIf) -> list[Scenario]:
-    """Return the best links that may not be there: of this machine, and of another one."""
+def _gaining_links(answer: WhatIf) -> list[Scenario]:
+    """Return the best link of each kind of place: this machine, perhaps this one, or another one.
+
+    Links that save no time are left out.
+    """
     best_by_place: dict[str, Scenario] = {}
     for scenario in _gaining(answer):
         place = scenario.link_place
         if scenario.group == HARDWARE and place is not None:
+            # The best scenario comes first, and stays.
             best_by_place.setdefault(place, scenario)
     return list(best_by_place.values())
 
@@ -178,19 +192,24 @@ def _gaining_hardware(answer: WhatIf) -> list[Scenario]:
 def best_setting(answer: WhatIf) -> Scenario | None:
     """Return the change that the headline names first.
 
-    That is the change that the user asked for, else the setting that saves most.
+    That is the change that the user asked for, else the setting that saves most. None if no setting
+    saves time, or if the change asked for has no estimate or no effect.
     """
     first = answer.scenarios[0]
     if first.id == "custom":
-        has_change = first.refused is None and not _is_captured(first)
-        return first if has_change else None
-    return next(iter(_gaining_settings(answer)), None)
+        has_effect = first.refused is None and not _is_captured(first)
+        return first if has_effect else None
+    settings = _gaining_settings(answer)
+    return settings[0] if settings else None
 
 
 def _no_answer(answer: WhatIf) -> list[str]:
-    """Return why no change has an estimate, and what no communication at all would save."""
-    most_usual, *rarer = _refusals_by_reason(answer)
-    n_rarer = sum(refusal.n_changes for refusal in rarer)
+    """Return why no change has an estimate, and what no communication at all would save.
+
+    If there are several reasons, the sentences name the most usual one.
+    """
+    most_usual, *rarer_refusals = _refusals_by_reason(answer)
+    n_rarer = sum(refusal.n_changes for refusal in rarer_refusals)
     if not n_rarer:
         sentences = [f"No estimate: {most_usual.reason}."]
     else:
@@ -198,16 +217,18 @@ def _no_answer(answer: WhatIf) -> list[str]:
         head = f"No estimate for {most_usual.n_changes} changes: {most_usual.reason}."
         sentences = [head, f"{n_more} no estimate for other reasons, see below."]
     if answer.limit_step_time_ns is not None and answer.step_time_ns:
+        # Both are medians over steps, so their difference may be below 0.
         gain_ns = max(answer.step_time_ns - answer.limit_step_time_ns, 0.0)
         saving = ms_text(gain_ns, _ESTIMATE_DIGITS)
         share = percent_text(gain_ns / answer.step_time_ns)
         limit = f"A step with {_ZERO_COMMUNICATION} would save {saving} ({share})."
-        rest = "No other interconnect, bucket size or datatype can save more."
-        sentences.append(f"{limit} {rest}")
+        consequence = "No other interconnect, bucket size or datatype can save more."
+        sentences.append(f"{limit} {consequence}")
     return sentences
 
 
 def _custom_answer(answer: WhatIf, scenario: Scenario) -> str:
+    """Return what the change saves that the user asked for."""
     if _is_captured(scenario):
         return f"{scenario.label}: unchanged. The run is as fast already."
     change = _change(answer, scenario)
@@ -217,7 +238,7 @@ def _custom_answer(answer: WhatIf, scenario: Scenario) -> str:
     return f"{sentence} {_unrecorded_text(scenario)}"
 
 
-def _condition(answer: WhatIf, scenario: Scenario) -> str:
+def _link_sentence(answer: WhatIf, scenario: Scenario) -> str:
     """Return what a link that these GPUs may not have would save."""
     saved = _saved(answer, scenario)
     link = str(scenario.knobs["link"])
@@ -247,7 +268,10 @@ def is_clear(answer: WhatIf, scenario: Scenario) -> bool:
 
 
 def _change(answer: WhatIf, scenario: Scenario) -> str:
-    """Return the predicted step time with its range, and its difference from the captured one."""
+    """Return the captured and the predicted step time, its range, and the difference in percent.
+
+    Empty if one of the two is not known.
+    """
     if scenario.gain_pct is None or not answer.step_time_ns:
         return ""
     now = _number_text(answer.step_time_ns)
@@ -292,6 +316,7 @@ def whatif_blocks(
     yield from few_steps_blocks(answer)
     estimated = _estimated(answer)
     n_rows = len(menu_rows(answer, estimated, is_verbose=is_verbose))
+    # The first row is the captured run.
     has_menu = n_rows > 1
     yield blocks.Facts(subject(answer, run), "Run")
     has_step_time = is_verbose or not has_menu
@@ -329,7 +354,7 @@ def few_steps_blocks(answer: WhatIf) -> Iterator[blocks.Sentence]:
 
 
 def note_blocks(answer: WhatIf) -> Iterator[blocks.Notes]:
-    """Yield how to get an estimate that a late rank prevents, if there is such a way."""
+    """Yield how to get an estimate that a late rank prevents. Nothing if it prevents none."""
     if answer.is_answered_without_late_ranks:
         example = "for example --no-wait --bucket-mb 25"
         note = f"To predict a change as if no rank were late, combine it with --no-wait, {example}."
@@ -355,17 +380,21 @@ def _basis(answer: WhatIf, run: Run, *, has_step_time: bool, is_verbose: bool) -
 
 
 def without_effect(answer: WhatIf, *, is_verbose: bool) -> Iterator[blocks.Block]:
-    """Yield in a line which changes save nothing; a verbose menu has them as rows."""
+    """Yield in a line which changes of a menu save nothing.
+
+    Nothing is yielded for a change that the user asked for, which is no menu, and for a verbose
+    menu, which has these changes as rows.
+    """
     is_custom = answer.scenarios[0].id == "custom"
     if is_verbose or is_custom:
         return
-    parts = sort_scenarios(answer)
+    scenarios = sort_scenarios(answer)
     sentences = []
-    if parts.within_noise:
-        labels = _labels(parts.within_noise)
+    if scenarios.within_noise:
+        labels = _labels(scenarios.within_noise)
         sentences.append(f"Within noise: {labels}.")
-    if parts.unchanged:
-        labels = _labels(parts.unchanged)
+    if scenarios.unchanged:
+        labels = _labels(scenarios.unchanged)
         sentences.append(f"No change in step time: {labels}.")
     if sentences:
         yield blocks.Notes([" ".join(sentences)])
@@ -376,7 +405,11 @@ def _labels(scenarios: Sequence[Scenario]) -> str:
 
 
 def assumption_blocks(estimated: Sequence[Scenario], *, is_verbose: bool) -> Iterator[blocks.Block]:
-    """Yield what estimates assume: all of a single one, else only what the user has to check."""
+    """Yield what estimates assume.
+
+    A single estimate has all of its assumptions, and so have all estimates of a verbose output.
+    Otherwise, yield only the assumption that the user has to check: that the CPU is fast enough.
+    """
     if len(estimated) == 1:
         yield blocks.Heading("This estimate assumes", "dim")
         yield blocks.Items(estimated[0].assumptions)
@@ -384,22 +417,24 @@ def assumption_blocks(estimated: Sequence[Scenario], *, is_verbose: bool) -> Ite
         yield blocks.Heading("Estimates assume", "dim")
         yield blocks.Items(_assumptions(estimated))
     else:
-        assuming = [scenario.label for scenario in estimated if _needs_faster_hosts(scenario)]
-        if assuming:
-            labels = _labels_text(assuming, len(estimated))
+        needing = [scenario.label for scenario in estimated if _needs_faster_hosts(scenario)]
+        if needing:
+            labels = _labels_text(needing, len(estimated))
             note = f"Assumes that the CPU can launch kernels early enough: {labels}."
             yield blocks.Notes([note])
 
 
 def _assumptions(estimated: Sequence[Scenario]) -> list[str]:
-    """Return each assumption with the estimates that make it."""
-    texts_and_labels = [
-        (text, scenario.label) for scenario in estimated for text in scenario.assumptions
+    """Return each assumption once, with the estimates that make it."""
+    assumptions_and_labels = [
+        (assumption, scenario.label)
+        for scenario in estimated
+        for assumption in scenario.assumptions
     ]
     texts = []
-    for text, labels in grouped(texts_and_labels).items():
+    for assumption, labels in grouped(assumptions_and_labels).items():
         estimates = _labels_text(labels, len(estimated))
-        texts.append(f"{text} ({estimates})")
+        texts.append(f"{assumption} ({estimates})")
     return texts
 
 
@@ -413,20 +448,14 @@ def _labels_text(labels: Sequence[str], n_all: int) -> str:
 
 
 def refusals(answer: WhatIf, n_shown: int | None = None) -> list[str]:
-    """Return which changes have no estimate and why, at most `n_shown` of each reason by name.
+    """Return a text for each reason why changes have no estimate, with the changes.
 
-    If no change has an estimate, the headline has the most usual reason, which is not repeated.
+    At most `n_shown` changes of a reason are named. None names all.
+
+    If no change has an estimate, the headline has the most usual reason. This reason comes first
+    and is not repeated: "for the reason above". If it is the only reason, return nothing.
     """
-    labels_by_reason: dict[str, list[str]] = {}
-    for scenario in answer.scenarios:
-        reason = scenario.refused_in_options
-        if reason is not None:
-            labels_of_reason = labels_by_reason.setdefault(reason, [])
-            labels_of_reason.append(scenario.label)
-    names_by_reason = {}
-    for reason, labels in labels_by_reason.items():
-        max_named = len(labels) if n_shown is None else n_shown
-        names_by_reason[reason] = few(labels, max_named)
+    names_by_reason = _refused_names_by_reason(answer, n_shown)
     names_in_headline = None
     if not _estimated(answer):
         reason_in_headline = _refusals_by_reason(answer)[0].reason
@@ -437,6 +466,21 @@ def refusals(answer: WhatIf, n_shown: int | None = None) -> list[str]:
     return [f"{names_in_headline}: for the reason above", *texts]
 
 
+def _refused_names_by_reason(answer: WhatIf, n_shown: int | None) -> dict[str, str]:
+    """Return the changes that have no estimate for each reason, at most `n_shown` by name."""
+    labels_by_reason: dict[str, list[str]] = {}
+    for scenario in answer.scenarios:
+        reason = scenario.refused_in_options
+        if reason is not None:
+            labels_of_reason = labels_by_reason.setdefault(reason, [])
+            labels_of_reason.append(scenario.label)
+    names_by_reason = {}
+    for reason, labels in labels_by_reason.items():
+        max_named = len(labels) if n_shown is None else n_shown
+        names_by_reason[reason] = few(labels, max_named)
+    return names_by_reason
+
+
 class Refusal(NamedTuple):
     """A reason why changes have no estimate."""
 
@@ -445,16 +489,20 @@ class Refusal(NamedTuple):
 
 
 def _refusals_by_reason(answer: WhatIf) -> list[Refusal]:
-    """Return why changes have no estimate, the most usual reason first."""
-    counts = Counter(scenario.refused_in_options for scenario in answer.scenarios)
-    most_usual_first = counts.most_common()
+    """Return why changes have no estimate, the most usual reason first.
+
+    Changes with an estimate count under the reason None.
+    """
+    n_changes_of_reason = Counter(scenario.refused_in_options for scenario in answer.scenarios)
+    most_usual_first = n_changes_of_reason.most_common()
     return [Refusal(reason, n_changes) for reason, n_changes in most_usual_first]
 
 
 def menu_rows(answer: WhatIf, scenarios: Sequence[Scenario], *, is_verbose: bool) -> list[MenuRow]:
     """Return the rows of the menu: the captured run, then each group below its name.
 
-    The last group, the limits, also has the run without any communication.
+    Unless verbose, changes within noise and without effect are left out. The group of limits also
+    has the run without any communication. A single scenario has no group.
     """
     captured = MenuRow(_AS_CAPTURED, answer.step_time_ns)
     if len(scenarios) == 1:
@@ -463,8 +511,7 @@ def menu_rows(answer: WhatIf, scenarios: Sequence[Scenario], *, is_verbose: bool
     rows = [captured]
     for group in GROUPS:
         group_rows = [_row(answer, scenario) for scenario in shown if scenario.group == group]
-        is_group_of_limits = group == LIMIT
-        if is_group_of_limits:
+        if group == LIMIT:
             group_rows += _zero_communication_rows(answer)
         if group_rows:
             rows.append(MenuRow(GROUP_NAMES[group]))
@@ -474,8 +521,9 @@ def menu_rows(answer: WhatIf, scenarios: Sequence[Scenario], *, is_verbose: bool
 
 def _effective_among(answer: WhatIf, scenarios: Iterable[Scenario]) -> list[Scenario]:
     """Return the scenarios whose range leaves the captured step time out."""
-    effective_ids = set(map(id, sort_scenarios(answer).effective))
-    return [scenario for scenario in scenarios if id(scenario) in effective_ids]
+    # A scenario has no hash, so it is looked up by its identity.
+    identities = set(map(id, sort_scenarios(answer).effective))
+    return [scenario for scenario in scenarios if id(scenario) in identities]
 
 
 def _zero_communication_rows(answer: WhatIf) -> list[MenuRow]:
@@ -488,7 +536,8 @@ def _zero_communication_rows(answer: WhatIf) -> list[MenuRow]:
 
 
 def _row(answer: WhatIf, scenario: Scenario) -> MenuRow:
-    is_link_alone = [*scenario.knobs] == ["link"]
+    """Return the row of a scenario. If only the link changes, its label is the name of the link."""
+    is_link_alone = _is_link_alone(scenario)
     label = str(scenario.knobs["link"]) if is_link_alone else scenario.label
     gain_pct = scenario.gain_pct
     saved_ratio = None if gain_pct is None else gain_pct / 100
@@ -503,6 +552,11 @@ def _row(answer: WhatIf, scenario: Scenario) -> MenuRow:
         is_within_noise=is_within_noise,
         knobs=frozenset(scenario.knobs),
     )
+
+
+def _is_link_alone(scenario: Scenario) -> bool:
+    """Tell whether the link is all that a scenario changes."""
+    return scenario.knobs.keys() == {"link"}
 
 
 def menu_cells(row: MenuRow) -> list[str]:
@@ -524,6 +578,7 @@ def menu(
 ) -> blocks.Table:
     """Return what each change that has an estimate would save, by group, the settings first."""
     rows = menu_rows(answer, scenarios, is_verbose=is_verbose)
+    # The name of a group is a row without a step time.
     has_groups = any(row.step_time_ns is None for row in rows)
     label_cell = partial(_label_cell, has_groups=has_groups)
     fields = [
@@ -566,7 +621,7 @@ def _saved_cell(row: MenuRow) -> str:
     if row.saved_ratio is None:
         return ""
     number = f"{100 * row.saved_ratio:.1f}"
-    # Not -0.0.
+    # A small negative saving is "-0.0", which has no sign here.
     percent = number if float(number) else "0.0"
     noise = " (noise)" if row.is_within_noise else ""
     return f"{percent}%{noise}"
@@ -587,7 +642,7 @@ def _note(scenario: Scenario) -> str:
         return " (is there, not used)"
     if scenario.link_place != UNKNOWN:
         return ""
-    if [*scenario.knobs] == ["link"]:
+    if _is_link_alone(scenario):
         return _IF_AVAILABLE
     return f" (if {scenario.knobs['link']} is available)"
 
@@ -596,8 +651,8 @@ def _is_captured(scenario: Scenario) -> bool:
     """Tell whether the captured run has the setting of a scenario already."""
     gain_ns = scenario.mean_gain_ns
     has_no_effect = gain_ns is not None and abs(gain_ns) < _MIN_GAIN_NS
-    has_setting = not _KNOBS_OF_SETTINGS.isdisjoint(scenario.knobs)
-    return has_no_effect and has_setting
+    changes_setting = any(knob in _KNOBS_OF_SETTINGS for knob in scenario.knobs)
+    return has_no_effect and changes_setting
 
 
 def finding_blocks(answer: WhatIf, run: Run) -> Iterator[blocks.Block]:
@@ -619,28 +674,29 @@ def _bounds(answer: WhatIf, mean_ns: float | None) -> list[str]:
     """
     if not mean_ns:
         return []
-    scenarios = _scenarios_of_findings(answer).items()
-    largest_first = sorted(scenarios, key=_bound_of_finding, reverse=True)
-    return [_bound_text(answer, rule, scenario, mean_ns) for rule, scenario in largest_first]
+    scenario_of_finding = _scenario_of_each_finding(answer)
+    largest_first = sorted(scenario_of_finding.items(), key=_bound_of_finding, reverse=True)
+    return [_bound_text(answer, finding, scenario, mean_ns) for finding, scenario in largest_first]
 
 
 def _bound_of_finding(finding_and_scenario: tuple[str, Scenario]) -> float:
-    _, scenario = finding_and_scenario
+    _finding, scenario = finding_and_scenario
     return scenario.finding_saving_ns or 0.0
 
 
-def _scenarios_of_findings(answer: WhatIf) -> dict[str, Scenario]:
-    """Return the scenario of each finding: the change that it advises, else the best one."""
-    scenarios: dict[str, Scenario] = {}
-    for scenario in sorted(answer.scenarios, key=_order_by_advice):
+def _scenario_of_each_finding(answer: WhatIf) -> dict[str, Scenario]:
+    """Return one scenario by finding: the change that the finding advises, else the best change."""
+    scenario_of_finding: dict[str, Scenario] = {}
+    for scenario in sorted(answer.scenarios, key=_preference, reverse=True):
         if scenario.finding is not None and _answers_finding(scenario):
-            scenarios.setdefault(scenario.finding, scenario)
-    return scenarios
+            # The preferred scenario comes first, and stays.
+            scenario_of_finding.setdefault(scenario.finding, scenario)
+    return scenario_of_finding
 
 
-def _order_by_advice(scenario: Scenario) -> tuple[bool, float]:
-    """Return what sorts advised changes first, and then those that save most."""
-    return not scenario.is_advised, -_gain_pct(scenario)
+def _preference(scenario: Scenario) -> tuple[bool, float]:
+    """Return a sort key: advised changes are larger than others, and then larger gains."""
+    return scenario.is_advised, _gain_pct(scenario)
 
 
 def _answers_finding(scenario: Scenario) -> bool:
@@ -650,12 +706,12 @@ def _answers_finding(scenario: Scenario) -> bool:
     return scenario.is_advised or scenario.mean_gain_ns > 0
 
 
-def _bound_text(answer: WhatIf, rule: str, scenario: Scenario, mean_ns: float) -> str:
+def _bound_text(answer: WhatIf, finding: str, scenario: Scenario, mean_ns: float) -> str:
     bound = _saving_text(scenario.finding_saving_ns, mean_ns)
     estimate = _saving_text(scenario.mean_gain_ns, mean_ns)
     noise = "" if is_clear(answer, scenario) else ", which is within noise"
     saving = f"{scenario.label} saves an estimated {estimate}"
-    return f"{rule}: at most {bound}. {saving}{noise}"
+    return f"{finding}: at most {bound}. {saving}{noise}"
 
 
 def _saving_text(saving_ns: float | None, mean_ns: float) -> str:
@@ -699,7 +755,10 @@ def _scenario_document(scenario: Scenario) -> dict[str, Any]:
 
 
 def _identity_in(document: dict[str, Any]) -> str | None:
-    """Return the run of a document; None if it is of `analyze`, which has no scenarios."""
+    """Return the run of a document of `whatif`.
+
+    Raises a `KeyError` for a document of `analyze`, which has no scenarios.
+    """
     if not isinstance(document["scenarios"], list):
         return None
     return str(document["run"]["run_id"])

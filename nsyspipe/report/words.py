@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import product
+from operator import itemgetter
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -49,6 +50,7 @@ from nsyspipe.report.units import (
 from nsyspipe.run.work import has_whole_graphs
 
 if TYPE_CHECKING:
+    from nsyspipe.analysis.links import LinkVerdict, SlowestLink
     from nsyspipe.analysis.summary import Evenness, HostFigures
     from nsyspipe.run.run import Run, RunHeader
 
@@ -143,17 +145,18 @@ def _steps_part(run: Run, summary: Mapping[str, Any]) -> str:
     """Return how many steps are used, how they were found, and which are left out and why."""
     found_by = _step_family_text(run)
     if run.header.steps_from == "repetition":
-        found_by = ", steps found by launch pattern"
+        found_by = f", {STEPS_BY_PATTERN}"
     n_used = summary["n_summary_steps"]
     n_captured = summary["n_steps"]
     text = f"{n_used} of {n_captured} captured steps used{found_by}"
-    left_out = []
+    left_out_texts = []
     for reason, steps in _left_out_steps(run).items():
         if steps:
             numbers = _numbered("step", steps)
-            left_out.append(f"{numbers} {reason}")
-    reasons = ", ".join(left_out)
-    return f"{text} ({reasons})" if reasons else text
+            left_out_texts.append(f"{numbers} {reason}")
+    if not left_out_texts:
+        return text
+    return f"{text} ({', '.join(left_out_texts)})"
 
 
 def _step_family_text(run: Run) -> str:
@@ -161,21 +164,25 @@ def _step_family_text(run: Run) -> str:
 
 
 def _left_out_steps(run: Run) -> dict[str, list[int]]:
-    """Return the numbers of the steps that are not used, by the reason in words."""
+    """Return the numbers of the steps that are not used, by the reason in words.
+
+    Each step has one reason. A step that is complete on all ranks that have it, and still not used,
+    is missing on some ranks.
+    """
     steps = run.steps()
     skipped = {*run.skipped_steps}
     is_incomplete = pc.invert(steps["is_complete"])
     used = _numbers_of(steps.filter(steps["in_summary"]))
-    incomplete_somewhere = _numbers_of(steps.filter(is_incomplete))
+    incomplete_on_some_rank = _numbers_of(steps.filter(is_incomplete))
     unused = _numbers_of(steps) - used - skipped
-    missing_on_ranks = unused - incomplete_somewhere
-    endless = unused & steps_without_end(steps)
-    incomplete = unused - missing_on_ranks - endless
+    missing_on_some_rank = unused - incomplete_on_some_rank
+    without_end = unused & steps_without_end(steps)
+    otherwise_incomplete = unused - missing_on_some_rank - without_end
     return {
         "skipped": sorted(skipped),
-        "incomplete": sorted(incomplete),
-        "without a recorded end": sorted(endless),
-        "not on every rank": sorted(missing_on_ranks),
+        "incomplete": sorted(otherwise_incomplete),
+        "without a recorded end": sorted(without_end),
+        "not on every rank": sorted(missing_on_some_rank),
     }
 
 
@@ -184,21 +191,21 @@ def _numbers_of(steps: StepsTable) -> set[int]:
 
 
 def steps_without_end(steps: StepsTable) -> set[int]:
-    """Return the incomplete steps that are the last of a rank.
+    """Return the incomplete steps that are the last step of a rank.
 
-    They may be whole, but they end where the next step begins, and there is none.
+    A step ends where the next step begins. So a last step may be whole, but its end is not known.
     """
     steps_of_ranks = steps.group_by("rank", use_threads=False)
     last_steps = steps_of_ranks.aggregate([("step", "max")]).to_pylist()
     last_step_of_rank = {row["rank"]: row["step_max"] for row in last_steps}
     is_incomplete = pc.invert(steps["is_complete"])
     incomplete = steps.filter(is_incomplete).select(["rank", "step"])
-    endless = set()
+    without_end = set()
     for row in incomplete.to_pylist():
         rank = row["rank"]
         if row["step"] == last_step_of_rank[rank]:
-            endless.add(row["step"])
-    return endless
+            without_end.add(row["step"])
+    return without_end
 
 
 def backward_source(run: Run) -> list[str]:
@@ -226,60 +233,79 @@ def hosts_text(run: Run) -> list[str]:
 
 
 def ranks_text(header: RunHeader) -> str:
-    """Return how many ranks there are of how many in the job, or of which processes."""
+    """Return how many ranks there are of how many in the job.
+
+    If a process has several ranks, return of how many processes the ranks are.
+    """
     if not header.has_shared_processes:
         return of_world(header.n_ranks, header.world_size, "rank", "s")
-    # A launcher that counts fewer does not count these processes.
     n_processes = header.n_processes or 0
     world_size = header.world_size
-    size = world_size if n_processes < (world_size or 0) else None
-    processes = of_world(n_processes, size, "process", "es")
+    # A launcher that counts fewer processes than there are does not count these processes.
+    are_processes_counted = n_processes < (world_size or 0)
+    counted_size = world_size if are_processes_counted else None
+    processes = of_world(n_processes, counted_size, "process", "es")
     return f"{header.n_ranks} ranks on the GPUs of {processes}"
 
 
 def of_world(n: int, world_size: int | None, noun: str, plural: str) -> str:
-    """Return ``4 ranks``, or ``1 of 4 ranks`` where some are missing."""
+    """Return ``4 ranks``, or ``1 of 4 ranks`` where some are missing.
+
+    `plural` is the ending of the plural. `world_size` is None if it is not known.
+    """
     has_missing = world_size not in (None, n)
-    missing = f" of {world_size}" if has_missing else ""
+    of_all = f" of {world_size}" if has_missing else ""
     is_single = n == 1 and not has_missing
     ending = "" if is_single else plural
-    return f"{n}{missing} {noun}{ending}"
+    return f"{n}{of_all} {noun}{ending}"
 
 
 def link_text(run: Run) -> str | None:
-    """Return the interconnect, its edges, and how much of its bandwidth the run reached.
+    """Return the slowest interconnect, its edges, and how much of its bandwidth the run reached.
 
-    The text fits three lines.
+    The name of the link is shortened so that the text fits three lines. None if no link is known.
     """
     verdict = run.link
     if verdict is None or verdict.slowest is None:
         return None
     link = verdict.slowest
     codes = {row["code"] for row in run.problem_rows}
-    foreign = ", by a log of other processes" if "log-of-other-processes" in codes else ""
-    rest = f", {link.edges}{foreign}"
+    source = ", by a log of other processes" if "log-of-other-processes" in codes else ""
+    after_name = f", {link.edges}{source}{_bandwidth_part(run, verdict, link)}"
+    name = printable(f"Interconnect: {link.text}")
+    room = _MAX_LINK_CHARACTERS - len(after_name)
+    return f"{shortened(name, room)}{after_name}"
+
+
+def _bandwidth_part(run: Run, verdict: LinkVerdict, link: SlowestLink) -> str:
+    """Return the reached and the peak bandwidth of a link, with a comma in front.
+
+    Empty if neither is known.
+    """
     nominal = link.nominal_bytes_per_s
     peak = bandwidth_text(nominal) if nominal else ""
-    if verdict.busbw_bytes_per_s is not None:
-        about = "about " if verdict.is_estimate else ""
-        busbw = bandwidth_text(verdict.busbw_bytes_per_s)
-        rest += f", bus bandwidth {about}{busbw}"
-        rest += f" of {peak} peak" if peak else ""
-        rest += ", estimated from gradient copy sizes" if verdict.is_estimate else ""
-        counted = counted_text(run)
-        rest += f", {counted}" if counted else ""
-    elif peak:
-        rest += f", peak {peak}"
-    text = printable(f"Interconnect: {link.text}")
-    room = _MAX_LINK_CHARACTERS - len(rest)
-    return f"{shortened(text, room)}{rest}"
+    if verdict.busbw_bytes_per_s is None:
+        return f", peak {peak}" if peak else ""
+    about = "about " if verdict.is_estimate else ""
+    text = f", bus bandwidth {about}{bandwidth_text(verdict.busbw_bytes_per_s)}"
+    if peak:
+        text += f" of {peak} peak"
+    if verdict.is_estimate:
+        text += ", estimated from gradient copy sizes"
+    counted_bandwidth = counted_text(run)
+    if counted_bandwidth:
+        text += f", {counted_bandwidth}"
+    return text
 
 
 _LINK_WORDS = {"nvlink": "NVLink", "pcie": "PCIe"}
 
 
 def counted_text(run: Run) -> str:
-    """Return the counted bus bandwidth and its ratio to the derived one; empty without counters."""
+    """Return the bus bandwidth that hardware counters show, and its ratio to the derived one.
+
+    The derived bandwidth is from message sizes and times. Empty without counters.
+    """
     counters = run.counters()
     if not counters.num_rows:
         return ""
@@ -292,12 +318,14 @@ def counted_text(run: Run) -> str:
 
 
 def counter_texts(run: Run) -> list[str]:
-    """Return what hardware counters show of the summary steps, empty without counters."""
+    """Return what hardware counters show of the steps in use. Empty without counters."""
     counters = run.counters()
-    counted = counted_means(counters, run.steps()) if counters.num_rows else None
-    if counted is None:
+    if not counters.num_rows:
         return []
-    texts = [_counted_means_text(counted)]
+    means = counted_means(counters, run.steps())
+    if means is None:
+        return []
+    texts = [_counted_means_text(means)]
     bus = counted_bus(counters, run.steps(), run.collectives())
     if bus is not None:
         bandwidth = bandwidth_text(bus.bytes_per_s)
@@ -311,16 +339,17 @@ def counter_texts(run: Run) -> list[str]:
 
 
 def _counted_means_text(counted: CountedMeans) -> str:
+    """Return the means of hardware counters: shares of time, bandwidths, and the clock."""
     means = counted.means
     parts = []
-    for name, column in _COUNTED_SHARES.items():
-        percent = means[column]
-        label = COUNTERS[name].label
+    for counter, share_column in _COUNTED_SHARES.items():
+        percent = means[share_column]
+        label = COUNTERS[counter].label
         if percent is not None:
             parts.append(f"{label} {percent:.1f}%")
-    for name, rate_column in _COUNTED_RATES.items():
+    for counter, rate_column in _COUNTED_RATES.items():
         bytes_per_s = means[rate_column]
-        label = COUNTERS[name].label
+        label = COUNTERS[counter].label
         if bytes_per_s:
             parts.append(f"{label} {bandwidth_text(bytes_per_s)}")
     clock_hz = means["gpc_clock_hz"]
@@ -348,7 +377,10 @@ _COUNTED_RATES: dict[str, CountersColumn] = {
 
 
 def capture_rows(capture: RunCapture | None) -> list[tuple[str, str]]:
-    """Return what sidecars say of a capture, as pairs."""
+    """Return what sidecars recorded of a capture, as pairs of name and value.
+
+    What was not recorded is left out.
+    """
     if capture is None:
         return []
     command = shlex.join(capture.command or ())
@@ -385,24 +417,28 @@ def steps_used_text(run: Run, n_used: int, n_captured: int) -> str:
 
 
 def captured_versions_text(capture: RunCapture | None) -> str:
-    """Return the versions that sidecars recorded of the software; empty if there are none."""
-    values = dict(capture_rows(capture))
-    values.pop("command", None)
-    values.pop("CUDA", None)
-    return ", ".join(f"{name} {value}" for name, value in values.items())
+    """Return the versions that sidecars recorded of the software. Empty if there are none.
+
+    The version of CUDA is left out.
+    """
+    rows = capture_rows(capture)
+    left_out = {"command", "CUDA"}
+    return ", ".join(f"{name} {value}" for name, value in rows if name not in left_out)
 
 
 def uneven_text(evenness: Evenness) -> str:
     """Return that steps are uneven, with mean and median, and the pattern if there is one.
 
-    If few steps are like the median, that is added.
+    The text also says if less than half of the steps are near the median. The pattern is two levels
+    of step times, which may alternate, or the rarer level may come periodically.
     """
     mean = ms_text(evenness.mean)
     median = ms_text(evenness.median)
     text = f"steps are uneven: mean {mean}, median {median}"
+    are_few_near = evenness.n_near < evenness.n_steps / 2
     if evenness.is_median_nobodys:
         text += ", which no step takes"
-    elif 2 * evenness.n_near < evenness.n_steps:
+    elif are_few_near:
         near_steps = f"{evenness.n_near} of {evenness.n_steps} steps"
         text += f", only {near_steps} within 10% of it"
     if evenness.levels is None or evenness.n_long is None:
@@ -410,17 +446,20 @@ def uneven_text(evenness: Evenness) -> str:
     short, long = map(ms_text, evenness.levels)
     if evenness.period == _ALTERNATING:
         return f"{text}, {short} and {long} in turn"
-    if not evenness.period:
-        n_long = f"{evenness.n_long} of {evenness.n_steps} steps"
+    if evenness.period is None:
+        long_steps = f"{evenness.n_long} of {evenness.n_steps} steps"
         levels = f"two levels, {short} and {long}"
-        return f"{text}, {levels} ({n_long})"
-    is_rare_long = 2 * evenness.n_long <= evenness.n_steps
+        return f"{text}, {levels} ({long_steps})"
+    is_rare_long = evenness.n_long <= evenness.n_steps / 2
     periodic = _periodic_text(evenness.period, short, long, is_rare_long=is_rare_long)
     return f"{text}, {periodic}"
 
 
 def uneven_sentence(evenness: Evenness) -> str:
-    """Return that steps are uneven, with their pattern, else with mean and median."""
+    """Return that steps are uneven, with their pattern, or else with mean and median.
+
+    The pattern is as in `uneven_text`.
+    """
     if evenness.levels is None or evenness.n_long is None:
         mean = ms_text(evenness.mean)
         median = ms_text(evenness.median)
@@ -428,16 +467,20 @@ def uneven_sentence(evenness: Evenness) -> str:
     short, long = map(ms_text, evenness.levels)
     if evenness.period == _ALTERNATING:
         return f"Steps are uneven: they alternate between {short} and {long}."
-    if not evenness.period:
-        of_steps = f"{evenness.n_long} of {evenness.n_steps} steps"
-        return f"Steps are uneven: {of_steps} take about {long}, and the others take about {short}."
-    is_rare_long = 2 * evenness.n_long <= evenness.n_steps
+    if evenness.period is None:
+        long_steps = f"{evenness.n_long} of {evenness.n_steps} steps"
+        levels = f"{long_steps} take about {long}, and the others take about {short}"
+        return f"Steps are uneven: {levels}."
+    is_rare_long = evenness.n_long <= evenness.n_steps / 2
     periodic = _periodic_text(evenness.period, short, long, is_rare_long=is_rare_long)
     return f"Steps are uneven: {periodic}."
 
 
 def _periodic_text(period: int, short: str, long: str, *, is_rare_long: bool) -> str:
-    """Return which steps take longer or shorter than the others, if they come periodically."""
+    """Return that every so many steps (`period`) take longer, or shorter, than the other steps.
+
+    `short` and `long` are the two step times in words.
+    """
     rare = long if is_rare_long else short
     usual = short if is_rare_long else long
     ordinal = _ORDINALS.get(period, f"{period}th")
@@ -458,7 +501,8 @@ def uneven_notes(sides: Iterable[tuple[str, Iterable[Evenness]]]) -> list[str]:
 
 def mean_step_ns(summary: Mapping[str, Any]) -> float | None:
     """Return the mean step time, of which savings are shares. None without steps."""
-    return divided(1e9, summary["throughput_steps_per_s"])
+    ns_per_s = 1e9
+    return divided(ns_per_s, summary["throughput_steps_per_s"])
 
 
 def _summary_phases(run: Run) -> pa.Table:
@@ -475,75 +519,87 @@ def host_medians_of(run: Run) -> dict[str, dict[int, float]]:
 
 
 def host_note(run: Run, in_host_ns: float) -> str | None:
-    """Return why phases sum to more than a step on the host. None if they do not."""
+    """Return why CPU times of phases sum to more than a step on the GPU. None if they do not.
+
+    `in_host_ns` is the sum of the CPU times per step.
+    """
     step_ns = rank_step_ns(run)
     if not step_ns:
         return None
     if in_host_ns < _MAX_HOST_SHARE_OF_STEP * step_ns:
         return None
     steps = run.breakdown()
-    lead_of_rank = steps.group_by("rank").aggregate([("host_lead_ns", "mean")])
-    leads_ns = lead_of_rank["host_lead_ns_mean"]
-    largest_lead_ns = pc.max(leads_ns).as_py() or 0.0
+    # The lead is how far the CPU is ahead of the GPU.
+    leads_of_ranks = steps.group_by("rank").aggregate([("host_lead_ns", "mean")])
+    mean_leads_ns = leads_of_ranks["host_lead_ns_mean"]
+    largest_lead_ns = pc.max(mean_leads_ns).as_py() or 0.0
     is_ahead = largest_lead_ns >= _MIN_AHEAD_SHARE_OF_STEP * step_ns
     return HOST_AHEAD if is_ahead else HOST_NOT_AHEAD
 
 
 def _without_earlier_waits(run: Run, phases: PhasesTable) -> pa.Table:
-    """Return phases, with those CPU times as null that include waits for skipped steps.
+    """Return phases, in which CPU times that include waits for skipped steps are null.
 
-    If a skipped step precedes the first step, a CPU that runs ahead waits in the first step for
-    GPU work of the skipped one. Its time there counts as such a wait if it is longer than in all
-    other steps.
+    If steps were skipped before the first step in use, the CPU of a rank that runs ahead waits in
+    the first step for GPU work of the skipped steps. Such a rank counts as waiting in a phase of
+    the first step if the phase takes its CPU longer there than in all later steps.
     """
     steps = run.breakdown()
     first_step = pc.min(steps["step"]).as_py()
     if first_step is None:
         return phases
-    if all(step >= first_step for step in run.skipped_steps):
+    has_skipped_before = any(step < first_step for step in run.skipped_steps)
+    if not has_skipped_before:
         return phases
-    ranks = pa.array(_ranks_ahead(steps, first_step), pa.int64())
-    is_first = pc.equal(phases["step"], first_step)
-    later_phases = phases.filter(pc.invert(is_first))
-    is_longest = _is_longer_than(phases, _longest_host_ns(later_phases))
-    is_rank_ahead = pc.is_in(phases["rank"], value_set=ranks)
-    is_ahead = pc.and_(is_first, is_rank_ahead)
-    is_waiting = pc.and_(is_ahead, is_longest)
+    is_in_first_step = pc.equal(phases["step"], first_step)
+    ranks_ahead = pa.array(_ranks_ahead(steps, first_step), pa.int64())
+    is_of_rank_ahead = pc.is_in(phases["rank"], value_set=ranks_ahead)
+    later_phases = phases.filter(pc.invert(is_in_first_step))
+    is_longer_than_later = _is_longer_than(phases, _longest_host_ns(later_phases))
+    may_wait = pc.and_(is_in_first_step, is_of_rank_ahead)
+    is_waiting = pc.and_(may_wait, is_longer_than_later)
+    return _without_host_ns(phases, is_waiting)
+
+
+def _without_host_ns(phases: PhasesTable, is_unknown: pa.Array) -> pa.Table:
+    """Return phases, in some rows of which the CPU time is null."""
     host_ns = phases["host_ns"]
     null_ns = pa.scalar(None, host_ns.type)
-    known_ns = pc.if_else(is_waiting, null_ns, host_ns)
+    known_host_ns = pc.if_else(is_unknown, null_ns, host_ns)
     place = phases.column_names.index("host_ns")
-    return phases.set_column(place, "host_ns", known_ns)
+    return phases.set_column(place, "host_ns", known_host_ns)
 
 
 def _ranks_ahead(steps: StepsTable, step: int) -> list[int]:
     """Return the ranks whose CPU runs ahead of the GPU into a step."""
     is_of_step = pc.equal(steps["step"], step)
     rows = steps.filter(is_of_step)
-    least_lead_ns = pc.multiply(rows["wall_ns"], _MIN_AHEAD_SHARE_OF_STEP)
+    min_lead_ns = pc.multiply(rows["wall_ns"], _MIN_AHEAD_SHARE_OF_STEP)
+    # A CPU whose lead is not known is not ahead.
     lead_ns = pc.fill_null(rows["host_lead_ns"], 0)
-    is_ahead = pc.greater_equal(lead_ns, least_lead_ns)
+    is_ahead = pc.greater_equal(lead_ns, min_lead_ns)
     ranks: list[int] = rows["rank"].filter(is_ahead).to_pylist()
     return ranks
 
 
-def _is_longer_than(phases: PhasesTable, longest_ns: Mapping[tuple[str, int], int]) -> pa.Array:
-    """Return of which rows the CPU time is longer than the time of their phase and rank."""
+def _is_longer_than(phases: PhasesTable, max_ns: Mapping[tuple[str, int], int]) -> pa.Array:
+    """Return for each row whether its CPU time is longer than `max_ns` of its phase and rank."""
     is_longer = []
     for row in phases.select(["phase", "rank", "host_ns"]).to_pylist():
-        key = (row["phase"], row["rank"])
+        phase_and_rank = (row["phase"], row["rank"])
         host_ns = row["host_ns"] or 0
-        is_longer.append(host_ns > longest_ns.get(key, 0))
+        is_longer.append(host_ns > max_ns.get(phase_and_rank, 0))
     return pa.array(is_longer, pa.bool_())
 
 
 def _longest_host_ns(phases: PhasesTable) -> dict[tuple[str, int], int]:
-    """Return the longest CPU time of each phase and rank."""
+    """Return the longest CPU time of each phase and rank, by phase and rank. Null counts as 0."""
     longest_ns: dict[tuple[str, int], int] = {}
     for row in phases.select(["phase", "rank", "host_ns"]).to_pylist():
-        key = (row["phase"], row["rank"])
+        phase_and_rank = (row["phase"], row["rank"])
         host_ns = row["host_ns"] or 0
-        longest_ns[key] = max(longest_ns.get(key, 0), host_ns)
+        longest_so_far_ns = longest_ns.get(phase_and_rank, 0)
+        longest_ns[phase_and_rank] = max(longest_so_far_ns, host_ns)
     return longest_ns
 
 
@@ -557,50 +613,55 @@ def host_median_note(medians: Mapping[str, Mapping[int, float]]) -> str:
 
 
 class PhaseDifference(Struct, frozen=True):
-    """By what a phase differs most between ranks."""
+    """In which time a phase differs most between ranks, and by how much."""
 
+    # How much longer the phase takes on the slowest rank than on the fastest one.
     more_ns: float
     slow_rank: int
     text: str
 
 
 def phases_text(run: Run) -> str | None:
-    """Return by what each phase differs most between ranks; None below 10 % of a step."""
+    """Return how each phase differs most between ranks. None if all differ by less than 10 %.
+
+    The difference is a share of the step.
+    """
     return _phases_sentence(phase_differences(run))
 
 
 def phases_of_rank_text(run: Run, rank: int) -> str | None:
-    """Return in which phases a rank takes longest, so that other ranks wait; None for no phase."""
+    """Return in which phases a rank takes longest, so that other ranks wait. None for no phase."""
     differences = phase_differences(run)
     return _phases_sentence([phase for phase in differences if phase.slow_rank == rank])
 
 
-def _phases_sentence(phases: Sequence[PhaseDifference]) -> str | None:
-    if not phases:
+def _phases_sentence(differences: Sequence[PhaseDifference]) -> str | None:
+    if not differences:
         return None
-    texts = [upper_first(phase.text) for phase in phases]
+    texts = [upper_first(difference.text) for difference in differences]
     return " ".join(["Phases differ between ranks.", *texts])
 
 
 def phase_differences(run: Run) -> list[PhaseDifference]:
-    """Return by what each phase differs most between ranks, the largest difference first.
+    """Return how each phase differs most between ranks, the largest difference first.
 
-    Differences below 10 % of a step are left out.
+    A phase has several times, for example on the CPU and on the GPU. The time that differs most
+    counts. Differences below 10 % of a step are left out.
     """
-    medians = host_medians_of(run)
-    rows = _phase_means(run, medians)
-    largest: dict[str, PhaseDifference] = {}
+    host_medians_by_phase = host_medians_of(run)
+    rows = _phase_means(run, host_medians_by_phase)
+    largest_of_phase: dict[str, PhaseDifference] = {}
     phases = sorted({row["phase"] for row in rows})
     for phase, column in product(phases, PHASE_TIMES):
         rows_of_phase = [row for row in rows if row["phase"] == phase]
-        what = _phase_time_text(column, is_median=phase in medians)
-        difference = _phase_difference(run, rows_of_phase, column, f"{phase} ({what})")
-        previous = largest.get(phase, difference)
-        largest[phase] = max(previous, difference, key=_size_of)
+        time_name = _phase_time_text(column, is_median=phase in host_medians_by_phase)
+        difference = _phase_difference(run, rows_of_phase, column, f"{phase} ({time_name})")
+        largest_so_far = largest_of_phase.get(phase, difference)
+        largest_of_phase[phase] = max(largest_so_far, difference, key=_size_of)
     step_ns = rank_step_ns(run) or 0.0
     min_ns = _MIN_PHASE_DIFFERENCE_SHARE * step_ns
-    different = [phase for phase in largest.values() if phase.more_ns]
-    visible = [phase for phase in different if phase.more_ns >= min_ns]
+    differences = [difference for difference in largest_of_phase.values() if difference.more_ns]
+    visible = [difference for difference in differences if difference.more_ns >= min_ns]
     return sorted(visible, key=_size_of, reverse=True)
 
 
@@ -616,35 +677,41 @@ def _phase_difference(
 ) -> PhaseDifference:
     """Return how much longer a phase takes on the slowest rank than on the fastest one.
 
-    `column` names one of the times of the phase. If no rank has it, the difference is 0.
+    `rows` are those of the phase, one per rank. `column` names one of the times of the phase, and
+    `subject` is the phase and this time in words. If no rank has the time, the difference is 0.
     """
-    times_and_ranks = [(row[f"{column}_mean"], row["rank"]) for row in rows]
-    known = sorted(pair for pair in times_and_ranks if pair[0] is not None)
-    fastest = known[0] if known else _NO_TIME
-    slowest = known[-1] if known else _NO_TIME
-    fast_ns, _ = fastest
-    slow_ns, slow_rank = slowest
-    slow_text = _on_rank(run, slowest)
-    fast_text = _on_rank(run, fastest)
+    column_of_means = f"{column}_mean"
+    known_rows = [row for row in rows if row[column_of_means] is not None]
+    fastest_first = sorted((row[column_of_means], row["rank"]) for row in known_rows)
+    if not fastest_first:
+        fastest_first = [_NO_TIME]
+    fast_ns, fast_rank = fastest_first[0]
+    slow_ns, slow_rank = fastest_first[-1]
+    slow_text = _on_rank(run, slow_ns, slow_rank)
+    fast_text = _on_rank(run, fast_ns, fast_rank)
     text = f"{subject}: {slow_text}, {fast_text}."
     return PhaseDifference(slow_ns - fast_ns, slow_rank, text)
 
 
-def _phase_means(run: Run, medians: Mapping[str, Mapping[int, float]]) -> list[dict[str, Any]]:
-    """Return the mean times of each phase and rank; CPU times as medians if there are any."""
+def _phase_means(
+    run: Run, host_medians_by_phase: Mapping[str, Mapping[int, float]]
+) -> list[dict[str, Any]]:
+    """Return the mean times of each phase and rank, in columns such as ``host_ns_mean``.
+
+    If a phase has medians, its CPU time is the median of the rank in place of the mean.
+    """
     phases = _without_earlier_waits(run, _summary_phases(run))
     mean_of_each = [(name, "mean") for name in PHASE_TIMES]
     means = phases.group_by(["phase", "rank"]).aggregate(mean_of_each)
     rows: list[dict[str, Any]] = means.to_pylist()
     for row in rows:
         phase = row["phase"]
-        if phase in medians:
-            row["host_ns_mean"] = medians[phase].get(row["rank"])
+        if phase in host_medians_by_phase:
+            row["host_ns_mean"] = host_medians_by_phase[phase].get(row["rank"])
     return rows
 
 
-def _on_rank(run: Run, time_of_rank: tuple[float, int]) -> str:
-    ns, rank = time_of_rank
+def _on_rank(run: Run, ns: float, rank: int) -> str:
     name = run.rank_names.name(rank)
     return f"{ms_text(ns)} on rank {name}"
 
@@ -680,6 +747,7 @@ def assumed_text(evidence: Mapping[str, Any]) -> str:
     if evidence.get("is_wait_included"):
         text += ", which may include wait time"
     compared_share = evidence.get("compared_share")
+    # Unless this is visibly less than all compute, there is nothing to assume.
     if compared_share and compared_share < 1 - SEEN:
         text += (
             ", if all compute concurrent with communication is slowed like the "
@@ -695,25 +763,25 @@ def assumed_text(evidence: Mapping[str, Any]) -> str:
 
 
 def stream_text(run: Run) -> str | None:
-    """Return how much communication runs on the stream of compute. None if it is little."""
+    """Return how much communication runs on the stream of compute. None if little or not known."""
     steps = run.breakdown()
-    on_stream_ns = pc.mean(steps["comm_on_compute_stream_ns"], skip_nulls=False).as_py()
+    on_compute_stream_ns = pc.mean(steps["comm_on_compute_stream_ns"], skip_nulls=False).as_py()
     comm_ns = pc.mean(steps["comm_ns"], skip_nulls=False).as_py()
-    if not on_stream_ns or not comm_ns:
+    if not on_compute_stream_ns or not comm_ns:
         return None
-    if on_stream_ns < _MIN_SHARE_ON_COMPUTE_STREAM * comm_ns:
+    if on_compute_stream_ns < _MIN_SHARE_ON_COMPUTE_STREAM * comm_ns:
         return None
+    looks_like_all = on_compute_stream_ns >= (1 - SEEN) * comm_ns
+    if looks_like_all:
+        subject = "Communication runs"
+    else:
+        subject = f"{ms_text(on_compute_stream_ns)} of communication per step runs"
     stream_ids = run.ranks["compute_stream_id"].drop_null()
     numbers = sorted(stream_ids.unique().to_pylist())
-    noun = "streams" if len(numbers) > 1 else "stream"
-    is_nearly_all = on_stream_ns >= (1 - SEEN) * comm_ns
-    subject = "Communication runs"
-    if not is_nearly_all:
-        subject = f"{ms_text(on_stream_ns)} of communication per step runs"
-    streams = few(ranges(numbers), 3)
+    streams = f"{noun_for(len(numbers), 'stream')} {few(ranges(numbers), 3)}"
     return (
-        f"{subject} on {noun} {streams}, which also runs compute. Compute of that stream cannot "
-        "overlap with it."
+        f"{subject} on {streams}, which also runs compute. Compute of that stream cannot overlap "
+        "with it."
     )
 
 
@@ -725,9 +793,10 @@ def _numbered(noun: str, numbers: Sequence[int], most: int = 6) -> str:
 
 
 def is_problem_shown(row: Row, *, is_verbose: bool) -> bool:
-    """Tell whether a problem is shown outside the report of its run.
+    """Tell whether a problem is shown outside the report of its run, such as in a comparison.
 
-    All but notes are. The notes about files beside reports are shown on request.
+    Errors and warnings are shown. Of the notes, a verbose output shows those about files that were
+    found beside the reports.
     """
     if row["severity"] != "info":
         return True
@@ -735,36 +804,43 @@ def is_problem_shown(row: Row, *, is_verbose: bool) -> bool:
 
 
 def same_problems(problems: Iterable[Row], place_of: Callable[[list[Row]], str]) -> list[Trouble]:
-    """Join equal problems of several places, in the order of the first of each."""
+    """Join problems that are equal but for their places, in the order of the first of each.
+
+    `place_of` returns the common place of equal problems.
+    """
     keys_and_rows = []
     for row in problems:
         key = (row["severity"], row["message"], row["fix"])
         keys_and_rows.append((key, row))
     joined = []
-    for (severity, message, fix), rows in grouped(keys_and_rows).items():
-        place = place_of(rows)
+    for (severity, message, fix), equal_rows in grouped(keys_and_rows).items():
+        place = place_of(equal_rows)
         joined.append((severity, message, place, fix))
     return joined
 
 
-def _exported_once(rows: Iterable[Trouble]) -> list[Trouble]:
-    """Leave out the fix to export again if a row before has it for all, or the same, reports."""
+def _without_repeated_exports(rows: Iterable[Trouble]) -> list[Trouble]:
+    """Return problems, of which the fix to export reports again is left out if it is repeated.
+
+    The fix is repeated if an earlier problem has it for the same place, or for all reports.
+    """
+    all_reports = ""
     shown: list[Trouble] = []
-    places: set[str] = set()
+    exported_places: set[str] = set()
     for severity, message, place, fix in rows:
         is_export = fix is not None and fix.startswith(EXPORT_AGAIN)
-        is_repeated = is_export and not places.isdisjoint({"", place})
-        remaining_fix = None if is_repeated else fix
+        is_place_exported = place in exported_places or all_reports in exported_places
+        remaining_fix = None if is_export and is_place_exported else fix
         shown.append((severity, message, place, remaining_fix))
         if is_export:
-            places.add(place)
+            exported_places.add(place)
     return shown
 
 
 def _counted_rules(message: str) -> str:
-    """Return a message about rules that were not judged, with their number if they are many.
+    """Return a message, in which many rules that were not judged are a number in place of names.
 
-    JSON has the names.
+    All other messages stay. JSON has the names.
     """
     match = _NOT_JUDGED.fullmatch(message)
     if match is None:
@@ -786,14 +862,15 @@ def troubles(problems: Iterable[Row], most_places: int = 12) -> list[Trouble]:
     """
     rows = [_with_counted_rules(row) for row in problems]
     place_of = partial(_place_of, most_places=most_places)
-    groups = grouped((_key_without_numbers(row), row) for row in rows)
+    groups_of_similar = grouped((_key_without_numbers(row), row) for row in rows)
     joined: list[Trouble] = []
-    for group in groups.values():
-        joined += _joined(group, place_of)
+    for similar_rows in groups_of_similar.values():
+        joined += _joined_similar(similar_rows, place_of)
     shown: list[Trouble] = []
-    for severity, message, place, fix in _exported_once(joined):
-        further_place = "" if place in message else place
-        shown.append((severity, message, further_place, fix))
+    for severity, message, place, fix in _without_repeated_exports(joined):
+        # A place that the message names already is not named twice.
+        shown_place = "" if place in message else place
+        shown.append((severity, message, shown_place, fix))
     return shown
 
 
@@ -811,7 +888,6 @@ def _key_without_numbers(problem: Row) -> tuple[str, ...]:
 def _place_of(rows: Iterable[Row], most_places: int) -> str:
     """Return the ranks of problems, or the reports if they have no ranks."""
     rows = list(rows)
-    rows = list(rows)
     ranks = {row["rank"] for row in rows}
     ranks.discard(None)
     if ranks:
@@ -821,27 +897,36 @@ def _place_of(rows: Iterable[Row], most_places: int) -> str:
     return few(sorted(reports), most_places)
 
 
-def _joined(group: list[Row], place_of: Callable[[list[Row]], str]) -> list[Trouble]:
-    """Return problems that differ only in numbers. If they are many, one stands for all."""
-    distinct = same_problems(group, place_of)
-    is_of_ranks = None not in {row["rank"] for row in group}
+def _joined_similar(rows: list[Row], place_of: Callable[[list[Row]], str]) -> list[Trouble]:
+    """Return problems that differ only in numbers. If they are many, one stands for all.
+
+    For ranks, that is the problem with the largest number, unless the number is a rank. Otherwise,
+    it is the first problem.
+    """
+    distinct = same_problems(rows, place_of)
+    is_of_ranks = all(row["rank"] is not None for row in rows)
     max_shown = 1 if is_of_ranks else _MAX_SIMILAR_PROBLEMS
     if len(distinct) <= max_shown:
         return distinct
-    # Only digits differ: the longest message, then the last in order, has the largest number.
-    first_message = distinct[0][1]
-    is_by_size = is_of_ranks and "rank " not in first_message
-    chosen = max(distinct, key=_size_of_message) if is_by_size else distinct[0]
-    severity, message, _, fix = chosen
-    which = "largest" if is_by_size else "first"
-    n_alike = len(distinct)
-    place = place_of(group)
+    is_number_rank = "rank " in rows[0]["message"]
+    if is_of_ranks and not is_number_rank:
+        which = "largest"
+        chosen = max(distinct, key=_size_of_number)
+    else:
+        which = "first"
+        chosen = distinct[0]
+    severity, message, _place, fix = chosen
+    place = place_of(rows)
     places = f": {place}" if place else ""
-    return [(severity, message, f"the {which} of {n_alike} alike{places}", fix)]
+    return [(severity, message, f"the {which} of {len(distinct)} alike{places}", fix)]
 
 
-def _size_of_message(trouble: Trouble) -> tuple[int, str]:
-    message = trouble[1]
+def _size_of_number(trouble: Trouble) -> tuple[int, str]:
+    """Return a sort key for problems whose messages differ only in digits.
+
+    The longest message has the largest number, and of equal lengths the last in the alphabet.
+    """
+    _severity, message, *_ = trouble
     return len(message), message
 
 
@@ -851,30 +936,32 @@ def unseen_idle(run: Run) -> str:
 
 
 def idle_text(steps: StepsTable, calls: pa.Table, unseen: str = "") -> str | None:
-    """Return what share of the step time is idle and why; None below 2 %, or if not known.
+    """Return what share of the step time is idle and why. None below 2 %, or if not known.
 
-    Causes below 0.1 % of the step time are left out.
+    `calls` are the calls that blocked CPUs, the longest first. `unseen` is `unseen_idle`. Times are
+    means over steps and ranks. Causes below 0.1 % of the step time are left out.
     """
     wall_ns = _sum_of(steps["wall_ns"])
     idle_ns = _sum_of(steps["idle_ns"])
-    causes_ns = [_sum_of(steps.column(name)) for name in IDLE_CAUSES]
     if not wall_ns or idle_ns is None:
         return None
-    if idle_ns / wall_ns < _MIN_IDLE_SHARE:
+    idle_share = idle_ns / wall_ns
+    if idle_share < _MIN_IDLE_SHARE:
         return None
-    texts = []
+    causes_ns = [_sum_of(steps.column(name)) for name in IDLE_CAUSES]
+    cause_texts = []
     for cause, cause_ns in _known_causes(idle_ns, causes_ns).items():
         share = cause_ns / wall_ns
         if share >= _MIN_CAUSE_SHARE:
             is_blocked = cause == idle_cause("idle_blocked_ns")
             call = _blocking_call_text(calls) if is_blocked else ""
             time = _time_and_share(cause_ns / steps.num_rows, share, call)
-            texts.append(f"{cause} {time}")
-    at_least = "at least " if unseen else ""
-    idle = _time_and_share(idle_ns / steps.num_rows, idle_ns / wall_ns)
-    causes = ", ".join(texts) or "cause not known"
-    reservation = f" ({unseen})" if unseen else ""
-    return f"idle {at_least}{idle}: {causes}{reservation}"
+            cause_texts.append(f"{cause} {time}")
+    causes = ", ".join(cause_texts) or "cause not known"
+    idle = _time_and_share(idle_ns / steps.num_rows, idle_share)
+    if unseen:
+        return f"idle at least {idle}: {causes} ({unseen})"
+    return f"idle {idle}: {causes}"
 
 
 def _time_and_share(mean_ns: float, share: float, remark: str = "") -> str:
@@ -888,17 +975,18 @@ def _sum_of(column: pa.ChunkedArray) -> int | None:
 
 
 def _known_causes(idle_ns: int, causes_ns: Sequence[int | None]) -> dict[str, int]:
-    """Return the idle time of each cause, the largest first.
+    """Return the idle time of each cause in words, the largest first. Empty if none is known.
 
-    What is left of the idle time belongs to the causes that are not known, if some are.
+    `causes_ns` are the idle times of `IDLE_CAUSES`. If only some are known, the other causes have
+    the rest of the idle time together, as one cause.
     """
-    times_ns = dict(zip(map(idle_cause, IDLE_CAUSES), causes_ns, strict=True))
-    known = {cause: ns for cause, ns in times_ns.items() if ns is not None}
-    if 0 < len(known) < len(times_ns):
-        unknown_causes = [cause for cause in times_ns if cause not in known]
+    ns_of_cause = dict(zip(map(idle_cause, IDLE_CAUSES), causes_ns, strict=True))
+    known = {cause: ns for cause, ns in ns_of_cause.items() if ns is not None}
+    unknown_causes = [cause for cause in ns_of_cause if cause not in known]
+    if known and unknown_causes:
         known_ns = sum(known.values())
         known[" or ".join(unknown_causes)] = idle_ns - known_ns
-    largest_first = sorted(known.items(), key=lambda cause: -cause[1])
+    largest_first = sorted(known.items(), key=itemgetter(1), reverse=True)
     return dict(largest_first)
 
 
@@ -925,16 +1013,16 @@ def host_notes(figures: Sequence[HostFigures], n_shown: int) -> Iterator[str]:
 
     They are about the slowest process, and about ranges, ranks and processes that are missing.
     """
-    pair = fastest_and_slowest(figures)
-    backward_pair = uneven_backward(figures)
-    if pair:
-        yield _slowest(*pair)
-    elif backward_pair:
-        yield _uneven_backward_text(*backward_pair)
-    loading = longest_between(figures)
-    if loading:
-        place = f" on {_name(loading)}" if len(figures) > 1 else ""
-        median = f"{host_ms(loading.between_ns)} (median){place}"
+    fastest_and_slowest_process = fastest_and_slowest(figures)
+    least_and_most_backward = uneven_backward(figures)
+    if fastest_and_slowest_process:
+        yield _slowest_text(*fastest_and_slowest_process)
+    elif least_and_most_backward:
+        yield _uneven_backward_text(*least_and_most_backward)
+    longest_loading = longest_between(figures)
+    if longest_loading:
+        place = f" on {_name(longest_loading)}" if len(figures) > 1 else ""
+        median = f"{host_ms(longest_loading.between_ns)} (median){place}"
         between = f"From the end of a step to the start of the next: {median}"
         yield f"{between}, probably in the data loader."
     n_open = sum(figure.n_open for figure in figures)
@@ -964,8 +1052,11 @@ def _uneven_backward_text(least: HostFigures, most: HostFigures) -> str:
     return f"{evenness}, but {difference}. {waiting}."
 
 
-def _slowest(fast: HostFigures, slow: HostFigures) -> str:
-    """Return which process is slowest, and whether it may only wait for another."""
+def _slowest_text(fast: HostFigures, slow: HostFigures) -> str:
+    """Return which process is slowest, and whether it may only wait for another.
+
+    It may only wait if at least half of the difference is in backward, where ranks communicate.
+    """
     slow_name = _name(slow)
     slow_ns = slow.median_ns or 0
     fast_ns = fast.median_ns or 0
@@ -975,7 +1066,7 @@ def _slowest(fast: HostFigures, slow: HostFigures) -> str:
     slow_backward_ns = slow.phase_ns["backward"] or 0
     fast_backward_ns = fast.phase_ns["backward"] or 0
     more_backward_ns = slow_backward_ns - fast_backward_ns
-    if 2 * more_backward_ns < more_ns:
+    if more_backward_ns < more_ns / 2:
         return f"Slowest: {slow_name}, {longer}."
     waiting = f"{_WAITING} {slow_name} may only wait."
     return f"Longest: {slow_name}, {longer}, most of it in backward. {waiting}"
@@ -1007,32 +1098,44 @@ def settling_text(
 ) -> str:
     """Return how many steps or captures would settle a comparison, the cheaper way first.
 
-    `counts` are the steps that both sides have now. Empty if neither number is known.
+    `steps` is the number of steps needed in each capture, and `captures` the number of captures
+    needed of each side. `counts` are the steps that the sides have now. Empty if neither number is
+    known.
     """
     ways = []
     if steps:
         distinct_counts = map(str, dict.fromkeys(counts))
         now = " and ".join(distinct_counts)
-        # Two digits, because more is not known.
-        n_digits = len(str(steps))
-        unit = 10 ** max(n_digits - 2, 0)
-        rounded_up = -(-steps // unit) * unit
-        ways.append(f"about {rounded_up} steps per capture ({now} now)")
+        ways.append(f"about {_rounded_up(steps)} steps per capture ({now} now)")
     if captures:
         same = " like these" if steps else ""
         ways.append(f"about {captures} captures of each{same}")
     if not ways:
         return ""
     if steps and captures:
-        n_steps_of_captures = captures * max(counts)
-        if n_steps_of_captures < steps:
+        n_steps_in_captures = captures * max(counts)
+        if n_steps_in_captures < steps:
             ways.reverse()
     alternatives = " or ".join(ways)
     return f"{alternatives} would {aim}"
 
 
+def _rounded_up(count: int) -> int:
+    """Return a count rounded up to two digits, because more digits of it are not known."""
+    n_zeros = max(len(str(count)) - 2, 0)
+    unit: int = 10**n_zeros
+    n_units, remainder = divmod(count, unit)
+    if remainder:
+        n_units += 1
+    return n_units * unit
+
+
 def opposed_text(parts: Sequence[tuple[str, float]]) -> str:
-    """Return what part of the step time changed against it, or which two against each other, ns."""
+    """Return which parts of the step time changed in opposite directions.
+
+    `parts` are names of parts and their differences in ns. A single part changed in the direction
+    opposite to the step time.
+    """
     if len(parts) > 1:
         texts = [f"{_part_label(name)} {delta_text('ns', ns)}" for name, ns in parts]
         changes = ", ".join(texts)

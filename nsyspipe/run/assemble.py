@@ -94,7 +94,7 @@ _COLUMNS_OF_BACKWARD_PASS = ("overlap_backward_ns", *_COLUMNS_OF_GRAD_COPIES)
 _WINDOW_COLUMNS_AFTER_MERGE = ("member", "start_ns", "end_ns", "is_complete", "graph_ns")
 _EMPTY_TABLE = pa.table({})
 _NO_NUMBERS = np.empty(0, np.int64)
-# What the tables of the run hold in place of a process digest.
+# The fields of a process digest that are emptied, because the tables of the run hold them.
 _EMPTY_PROCESS_FIELDS: dict[str, Any] = {
     "phases": _EMPTY_TABLE,
     "kernels": _EMPTY_TABLE,
@@ -161,23 +161,25 @@ def merge(
     """Join the digests of a run's reports to its tables.
 
     NCCL's log gives the world size if nothing else does. If only some of the reports are read,
-    `ranks_of_all_reports` has the rank numbers of all. The user may say what a step works on.
+    `ranks_of_all_reports` has the rank numbers of all. `skip` is how many warm-up steps the user
+    skips. `work` is what a step works on, as far as the user says it.
     """
     run = number_run(gathered, rank_map, log, ranks_of_all_reports)
     cross_rank = _match_on_one_clock(run, log)
     ranks = cross_rank.placed
     unseen = _find_unseen_work(run, ranks)
     windows = _make_windows(ranks, unseen, has_comm_between=cross_rank.has_comm_between)
-    run_work = _work(run, ranks, work)
+    run_work = _work_per_step(run, ranks, work)
     steps = _select_steps(windows, cross_rank, unseen, skip, run_work.ranks)
     run_work = with_problems_of_steps(run_work, steps.table)
     tables = _tables_of_steps(run, cross_rank, steps)
-    tables["ranks"] = _ranks(run, cross_rank, run_work, is_comm_in_graphs=unseen.may_be_comm)
-    tables["phases"] = _phases(ranks, windows, unseen.hides_comm)
-    tables["host_steps"] = _host_steps(run)
+    tables["ranks"] = _ranks_table(run, cross_rank, run_work, is_comm_in_graphs=unseen.may_be_comm)
+    tables["phases"] = _phases_table(ranks, windows, unseen.hides_comm)
+    tables["host_steps"] = _host_steps_table(run)
     counted = counted_ranks(gathered.digests, ranks)
     tables["counters"] = counters_table(counted, ranks, steps.table)
     n_processes = run.numbering.n_processes if run.ranks else 0
+    # The tables hold most of the digests now. The rest is kept, so that memory is freed.
     remaining_digests = tuple(map(_without_merged, gathered.digests))
     remaining_cross_rank = _cross_rank_without_merged(cross_rank, remaining_digests)
     problems = problems_of_run(run, cross_rank, steps)
@@ -198,10 +200,11 @@ def merge(
     )
 
 
-def _work(run: NumberedRun, ranks: Ranks, asked: AskedWork) -> RunWork:
-    """Return what steps work on. Nothing is known of a capture without steps."""
+def _work_per_step(run: NumberedRun, ranks: Ranks, asked: AskedWork) -> RunWork:
+    """Return what steps of each rank work on. Nothing is known of a capture without steps."""
     if run.is_capture:
-        return RunWork(tuple(RankWork() for _ in ranks))
+        nothing_known = tuple(RankWork() for _ in ranks)
+        return RunWork(nothing_known)
     return work_of_run(ranks, run.gathered.sidecars, asked)
 
 
@@ -214,21 +217,23 @@ def _tables_of_steps(
     summary_steps = steps.selection.steps
     rank_numbers = [rank.number for rank in ranks]
     collectives = comm.collective_figures(cross_rank, rank_numbers, summary_steps)
-    is_all_matched = not cross_rank.has_comm_between and cross_rank.doubt is None
-    is_whole = bool(cross_rank.is_whole.all()) and is_all_matched
+    is_comm_in_steps = not cross_rank.has_comm_between
+    has_all_ranks = bool(cross_rank.is_whole.all())
+    # Else a rank that was not matched may be the one for which the others wait.
+    is_whole = has_all_ranks and is_comm_in_steps and cross_rank.doubt is None
     stragglers = comm.stragglers_table(
         collectives, steps.table, rank_numbers, is_capture=is_capture, is_whole=is_whole
     )
     tables: dict[str, Any] = {"steps": steps.table, "collectives": collectives}
     tables["stragglers"] = stragglers
-    tables["kernels"] = _kernels(ranks, steps.selection)
-    tables["idle_calls"] = _idle_calls(ranks, steps, is_capture=is_capture)
-    tables["host_lines"] = host_lines_table(ranks, steps.selection.steps, is_capture=is_capture)
-    tables["lock_waits"] = lock_waits_of_ranks(ranks, steps.selection.steps)
+    tables["kernels"] = _kernels_table(ranks, steps.selection)
+    tables["idle_calls"] = _idle_calls_table(ranks, steps, is_capture=is_capture)
+    tables["host_lines"] = host_lines_table(ranks, summary_steps, is_capture=is_capture)
+    tables["lock_waits"] = lock_waits_of_ranks(ranks, summary_steps)
     return tables
 
 
-def _ranks(
+def _ranks_table(
     run: NumberedRun, cross_rank: comm.CrossRank, work: RunWork, *, is_comm_in_graphs: bool
 ) -> pa.Table:
     """Return `schema.RANKS`."""
@@ -243,7 +248,10 @@ def _ranks(
 
 
 def _match_on_one_clock(run: NumberedRun, log: NcclLog | None) -> comm.CrossRank:
-    """Put the ranks on one clock, first the captures of each rank, and match their collectives."""
+    """Put the ranks on one clock, and match their collectives.
+
+    If ranks were captured several times, the captures of each rank are put on one clock first.
+    """
     ranks = run.ranks
     n_reports = len(run.gathered.digests)
     is_aligned = run.gathered.is_aligned
@@ -279,23 +287,30 @@ def _find_unseen_work(run: NumberedRun, ranks: Ranks) -> _UnseenWork:
     n_job_ranks = run.job.n_ranks
     windows_of_ranks = [rank.process.windows for rank in ranks]
     graph_ns_of_ranks = [windows["graph_ns"].to_numpy() for windows in windows_of_ranks]
-    graph_ns = np.concatenate([_NO_NUMBERS, *graph_ns_of_ranks])
-    has_graph = graph_ns > 0
+    # `_NO_NUMBERS` is for a run without ranks.
+    graph_ns_of_window = np.concatenate([_NO_NUMBERS, *graph_ns_of_ranks])
+    has_graph = graph_ns_of_window > 0
     # A CUDA graph may hold communication if several ranks run, or if NCCL or MPI is in use.
-    n_ranks = max(len(ranks), n_job_ranks or 1)
+    has_several_ranks = len(ranks) > 1
+    if n_job_ranks is not None:
+        has_several_ranks = has_several_ranks or n_job_ranks > 1
     uses_comm = any(digest.has_communication for digest in run.gathered.digests)
-    may_be_comm = n_ranks > 1 or uses_comm
-    # A job of several ranks communicates. Without a communication kernel, its kernels have names
-    # that nsyspipe does not know.
-    has_no_graph = not has_graph.any()
+    may_be_comm = has_several_ranks or uses_comm
     hides_comm = has_graph & may_be_comm
+    # A job of several ranks communicates. If it has no communication kernel, and no graph that
+    # holds one, its communication kernels have names that nsyspipe does not know. They may be in
+    # every window.
+    has_no_graph = not has_graph.any()
     if has_no_graph and lacks_communication(ranks, n_job_ranks):
         hides_comm = np.ones(has_graph.size, np.bool_)
     return _UnseenWork(has_graph, hides_comm, may_be_comm)
 
 
 def _make_windows(ranks: Ranks, unseen: _UnseenWork, *, has_comm_between: bool) -> pa.Table:
-    """Return the windows of all ranks, with null for what unseen work makes unknown."""
+    """Return the windows of all ranks, one rank after the other.
+
+    A figure is null if work that was not recorded could change it.
+    """
     columns_of_ranks = [_rank_columns(rank, rank.process.windows) for rank in ranks]
     tables = map(_WINDOWS.table, columns_of_ranks)
     windows = pa.concat_tables([_WINDOWS.empty(), *tables])
@@ -315,17 +330,22 @@ def _select_steps(
     skip: int | None,
     works: Sequence[RankWork],
 ) -> SelectedSteps:
-    """Choose the summary steps, and make the table of steps."""
+    """Choose the summary steps, and make the table of steps.
+
+    `works` has what a step of each rank works on.
+    """
     n_ranks = len(cross_rank.placed)
-    capture = capture_of_windows(cross_rank.placed)
-    step = windows["step"].to_numpy()
+    capture_of_window = capture_of_windows(cross_rank.placed)
+    step_of_window = windows["step"].to_numpy()
     start_ns = windows["start_ns"].to_numpy()
     is_complete = np.asarray(windows["is_complete"], np.bool_)
-    selection = select_steps(step, start_ns, is_complete, n_ranks, skip, capture=capture)
-    table = _steps(windows, cross_rank, selection, works)
-    hides_comm_in_summary = unseen.hides_comm & table["in_summary"].to_numpy()
+    selection = select_steps(
+        step_of_window, start_ns, is_complete, n_ranks, skip, capture=capture_of_window
+    )
+    steps = _steps_table(windows, cross_rank, selection, works)
+    hides_comm_in_summary = unseen.hides_comm & steps["in_summary"].to_numpy()
     may_hide_comm = bool(hides_comm_in_summary.any())
-    return SelectedSteps(table, selection, capture, may_hide_comm)
+    return SelectedSteps(steps, selection, capture_of_window, may_hide_comm)
 
 
 def _without_merged(digest: ReportDigest) -> ReportDigest:
@@ -351,10 +371,13 @@ def _rank_without_merged(
     `digests` are those of all reports, already without what was merged.
     """
     remaining_digest = digests[rank.argument]
-    if not rank.captures:
+    was_captured_once = not rank.captures
+    if was_captured_once:
+        # The process is one of the digest, and is not copied a second time.
         processes = {_identity(process): process for process in remaining_digest.processes}
         process = processes[_identity(rank.process)]
         return replace(rank, report=remaining_digest, process=process)
+    # The process of several captures is joined, and so in no digest.
     report = replace(rank.report, processes=remaining_digest.processes)
     process = _process_without_merged(rank.process)
     captures = tuple(_rank_without_merged(part, digests) for part in rank.captures)
@@ -362,12 +385,15 @@ def _rank_without_merged(
 
 
 def _rank_columns(rank: Rank[ProcessDigest], table: pa.Table) -> dict[str, Any]:
-    """Return the columns of a rank's table, with its number, its steps, and aligned times."""
+    """Return the columns of a table of one rank, as the table of all ranks has them.
+
+    The rank's number is added, members become step numbers, and times become aligned times.
+    """
     columns = _columns_of(table)
     columns["rank"] = np.full(table.num_rows, rank.number)
     if "member" in columns:
-        member = columns.pop("member").to_numpy()
-        columns["step"] = rank.steps[member] if member.size else _NO_NUMBERS
+        member_of_row = columns.pop("member").to_numpy()
+        columns["step"] = rank.steps[member_of_row]
     for name in ("start_ns", "end_ns"):
         if name in columns:
             columns[name] = pc.add(table[name], rank.shift_ns)
@@ -386,14 +412,14 @@ def _columns_of(table: pa.Table) -> dict[str, Any]:
 
 
 def _join(tables: Iterable[pa.Table], table_schema: TableSchema) -> pa.Table:
-    """Return one table of several, in order of its key."""
+    """Join tables of one schema, and sort the rows by its key. No table gives an empty table."""
     joined = pa.concat_tables([table_schema.empty(), *tables])
     sort_keys = [(name, "ascending") for name in table_schema.key]
     ordered = joined.sort_by(sort_keys)
     return conform(ordered, table_schema)
 
 
-def _host_steps(run: NumberedRun) -> pa.Table:
+def _host_steps_table(run: NumberedRun) -> pa.Table:
     """Return `schema.HOST_STEPS`: the steps of processes without GPU activity."""
     tables = []
     for host in run.hosts:
@@ -420,90 +446,104 @@ def _steps_of_host(host: Rank[HostDigest], report: str, *, is_numbered: bool) ->
 
 
 def _with_nulls(table: pa.Table, names: Iterable[str], is_unknown: Flags) -> pa.Table:
-    """Return a table with null in some columns of the rows that are flagged."""
+    """Return a table with null in the columns `names` of the rows that are unknown."""
     if not is_unknown.any():
         return table
     for name in names:
-        index = table.column_names.index(name)
-        values = pc.if_else(is_unknown, None, table[name])
-        table = table.set_column(index, table.field(index), values)
+        position = table.column_names.index(name)
+        known_values = pc.if_else(is_unknown, None, table[name])
+        table = table.set_column(position, table.field(position), known_values)
     return table
 
 
-def _phases(ranks: Ranks, windows: pa.Table, hides_comm: Flags) -> pa.Table:
-    """Return `schema.PHASES`, with null for communication where some may not be recorded."""
+def _phases_table(ranks: Ranks, windows: pa.Table, hides_comm: Flags) -> pa.Table:
+    """Return `schema.PHASES`, with null for communication where some may not be recorded.
+
+    `hides_comm` says so of each row of `windows`. A phase is part of the window of its rank and
+    step.
+    """
     columns_of_ranks = (_rank_columns(rank, rank.process.phases) for rank in ranks)
     tables = map(schema.PHASES.table, columns_of_ranks)
     phases = _join(tables, schema.PHASES)
     if not hides_comm.any() or not phases.num_rows:
         return phases
-    last_of_windows = pc.max(windows["step"]).as_py()
-    last_of_phases = pc.max(phases["step"]).as_py()
-    n_steps = max(last_of_windows, last_of_phases) + 1
+    last_step_of_windows = pc.max(windows["step"]).as_py()
+    last_step_of_phases = pc.max(phases["step"]).as_py()
+    step_limit = max(last_step_of_windows, last_step_of_phases) + 1
     unknown_windows = windows.filter(pa.array(hides_comm))
-    unknown_rank_steps = _number_rank_steps(unknown_windows, n_steps)
-    is_unknown = np.isin(_number_rank_steps(phases, n_steps), unknown_rank_steps)
+    unknown_rank_steps = _number_rank_steps(unknown_windows, step_limit)
+    rank_step_of_phase = _number_rank_steps(phases, step_limit)
+    is_unknown = np.isin(rank_step_of_phase, unknown_rank_steps)
     return _with_nulls(phases, _PHASE_COLUMNS_OF_COMM, is_unknown)
 
 
-def _number_rank_steps(table: pa.Table, n_steps: int) -> Int64:
-    """Return a number for the rank and step of each row, if step numbers are below `n_steps`."""
+def _number_rank_steps(table: pa.Table, step_limit: int) -> Int64:
+    """Return a number for the pair of rank and step of each row. Equal pairs have one number.
+
+    All step numbers must be below `step_limit`.
+    """
     rank: Int64 = table["rank"].to_numpy()
     step: Int64 = table["step"].to_numpy()
-    return rank * n_steps + step
+    return rank * step_limit + step
 
 
-def _steps(
+def _steps_table(
     windows: StepsTable,
     cross_rank: comm.CrossRank,
     selection: Selection,
     works: Sequence[RankWork],
 ) -> pa.Table:
-    """Return `schema.STEPS`: the windows, with what only several ranks together show."""
-    rank_place = _ranks_of_windows(cross_rank.placed)
-    step = windows["step"].to_numpy()
+    """Return `schema.STEPS`: the windows, with what only several ranks together show.
+
+    `works` has what a step of each rank works on.
+    """
+    rank_of_window = _ranks_of_windows(cross_rank.placed)
+    step_of_window = windows["step"].to_numpy()
     starts = windows["start_ns"].to_numpy()
     ends = windows["end_ns"].to_numpy()
-    waits = comm.step_waits(cross_rank, rank_place, step, starts=starts, ends=ends)
+    waits = comm.step_waits(cross_rank, rank_of_window, step_of_window, starts=starts, ends=ends)
     is_comm_known = pc.is_valid(windows["comm_ns"])
-    # A rank may wait for an operation inside a graph of another rank.
-    hidden_steps = step[~is_comm_known.to_numpy()]
-    is_wait_unknown = ~waits.is_known | np.isin(step, hidden_steps)
-    n_bytes, is_sized = comm.step_bytes(cross_rank, rank_place, step)
-    has_comm = pc.and_(is_comm_known, not cross_rank.has_comm_between)
+    # A rank may wait for an operation inside a graph of another rank. So the wait is unknown on
+    # all ranks of a step if communication is unknown on one of them.
+    hidden_steps = step_of_window[~is_comm_known.to_numpy()]
+    is_wait_unknown = ~waits.is_known | np.isin(step_of_window, hidden_steps)
+    message_bytes, is_size_known = comm.step_bytes(cross_rank, rank_of_window, step_of_window)
+    # Communication between steps is in no window, so that the windows show a part of it.
+    has_all_comm = pc.and_(is_comm_known, not cross_rank.has_comm_between)
 
-    def known(values: Int64, is_unknown: Flags) -> pa.Array:
-        return pc.if_else(has_comm, pa.array(values, mask=is_unknown), None)
+    def null_if_unknown(values: Int64, is_unknown: Flags) -> pa.Array:
+        return pc.if_else(has_all_comm, pa.array(values, mask=is_unknown), None)
 
-    wait_ns = known(waits.wait_ns, is_wait_unknown)
+    wait_ns = null_if_unknown(waits.wait_ns, is_wait_unknown)
     columns = _columns_of(windows)
     columns["wait_ns"] = wait_ns
-    columns["exposed_wait_ns"] = known(waits.exposed_wait_ns, is_wait_unknown)
+    columns["exposed_wait_ns"] = null_if_unknown(waits.exposed_wait_ns, is_wait_unknown)
     columns["transfer_ns"] = pc.subtract(windows["comm_ns"], wait_ns)
-    columns["message_bytes"] = known(n_bytes, ~is_sized)
-    columns |= work_columns(works, rank_place, columns)
+    columns["message_bytes"] = null_if_unknown(message_bytes, ~is_size_known)
+    columns |= work_columns(works, rank_of_window, columns)
     summary_steps = pa.array(selection.steps, pa.int64())
     columns["in_summary"] = pc.is_in(windows["step"], value_set=summary_steps)
     return schema.STEPS.table(with_ratios(columns))
 
 
 def _ranks_of_windows(ranks: Ranks) -> Int64:
-    """Return the place of the rank of each window, with the windows of all ranks in order."""
-    n_windows = [rank.process.windows.num_rows for rank in ranks]
-    places = np.arange(len(ranks))
-    return np.repeat(places, n_windows)
+    """Return the index in `ranks` of the rank of each window, for all windows of the run."""
+    n_windows_of_rank = [rank.process.windows.num_rows for rank in ranks]
+    rank_indices = np.arange(len(ranks))
+    return np.repeat(rank_indices, n_windows_of_rank)
 
 
-def _kernels(ranks: Ranks, selection: Selection) -> pa.Table:
+def _kernels_table(ranks: Ranks, selection: Selection) -> pa.Table:
     """Return `schema.KERNEL_COSTS` of all ranks."""
     tables = (_kernels_of_rank(rank, selection) for rank in ranks)
     return _join(tables, schema.KERNEL_COSTS)
 
 
 def _kernels_of_rank(rank: Rank[ProcessDigest], selection: Selection) -> pa.Table:
+    """Return the kernels of one rank by name, with their sums over the summary steps."""
     kernels = rank.process.kernels
-    in_summary = are_windows_in(rank, selection.steps)
-    sums, is_unknown = rank.process.kernels_by_window.over(in_summary)
+    is_window_in_summary = are_windows_in(rank, selection.steps)
+    sums, is_unknown = rank.process.kernels_by_window.over(is_window_in_summary)
     total_ns = kernels["total_ns"]
     columns = _rank_columns(rank, kernels)
     columns["mean_ns"] = pc.divide(total_ns, kernels["n_kernels"])
@@ -515,7 +555,10 @@ def _kernels_of_rank(rank: Rank[ProcessDigest], selection: Selection) -> pa.Tabl
 
 
 def _slowdown_ratios(kernels: KernelsTable) -> pa.ChunkedArray:
-    """Return how much longer kernels run during communication, null if they never run alone."""
+    """Return how much longer kernels run during communication, null if they never run alone.
+
+    0.25 means 25 % longer.
+    """
     slowed_ns = comm.as_floats(kernels["slowed_ns"])
     free_ns = comm.as_floats(kernels["free_ns"])
     has_free_time = pc.greater(free_ns, 0)
@@ -524,11 +567,16 @@ def _slowdown_ratios(kernels: KernelsTable) -> pa.ChunkedArray:
     return pc.if_else(has_free_time, slowdown, None)
 
 
-def _idle_calls(ranks: Ranks, steps: SelectedSteps, *, is_capture: bool) -> pa.Table:
-    """Return `schema.IDLE_CALLS`: the calls that idle GPUs wait for, the longest first."""
+def _idle_calls_table(ranks: Ranks, steps: SelectedSteps, *, is_capture: bool) -> pa.Table:
+    """Return `schema.IDLE_CALLS`: the calls that idle GPUs wait for, the longest first.
+
+    Times are means over the summary steps of all ranks. The table is empty if one of these steps
+    does not show how long its GPU waited.
+    """
     summary_steps = steps.table.filter(steps.table["in_summary"])
     n_steps = summary_steps.num_rows
-    if is_capture or not n_steps or summary_steps["idle_blocked_ns"].null_count:
+    is_a_step_unknown = summary_steps["idle_blocked_ns"].null_count > 0
+    if is_capture or not n_steps or is_a_step_unknown:
         return schema.IDLE_CALLS.empty()
     total_ns: Counter[str] = Counter()
     of_copies_ns: Counter[str] = Counter()
@@ -537,9 +585,10 @@ def _idle_calls(ranks: Ranks, steps: SelectedSteps, *, is_capture: bool) -> pa.T
         is_counted = are_windows_in(rank, steps.selection.steps)
         total_ns.update(_sum_by_call(process.blocked_ns_by_call, is_counted))
         of_copies_ns.update(_sum_by_call(process.of_copies_ns_by_call, is_counted))
-    # Calls of equal times are in alphabetical order.
     blocking_calls = [call for call in total_ns if total_ns[call]]
-    longest_first = sorted(blocking_calls, key=lambda call: (-total_ns[call], call))
+    # The second sort keeps the order of calls of equal times, which stay in alphabetical order.
+    in_alphabetical_order = sorted(blocking_calls)
+    longest_first = sorted(in_alphabetical_order, key=total_ns.__getitem__, reverse=True)
     columns: dict[str, Any] = {"call": longest_first}
     columns["blocked_ns_per_step"] = [total_ns[call] / n_steps for call in longest_first]
     columns["of_copies_ns_per_step"] = [of_copies_ns[call] / n_steps for call in longest_first]
@@ -547,7 +596,7 @@ def _idle_calls(ranks: Ranks, steps: SelectedSteps, *, is_capture: bool) -> pa.T
 
 
 def _sum_by_call(ns_by_call: Mapping[str, Int64], is_counted: Flags) -> dict[str, int]:
-    """Return the time of each call in some windows."""
+    """Return the time of each call in the windows that are counted."""
     counted_ns = {}
     for call, ns_of_windows in ns_by_call.items():
         sum_ns = ns_of_windows[is_counted].sum()

@@ -32,10 +32,11 @@ def files_beside(
     wants_log: bool,
     wants_topology: bool,
 ) -> FilesBeside:
-    """Read the files of a run; log and topology as far as they were not passed.
+    """Read the files of a run that lie beside its reports.
 
-    Files that the sidecars name have priority over the candidates. A file that cannot be used is a
-    problem, never an error.
+    The log and the topology are read only if the user did not pass them (`wants_log` and
+    `wants_topology`). Files that the sidecars name have priority over the candidates. A file that
+    cannot be used is a problem, never an error.
     """
     log, topology, problems = read_beside(
         sidecars, wants_log=wants_log, wants_topology=wants_topology
@@ -54,13 +55,14 @@ def files_beside(
         files.topology = files_with_topology.topology
         files.problems += files_with_topology.problems
     if candidates.inspected:
-        inspected = read_inspected_beside(candidates.inspected, _processes(digests))
-        files.inspected = inspected.inspected
-        files.problems += inspected.problems
+        files_of_inspector = read_inspected_beside(candidates.inspected, _processes(digests))
+        files.inspected = files_of_inspector.inspected
+        files.problems += files_of_inspector.problems
     return files
 
 
 def _processes(digests: Sequence[ReportDigest]) -> set[RunProcess]:
+    """Return the processes of all reports, with and without GPU activity."""
     processes: set[RunProcess] = set()
     for digest in digests:
         host = digest.facts.host

@@ -90,19 +90,30 @@ def _has_host_and_time(report: ReportDigest) -> bool:
 def _split_by_process(
     parts: _Ranks, indices: Sequence[int], *, is_one_job: bool
 ) -> list[list[int]]:
-    """Group parts with one process number by the process that they are captures of."""
+    """Group parts with one process number by the process that they are captures of.
+
+    `indices` are those of the parts. Returns the indices of each process, in order of time.
+    """
     groups: list[list[int]] = []
-    in_order = sorted(indices, key=lambda index: parts[index].span)
-    for index in in_order:
-        part = parts[index]
-        for group in groups:
-            last_capture = parts[group[-1]]
-            if _is_next_capture(last_capture, part, is_one_job=is_one_job):
-                group.append(index)
-                break
-        else:
+    indices_by_time = sorted(indices, key=lambda index: parts[index].span)
+    for index in indices_by_time:
+        group = _group_before(parts, groups, index, is_one_job=is_one_job)
+        if group is None:
             groups.append([index])
+        else:
+            group.append(index)
     return groups
+
+
+def _group_before(
+    parts: _Ranks, groups: Iterable[list[int]], index: int, *, is_one_job: bool
+) -> list[int] | None:
+    """Return the first group whose last capture the part at `index` follows, None without one."""
+    for group in groups:
+        last_capture = parts[group[-1]]
+        if _is_next_capture(last_capture, parts[index], is_one_job=is_one_job):
+            return group
+    return None
 
 
 def _is_next_capture(
@@ -110,12 +121,14 @@ def _is_next_capture(
 ) -> bool:
     """Tell whether two reports of processes with one number on one host are of one process.
 
-    They are if one nsys made both, whatever their names are: nsys starts the process once. If that
-    was not recorded, programs in different containers may have the same number. Such programs are
-    no job, number their steps alike, and have different names or ran long after each other.
+    They are if one nsys made both reports, because nsys starts the process once. If the start of
+    nsys was not recorded, they may be of programs in different containers, which may have the same
+    process number. Such programs are of no job, number their steps alike, and their reports have
+    different names or are far apart in time.
     """
     gap_ns = _gap_ns(before, after)
-    if gap_ns < 0 or before.argument == after.argument:
+    do_overlap = gap_ns < 0
+    if do_overlap or before.argument == after.argument:
         return False
     if _is_other_process(before, after):
         return False
@@ -123,9 +136,9 @@ def _is_next_capture(
         return True
     if _do_numbers_go_on(before, after):
         return True
-    are_alike = _name(before.report) == _name(after.report)
+    have_one_name = _name(before.report) == _name(after.report)
     is_near = gap_ns <= MAX_GAP_OF_CAPTURES_NS
-    return are_alike and (is_near or _have_one_rank(before, after))
+    return have_one_name and (is_near or _have_one_rank(before, after))
 
 
 def _gap_ns(before: Rank[ProcessDigest], after: Rank[ProcessDigest]) -> int:
@@ -152,8 +165,8 @@ def _are_by_one_nsys(before: Rank[ProcessDigest], after: Rank[ProcessDigest]) ->
 def share_one_process_number(before: Rank[ProcessDigest], after: Rank[ProcessDigest]) -> bool:
     """Tell whether two ranks have one process number on one host, and run soon after each other.
 
-    They are probably captures of one process, but nothing that was recorded shows it. As two ranks
-    of a run they would make every metric across ranks wrong.
+    Such ranks are probably captures of one process, but nothing that was recorded shows it. If they
+    were analyzed as two ranks of a run, every metric across ranks would be wrong.
     """
     if _process_number(before) != _process_number(after):
         return False
@@ -209,16 +222,19 @@ def _has_other_rank(before: Rank[ProcessDigest], after: Rank[ProcessDigest]) -> 
 
 
 def _do_numbers_go_on(before: Rank[ProcessDigest], after: Rank[ProcessDigest]) -> bool:
-    """Tell whether the ranges of the later steps have higher numbers than all earlier ones."""
+    """Tell whether all steps of `after` have higher numbers than all steps of `before`.
+
+    Not if a step has no number.
+    """
     numbers_before = before.process.members["number"]
     numbers_after = after.process.members["number"]
     if not len(numbers_before) or not len(numbers_after):
         return False
     if numbers_before.null_count or numbers_after.null_count:
         return False
-    last_before: int = pc.max(numbers_before).as_py()
-    first_after: int = pc.min(numbers_after).as_py()
-    return last_before < first_after
+    highest_before: int = pc.max(numbers_before).as_py()
+    lowest_after: int = pc.min(numbers_after).as_py()
+    return highest_before < lowest_after
 
 
 def _has_other_communicators(before: Rank[ProcessDigest], after: Rank[ProcessDigest]) -> bool:
@@ -239,15 +255,16 @@ def _communicators(process: ProcessDigest) -> set[int]:
 
 
 def capture_numbers(groups: Sequence[Sequence[Rank[P]]]) -> dict[int, int]:
-    """Return which capture of the run each report is, from 0, by argument.
+    """Return the number of the run's capture that each report is part of, by argument.
 
-    Reports that overlap in time are one capture. If reports of one process would then be in one
-    capture, the k-th reports of all processes are the k-th capture.
+    `groups` has the parts of each process in order of time. Reports that overlap in time are one
+    capture, and captures count from 0. If that puts two reports of one process in one capture, the
+    k-th report of each process is part of the k-th capture instead.
     """
     parts = itertools.chain.from_iterable(groups)
-    numbers = _numbers_by_overlap(_spans_of_reports(parts))
-    if all(_have_different_numbers(group, numbers) for group in groups):
-        return numbers
+    numbers_by_overlap = _numbers_by_overlap(_spans_of_reports(parts))
+    if all(_have_different_numbers(group, numbers_by_overlap) for group in groups):
+        return numbers_by_overlap
     numbers_by_order: dict[int, int] = {}
     for group in groups:
         for number, part in enumerate(group):
@@ -256,9 +273,10 @@ def capture_numbers(groups: Sequence[Sequence[Rank[P]]]) -> dict[int, int]:
 
 
 def parts_by_capture(parts: Iterable[Rank[P]], numbers: Mapping[int, int]) -> list[list[Rank[P]]]:
-    """Return the ranks of reports by their capture of the run, in order of captures.
+    """Return the parts of each capture of the run, in order of captures.
 
-    `numbers` are as of `capture_numbers`. It may be empty if the run has one capture.
+    `numbers` has the number of each report's capture, as `capture_numbers` returns it. If it is
+    empty, all parts are of one capture.
     """
     parts_of_captures: dict[int, list[Rank[P]]] = {}
     for part in parts:
@@ -273,25 +291,29 @@ def _spans_of_reports(parts: Iterable[Rank[P]]) -> dict[int, _Span]:
     spans: dict[int, _Span] = {}
     for part in parts:
         span = _Span(*part.span)
-        before = spans.get(part.argument, span)
-        first_ns = min(before.first_ns, span.first_ns)
-        last_ns = max(before.last_ns, span.last_ns)
+        # The first part of a report is its span so far.
+        span_so_far = spans.get(part.argument, span)
+        first_ns = min(span_so_far.first_ns, span.first_ns)
+        last_ns = max(span_so_far.last_ns, span.last_ns)
         spans[part.argument] = _Span(first_ns, last_ns)
     return spans
 
 
 def _numbers_by_overlap(spans: Mapping[int, _Span]) -> dict[int, int]:
-    """Return the number of each report, from 0 in order of time.
+    """Return a number for each report, from 0 in order of time, by argument.
 
     Reports that overlap have the same number.
     """
     numbers: dict[int, int] = {}
-    number = -1
+    number = 0
+    # The last end of the reports with the current number.
     latest_end_ns: int | None = None
-    in_order = sorted(spans, key=spans.__getitem__)
-    for argument in in_order:
+    arguments_by_time = sorted(spans, key=spans.__getitem__)
+    for argument in arguments_by_time:
         span = spans[argument]
-        if latest_end_ns is None or span.first_ns >= latest_end_ns:
+        if latest_end_ns is None:
+            latest_end_ns = span.last_ns
+        elif span.first_ns >= latest_end_ns:
             number += 1
             latest_end_ns = span.last_ns
         else:
@@ -312,6 +334,7 @@ def joined(captures: _Ranks) -> Rank[ProcessDigest]:
     All times are on the clock of the first capture.
     """
     first = captures[0]
+    # How much later the clock of each capture starts than that of the first.
     later_ns = [part.shift_ns - first.shift_ns for part in captures]
     report = _joined_report([part.report for part in captures])
     process = _joined_process([part.process for part in captures], later_ns)
@@ -335,55 +358,57 @@ def joined_ranks(parts: _Ranks, *, is_one_job: bool) -> list[Rank[ProcessDigest]
 
 
 def step_ordinals(groups: Sequence[Sequence[Rank[P]]]) -> list[Int64]:
-    """Return an ordinal for each step range of each rank, through its captures.
+    """Return an ordinal for each step range of each rank, for all captures of the rank.
 
-    The k-th step of a capture has the same ordinal on all ranks.
+    `groups` has the captures of each rank. The k-th step of a capture has the same ordinal on all
+    ranks, and ordinals go on from capture to capture.
     """
-    captures: dict[int, int] = {}
+    capture_of_report: dict[int, int] = {}
     if any(len(group) > 1 for group in groups):
-        captures = capture_numbers(groups)
-    first_ordinals = _first_ordinals(groups, captures)
+        capture_of_report = capture_numbers(groups)
+    first_ordinals = _first_ordinals(groups, capture_of_report)
 
     def ordinals(part: Rank[P]) -> Int64:
-        capture = captures.get(part.argument, 0)
+        capture = capture_of_report.get(part.argument, 0)
         n_steps = part.process.members.num_rows
         return first_ordinals[capture] + np.arange(n_steps)
 
-    ordinals_of_groups = []
+    ordinals_of_ranks = []
     for group in groups:
         ordinals_of_parts = [ordinals(part) for part in group]
-        ordinals_of_groups.append(np.concatenate(ordinals_of_parts))
-    return ordinals_of_groups
+        ordinals_of_ranks.append(np.concatenate(ordinals_of_parts))
+    return ordinals_of_ranks
 
 
 def _first_ordinals(
-    groups: Sequence[Sequence[Rank[P]]], captures: Mapping[int, int]
+    groups: Sequence[Sequence[Rank[P]]], capture_of_report: Mapping[int, int]
 ) -> dict[int, int]:
-    """Return the ordinal of the first step of each capture.
+    """Return the ordinal of the first step of each capture, by the capture's number.
 
     A capture has as many ordinals as the process with the most steps in it.
     """
     max_n_steps: Counter[int] = Counter()
     for part in itertools.chain.from_iterable(groups):
-        capture = captures.get(part.argument, 0)
+        capture = capture_of_report.get(part.argument, 0)
         n_steps = part.process.members.num_rows
         max_n_steps[capture] = max(max_n_steps[capture], n_steps)
-    in_order = sorted(max_n_steps)
-    n_before = _sums_before([max_n_steps[capture] for capture in in_order])
-    return dict(zip(in_order, n_before, strict=True))
+    captures = sorted(max_n_steps)
+    n_steps_before = _sums_before([max_n_steps[capture] for capture in captures])
+    return dict(zip(captures, n_steps_before, strict=True))
 
 
 def with_steps(rank: Rank[P], number: int, process_number: int, steps: Int64) -> Rank[P]:
-    """Return a rank with its number, that of its process and those of its steps.
+    """Return a rank with its number, the number of its process, and the numbers of its steps.
 
-    Its captures get them too.
+    Each of its captures gets the two numbers too, and its part of the step numbers.
     """
     numbered = replace(rank, number=number, process_number=process_number, steps=steps)
     if not rank.captures:
         return numbered
-    n_places = [_n_places(part.process) for part in rank.captures]
-    edges = np.cumsum(n_places)[:-1]
-    steps_of_captures = np.split(steps, edges)
+    n_members_of_captures = [_count_members(part.process) for part in rank.captures]
+    # Where the steps of each capture end, except the last.
+    ends = np.cumsum(n_members_of_captures)[:-1]
+    steps_of_captures = np.split(steps, ends)
     captures: list[Rank[P]] = []
     for part, part_steps in zip(rank.captures, steps_of_captures, strict=True):
         captures.append(with_steps(part, number, process_number, part_steps))
@@ -391,17 +416,20 @@ def with_steps(rank: Rank[P], number: int, process_number: int, steps: Int64) ->
 
 
 def capture_of_windows(ranks: _Ranks) -> Int64:
-    """Return which capture of the run each window belongs to, in order of rank and time."""
+    """Return the number of the capture that each window belongs to.
+
+    The windows of all ranks are in order of rank and time.
+    """
     parts_of_ranks = [rank.parts for rank in ranks]
-    captures: dict[int, int] = {}
+    capture_of_report: dict[int, int] = {}
     if any(rank.captures for rank in ranks):
-        captures = capture_numbers(parts_of_ranks)
-    numbers = []
-    n_windows = []
+        capture_of_report = capture_numbers(parts_of_ranks)
+    capture_of_part = []
+    n_windows_of_part = []
     for part in itertools.chain.from_iterable(parts_of_ranks):
-        numbers.append(captures.get(part.argument, 0))
-        n_windows.append(part.process.windows.num_rows)
-    return np.repeat(np.array(numbers, np.int64), n_windows)
+        capture_of_part.append(capture_of_report.get(part.argument, 0))
+        n_windows_of_part.append(part.process.windows.num_rows)
+    return np.repeat(np.array(capture_of_part, np.int64), n_windows_of_part)
 
 
 def _joined_report(reports: Sequence[ReportDigest]) -> ReportDigest:
@@ -409,7 +437,7 @@ def _joined_report(reports: Sequence[ReportDigest]) -> ReportDigest:
     mpi_ranks: dict[int, int] = {}
     comm_ranks: dict[int, tuple[int, int]] = {}
     comm_sizes: dict[int, int] = {}
-    # The first report that has a value counts.
+    # The first report that has a value counts. It comes last here, and replaces the others.
     for report in reversed(reports):
         mpi_ranks |= report.mpi_ranks
         comm_ranks |= report.comm_ranks
@@ -429,11 +457,12 @@ def _joined_report(reports: Sequence[ReportDigest]) -> ReportDigest:
 
 
 def _joined_process(processes: Sequence[ProcessDigest], later_ns: Sequence[int]) -> ProcessDigest:
-    """Put what each process digest holds behind what those before it hold.
+    """Return one digest for several captures of a process. Rows of a later capture come behind.
 
-    `later_ns` says how much later the clock of each starts.
+    `later_ns` says how much later the clock of each capture starts than the first clock. Times get
+    later by that.
     """
-    members_before = _sums_before([_n_places(process) for process in processes])
+    members_before = _sums_before([_count_members(process) for process in processes])
     windows_before = _sums_before([process.windows.num_rows for process in processes])
     parts = list(map(_Part, processes, later_ns, members_before))
     members = _joined_members(parts)
@@ -444,10 +473,10 @@ def _joined_process(processes: Sequence[ProcessDigest], later_ns: Sequence[int])
     kernels = _joined_kernels(processes, windows_before)
     blocked_ns_by_call = _joined_calls(processes, "blocked_ns_by_call")
     of_copies_ns_by_call = _joined_calls(processes, "of_copies_ns_by_call")
-    of_python = _joined_python(processes, windows_before, later_ns)
-    first = replace(_with_joined_counts(processes), **of_python)
+    python_fields = _joined_python(processes, windows_before, later_ns)
+    first_with_counts = replace(_with_joined_counts(processes), **python_fields)
     return replace(
-        first,
+        first_with_counts,
         candidates=candidates_of(processes),
         members=members,
         span=_joined_span(parts),
@@ -546,20 +575,23 @@ def _joined_windows(parts: _Parts) -> pa.Table:
 
 
 def candidates_of(processes: Sequence[ProcessDigest]) -> tuple[Candidate, ...]:
-    """Return each family that all captures of a process have, as if they were one capture."""
+    """Return the families that all captures of a process have, joined as if it had one capture.
+
+    `processes` are the captures.
+    """
     if len(processes) == 1:
         return processes[0].candidates
-    # The candidates of each name, one of each process.
-    by_name: dict[str, dict[int, Candidate]] = {}
-    for place, process in enumerate(processes):
+    # By name, then by the index of the capture.
+    candidates_of_name: dict[str, dict[int, Candidate]] = {}
+    for capture_index, process in enumerate(processes):
         for candidate in process.candidates:
-            by_place = by_name.setdefault(candidate.name, {})
-            by_place[place] = candidate
+            candidate_of_capture = candidates_of_name.setdefault(candidate.name, {})
+            candidate_of_capture[capture_index] = candidate
     joined_candidates = []
-    for by_place in by_name.values():
-        is_in_all_captures = len(by_place) == len(processes)
+    for candidate_of_capture in candidates_of_name.values():
+        is_in_all_captures = len(candidate_of_capture) == len(processes)
         if is_in_all_captures:
-            joined_candidates.append(_joined_candidate([*by_place.values()]))
+            joined_candidates.append(_joined_candidate([*candidate_of_capture.values()]))
     return tuple(joined_candidates)
 
 
@@ -580,10 +612,10 @@ def _joined_candidate(candidates: Sequence[Candidate]) -> Candidate:
     )
 
 
-def _n_places(process: ProcessDigest | HostDigest) -> int:
-    """Return how many members windows and operations count.
+def _count_members(process: ProcessDigest | HostDigest) -> int:
+    """Return the number of members to which windows and operations of a process refer.
 
-    A capture without steps is one window, which has a member without a range.
+    A capture without steps is one window, whose member 0 has no row in the table of members.
     """
     n_members: int = process.members.num_rows
     if n_members or not isinstance(process, ProcessDigest):
@@ -602,6 +634,7 @@ def _sums_before(counts: Sequence[int]) -> list[int]:
 
 
 def _sum(counts: Iterable[int | None]) -> int | None:
+    """Return the sum of some counts, None if one of them is not known."""
     total = 0
     for count in counts:
         if count is None:
@@ -615,7 +648,7 @@ def _concatenated(tables: Iterable[pa.Table]) -> pa.Table:
 
 
 def _later(table: pa.Table, by_ns: int, names: Sequence[str]) -> pa.Table:
-    """Return a table with some times later."""
+    """Return a table in which the times in the columns `names` are later by some ns."""
     for name in names:
         times_ns = table[name].cast(pa.int64())
         table = _with_column(table, name, pc.add(times_ns, by_ns))
@@ -623,7 +656,7 @@ def _later(table: pa.Table, by_ns: int, names: Sequence[str]) -> pa.Table:
 
 
 def _behind(table: pa.Table, n_before: int) -> pa.Table:
-    """Return a table whose column ``member`` counts on from a number of members."""
+    """Return a table whose members come behind `n_before` other members."""
     member = pc.add(table["member"], n_before)
     return _with_column(table, "member", member)
 
@@ -635,26 +668,29 @@ def _with_column(table: pa.Table, name: str, values: pa.Array | pa.ChunkedArray)
 
 
 def _joined_comm(parts: _Parts) -> CommOperations:
+    """Return the communication operations of all captures, with one list of kinds."""
     kinds_of_parts = [part.process.comm.kinds for part in parts]
     kinds = list(dict.fromkeys(itertools.chain.from_iterable(kinds_of_parts)))
-    place_of_kind = {kind: place for place, kind in enumerate(kinds)}
+    index_of_kind = {kind: index for index, kind in enumerate(kinds)}
     tables = []
     for part in parts:
         comm = part.process.comm
-        places = [place_of_kind[kind] for kind in comm.kinds]
-        new_kind = np.array(places, np.int64)
+        indices = [index_of_kind[kind] for kind in comm.kinds]
+        # From an index into the kinds of the part to an index into all kinds.
+        joined_index_of_kind = np.array(indices, np.int64)
         table = _later(comm.table, part.later_ns, _TIMES)
         kind = table["kind"].to_numpy()
         member = table["member"].to_numpy()
-        shifted_member = member + part.n_members_before
-        shifted_member[member == NO_MEMBER] = NO_MEMBER
-        table = _with_column(table, "member", pa.array(shifted_member))
-        table = _with_column(table, "kind", pa.array(new_kind[kind]))
+        joined_member = member + part.n_members_before
+        joined_member[member == NO_MEMBER] = NO_MEMBER
+        table = _with_column(table, "member", pa.array(joined_member))
+        table = _with_column(table, "kind", pa.array(joined_index_of_kind[kind]))
         tables.append(table)
     return CommOperations.of(kinds, _concatenated(tables))
 
 
 def _joined_backward(parts: _Parts) -> PhaseRanges | None:
+    """Return the backward passes of all captures, None if no capture has any."""
     members = []
     starts_ns = []
     ends_ns = []
@@ -705,7 +741,11 @@ def _joined_stretches(parts: _Parts) -> Stretches:
 
 
 def _joined_calls(processes: Sequence[ProcessDigest], field: str) -> dict[str, Int64]:
-    """Put the times by API call of each capture behind those of the captures before it."""
+    """Return the times of each API call in the windows of all captures.
+
+    `field` is the field of `ProcessDigest` that has them. A capture without the call has times of
+    0.
+    """
     times_of_processes: list[_TimesByCall] = []
     zeros_of_processes = []
     for process in processes:
@@ -729,41 +769,50 @@ class _Kernels(NamedTuple):
 
 
 def _joined_kernels(processes: Sequence[ProcessDigest], windows_before: Sequence[int]) -> _Kernels:
-    """Sum up the kernels of each (phase, name) over captures, with their sums by window."""
+    """Return the kernels of each (phase, name) over all captures, with their sums by window.
+
+    `windows_before` has the number of windows before those of each capture.
+    """
     keys_of_processes = [_kernel_keys(process.kernels) for process in processes]
     all_keys = set(itertools.chain.from_iterable(keys_of_processes))
-    ordered = sorted(all_keys, key=_order_of_kernel)
-    new_rows = [_places_of(keys, ordered) for keys in keys_of_processes]
+    ordered_keys = sorted(all_keys, key=_order_of_kernel)
+    n_rows = len(ordered_keys)
+    # Of each capture, the row that each of its rows becomes.
+    joined_rows = [_indices_of(keys, ordered_keys) for keys in keys_of_processes]
     columns: dict[str, Any] = {
-        "phase": pa.array([key.phase for key in ordered], pa.string()),
-        "name": pa.array([key.name for key in ordered], pa.string()),
+        "phase": pa.array([key.phase for key in ordered_keys], pa.string()),
+        "name": pa.array([key.name for key in ordered_keys], pa.string()),
     }
     for name in processes[0].kernels.column_names:
         if name not in columns:
             values = [process.kernels[name].to_numpy() for process in processes]
-            columns[name] = _reduced(name, values, new_rows, len(ordered))
+            columns[name] = _reduced(name, values, joined_rows, n_rows)
     edges = _joined_edges(processes, windows_before)
     sums = [process.kernels_by_window for process in processes]
-    by_window = _joined_window_sums(sums, new_rows, n_rows=len(ordered), edges=edges)
+    by_window = _joined_window_sums(sums, joined_rows, n_rows=n_rows, edges=edges)
     return _Kernels(pa.table(columns), by_window)
 
 
 def _joined_edges(processes: Sequence[ProcessDigest], windows_before: Sequence[int]) -> Int64:
-    """Return the edges of the groups of all captures, as numbers of windows."""
+    """Return the edges between the groups of windows of all captures.
+
+    An edge is the number of windows before it. The last edge of a capture is the first of the next.
+    """
     edges = []
     for process, n_before in zip(processes, windows_before, strict=True):
-        without_last = process.kernels_by_window.edges[:-1]
-        edges.append(without_last + n_before)
+        edges_without_last = process.kernels_by_window.edges[:-1]
+        edges.append(edges_without_last + n_before)
     n_windows = windows_before[-1] + processes[-1].windows.num_rows
     return np.hstack([*edges, n_windows])
 
 
 def _order_of_kernel(key: _KernelKey) -> tuple[bool, _KernelKey]:
-    """Return what kernels are sorted by: their phase, then their name.
+    """Return the key by which kernels are sorted: by phase, then by name.
 
-    Kernels of no phase are last.
+    Kernels of no phase are last, because False comes before True.
     """
-    return key.phase is None, _KernelKey(key.phase or "", key.name)
+    has_no_phase = key.phase is None
+    return has_no_phase, _KernelKey(key.phase or "", key.name)
 
 
 class _KernelKey(NamedTuple):
@@ -773,10 +822,10 @@ class _KernelKey(NamedTuple):
     name: str
 
 
-def _places_of(keys: Iterable[_KernelKey], ordered: Sequence[_KernelKey]) -> Int64:
-    """Return the place of each key among all keys."""
-    place_of_key = {key: place for place, key in enumerate(ordered)}
-    return np.array([place_of_key[key] for key in keys], np.int64)
+def _indices_of(keys: Iterable[_KernelKey], ordered_keys: Sequence[_KernelKey]) -> Int64:
+    """Return the index of each key in `ordered_keys`."""
+    index_of_key = {key: index for index, key in enumerate(ordered_keys)}
+    return np.array([index_of_key[key] for key in keys], np.int64)
 
 
 def _kernel_keys(kernels: KernelsTable) -> list[_KernelKey]:
@@ -786,19 +835,21 @@ def _kernel_keys(kernels: KernelsTable) -> list[_KernelKey]:
 
 
 def _joined_window_sums(
-    sums: Sequence[WindowSums], new_rows: Sequence[Int64], *, n_rows: int, edges: Int64
+    sums: Sequence[WindowSums], joined_rows: Sequence[Int64], *, n_rows: int, edges: Int64
 ) -> WindowSums:
-    """Put the sums of each capture behind those of the captures before.
+    """Return the sums of all captures, with those of a later capture behind.
 
-    `new_rows` are the new rows of each capture's rows, `edges` the new edges of its groups.
+    `joined_rows` has for each capture the row that each of its rows becomes. `edges` are those of
+    the groups of all captures.
     """
     groups = []
     rows = []
-    n_groups = 0
-    for part, new_row in zip(sums, new_rows, strict=True):
-        groups.append(part.group + n_groups)
-        rows.append(new_row[part.row])
-        n_groups += part.edges.size - 1
+    n_groups_before = 0
+    for part, joined_row in zip(sums, joined_rows, strict=True):
+        groups.append(part.group + n_groups_before)
+        rows.append(joined_row[part.row])
+        # A group lies between two edges.
+        n_groups_before += part.edges.size - 1
     columns = zip(*(part.sums for part in sums), strict=True)
     row = np.concatenate(rows).astype(np.int32)
     return WindowSums(
@@ -811,7 +862,10 @@ def _joined_window_sums(
 
 
 def _reduced(name: str, values: Sequence[Int64], rows: Sequence[Int64], n_rows: int) -> Int64:
-    """Return the sum of each row over captures, or the extreme for ``min_ns`` and ``max_ns``."""
+    """Return the sum of each row over captures, or the extreme for ``min_ns`` and ``max_ns``.
+
+    `rows` has for each capture the row of the result that each of its values belongs to.
+    """
     extremes = {"min_ns": np.minimum.at, "max_ns": np.maximum.at}
     reduce: Callable[..., None] = extremes.get(name, np.add.at)
     initial_value = np.iinfo(np.int64).max if name == "min_ns" else 0

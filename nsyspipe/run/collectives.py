@@ -86,10 +86,12 @@ class StepWaits(Struct, frozen=True):
 def step_waits(
     cross_rank: CrossRank, rank_place: Int64, step: Int64, *, starts: Int64, ends: Int64
 ) -> StepWaits:
-    """Return the wait time of each window: its rank's place, its step and its aligned times.
+    """Return the wait time of each window.
 
-    It is the union of ``[start, min(last start, end))`` over the rank's matched operations, clipped
-    to the window. It is not known if an operation of the step is not matched.
+    A window has the index of its rank in `rank_place`, its step in `step`, and its aligned times in
+    `starts` and `ends`. Its wait time is the union of ``[start, min(last start, end))`` over the
+    rank's matched operations, clipped to the window. The wait time is not known if an operation of
+    the step is not matched.
     """
     wait_ns = np.zeros(step.size, np.int64)
     overlapped_ns = np.zeros(step.size, np.int64)
@@ -97,59 +99,72 @@ def step_waits(
         is_known = np.zeros(step.size, np.bool_)
         return StepWaits(wait_ns, wait_ns, is_known)
     for place, (rank, operations) in enumerate(cross_rank.by_rank()):
-        first, end = np.searchsorted(rank_place, (place, place + 1))
-        windows = slice(first, end)
+        # The windows of a rank follow each other.
+        first_window, end_window = np.searchsorted(rank_place, (place, place + 1))
+        windows = slice(first_window, end_window)
         window_starts = starts[windows]
         window_ends = ends[windows]
         waits = cross_rank.waited(operations, cross_rank.waiting)
         wait_ns[windows] = waits.lengths(window_starts, window_ends)
+        # `hidden` is when compute runs, which hides communication.
         compute = rank.process.hidden.shifted(rank.shift_ns)
-        overlapped = waits.intersect(compute)
-        overlapped_ns[windows] = overlapped.lengths(window_starts, window_ends)
+        overlapped_waits = waits.intersect(compute)
+        overlapped_ns[windows] = overlapped_waits.lengths(window_starts, window_ends)
     is_known = _are_waits_known(cross_rank, rank_place, step)
     return StepWaits(wait_ns, wait_ns - overlapped_ns, is_known)
 
 
 def _are_waits_known(cross_rank: CrossRank, rank_place: Int64, step: Int64) -> Flags:
-    """Tell of which windows all operations are matched."""
+    """Tell of each window whether the wait times of all its operations are known.
+
+    `rank_place` and `step` are those of the windows.
+    """
     rows = cross_rank.rows
     n_ranks = len(cross_rank.placed)
-    is_unmatched = rows.in_step & ~cross_rank.is_known
-    unmatched_step = rows.step[is_unmatched]
-    unmatched_rank = rows.rank[is_unmatched]
-    unknown_keys = np.unique(unmatched_step * n_ranks + unmatched_rank)
-    window_keys = step * n_ranks + rank_place
-    return ~np.isin(window_keys, unknown_keys)
+    is_unknown = rows.in_step & ~cross_rank.is_known
+    step_of_unknown = rows.step[is_unknown]
+    rank_of_unknown = rows.rank[is_unknown]
+    # One number for each pair of a step and a rank, as a window has them.
+    unknown_pairs = np.unique(step_of_unknown * n_ranks + rank_of_unknown)
+    pair_of_window = step * n_ranks + rank_place
+    return ~np.isin(pair_of_window, unknown_pairs)
 
 
 def step_bytes(cross_rank: CrossRank, rank_place: Int64, step: Int64) -> tuple[Int64, Flags]:
-    """Return the bytes of the messages of each (rank, step), and whether all sizes are known."""
+    """Return the bytes of the messages of each window, and whether all sizes are known.
+
+    `rank_place` and `step` are those of the windows.
+    """
     operations = np.flatnonzero(cross_rank.rows.in_step)
     message_bytes = message_sizes(cross_rank, operations).message_bytes
     is_sized = message_bytes != ABSENT
-    window = _windows_of_operations(cross_rank, operations, rank_place, step)
-    # Operations of no window go to one more place at the end, which is dropped.
-    n_places = step.size + 1
-    sized_window = window[is_sized]
-    unsized_window = window[~is_sized]
-    totals = sums_of(sized_window, message_bytes[is_sized], n_places)
-    n_unsized = np.bincount(unsized_window, minlength=n_places)
+    window_of_operation = _windows_of_operations(cross_rank, operations, rank_place, step)
+    # Operations of no window count in one more window at the end, which is dropped.
+    n_windows_and_none = step.size + 1
+    window_of_sized = window_of_operation[is_sized]
+    window_of_unsized = window_of_operation[~is_sized]
+    total_bytes = sums_of(window_of_sized, message_bytes[is_sized], n_windows_and_none)
+    n_unsized = np.bincount(window_of_unsized, minlength=n_windows_and_none)
     are_all_sized = n_unsized == 0
-    return totals[:-1], are_all_sized[:-1]
+    return total_bytes[:-1], are_all_sized[:-1]
 
 
 def _windows_of_operations(
     cross_rank: CrossRank, operations: Int64, rank_place: Int64, step: Int64
 ) -> Int64:
-    """Return the place of the window of each operation, `step.size` if it has no window."""
+    """Return the index of each operation's window, the number of windows if it has none.
+
+    `rank_place` and `step` are those of the windows.
+    """
     rows = cross_rank.rows
     n_ranks = len(cross_rank.placed)
     operation_step = rows.step[operations]
     operation_rank = rows.rank[operations]
-    keys = pa.array(operation_step * n_ranks + operation_rank)
-    window_keys = pa.array(step * n_ranks + rank_place)
-    known_window = pc.index_in(keys, value_set=window_keys)
-    window: Int64 = pc.fill_null(known_window, step.size).to_numpy()
+    # One number for each pair of a step and a rank.
+    pair_of_operation = pa.array(operation_step * n_ranks + operation_rank)
+    pair_of_window = pa.array(step * n_ranks + rank_place)
+    window_or_null = pc.index_in(pair_of_operation, value_set=pair_of_window)
+    window: Int64 = pc.fill_null(window_or_null, step.size).to_numpy()
     return window
 
 
@@ -164,25 +179,26 @@ class MessageSizes(Struct, frozen=True):
 
 
 def message_sizes(cross_rank: CrossRank, operations: Int64) -> MessageSizes:
-    """Return the sizes of some operations, by what NCCL reports of one rank."""
+    """Return the sizes of some operations, computed from what NCCL reports of one rank."""
     rows = cross_rank.rows
-    reported = rows.message_bytes[operations]
-    is_reported = reported != ABSENT
+    reported_bytes = rows.message_bytes[operations]
+    is_reported = reported_bytes != ABSENT
     message_bytes = np.full(operations.size, ABSENT)
     bus_bytes = np.zeros(operations.size)
     if not is_reported.any():
         return MessageSizes(message_bytes, bus_bytes, is_reported)
+    # 0 if the number is not known.
     n_ranks = cross_rank.sizes[rows.communicator[operations]]
     collective = rows.collective[operations]
-    for code, name in enumerate(COLLECTIVES):
-        chosen = is_reported & (collective == code)
-        n_chosen_ranks = n_ranks[chosen]
-        whole = matching.whole_message(name, reported[chosen], n_chosen_ranks)
-        bus_bytes[chosen] = whole * _bus_factor(name, n_chosen_ranks)
+    for collective_index, name in enumerate(COLLECTIVES):
+        is_chosen = is_reported & (collective == collective_index)
+        n_ranks_of_chosen = n_ranks[is_chosen]
+        whole_bytes = matching.whole_message(name, reported_bytes[is_chosen], n_ranks_of_chosen)
+        bus_bytes[is_chosen] = whole_bytes * _bus_factor(name, n_ranks_of_chosen)
         if name in matching.PER_RANK:
             # NCCL reports the part of one rank, so that the whole needs the number of ranks.
-            whole = np.where(n_chosen_ranks == 0, ABSENT, whole)
-        message_bytes[chosen] = whole
+            whole_bytes = np.where(n_ranks_of_chosen == 0, ABSENT, whole_bytes)
+        message_bytes[is_chosen] = whole_bytes
     is_message_known = message_bytes != ABSENT
     has_n_ranks = n_ranks > 0
     is_bus_known = is_reported & is_message_known & has_n_ranks
@@ -190,7 +206,10 @@ def message_sizes(cross_rank: CrossRank, operations: Int64) -> MessageSizes:
 
 
 def _bus_factor(collective: str, n_ranks: Int64) -> Float64:
-    """Return the factor for each number of ranks. If the number is not known, it is 1."""
+    """Return the bytes on the bus per byte of the message, for each number of ranks.
+
+    An unknown number of ranks, which is 0, counts as 1.
+    """
     at_least_one_rank = np.maximum(n_ranks, 1)
     return matching.bus_factor(collective, at_least_one_rank.astype(np.float64))
 
@@ -203,20 +222,25 @@ def collectives_table(
     *,
     inspected: InspectedCalls | None = None,
 ) -> pa.Table:
-    """Return `schema.COLLECTIVES`, made in blocks of rows, which need little memory."""
+    """Return `schema.COLLECTIVES`, made in blocks of rows, which need little memory.
+
+    `ranks` are the rank numbers in ascending order. `counted` has hardware counters, and
+    `inspected` the calls that NCCL Inspector saw.
+    """
     rows = cross_rank.rows
     seq = places_in_steps(cross_rank)
     exposed_ns, has_graph = _exposed_times(cross_rank)
-    of_rows = {"seq": pa.array(seq), "exposed_ns": pa.array(exposed_ns, mask=has_graph)}
-    of_rows |= tuning_columns(rows, inspected)
-    ordered = _ordered_by_step(rows, seq)
-    nulls = _shared_nulls(ordered.size)
+    columns_of_all = {"seq": pa.array(seq), "exposed_ns": pa.array(exposed_ns, mask=has_graph)}
+    columns_of_all |= tuning_columns(rows, inspected)
+    ordered_operations = _ordered_by_step(rows, seq)
+    n_operations = ordered_operations.size
+    nulls = _shared_nulls(n_operations)
     blocks = []
-    for start in range(0, ordered.size, BLOCK):
-        block = ordered[start : start + BLOCK]
+    for start in range(0, n_operations, BLOCK):
+        block = ordered_operations[start : start + BLOCK]
         columns = _columns(cross_rank, block, ranks, summary_steps)
         columns["algorithm"] = _algorithms(rows, block)
-        columns |= {name: values.take(pa.array(block)) for name, values in of_rows.items()}
+        columns |= {name: values.take(pa.array(block)) for name, values in columns_of_all.items()}
         columns |= _waiting_columns(cross_rank, block, ("is_significant",))
         columns |= _bandwidths(columns)
         columns |= _counted_columns(columns, counted)
@@ -226,26 +250,27 @@ def collectives_table(
 
 
 def _algorithms(rows: CommRows, operations: Int64) -> pa.DictionaryArray:
-    """Return what the names of kernels have of algorithm and protocol."""
+    """Return algorithm and protocol of each operation by the name of its kernel, else null."""
     algorithms = [kind.algorithm for kind in rows.kinds]
     return _words(rows.kind[operations], algorithms)
 
 
 def _ordered_by_step(rows: CommRows, seq: Int64) -> Int64:
-    """Return the operations in steps, ordered by step, place in the step, and rank."""
-    chosen = np.flatnonzero(rows.in_step)
-    step = rows.step[chosen]
-    rank = rows.rank[chosen]
-    order = np.lexsort((rank, seq[chosen], step))
-    return chosen[order]
+    """Return the operations in steps, ordered by step, place in the step (`seq`), and rank."""
+    in_steps = np.flatnonzero(rows.in_step)
+    step = rows.step[in_steps]
+    rank = rows.rank[in_steps]
+    # The last key counts most.
+    order = np.lexsort((rank, seq[in_steps], step))
+    return in_steps[order]
 
 
 def _bandwidths(columns: Mapping[str, Any]) -> dict[str, pa.Array]:
     """Return the bandwidths of operations, null if nothing was transferred."""
     transfer_ns = as_floats(columns["transfer_ns"])
     is_zero = pc.equal(transfer_ns, 0.0)
-    seconds = pc.divide(transfer_ns, 1e9)
-    seconds = pc.if_else(is_zero, None, seconds)
+    seconds_or_zero = pc.divide(transfer_ns, 1e9)
+    seconds = pc.if_else(is_zero, None, seconds_or_zero)
     bandwidths = {}
     for name, bytes_name in _BYTES_OF_BANDWIDTHS.items():
         n_bytes = as_floats(columns[bytes_name])
@@ -254,14 +279,20 @@ def _bandwidths(columns: Mapping[str, Any]) -> dict[str, pa.Array]:
 
 
 def _counted_columns(columns: Mapping[str, Any], counted: CountedRanks) -> dict[str, pa.Array]:
-    """Return what hardware counters say of the bandwidth of operations."""
+    """Return the bandwidth of operations by hardware counters, the link, and the share of busbw.
+
+    Bytes are counted while an operation transfers. If its transfer time is not known, they are
+    counted in all its time.
+    """
     ends = columns["end_ns"]
     starts = columns["start_ns"]
     if not counted.by_rank:
         return {name: pa.nulls(ends.size) for name in _COUNTED_COLUMNS}
     durations_ns = pa.array(ends - starts)
     transfer_ns = pc.coalesce(columns["transfer_ns"], durations_ns).to_numpy()
-    counts = counted_bandwidths(counted, columns["rank"], ends - transfer_ns, ends)
+    # Waiting comes first, so the transfer ends with the operation.
+    transfer_starts = ends - transfer_ns
+    counts = counted_bandwidths(counted, columns["rank"], transfer_starts, ends)
     is_unknown = np.isnan(counts.bytes_per_s)
     bytes_per_s = pa.array(counts.bytes_per_s, mask=is_unknown)
     link = pa.array(counts.link, mask=is_unknown)
@@ -280,7 +311,7 @@ def as_floats(values: pa.ChunkedArray) -> pa.ChunkedArray:
 def _exposed_times(cross_rank: CrossRank) -> tuple[Int64, Flags]:
     """Return the time of each operation while no compute runs, and whether it is unknown.
 
-    It is unknown if CUDA graphs of the rank may hide compute.
+    The time is unknown if the rank launched CUDA graphs as a whole, which may hide compute.
     """
     rows = cross_rank.rows
     exposed_ns = rows.end_ns - rows.start_ns
@@ -288,6 +319,7 @@ def _exposed_times(cross_rank: CrossRank) -> tuple[Int64, Flags]:
     for rank, operations in cross_rank.by_rank():
         starts = rows.start_ns[operations]
         ends = rows.end_ns[operations]
+        # `hidden` is when compute runs, which hides communication.
         compute = rank.process.hidden.shifted(rank.shift_ns)
         exposed_ns[operations] -= compute.lengths(starts, ends)
         graph_ns = rank.process.windows["graph_ns"].to_numpy()
@@ -296,22 +328,26 @@ def _exposed_times(cross_rank: CrossRank) -> tuple[Int64, Flags]:
 
 
 def _shared_nulls(n_rows: int) -> dict[pa.DataType, pa.Array]:
-    """Return blocks of nulls that all columns of a large table share, nothing for a small one."""
+    """Return a block of nulls of each type, which the columns of a large table share.
+
+    A small table shares none.
+    """
     if n_rows <= BLOCK:
         return {}
-    return {kind: pa.nulls(BLOCK, kind) for kind in (INT, FLOAT)}
+    return {data_type: pa.nulls(BLOCK, data_type) for data_type in (INT, FLOAT)}
 
 
 def _sharing_nulls(table: pa.Table, nulls: Mapping[pa.DataType, pa.Array]) -> pa.Table:
     """Return a table whose columns without values use the shared nulls, to save memory."""
-    for index, field in enumerate(table.schema):
-        is_all_null = table[index].null_count == table.num_rows
+    for position, field in enumerate(table.schema):
+        is_all_null = table[position].null_count == table.num_rows
         if is_all_null and field.type in nulls:
             shared = nulls[field.type]
-            batches = table.select([index]).to_batches(BLOCK)
+            # Batches are not longer than a block of nulls.
+            batches = table.select([position]).to_batches(BLOCK)
             chunks = [shared[: batch.num_rows] for batch in batches]
             column = pa.chunked_array(chunks, field.type)
-            table = table.set_column(index, field, column)
+            table = table.set_column(position, field, column)
     return table
 
 
@@ -320,32 +356,36 @@ def collective_figures(
 ) -> pa.Table:
     """Return the columns of `collectives_table` that metrics and findings need.
 
-    They are of summary steps, sorted by (rank, start). Exposed times show who only passes on a
-    delay of another communicator. They are null if the run has only one communicator.
+    The rows are operations of summary steps, sorted by (rank, start). Exposed times show which rank
+    only passes on a delay of another communicator. So they are null if the run has only one
+    communicator.
     """
     rows = cross_rank.rows
     is_summary_step = np.isin(rows.step, summary_steps)
-    order = np.flatnonzero(rows.in_step & is_summary_step)
-    n_rows = order.size
-    columns = _columns(cross_rank, order, ranks, summary_steps)
-    columns["exposed_ns"] = pa.nulls(n_rows, pa.int64())
+    operations = np.flatnonzero(rows.in_step & is_summary_step)
+    n_operations = operations.size
+    columns = _columns(cross_rank, operations, ranks, summary_steps)
+    columns["exposed_ns"] = pa.nulls(n_operations, pa.int64())
     if len(rows.communicators) > 1:
         exposed_ns, has_graph = _exposed_times(cross_rank)
-        is_unknown = has_graph[order]
-        columns["exposed_ns"] = pa.array(exposed_ns[order], mask=is_unknown)
-    return _sharing_nulls(pa.table(columns), _shared_nulls(n_rows))
+        is_unknown = has_graph[operations]
+        columns["exposed_ns"] = pa.array(exposed_ns[operations], mask=is_unknown)
+    return _sharing_nulls(pa.table(columns), _shared_nulls(n_operations))
 
 
 def _columns(
-    cross_rank: CrossRank, order: Int64, ranks: Sequence[int], summary_steps: Int64
+    cross_rank: CrossRank, operations: Int64, ranks: Sequence[int], summary_steps: Int64
 ) -> dict[str, Any]:
-    """Return the columns of some operations that both tables of collectives have."""
+    """Return the columns that both tables of collectives have, with a row for each operation.
+
+    `ranks` are the rank numbers in ascending order.
+    """
     rows = cross_rank.rows
-    step = rows.step[order]
-    kind = rows.kind[order]
-    communicator = rows.communicator[order]
-    micro_batch = rows.micro_batch[order]
-    rank_place = rows.rank[order]
+    step = rows.step[operations]
+    kind = rows.kind[operations]
+    communicator = rows.communicator[operations]
+    micro_batch = rows.micro_batch[operations]
+    rank_place = rows.rank[operations]
     rank_numbers = np.asarray(ranks, np.int64)
     collectives = [each.collective for each in rows.kinds]
     datatypes = [each.datatype for each in rows.kinds]
@@ -355,12 +395,12 @@ def _columns(
     columns["datatype"] = _words(kind, datatypes)
     columns["comm_id"] = _words(communicator, rows.communicators)
     columns["micro_batch"] = pa.array(micro_batch, pa.int64(), mask=micro_batch == NONE)
-    columns["start_ns"] = rows.start_ns[order]
-    columns["end_ns"] = rows.end_ns[order]
-    columns["is_matched"] = _is_matched(cross_rank, order)
+    columns["start_ns"] = rows.start_ns[operations]
+    columns["end_ns"] = rows.end_ns[operations]
+    columns["is_matched"] = _are_matched(cross_rank, operations)
     columns["in_summary"] = np.isin(step, summary_steps)
-    columns |= _waiting_columns(cross_rank, order, _MATCHED_COLUMNS)
-    sizes = message_sizes(cross_rank, order)
+    columns |= _waiting_columns(cross_rank, operations, _MATCHED_COLUMNS)
+    sizes = message_sizes(cross_rank, operations)
     message_bytes = sizes.message_bytes
     is_bus_unknown = ~sizes.is_bus_known
     columns["message_bytes"] = pa.array(message_bytes, mask=message_bytes == ABSENT)
@@ -368,33 +408,38 @@ def _columns(
     return columns
 
 
-def _is_matched(cross_rank: CrossRank, order: Int64) -> Flags:
+def _are_matched(cross_rank: CrossRank, operations: Int64) -> Flags:
+    """Tell which of some operations are matched with operations of other ranks."""
     if cross_rank.waiting is None:
-        return np.zeros(order.size, np.bool_)
-    collective_id = cross_rank.waiting.collective_id[order]
+        return np.zeros(operations.size, np.bool_)
+    collective_id = cross_rank.waiting.collective_id[operations]
     is_matched: Flags = collective_id != matching.NOBODY
     return is_matched
 
 
-def _words(codes: Int32, words: Sequence[str | None]) -> pa.DictionaryArray:
+def _words(index_of_word: Int32, words: Sequence[str | None]) -> pa.DictionaryArray:
+    """Return a column of words, which are given by their indices in `words`."""
     dictionary = pa.array(words, pa.string())
-    return pa.DictionaryArray.from_arrays(pa.array(codes), dictionary)
+    return pa.DictionaryArray.from_arrays(pa.array(index_of_word), dictionary)
 
 
 def _waiting_columns(
-    cross_rank: CrossRank, order: Int64, names: Sequence[str]
+    cross_rank: CrossRank, operations: Int64, names: Sequence[str]
 ) -> dict[str, pa.Array]:
-    """Return columns of matched operations, null for others and if ranks are missing."""
+    """Return columns of `Waiting` by name, with a row for each operation.
+
+    A value is null if the operation is not matched, or if ranks of its communicator are missing.
+    """
     waiting = cross_rank.waiting
     if waiting is None:
-        return {name: pa.nulls(order.size, _type_of(name)) for name in names}
-    communicator = cross_rank.rows.communicator[order]
+        return {name: pa.nulls(operations.size, _type_of(name)) for name in names}
+    communicator = cross_rank.rows.communicator[operations]
     has_all_ranks = cross_rank.is_whole[communicator]
-    is_known = _is_matched(cross_rank, order) & has_all_ranks
+    is_known = _are_matched(cross_rank, operations) & has_all_ranks
     is_unknown = ~is_known
     columns = {}
     for name in names:
-        values = waiting.column(name, order)
+        values = waiting.column(name, operations)
         columns[name] = pa.array(values, mask=is_unknown)
     return columns
 
@@ -404,31 +449,33 @@ def _type_of(column: str) -> pa.DataType:
 
 
 def places_in_steps(cross_rank: CrossRank) -> Int64:
-    """Return the place of each collective in its step, in order of first start.
+    """Return the place in its step of each operation's collective, in order of first start.
 
-    Operations of a rank that are not matched come after those that are. Operations in no step have
-    `NO_SEQ`.
+    In each step, the matched collectives come first. The unmatched operations of a rank follow
+    them. Operations in no step have `NO_SEQ`.
     """
     rows = cross_rank.rows
-    seq = np.full(len(rows), NO_SEQ)
-    steps_with_matches = n_matched = np.empty(0, np.int64)
+    place = np.full(len(rows), NO_SEQ)
+    steps_with_matches = np.empty(0, np.int64)
+    n_matched_of_step = np.empty(0, np.int64)
     if cross_rank.waiting is not None:
         matched = np.flatnonzero(cross_rank.is_matched & rows.in_step)
         numbering = _number_matched(cross_rank.waiting, rows.step, matched)
-        seq[matched] = numbering.place
+        place[matched] = numbering.place
         steps_with_matches = numbering.steps
-        n_matched = numbering.n_collectives
+        n_matched_of_step = numbering.n_collectives
     unmatched = _unmatched_by_rank(cross_rank)
     step = rows.step[unmatched]
     rank = rows.rank[unmatched]
     n_ranks = int(rows.rank.max(initial=0)) + 1
-    index = pc.index_in(pa.array(step), value_set=pa.array(steps_with_matches))
-    # The last index is that of steps without matched collectives.
-    known_index = pc.fill_null(index, steps_with_matches.size).to_numpy()
-    n_matched_of_step = np.append(n_matched, 0)[known_index]
-    place_of_rank = places_in_runs(step * n_ranks + rank)
-    seq[unmatched] = n_matched_of_step + place_of_rank
-    return seq
+    index_or_null = pc.index_in(pa.array(step), value_set=pa.array(steps_with_matches))
+    # A step without matched collectives gets the index behind the last step, where a 0 stands.
+    index_of_step = pc.fill_null(index_or_null, steps_with_matches.size).to_numpy()
+    n_before = np.append(n_matched_of_step, 0)[index_of_step]
+    # Rows of one step and rank follow each other.
+    place_among_unmatched = places_in_runs(step * n_ranks + rank)
+    place[unmatched] = n_before + place_among_unmatched
+    return place
 
 
 def _unmatched_by_rank(cross_rank: CrossRank) -> Int64:
@@ -439,6 +486,7 @@ def _unmatched_by_rank(cross_rank: CrossRank) -> Int64:
     step = rows.step[unmatched]
     rank = rows.rank[unmatched]
     start_ns = rows.start_ns[unmatched]
+    # The last key counts most.
     order = np.lexsort((start_ns, rank, step))
     return unmatched[order]
 
@@ -454,17 +502,21 @@ class _MatchedPlaces(Struct, frozen=True):
 
 
 def _number_matched(waiting: matching.Waiting, step: Int64, operations: Int64) -> _MatchedPlaces:
-    """Return the places of collectives in their steps, in order of first start."""
-    collective = waiting.collective_id[operations]
-    numbers, first_operation = np.unique(collective, return_index=True)
-    step_of_collective = step[operations[first_operation]]
-    first_start_ns = waiting.first_start_ns
-    order = np.lexsort((first_start_ns[numbers], step_of_collective))
-    ordered_numbers = numbers[order]
-    place = np.zeros(first_start_ns.size, np.int64)
-    place[ordered_numbers] = places_in_runs(step_of_collective[order])
+    """Return the places of matched collectives in their steps, in order of first start.
+
+    `operations` are the matched operations, and `step` has the step of every operation.
+    """
+    id_of_operation = waiting.collective_id[operations]
+    ids, index_of_an_operation = np.unique(id_of_operation, return_index=True)
+    # All operations of a collective are in one step.
+    step_of_collective = step[operations[index_of_an_operation]]
+    first_start_ns = waiting.first_start_ns[ids]
+    # By step, then by first start.
+    order = np.lexsort((first_start_ns, step_of_collective))
+    place_of_id = np.zeros(waiting.first_start_ns.size, np.int64)
+    place_of_id[ids[order]] = places_in_runs(step_of_collective[order])
     steps, n_collectives = np.unique(step_of_collective, return_counts=True)
-    return _MatchedPlaces(place[collective], steps, n_collectives)
+    return _MatchedPlaces(place_of_id[id_of_operation], steps, n_collectives)
 
 
 def stragglers_table(
@@ -475,24 +527,25 @@ def stragglers_table(
     is_capture: bool,
     is_whole: bool = True,
 ) -> pa.Table:
-    """Return `schema.STRAGGLERS` over the summary steps.
+    """Return `schema.STRAGGLERS` over the summary steps, with a row for each rank.
 
-    Delays are null if nothing could be matched, if ranks are missing, or if only stages of a
-    pipeline communicate, which does not show who is late. Lateness is also null without steps. If
-    these steps have no communication at all, the values are 0.
+    Delays are null if nothing could be matched, if ranks are missing (not `is_whole`), or if only
+    stages of a pipeline communicate, which does not show which rank is late. Lateness is also null
+    without steps (`is_capture`). If the summary steps have no communication at all, all values are
+    0.
     """
     is_chosen = pc.and_(collectives["in_summary"], collectives["is_matched"])
     matched = collectives.select(_COLUMNS_FOR_STRAGGLERS).filter(is_chosen)
     summary_steps = steps.filter(steps["in_summary"])
-    # If every wait time is known and nothing matched, there was no communication. Then nobody came
+    # If every wait time is known and nothing matched, there was no communication. Then no rank came
     # late, even if collectives of other steps are not known.
     are_waits_known = not summary_steps["wait_ns"].null_count
     has_matches = matched.num_rows > 0
     is_silent = not has_matches and summary_steps.num_rows > 0 and are_waits_known
-    matched = own_lateness(matched)
-    is_whole_and_matched = is_whole and matched.num_rows > 0
-    delays = _delays_of_ranks(matched, steps, ranks, is_capture=is_capture)
-    if not is_silent and not is_whole_and_matched:
+    showing_lateness = own_lateness(matched)
+    is_lateness_known = is_whole and showing_lateness.num_rows > 0
+    delays = _delays_of_ranks(showing_lateness, steps, ranks, is_capture=is_capture)
+    if not is_silent and not is_lateness_known:
         nulls = pa.nulls(len(ranks))
         delays = dict.fromkeys(delays, nulls)
     columns = {"rank": ranks, "wait_ns": _wait_of_ranks(summary_steps, ranks)}
@@ -500,38 +553,42 @@ def stragglers_table(
 
 
 def _wait_of_ranks(steps: StepsTable, ranks: Sequence[int]) -> list[int | None]:
-    """Return the wait time of each rank in some steps, in ns, None if it is not known."""
+    """Return the wait time of each rank in some steps, in ns.
+
+    It is None if a step of the rank does not have it, or if the rank has no step.
+    """
     by_rank = steps.group_by("rank", use_threads=False)
     sums = by_rank.aggregate([("wait_ns", "sum", _SKIP_NO_NULL)])
     ranks_with_steps = sums["rank"].to_pylist()
     sums_ns = sums["wait_ns_sum"].to_pylist()
-    wait_ns = dict(zip(ranks_with_steps, sums_ns, strict=True))
-    return [wait_ns.get(rank) for rank in ranks]
+    wait_ns_of_rank = dict(zip(ranks_with_steps, sums_ns, strict=True))
+    return [wait_ns_of_rank.get(rank) for rank in ranks]
 
 
 def _delays_of_ranks(
     matched: CollectivesTable, steps: StepsTable, ranks: Sequence[int], *, is_capture: bool
 ) -> dict[str, Any]:
-    """Return how often and how much each rank delays others, by matched collectives."""
+    """Return how often and how much each rank delays others, by matched collectives.
+
+    The columns have a value for each rank of `ranks`, which are in ascending order.
+    """
     n_ranks = len(ranks)
     step = matched["step"].to_numpy()
     late_by_ns = pc.fill_null(matched["late_by_ns"], 0).to_numpy()
-    rank_place = np.searchsorted(ranks, matched["rank"].to_numpy())
-    late = np.flatnonzero(late_by_ns)
-    late_place = rank_place[late]
-    delay_ns = late_by_ns[late]
-    # The largest delay of each step, the first if several are equal.
-    order = np.lexsort((late, -delay_ns, step[late]))
-    largest_first = late[order]
-    largest = largest_first[run_starts(step[largest_first])]
-    lateness_ns = sums_of(rank_place[largest], late_by_ns[largest], n_ranks)
-    held_up = held_up_by_step(matched, steps)
-    held_up = held_up.filter(pc.field("is_alone"))
-    held_up_place = np.searchsorted(ranks, held_up["rank"])
-    held_up_ns = held_up["held_up_ns"].to_numpy()
+    rank_index = np.searchsorted(ranks, matched["rank"].to_numpy())
+    late_rows = np.flatnonzero(late_by_ns)
+    late_rank_index = rank_index[late_rows]
+    delay_ns = late_by_ns[late_rows]
+    # By step, then the largest delay first, then the first row.
+    order = np.lexsort((late_rows, -delay_ns, step[late_rows]))
+    ordered_rows = late_rows[order]
+    largest_of_steps = ordered_rows[run_starts(step[ordered_rows])]
+    lateness_ns = sums_of(rank_index[largest_of_steps], late_by_ns[largest_of_steps], n_ranks)
+    held_up = held_up_by_step(matched, steps).filter(pc.field("is_alone"))
+    held_up_rank_index = np.searchsorted(ranks, held_up["rank"])
     delays: dict[str, Any] = {}
-    delays["n_arrived_last"] = np.bincount(late_place, minlength=n_ranks)
-    delays["wait_caused_ns"] = sums_of(late_place, delay_ns, n_ranks)
+    delays["n_arrived_last"] = np.bincount(late_rank_index, minlength=n_ranks)
+    delays["wait_caused_ns"] = sums_of(late_rank_index, delay_ns, n_ranks)
     delays["lateness_ns"] = pa.nulls(n_ranks) if is_capture else lateness_ns
-    delays["held_up_ns"] = sums_of(held_up_place, held_up_ns, n_ranks)
+    delays["held_up_ns"] = sums_of(held_up_rank_index, held_up["held_up_ns"].to_numpy(), n_ranks)
     return delays

@@ -68,7 +68,8 @@ class CommRows(Struct, frozen=True):
     @property
     def collective(self) -> Int32:
         """Index of each operation's collective in `names.COLLECTIVES`."""
-        return _collective_of_kinds(self.kinds)[self.kind]
+        collective_of_kind = _collective_of_kinds(self.kinds)
+        return collective_of_kind[self.kind]
 
     def __len__(self) -> int:
         return int(self.rank.size)
@@ -76,42 +77,48 @@ class CommRows(Struct, frozen=True):
     def n_users(self, n_ranks: int) -> Int64:
         """Return how many of the run's ranks use each communicator."""
         communicator = self.communicator.astype(np.int64)
-        rank_of_communicator = communicator * n_ranks + self.rank
-        uses_by_ranks = np.unique(rank_of_communicator)
-        used_communicator = uses_by_ranks // max(n_ranks, 1)
-        return np.bincount(used_communicator, minlength=len(self.communicators))
+        # One number for each pair of a communicator and a rank.
+        pair_of_operation = communicator * n_ranks + self.rank
+        pairs = np.unique(pair_of_operation)
+        # A run without ranks has no pairs, and its divisor must not be zero.
+        communicator_of_pair = pairs // max(n_ranks, 1)
+        return np.bincount(communicator_of_pair, minlength=len(self.communicators))
 
     def groups(self, n_ranks: int) -> tuple[Int64, Int64]:
         """Return the group of each operation, and the number of ranks that each group needs.
 
         `collectives.match_collectives` matches the operations of a group with each other.
+        Operations outside of steps are in no group.
         """
-        group = np.full(len(self), matching.UNGROUPED)
+        group_of_operation = np.full(len(self), matching.UNGROUPED)
         in_step = self.in_step
         if not in_step.any():
-            return group, np.empty(0, np.int64)
+            return group_of_operation, np.empty(0, np.int64)
         numbers = find_operation_numbers(self)
-        columns = _columns_of_groups(self, numbers.is_numbered)
-        communicator = self.communicator[in_step]
-        code, n_codes = joint_code(columns)
-        group[in_step] = code
-        # A communicator that NCCL names needs the ranks that use it. One that is only an order of
-        # first use needs all ranks.
+        columns_in_steps = _columns_of_groups(self, numbers.is_numbered)
+        group_in_steps, n_groups = joint_code(columns_in_steps)
+        group_of_operation[in_step] = group_in_steps
+        # A communicator that NCCL names needs the ranks that use it. A communicator that is only
+        # an order of first use needs all ranks.
         n_users = self.n_users(n_ranks)
-        n_ranks_of_communicator = np.where(self.is_named, n_users, n_ranks)
-        n_required = np.zeros(n_codes, np.int64)
-        n_required[code] = n_ranks_of_communicator[communicator]
-        group[numbers.is_unnumbered] = matching.UNGROUPED
-        return group, n_required
+        n_required_of_communicator = np.where(self.is_named, n_users, n_ranks)
+        # All operations of a group have one communicator.
+        communicator_in_steps = self.communicator[in_step]
+        n_required_of_group = np.zeros(n_groups, np.int64)
+        n_required_of_group[group_in_steps] = n_required_of_communicator[communicator_in_steps]
+        group_of_operation[numbers.is_unnumbered] = matching.UNGROUPED
+        return group_of_operation, n_required_of_group
 
 
 def _columns_of_groups(rows: CommRows, is_numbered: Flags) -> list[Int64]:
-    """Return what the operations in steps have in common that may be one collective."""
+    """Return columns of the operations in steps, in which operations of one collective are equal.
+
+    `is_numbered` says of each operation of the run whether it is matched by its number.
+    """
     in_step = rows.in_step
     communicator = rows.communicator[in_step].astype(np.int64)
-    is_numbered = is_numbered[in_step]
-    operation_id = rows.operation_id[in_step]
-    operation_id = np.where(is_numbered, operation_id, ABSENT)
+    is_numbered_in_steps = is_numbered[in_step]
+    operation_id = np.where(is_numbered_in_steps, rows.operation_id[in_step], ABSENT)
     columns: list[Int64] = [communicator, rows.step[in_step], operation_id]
     seq_number = rows.seq_number[in_step]
     has_seq_numbers = rows.has_ids and (seq_number != ABSENT).all()
@@ -119,9 +126,10 @@ def _columns_of_groups(rows: CommRows, is_numbered: Flags) -> list[Int64]:
         collective = rows.collective[in_step]
         columns.append(collective.astype(np.int64))
     if has_seq_numbers:
-        # NCCL counts the calls of each collective separately.
-        seq_number = np.where(is_numbered, ABSENT, seq_number)
-        columns.append(seq_number)
+        # NCCL counts the calls of each collective separately, so the collective is a column too.
+        # The sequence numbers of operations that have an operation ID are not compared.
+        compared_seq_number = np.where(is_numbered_in_steps, ABSENT, seq_number)
+        columns.append(compared_seq_number)
     return columns
 
 
@@ -130,8 +138,8 @@ class OperationNumbers(Struct, frozen=True):
 
     # Of each operation, whether it is matched by its number.
     is_numbered: Flags
-    # Of each operation, whether it lacks a number, and its communicator is matched by numbers. It
-    # is not matched.
+    # Of each operation, whether it lacks a number, although its communicator is matched by
+    # numbers. Such an operation is not matched.
     is_unnumbered: Flags
     # Operations in steps whose number contradicts the collective or the size on another rank.
     # Their communicators are matched by order.
@@ -139,87 +147,100 @@ class OperationNumbers(Struct, frozen=True):
 
 
 def find_operation_numbers(rows: CommRows) -> OperationNumbers:
-    """Decide which communicators are matched by NCCL's numbers of operations.
+    """Decide which operations are matched by NCCL's numbers of operations.
 
-    These are communicators with ids, if most of their operations in steps have a number, and no
-    number contradicts itself. Sends and receives are left out: a kernel may have several.
+    All operations of a communicator are matched by number, or none. They are if the communicator
+    has an ID from NCCL, most of its operations in steps have a number, and no number contradicts
+    itself. Sends and receives are left out: a kernel may have several.
     """
     is_eligible = rows.collective != _SEND_RECV
     is_eligible &= rows.in_step
     is_eligible &= rows.has_ids
     has_number = rows.operation_id != ABSENT
     has_number &= is_eligible
-    numbered = np.flatnonzero(has_number)
-    is_contradicted = _are_contradicted(rows, numbered)
-    contradicted = numbered[is_contradicted]
-    share = _shares_by_communicator(rows, has_number, is_eligible)
-    is_by_number = share > _MIN_NUMBERED_SHARE
-    is_by_number[rows.communicator[contradicted]] = False
-    is_chosen = is_by_number[rows.communicator]
-    is_numbered = has_number & is_chosen
-    is_unnumbered = is_eligible & is_chosen
-    is_unnumbered &= ~has_number
+    with_number = np.flatnonzero(has_number)
+    is_contradicted = _have_contradicted_numbers(rows, with_number)
+    contradicted = with_number[is_contradicted]
+    share_of_communicator = _shares_by_communicator(rows, has_number, is_eligible)
+    is_communicator_numbered = share_of_communicator > _MIN_NUMBERED_SHARE
+    is_communicator_numbered[rows.communicator[contradicted]] = False
+    is_matched_by_number = is_eligible & is_communicator_numbered[rows.communicator]
+    is_numbered = is_matched_by_number & has_number
+    is_unnumbered = is_matched_by_number & ~has_number
     return OperationNumbers(is_numbered, is_unnumbered, contradicted.size)
 
 
-def _shares_by_communicator(rows: CommRows, is_counted: Flags, is_eligible: Flags) -> Float64:
-    """Return which part of the eligible operations of each communicator counts, at least 0."""
+def _shares_by_communicator(rows: CommRows, has_number: Flags, is_eligible: Flags) -> Float64:
+    """Return which share of each communicator's eligible operations has a number.
+
+    All operations that have a number are eligible. A communicator without eligible operations has
+    the share 0.
+    """
     n_communicators = len(rows.communicators)
-    counted = rows.communicator[is_counted]
-    eligible = rows.communicator[is_eligible]
-    n_counted = np.bincount(counted, minlength=n_communicators)
-    n_eligible = np.bincount(eligible, minlength=n_communicators)
-    return n_counted / np.maximum(n_eligible, 1)
+    communicator_of_numbered = rows.communicator[has_number]
+    communicator_of_eligible = rows.communicator[is_eligible]
+    n_numbered = np.bincount(communicator_of_numbered, minlength=n_communicators)
+    n_eligible = np.bincount(communicator_of_eligible, minlength=n_communicators)
+    divisor = np.maximum(n_eligible, 1)
+    return n_numbered / divisor
 
 
-def _are_contradicted(rows: CommRows, chosen: Int64) -> Flags:
-    """Tell which of some operations have a number that cannot be of one collective.
+def _have_contradicted_numbers(rows: CommRows, chosen: Int64) -> Flags:
+    """Tell which of the chosen operations have a number that cannot be of one collective.
 
-    The operations of such a number have different collectives or sizes, or are of the same rank.
+    Operations of one communicator with one number should be one collective. They cannot be if
+    their collectives or sizes differ, or if two of them are of one rank.
     """
     if not chosen.size:
         return np.zeros(0, np.bool_)
     communicator = rows.communicator[chosen].astype(np.int64)
     operation_id = rows.operation_id[chosen]
     rank = rows.rank[chosen].astype(np.int64)
-    operation, n_operations = joint_code([communicator, operation_id])
-    rank_of_operation, _ = joint_code([operation, rank])
-    n_uses = np.bincount(rank_of_operation)
-    is_repeated = n_uses[rank_of_operation] > 1
-    is_contradicted = np.zeros(n_operations, np.bool_)
-    is_contradicted[operation[is_repeated]] = True
+    number, n_numbers = joint_code([communicator, operation_id])
+    number_and_rank, _ = joint_code([number, rank])
+    n_uses_by_rank = np.bincount(number_and_rank)
+    is_used_twice = n_uses_by_rank[number_and_rank] > 1
+    is_number_contradicted = np.zeros(n_numbers, np.bool_)
+    is_number_contradicted[number[is_used_twice]] = True
     collective = rows.collective[chosen].astype(np.int64)
     message_bytes = rows.message_bytes[chosen]
     for values in (collective, message_bytes):
-        lowest = least_of(operation, values, n_operations)
-        differs = values != lowest[operation]
-        is_contradicted[operation[differs]] = True
-    return is_contradicted[operation]
+        # Values of one number are equal if each is the lowest.
+        lowest_of_number = least_of(number, values, n_numbers)
+        differs = values != lowest_of_number[number]
+        is_number_contradicted[number[differs]] = True
+    return is_number_contradicted[number]
 
 
 def joint_code(columns: Sequence[Int64]) -> tuple[Int64, int]:
-    """Return a number for each distinct row of some columns, and the first number not used."""
+    """Return a number for each row of some columns, and a limit below which all numbers are.
+
+    Two rows have the same number if they are equal in all columns.
+    """
     code = np.zeros(columns[0].size, np.int64)
-    n_codes = 1
+    code_limit = 1
     for column in columns:
-        dense, n_values = _dense(column)
-        pair_code = code * n_values + dense
-        code, n_codes = _dense(pair_code)
-    return code, n_codes
+        value_code, value_limit = _small_numbers(column)
+        # Rows that are equal in the columns so far, with this one.
+        pair_code = code * value_limit + value_code
+        # The numbers are made small again, so that the next product does not overflow.
+        code, code_limit = _small_numbers(pair_code)
+    return code, code_limit
 
 
-def _dense(values: Int64) -> tuple[Int64, int]:
-    """Return a number from 0 for each distinct value, and the first number not used.
+def _small_numbers(values: Int64) -> tuple[Int64, int]:
+    """Return a number from 0 for each value, and a limit below which all numbers are.
 
-    Some numbers are not used if that saves a sort.
+    Equal values have the same number. If the values lie close together, some numbers stand for no
+    value, which saves a sort.
     """
     lowest = int(values.min())
     highest = int(values.max())
     width = highest - lowest + 1
     if width <= 2 * values.size:
         return values - lowest, width
-    distinct, index = np.unique(values, return_inverse=True)
-    return index, distinct.size
+    distinct_values, number_of_value = np.unique(values, return_inverse=True)
+    return number_of_value, distinct_values.size
 
 
 class _Columns:
@@ -258,23 +279,26 @@ class _Columns:
         """Yield the part of a column of each rank, with `ABSENT` for null."""
         return (_values(table, name, ABSENT) for table in self.tables)
 
-    def _column(self, name: str, absent: int, kind: _IntType) -> Int64:
+    def _column(self, name: str, absent: int, int_type: _IntType) -> Int64:
         types = {table[name].type for table in self.tables}
         if all(map(pa.types.is_null, types)):
-            return np.broadcast_to(kind(absent), sum(self.n_rows))
+            # A column without values takes the memory of one number.
+            return np.broadcast_to(int_type(absent), sum(self.n_rows))
         values = (_values(table, name, absent) for table in self.tables)
-        return _concatenate(values, kind)
+        return _concatenate(values, int_type)
 
 
 def _values(table: pa.Table, name: str, absent: int) -> Int64:
+    """Return a column of a table, with `absent` for null."""
     column = table[name].cast(pa.int64())
     values: Int64 = pc.fill_null(column, absent).to_numpy()
     return values
 
 
-def _concatenate(parts: Iterable[Int64], kind: _IntType) -> Int64:
-    parts = [np.empty(0, kind), *parts]
-    return np.concatenate(parts, dtype=kind, casting="same_kind")
+def _concatenate(parts: Iterable[Int64], int_type: _IntType) -> Int64:
+    """Return the parts one after the other, an empty array without parts."""
+    parts = [np.empty(0, int_type), *parts]
+    return np.concatenate(parts, dtype=int_type, casting="same_kind")
 
 
 class _Communicators(Struct, frozen=True):
@@ -288,36 +312,38 @@ class _Communicators(Struct, frozen=True):
 
 
 def comm_rows(ranks: Ranks, step_numbers: Sequence[Int64]) -> CommRows:
-    """Put the communication of all ranks, in ascending order, side by side.
+    """Return the communication operations of all ranks, one rank after the other.
 
-    `step_numbers` are of each rank, by member.
+    The ranks must be in ascending order. `step_numbers` has for each rank the step number of each
+    of its members.
     """
     columns = _Columns(ranks)
-    kinds, kind = _kinds_of_run(ranks, columns)
+    kinds, kind_of_operation = _kinds_of_run(ranks, columns)
     in_step = columns.int64("member") != NO_MEMBER
-    communicators = _communicators_of_run(columns, kinds, kind, in_step)
+    communicators = _communicators_of_run(columns, kinds, kind_of_operation, in_step)
     message_bytes = columns.int64("message_bytes")
+    # The collective for which NCCL made a send and receive.
     called = columns.int64("called")
     is_called = called != ABSENT
     if is_called.any() and communicators.has_ids:
-        kinds, kind = _as_called(kinds, kind, called)
+        kinds, kind_of_operation = _as_called(kinds, kind_of_operation, called)
     elif is_called.any():
-        # The size is that of the call, not of its sends and receives.
+        # The operation stays a send and receive, but the size is that of the call.
         message_bytes = np.where(is_called, ABSENT, message_bytes)
-    rank_places = np.arange(len(ranks), dtype=np.int32)
-    rank = np.repeat(rank_places, columns.n_rows)
+    rank_indices = np.arange(len(ranks), dtype=np.int32)
+    rank_of_operation = np.repeat(rank_indices, columns.n_rows)
     step = _steps_of_members(columns, step_numbers)
     start_ns = columns.aligned_ns("start_ns")
     end_ns = columns.aligned_ns("end_ns")
     n_communicators = len(communicators.names)
     is_named = np.full(n_communicators, communicators.has_ids)
     return CommRows(
-        rank=rank,
+        rank=rank_of_operation,
         step=step,
         in_step=in_step,
         start_ns=start_ns,
         end_ns=end_ns,
-        kind=kind,
+        kind=kind_of_operation,
         kinds=kinds,
         communicator=communicators.index,
         communicators=communicators.names,
@@ -335,13 +361,13 @@ def _kinds_of_run(ranks: Ranks, columns: _Columns) -> tuple[tuple[CommKind, ...]
     all_kinds = chain.from_iterable(kinds_of_ranks)
     kinds = tuple(dict.fromkeys(all_kinds))
     index_of_kind = {kind: index for index, kind in enumerate(kinds)}
-    kind_in_ranks = columns.by_rank("kind")
+    operations_of_ranks = columns.by_rank("kind")
     parts = []
-    for kinds_of_rank, kind_in_rank in zip(kinds_of_ranks, kind_in_ranks, strict=True):
-        indexes = map(index_of_kind.get, kinds_of_rank)
-        # The last place is not used.
-        index_in_run = np.array([*indexes, 0])
-        parts.append(index_in_run[kind_in_rank])
+    for kinds_of_rank, kind_in_rank in zip(kinds_of_ranks, operations_of_ranks, strict=True):
+        indices = map(index_of_kind.get, kinds_of_rank)
+        # The last place makes the array one of integers if the rank has no kinds.
+        run_kind_of_rank_kind = np.array([*indices, 0])
+        parts.append(run_kind_of_rank_kind[kind_in_rank])
     return kinds, _concatenate(parts, np.int32)  # type: ignore[return-value]  # of that type
 
 
@@ -349,15 +375,15 @@ def _steps_of_members(columns: _Columns, step_numbers: Sequence[Int64]) -> Int64
     """Return the step number of each operation, 0 for operations outside of steps."""
     parts = []
     members = columns.by_rank("member")
-    for numbers, member in zip(step_numbers, members, strict=True):
-        # `NO_MEMBER` is the last place of the numbers.
-        number_of_member = np.append(numbers, 0)
-        parts.append(number_of_member[member])
+    for steps_of_rank, member_of_operation in zip(step_numbers, members, strict=True):
+        # `NO_MEMBER` is -1, which takes the 0 at the end.
+        step_of_member = np.append(steps_of_rank, 0)
+        parts.append(step_of_member[member_of_operation])
     return _concatenate(parts, np.int64)
 
 
 def _collective_of_kinds(kinds: Sequence[CommKind]) -> Int32:
-    """Return the index in `names.COLLECTIVES` of each kind, and of one more that is not used."""
+    """Return the index in `names.COLLECTIVES` of each kind, and a 0 at the end for no kind."""
     collectives = [COLLECTIVES.index(kind.collective) for kind in kinds]
     return np.array([*collectives, 0], np.int32)
 
@@ -365,43 +391,54 @@ def _collective_of_kinds(kinds: Sequence[CommKind]) -> Int32:
 def _communicators_of_run(
     columns: _Columns, kinds: Sequence[CommKind], kind: Int32, in_step: Flags
 ) -> _Communicators:
-    """Return the communicators by NCCL's ids, if all operations in steps have them."""
+    """Return the communicators of a run, and the communicator of each operation.
+
+    Communicators are NCCL's if all operations in steps have its ids. Else each stream of a
+    collective is one communicator.
+    """
     comm_id = columns.int64("comm_id")
-    is_identified = comm_id[in_step] != ABSENT
-    has_ids = bool(is_identified.size and is_identified.all())
+    has_id_in_step = comm_id[in_step] != ABSENT
+    has_ids = bool(has_id_in_step.size and has_id_in_step.all())
     if has_ids:
-        names, communicator = _communicators_by_id(comm_id)
+        names, name_of_operation = _communicators_by_id(comm_id)
     else:
-        collective = _collective_of_kinds(kinds)[kind]
+        collective_of_kind = _collective_of_kinds(kinds)
         stream_order = columns.int64("stream_order")
-        names, communicator = _communicators_by_first_use(collective, stream_order)
-    return _Communicators(names, communicator.astype(np.int32), has_ids)
+        names, name_of_operation = _communicators_by_first_use(
+            collective_of_kind[kind], stream_order
+        )
+    return _Communicators(names, name_of_operation.astype(np.int32), has_ids)
 
 
 def _communicators_by_id(comm_id: Int64) -> tuple[tuple[str, ...], Int64]:
-    """Return the names of communicators by NCCL's ids, and the index of each row's name."""
-    ids, communicator = np.unique(comm_id, return_inverse=True)
+    """Return the names of communicators by NCCL's ids, and the index of each operation's name."""
+    ids, name_of_operation = np.unique(comm_id, return_inverse=True)
     names = tuple(map(communicator_name, ids.tolist()))
-    return names, communicator
+    return names, name_of_operation
 
 
 def _communicators_by_first_use(
     collective: Int32, stream_order: Int64
 ) -> tuple[tuple[str, ...], Int64]:
-    """Return the same without NCCL's ids: each stream of a collective is a communicator."""
+    """Return the names of communicators that NCCL does not name, and the index of each operation's.
+
+    A communicator is one stream of one collective. `stream_order` numbers the streams of a
+    collective from 0, in order of first use. A name is such as ``all_reduce/0``.
+    """
     last_order = int(stream_order.max(initial=0))
-    width = last_order + 1
-    pair = collective.astype(np.int64) * width + stream_order
-    pairs, communicator = np.unique(pair, return_inverse=True)
+    n_orders = last_order + 1
+    pair_of_operation = collective.astype(np.int64) * n_orders + stream_order
+    pairs, name_of_operation = np.unique(pair_of_operation, return_inverse=True)
     names = []
-    for code in pairs.tolist():
-        name = COLLECTIVES[code // width]
-        names.append(f"{name}/{code % width}")
-    return tuple(names), communicator
+    for pair in pairs.tolist():
+        collective_index, order = divmod(pair, n_orders)
+        names.append(f"{COLLECTIVES[collective_index]}/{order}")
+    return tuple(names), name_of_operation
 
 
 def communicator_name(comm_id: int) -> str:
-    """Return the name of a communicator that NCCL has an id for."""
+    """Return the name of a communicator that NCCL has an id for, which is the id in hexadecimal."""
+    # Tables have the id as a signed number, and NCCL writes it unsigned.
     unsigned_id = comm_id & (2**64 - 1)
     return f"{unsigned_id:#x}"
 
@@ -409,21 +446,25 @@ def communicator_name(comm_id: int) -> str:
 def _as_called(
     kinds: tuple[CommKind, ...], kind: Int32, called: Int64
 ) -> tuple[tuple[CommKind, ...], Int32]:
-    """Give sends and receives the kind of the call that NCCL made them for."""
-    width = len(COLLECTIVES) + 1
-    # 0 stands for operations without another call.
+    """Give sends and receives the kind of the call that NCCL made them for.
+
+    `called` has the collective of that call, or `ABSENT`. Returns the kinds of the run, and the
+    index of each operation's kind.
+    """
+    n_call_codes = len(COLLECTIVES) + 1
+    # The collective plus 1, and 0 for operations without another call.
     call_code = called.clip(-1) + 1
-    kind_number = kind.astype(np.int64)
-    pair = kind_number * width + call_code
-    pairs, index = np.unique(pair, return_inverse=True)
+    pair_of_operation = kind.astype(np.int64) * n_call_codes + call_code
+    pairs, pair_index_of_operation = np.unique(pair_of_operation, return_inverse=True)
     kind_of_pair = []
-    for pair_number in pairs.tolist():
-        number, code = divmod(pair_number, width)
-        called_kind = kinds[number]
+    for pair in pairs.tolist():
+        kind_index, code = divmod(pair, n_call_codes)
+        called_kind = kinds[kind_index]
         if code:
             called_kind = replace(called_kind, collective=COLLECTIVES[code - 1])
         kind_of_pair.append(called_kind)
+    # Several pairs may have one kind.
     called_kinds = tuple(dict.fromkeys(kind_of_pair))
-    indexes = [called_kinds.index(called_kind) for called_kind in kind_of_pair]
-    index_of_pair = np.array(indexes, np.int32)
-    return called_kinds, index_of_pair[index]
+    kind_indices = [called_kinds.index(called_kind) for called_kind in kind_of_pair]
+    kind_index_of_pair = np.array(kind_indices, np.int32)
+    return called_kinds, kind_index_of_pair[pair_index_of_operation]

@@ -81,29 +81,29 @@ NO_COUNTERS = CountedRanks({})
 def lag_of_report(
     counters: Counters, facts: ReportFacts, events: Iterable[ProcessEvents]
 ) -> Lag | None:
-    """Find the lag of the counters of a report by the kernels of its own ranks.
+    """Find how late the counters of a report are, by the kernels of its own ranks.
 
-    What the GPUs send on NVLink is compared with communication. Without such traffic, the activity
-    of SMs is compared with compute.
+    What the GPUs send on NVLink is compared with communication. If that shows no lag, the activity
+    of SMs is compared with compute. None if neither shows a lag.
     """
-    gpus = {gpu.gpu_id: gpu for gpu in counters.gpus}
-    sent: list[CounterKernels] = []
-    active: list[CounterKernels] = []
+    gpu_of_id = {gpu.gpu_id: gpu for gpu in counters.gpus}
+    sent_in_comm: list[CounterKernels] = []
+    active_in_compute: list[CounterKernels] = []
     for rank in events:
         operations = rank.operations
         device = operations.devices[0] if operations.devices else None
         gpu_id = facts.gpu_id(pid_of(rank.process_id), device)
-        gpu = gpus.get(gpu_id) if gpu_id is not None else None
+        gpu = gpu_of_id.get(gpu_id) if gpu_id is not None else None
         if gpu is None:
             continue
         is_comm = operations.is_comm
         if "nvlink_tx" in gpu.series:
             comm = kernel_times(operations, is_comm)
-            sent.append(CounterKernels(gpu.series["nvlink_tx"], comm))
+            sent_in_comm.append(CounterKernels(gpu.series["nvlink_tx"], comm))
         if "sm_active" in gpu.series:
             compute = kernel_times(operations, ~is_comm)
-            active.append(CounterKernels(gpu.series["sm_active"], compute))
-    return measure_lag(sent) or measure_lag(active)
+            active_in_compute.append(CounterKernels(gpu.series["sm_active"], compute))
+    return measure_lag(sent_in_comm) or measure_lag(active_in_compute)
 
 
 class CountedBandwidths(NamedTuple):
@@ -117,23 +117,25 @@ class CountedBandwidths(NamedTuple):
 def counted_bandwidths(
     counted: CountedRanks, rank: Int64, starts: Int64, ends: Int64
 ) -> CountedBandwidths:
-    """Return the counted bandwidth of operations: their ranks, and when they transfer.
+    """Return the counted bandwidth of operations, and the link that was counted.
 
-    PCIe counts if NVLink carries nothing during an operation.
+    `rank` has the rank of each operation. `starts` and `ends` are when each transfers. The counters
+    of PCIe are used if NVLink carries nothing during an operation.
     """
     bandwidth = np.full(starts.size, np.nan)
     link = np.zeros(starts.size, np.int64)
     for number, counters in counted.by_rank.items():
-        rows = np.flatnonzero(rank == number)
-        for place in reversed(range(len(LINK_NAMES))):
-            traffic = counters.traffic(LINK_NAMES[place])
+        operations = np.flatnonzero(rank == number)
+        # The first link of the names comes last, and replaces the others if it carries anything.
+        for link_index in reversed(range(len(LINK_NAMES))):
+            traffic = counters.traffic(LINK_NAMES[link_index])
             if traffic is None:
                 continue
-            of_link = link_bandwidth(traffic, starts[rows], ends[rows])
-            is_first = np.isnan(bandwidth[rows])
-            is_used = (of_link > 0) | is_first
-            bandwidth[rows[is_used]] = of_link[is_used]
-            link[rows[is_used]] = place
+            link_bytes_per_s = link_bandwidth(traffic, starts[operations], ends[operations])
+            is_unknown_so_far = np.isnan(bandwidth[operations])
+            is_used = (link_bytes_per_s > 0) | is_unknown_so_far
+            bandwidth[operations[is_used]] = link_bytes_per_s[is_used]
+            link[operations[is_used]] = link_index
     return CountedBandwidths(bandwidth, link)
 
 
@@ -157,26 +159,28 @@ class _CountedGpu(NamedTuple):
 
 
 def counted_ranks(digests: Sequence[ReportDigest], ranks: Ranks) -> CountedRanks:
-    """Give each rank the counters of its GPU, from whichever report has them."""
+    """Give each rank the counters of its GPU, from all reports that have them."""
     counted = list(_counted_gpus(digests))
     if not counted:
         return NO_COUNTERS
     shifts_ns = _shifts_of_reports(digests, ranks)
     by_rank: dict[int, RankCounters] = {}
     problems: list[Problem] = []
-    used: set[tuple[int, int]] = set()
+    # The places of the GPUs that are those of a rank.
+    used_places: set[tuple[int, int]] = set()
     for rank in ranks:
         gpus_of_rank = [gpu for gpu in counted if _is_gpu_of_rank(gpu, rank)]
         if not gpus_of_rank:
             continue
-        used.update(gpu.place for gpu in gpus_of_rank)
+        used_places.update(gpu.place for gpu in gpus_of_rank)
         counters = _counters_of_rank(gpus_of_rank, shifts_ns)
-        connected = _without_idle_links(counters, _comm_times(rank))
-        if connected is not counters:
+        plausible = _without_idle_links(counters, _comm_times(rank))
+        has_left_out_links = plausible is not counters
+        if has_left_out_links:
             problems.append(problem("idle-link-full", rank=rank.number))
-        by_rank[rank.number] = connected
-    problems += _problems_of_rates(counted, used)
-    problems += _problems_of_unused(counted, used)
+        by_rank[rank.number] = plausible
+    problems += _problems_of_rates(counted, used_places)
+    problems += _problems_of_unused(counted, used_places)
     return CountedRanks(by_rank, tuple(problems))
 
 
@@ -191,13 +195,17 @@ def count_counted_ranks(digests: Sequence[ReportDigest], ranks: Ranks) -> list[i
 
 
 def _shifts_of_reports(digests: Sequence[ReportDigest], ranks: Ranks) -> list[int]:
-    """Return what turns the time of each report into aligned time."""
+    """Return what is added to the times of each report to get aligned time.
+
+    For a report with ranks, it includes the clock offset of its last rank.
+    """
     shifts_ns = clock_shifts(digests)
     for rank in ranks:
         parts = rank.parts
-        corrected_ns = rank.shift_ns - parts[0].shift_ns
+        # What was corrected after the parts were joined, which holds for all of them.
+        correction_ns = rank.shift_ns - parts[0].shift_ns
         for part in parts:
-            shifts_ns[part.argument] = part.shift_ns + corrected_ns
+            shifts_ns[part.argument] = part.shift_ns + correction_ns
     return shifts_ns
 
 
@@ -236,15 +244,19 @@ def _is_gpu_of(counted: _CountedGpu, part: Rank[ProcessDigest]) -> bool:
 
 
 def _counters_of_rank(counted: Sequence[_CountedGpu], shifts_ns: Sequence[int]) -> RankCounters:
-    series: dict[str, list[Series]] = {}
+    """Return the counters of one GPU, joined over the reports that have some of them.
+
+    `shifts_ns` has for each report what is added to get aligned time.
+    """
+    parts_of_series: dict[str, list[Series]] = {}
     for counted_gpu in counted:
         shift_ns = shifts_ns[counted_gpu.argument] + counted_gpu.lag_ns
         moved = _moved(counted_gpu.gpu.series, shift_ns)
         for name, moved_series in moved.items():
-            series.setdefault(name, []).append(moved_series)
+            parts_of_series.setdefault(name, []).append(moved_series)
     first = counted[0]
     return RankCounters(
-        series={name: joined(parts) for name, parts in series.items()},
+        series={name: joined(parts) for name, parts in parts_of_series.items()},
         lag_ns=first.lag_ns,
         memory_bytes_per_s=first.gpu.memory_bytes_per_s,
         rates=link_rates(first.gpu.model),
@@ -252,15 +264,18 @@ def _counters_of_rank(counted: Sequence[_CountedGpu], shifts_ns: Sequence[int]) 
 
 
 def _moved(series: Mapping[str, Series], by_ns: int) -> dict[str, Series]:
-    """Return samples later by some time. Counters that share their times still do."""
-    times: dict[int, Int64] = {}
-    moved = {}
+    """Return series of samples that are later by some ns.
+
+    Series that share one array of times still share one, because it takes much memory.
+    """
+    moved_times: dict[int, Int64] = {}
+    moved_series = {}
     for name, each in series.items():
         key = id(each.times)
-        if key not in times:
-            times[key] = each.times + by_ns
-        moved[name] = Series(times[key], each.values)
-    return moved
+        if key not in moved_times:
+            moved_times[key] = each.times + by_ns
+        moved_series[name] = Series(moved_times[key], each.values)
+    return moved_series
 
 
 def _comm_times(rank: Rank[ProcessDigest]) -> IntervalSet:
@@ -275,7 +290,10 @@ def _comm_times(rank: Rank[ProcessDigest]) -> IntervalSet:
 
 
 def _without_idle_links(counters: RankCounters, comm: IntervalSet) -> RankCounters:
-    """Leave out NVLink if it reads full while nothing communicates."""
+    """Leave out NVLink if its counters show full use while nothing communicates.
+
+    Returns the same object if nothing is left out.
+    """
     links = [counters.series[name] for name in _NVLINK if name in counters.series]
     if not any(is_full_while_idle(link, comm) for link in links):
         return counters
@@ -284,36 +302,45 @@ def _without_idle_links(counters: RankCounters, comm: IntervalSet) -> RankCounte
 
 
 def _problems_of_rates(
-    counted: Iterable[_CountedGpu], used: set[tuple[int, int]]
+    counted: Iterable[_CountedGpu], used_places: set[tuple[int, int]]
 ) -> Iterator[Problem]:
+    """Yield the models of used GPUs whose links are counted, but have an unknown rate."""
     models = set()
     for counted_gpu in counted:
         gpu = counted_gpu.gpu
+        is_used = counted_gpu.place in used_places
         has_links = not gpu.series.keys().isdisjoint(_LINKS)
         rates = link_rates(gpu.model)
-        is_unknown = rates.nvlink_bytes_per_s is None or rates.pcie_bytes_per_s is None
-        if counted_gpu.place in used and has_links and is_unknown:
+        is_rate_unknown = rates.nvlink_bytes_per_s is None or rates.pcie_bytes_per_s is None
+        if is_used and has_links and is_rate_unknown:
             models.add(gpu.model or "of an unknown model")
     for model in sorted(models):
         yield problem("link-rate-unknown", model=model)
 
 
 def _problems_of_unused(
-    counted: Sequence[_CountedGpu], used: set[tuple[int, int]]
+    counted: Sequence[_CountedGpu], used_places: set[tuple[int, int]]
 ) -> Iterator[Problem]:
-    if not used:
+    """Yield the problem that no counted GPU is that of a rank."""
+    if not used_places:
         yield problem("counters-of-unknown-gpu", n=len(counted))
 
 
 class _Windows(NamedTuple):
-    """Windows of one rank, and the row of the table that each belongs to."""
+    """Windows of one rank, and the row of the table that each belongs to.
+
+    A row may have several windows, such as the stretches of a phase.
+    """
 
     row: Int64
     starts: Int64
     ends: Int64
 
     def followed_by(self, windows: _Windows, n_rows: int) -> _Windows:
-        """Return these windows, which have some rows, and others, whose rows come after those."""
+        """Return these windows, which have `n_rows` rows, and behind them other windows.
+
+        The rows of the other windows count on from `n_rows`.
+        """
         row = np.concatenate([self.row, windows.row + n_rows])
         starts = np.concatenate([self.starts, windows.starts])
         ends = np.concatenate([self.ends, windows.ends])
@@ -321,6 +348,7 @@ class _Windows(NamedTuple):
 
 
 def _windows_of(steps: StepsTable) -> _Windows:
+    """Return the windows of some steps, each with its own row."""
     starts = steps["start_ns"].to_numpy()
     ends = steps["end_ns"].to_numpy()
     return _Windows(np.arange(steps.num_rows), starts, ends)
@@ -343,8 +371,10 @@ def counters_table(counted: CountedRanks, ranks: Ranks, steps: StepsTable) -> pa
 def _table_of_rank(
     rank: Rank[ProcessDigest], counters: RankCounters, steps: StepsTable
 ) -> pa.Table:
+    """Return `schema.COUNTERS` of one rank. `steps` are the rank's rows of `schema.STEPS`."""
     phases = _phases_of_rank(rank)
     n_steps = steps.num_rows
+    # The rows of the steps, then those of the phases.
     n_rows = n_steps + len(phases.names)
     windows = _windows_of(steps).followed_by(phases.windows, n_steps)
     columns = _measure(counters, windows, n_rows)
@@ -359,27 +389,33 @@ def _table_of_rank(
 
 
 class _Phases(NamedTuple):
-    """The phases of the steps of one rank."""
+    """The phases of the steps of one rank, one for each pair of step and phase that exists."""
 
     step: Int64
     names: list[str]
-    # Their rows are places in `step`.
+    # Their rows are indices into `step` and `names`.
     windows: _Windows
 
 
 def _phases_of_rank(rank: Rank[ProcessDigest]) -> _Phases:
     """Return when the phases of each step run, in aligned time."""
     stretches = rank.process.stretches
-    key = rank.steps[stretches.member] * len(PHASES) + stretches.phase
-    keys, row = np.unique(key, return_inverse=True)
-    names = [PHASES[code] for code in (keys % len(PHASES)).tolist()]
+    step_of_stretch = rank.steps[stretches.member]
+    # One number for each pair of a step and a phase.
+    pair_of_stretch = step_of_stretch * len(PHASES) + stretches.phase
+    pairs, row_of_stretch = np.unique(pair_of_stretch, return_inverse=True)
+    step_of_pair, phase_of_pair = np.divmod(pairs, len(PHASES))
+    names = [PHASES[phase] for phase in phase_of_pair.tolist()]
     starts_ns = stretches.starts + rank.shift_ns
     ends_ns = stretches.ends + rank.shift_ns
-    return _Phases(keys // len(PHASES), names, _Windows(row, starts_ns, ends_ns))
+    return _Phases(step_of_pair, names, _Windows(row_of_stretch, starts_ns, ends_ns))
 
 
 def _measure(counters: RankCounters, windows: _Windows, n_rows: int) -> dict[str, Any]:
-    """Return the columns of counters in windows that are grouped by row."""
+    """Return the columns of `schema.COUNTERS` that are measured in the windows of each row.
+
+    ``sampled_ns`` is the time of the row that all its counters have samples of.
+    """
     columns: dict[str, Any] = {}
     window_ns = np.zeros(n_rows, np.int64)
     np.add.at(window_ns, windows.row, windows.ends - windows.starts)
@@ -392,8 +428,8 @@ def _measure(counters: RankCounters, windows: _Windows, n_rows: int) -> dict[str
         if series is not None:
             integral_ns, sampled_ns = _sums(series, windows, n_rows)
             least_sampled_ns = np.minimum(least_sampled_ns, sampled_ns)
-        mean = nothing if sampled_ns is None else _means(integral_ns, sampled_ns)
-        columns[f"{name}_percent"] = mean
+        mean_percent = nothing if sampled_ns is None else _means(integral_ns, sampled_ns)
+        columns[f"{name}_percent"] = mean_percent
         if name in _MEMORY or name in _LINKS:
             n_bytes = _bytes_of(integral_ns, counters.rate(name), n_rows)
             columns[f"{name}_bytes"] = _where_sampled(n_bytes, sampled_ns)
@@ -410,7 +446,10 @@ def _measure(counters: RankCounters, windows: _Windows, n_rows: int) -> dict[str
 
 
 def _sums(series: Series, windows: _Windows, n_rows: int) -> tuple[Int64, Int64]:
-    """Return the integral of a counter over the windows of each row, and their sampled time."""
+    """Return for each row the integral of a counter over its windows, and their sampled time.
+
+    The integral is in the unit of the counter times ns.
+    """
     integral_ns = np.zeros(n_rows, np.int64)
     sampled_ns = np.zeros(n_rows, np.int64)
     np.add.at(integral_ns, windows.row, series.integrals(windows.starts, windows.ends))
@@ -431,12 +470,14 @@ def bytes_of_integral(integral_percent_ns: int, bytes_per_s: int) -> int:
 
 
 def _bytes_of(integral_ns: Int64 | None, rate: int | None, n_rows: int) -> list[int | None]:
+    """Return the bytes of each row, all None if the counter or its rate in bytes/s is unknown."""
     if integral_ns is None or rate is None:
         return [None] * n_rows
     return [bytes_of_integral(each, rate) for each in integral_ns.tolist()]
 
 
 def _where_sampled(n_bytes: list[int | None], sampled_ns: Int64 | None) -> pa.Array:
+    """Return the bytes of each row, null for rows without samples."""
     if sampled_ns is None:
         return pa.array(n_bytes, pa.int64())
     known = [each if ns else None for each, ns in zip(n_bytes, sampled_ns.tolist(), strict=True)]
@@ -444,10 +485,13 @@ def _where_sampled(n_bytes: list[int | None], sampled_ns: Int64 | None) -> pa.Ar
 
 
 def _rates(n_bytes: list[int | None], sampled_ns: Int64 | None) -> pa.Array:
+    """Return the bytes per second of each row, null if its bytes are unknown or not sampled."""
     if sampled_ns is None:
         return pa.nulls(len(n_bytes))
-    per_s = []
-    for each, ns in zip(n_bytes, sampled_ns.tolist(), strict=True):
-        is_known = each is not None and ns > 0
-        per_s.append(each * 1e9 / ns if is_known and each is not None else None)
-    return pa.array(per_s, pa.float64())
+    bytes_per_s: list[float | None] = []
+    for n_bytes_of_row, ns in zip(n_bytes, sampled_ns.tolist(), strict=True):
+        if n_bytes_of_row is None or ns <= 0:
+            bytes_per_s.append(None)
+        else:
+            bytes_per_s.append(n_bytes_of_row * 1e9 / ns)
+    return pa.array(bytes_per_s, pa.float64())

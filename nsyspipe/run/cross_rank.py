@@ -54,12 +54,13 @@ class CrossRank(Struct, frozen=True):
     doubt: Doubt | None = None
 
     def by_rank(self) -> Iterator[tuple[Rank[ProcessDigest], slice]]:
-        """Yield each rank with the place of its operations in `rows`."""
-        places = np.arange(len(self.placed) + 1)
-        edges = np.searchsorted(self.rows.rank, places)
-        edges_of_ranks = itertools.pairwise(edges.tolist())
-        for rank, edges_of_rank in zip(self.placed, edges_of_ranks, strict=True):
-            yield rank, slice(*edges_of_rank)
+        """Yield each rank with the slice of `rows` that has its operations."""
+        # Rows are in order of ranks. Each rank's rows begin where those of the rank before end.
+        rank_indices = np.arange(len(self.placed) + 1)
+        first_rows = np.searchsorted(self.rows.rank, rank_indices)
+        starts_and_ends = itertools.pairwise(first_rows.tolist())
+        for rank, (start_row, end_row) in zip(self.placed, starts_and_ends, strict=True):
+            yield rank, slice(start_row, end_row)
 
     def waited(self, operations: Int64 | slice, waiting: matching.Waiting) -> IntervalSet:
         """Return when some operations of one rank wait for other ranks."""
@@ -81,16 +82,19 @@ class CrossRank(Struct, frozen=True):
 
     @property
     def is_matched(self) -> Flags:
-        """Which operations are matched, among the ranks of the run."""
+        """Of each operation, whether it is matched with operations of other ranks of the run."""
         if self.waiting is None:
             return np.zeros(len(self.rows), np.bool_)
         return self.waiting.is_matched
 
     @property
     def is_known(self) -> Flags:
-        """Of which operations the wait is known: matched ones, if no rank of theirs is missing."""
-        communicator_is_whole = self.is_whole[self.rows.communicator]
-        return self.is_matched & communicator_is_whole
+        """Of each operation, whether its wait time is known.
+
+        It is matched then, and the run has all ranks of its communicator.
+        """
+        has_all_ranks = self.is_whole[self.rows.communicator]
+        return self.is_matched & has_all_ranks
 
 
 class _DevicePart(Struct, frozen=True):
@@ -104,36 +108,38 @@ class _DevicePart(Struct, frozen=True):
 def align_captures(
     ranks: Ranks, n_reports: int, log: NcclLog | None, *, has_all: bool, is_aligned: bool
 ) -> tuple[list[Rank[ProcessDigest]], list[ClockOffset]]:
-    """Put the captures of each rank on one clock, by the collectives of each capture of the run.
+    """Put the captures of all ranks on one clock.
 
-    Returns the ranks, and the offset that was applied to the first report of each rank. Its error
-    is the largest of the rank's captures.
+    In each capture of the run, the clocks of the ranks are compared by the collectives of that
+    capture. Returns the ranks with aligned captures, and for each report the clock offset that was
+    applied. Only the first report of each rank has an offset. The offset's error is the largest of
+    all captures of the rank.
     """
     parts_of_ranks = [rank.parts for rank in ranks]
-    numbers = capture_numbers(parts_of_ranks)
+    capture_of_report = capture_numbers(parts_of_ranks)
     all_parts = itertools.chain.from_iterable(parts_of_ranks)
     aligned_parts: dict[_DevicePart, Rank[ProcessDigest]] = {}
-    offsets = [_NO_OFFSET] * n_reports
-    for parts in parts_by_capture(all_parts, numbers):
-        joint = relate_ranks(
-            parts,
+    offset_of_report = [_NO_OFFSET] * n_reports
+    for parts_of_capture in parts_by_capture(all_parts, capture_of_report):
+        capture = relate_ranks(
+            parts_of_capture,
             n_reports,
             log,
             has_all=has_all,
             is_one_run=True,
             is_aligned=is_aligned,
         )
-        for part in joint.placed:
+        for part in capture.placed:
             aligned_parts[_identity(part)] = part
             argument = part.argument
-            if joint.offsets is not None:
-                offsets[argument] = joint.offsets[argument]
+            if capture.offsets is not None:
+                offset_of_report[argument] = capture.offsets[argument]
     aligned_ranks = []
     applied_offsets = [_NO_OFFSET] * n_reports
     for rank in ranks:
         aligned_parts_of_rank = [aligned_parts[_identity(part)] for part in rank.parts]
         aligned_ranks.append(_with_aligned_parts(rank, aligned_parts_of_rank))
-        applied_offsets[rank.argument] = _offset_of_rank(rank, offsets)
+        applied_offsets[rank.argument] = _offset_of_rank(rank, offset_of_report)
     return aligned_ranks, applied_offsets
 
 
@@ -142,21 +148,24 @@ def _identity(part: Rank[ProcessDigest]) -> _DevicePart:
     return _DevicePart(part.argument, process.process_id, process.device_id)
 
 
-def _offset_of_rank(rank: Rank[ProcessDigest], offsets: Sequence[ClockOffset]) -> ClockOffset:
+def _offset_of_rank(
+    rank: Rank[ProcessDigest], offset_of_report: Sequence[ClockOffset]
+) -> ClockOffset:
     """Return the offset of a rank's first capture, with the largest error of its captures.
 
-    `offsets` are of each report.
+    The error is None if that of a capture is not known.
     """
-    errors_ns = [offsets[part.argument].error_ns for part in rank.parts]
+    errors_ns = [offset_of_report[part.argument].error_ns for part in rank.parts]
     known_errors_ns = [error_ns for error_ns in errors_ns if error_ns is not None]
     are_all_known = len(known_errors_ns) == len(errors_ns)
     max_error_ns = max(known_errors_ns) if are_all_known else None
-    return replace(offsets[rank.argument], error_ns=max_error_ns)
+    return replace(offset_of_report[rank.argument], error_ns=max_error_ns)
 
 
 def _with_aligned_parts(
     rank: Rank[ProcessDigest], parts: Sequence[Rank[ProcessDigest]]
 ) -> Rank[ProcessDigest]:
+    """Return a rank whose captures are `parts`, with the numbers that the rank has already."""
     aligned = joined(parts) if rank.captures else parts[0]
     return replace(
         aligned, number=rank.number, process_number=rank.process_number, steps=rank.steps
@@ -170,7 +179,8 @@ class _Clocks(Struct, frozen=True):
     offsets: list[ClockOffset]
     # of each report: what remains to be subtracted
     remaining_ns: list[int]
-    # of each rank
+    # of each rank: the error of its clock, and its part. Clocks of different parts were never
+    # compared.
     errors_ns: Int64
     parts: Int64
     # whether the error is known between any two ranks
@@ -200,7 +210,11 @@ class _Communicators(Struct, frozen=True):
 
 
 class _Matches(Struct, frozen=True):
-    """Matched collectives: in each block, a row of operations for each collective."""
+    """Matched collectives.
+
+    Each block is a matrix with a row for each collective. A row has the operations that are the
+    collective, one of each rank.
+    """
 
     blocks: list[Int64]
     # of each operation, whether all ranks of its collective end it together
@@ -212,12 +226,16 @@ class _Matches(Struct, frozen=True):
 
 
 def _chosen_collectives(blocks: Iterable[Int64], is_chosen: Flags) -> list[Int64]:
-    """Return the blocks with only the collectives whose operations are chosen."""
-    chosen = []
+    """Return the blocks with only the collectives whose operations are chosen.
+
+    `is_chosen` is of each operation, and equal for all operations of a collective.
+    """
+    chosen_blocks = []
     for block in blocks:
-        first_operation = block[:, 0]
-        chosen.append(block[is_chosen[first_operation]])
-    return chosen
+        first_operation_of_collective = block[:, 0]
+        is_collective_chosen = is_chosen[first_operation_of_collective]
+        chosen_blocks.append(block[is_collective_chosen])
+    return chosen_blocks
 
 
 def relate_ranks(
@@ -233,12 +251,13 @@ def relate_ranks(
     """Put the ranks of a run, in ascending order, on one clock and match their collectives.
 
     `has_all` says that nothing shows more ranks of the job. `is_aligned` says that it is known
-    which steps of different ranks are the same step, without which nothing is matched.
-    `applied_offsets` are the clock offsets of reports whose times were corrected before.
+    which steps of different ranks are the same step. If it is not known, nothing is matched.
+    `applied_offsets` are the clock offsets of all reports if their times were corrected before.
+    Else the clocks are compared here.
 
-    If ranks of a communicator are missing, it is not known who waits for whom in it: a missing
-    rank may have come last. The same holds for a communicator without a name if there is a doubt
-    that it holds all ranks. Its operations are not matched.
+    If ranks of a communicator are missing, it is not known which rank of it waits for which: a
+    missing rank may have come last. If a communicator has no name, and there is a doubt that it
+    holds all ranks, its operations are not matched.
     """
     run = _UnalignedRun(
         ranks=ranks,
@@ -251,6 +270,7 @@ def relate_ranks(
     )
     aligned = _align(run, known_doubt=None)
     if _is_contradicted(aligned):
+        # The unnamed communicators hold several groups, so their operations are not matched.
         aligned = _align(run, known_doubt=Doubt.TIMES)
     waiting = _measure_waiting(aligned) if aligned.is_comparable else None
     placed = _with_corrected_shifts(ranks, aligned.clocks)
@@ -270,7 +290,7 @@ def relate_ranks(
 
 
 class _UnalignedRun(Struct, frozen=True):
-    """The arguments of `cross_rank`."""
+    """The arguments of `relate_ranks`."""
 
     ranks: Ranks
     n_reports: int
@@ -306,7 +326,11 @@ class _AlignedRun(Struct, frozen=True):
 
 
 def _find_groups(run: _UnalignedRun, known_doubt: Doubt | None) -> _Groups:
-    """Find which communicators operations belong to, by NCCL's payload, or the log if in doubt."""
+    """Find the communicator of each operation.
+
+    NCCL's payload names it. Without payload, communicators are orders of first use. If there is a
+    doubt that these hold all ranks, NCCL's log may name them.
+    """
     ranks = run.ranks
     steps_of_ranks = [rank.steps for rank in ranks]
     rows = comm_rows(ranks, steps_of_ranks)
@@ -316,6 +340,7 @@ def _find_groups(run: _UnalignedRun, known_doubt: Doubt | None) -> _Groups:
     if run.log is not None and _share_clocks(ranks):
         pids = [rank.process.pid for rank in ranks]
         rows = named_by_log(rows, pids, run.log)
+    # With a doubt, only the log can have given ids.
     if rows.has_ids:
         return _Groups(rows, None, is_by_log=True)
     return _Groups(rows, doubt, is_by_log=False)
@@ -352,6 +377,7 @@ def _measure_waiting(aligned: _AlignedRun) -> matching.Waiting:
 
 
 def _with_corrected_shifts(ranks: Ranks, clocks: _Clocks) -> tuple[Rank[ProcessDigest], ...]:
+    """Return the ranks with shifts that also take away what is left of the clock offsets."""
     corrected = []
     for rank in ranks:
         remaining_ns = clocks.remaining_ns[rank.argument]
@@ -365,21 +391,22 @@ def _communicators(
 ) -> _Communicators:
     """Return how many ranks each communicator has, and whether the run has all of them.
 
-    NCCL's payload gives the size. Without it, the size is the number of ranks that use the
-    communicator, if no rank of the job is missing.
+    NCCL's payload gives the size. Without payload, the size is the number of ranks that use the
+    communicator, if no rank of the job is missing (`has_all`). `has_doubt` says that communicators
+    without a name may not hold all ranks, so that their size is not known.
     """
     n_ranks = len(ranks)
     recorded_sizes = _recorded_sizes(ranks)
-    size_of_each = [recorded_sizes.get(name, 0) for name in rows.communicators]
-    sizes = np.array(size_of_each, np.int64)
+    sizes_or_zero = [recorded_sizes.get(name, 0) for name in rows.communicators]
+    sizes = np.array(sizes_or_zero, np.int64)
     n_users = rows.n_users(n_ranks)
     if has_all:
         sizes = np.where(sizes == 0, n_users, sizes)
     if has_doubt:
         sizes = np.where(rows.is_named, sizes, 0)
     is_size_known = sizes > 0
-    has_all_users = is_size_known & (n_users >= sizes)
-    return _Communicators(sizes, n_users, is_whole=has_all | has_all_users)
+    are_all_users_here = is_size_known & (n_users >= sizes)
+    return _Communicators(sizes, n_users, is_whole=has_all | are_all_users_here)
 
 
 def _recorded_sizes(ranks: Ranks) -> dict[str, int]:
@@ -392,28 +419,35 @@ def _recorded_sizes(ranks: Ranks) -> dict[str, int]:
 
 
 def _match(rows: CommRows, n_ranks: int, *, has_doubt: bool, is_aligned: bool) -> _Matches:
-    """Match the operations of all ranks that are one collective."""
-    group, n_required = rows.groups(n_ranks)
+    """Match the operations of all ranks that are one collective.
+
+    Operations of communicators without a name are not matched if `has_doubt`. Nothing is matched
+    unless `is_aligned`.
+    """
+    group_of_operation, n_required_of_group = rows.groups(n_ranks)
     if has_doubt:
-        is_named = rows.is_named[rows.communicator]
-        group[~is_named] = matching.UNGROUPED
+        has_name = rows.is_named[rows.communicator]
+        group_of_operation[~has_name] = matching.UNGROUPED
     blocks = []
     if is_aligned:
-        blocks = matching.match_collectives(group, rows.rank, n_required)
-    is_aligning = np.array([name in ALIGNING for name in COLLECTIVES])
-    return _Matches(blocks, is_aligning[rows.collective])
+        blocks = matching.match_collectives(group_of_operation, rows.rank, n_required_of_group)
+    is_collective_aligning = np.array([name in ALIGNING for name in COLLECTIVES])
+    return _Matches(blocks, is_collective_aligning[rows.collective])
 
 
 def _find_clocks(run: _UnalignedRun, rows: CommRows, matches: _Matches) -> _Clocks:
-    """Compare the clocks of reports, by collectives that all their ranks end together."""
+    """Compare the clocks of reports by collectives that end at one time on all their ranks.
+
+    If offsets were applied before, the clocks have these offsets, of which nothing remains.
+    """
     ranks = run.ranks
-    arguments = [rank.argument for rank in ranks]
+    report_of_rank = [rank.argument for rank in ranks]
     if run.applied_offsets is None:
-        report_of_rank = np.array(arguments, np.int64)
+        report_of_operation = np.array(report_of_rank, np.int64)[rows.rank]
         offsets = clock_offsets(
             matches.of_aligning(),
             rows.end_ns,
-            report_of_rank[rows.rank],
+            report_of_operation,
             run.n_reports,
             is_one_clock=_are_in_one_report(ranks),
         )
@@ -421,9 +455,10 @@ def _find_clocks(run: _UnalignedRun, rows: CommRows, matches: _Matches) -> _Cloc
     else:
         offsets = list(run.applied_offsets)
         remaining_ns = [0] * run.n_reports
-    rank_offsets = [offsets[argument] for argument in arguments]
-    errors_ns = np.array([_error_ns(offset) for offset in rank_offsets], np.int64)
-    parts = np.array([offset.part for offset in rank_offsets], np.int64)
+    offset_of_rank = [offsets[report] for report in report_of_rank]
+    errors_ns = np.array([_error_ns(offset) for offset in offset_of_rank], np.int64)
+    # Clocks of different parts were never compared.
+    parts = np.array([offset.part for offset in offset_of_rank], np.int64)
     are_all_known = bool((errors_ns != _UNKNOWN_ERROR_NS).all())
     n_parts = np.unique(parts).size
     has_all_errors = are_all_known and n_parts == 1
@@ -442,11 +477,12 @@ def _error_ns(offset: ClockOffset) -> int:
 
 
 def _on_one_clock(ranks: Ranks, rows: CommRows, clocks: _Clocks) -> CommRows:
+    """Return the rows with times from which the rest of their rank's clock offset is taken away."""
     remaining_ns = [clocks.remaining_ns[rank.argument] for rank in ranks]
     offset_of_rank_ns = np.array(remaining_ns, np.int64)
-    offset_ns = offset_of_rank_ns[rows.rank]
-    start_ns = rows.start_ns - offset_ns
-    end_ns = rows.end_ns - offset_ns
+    offset_of_operation_ns = offset_of_rank_ns[rows.rank]
+    start_ns = rows.start_ns - offset_of_operation_ns
+    end_ns = rows.end_ns - offset_of_operation_ns
     return replace(rows, start_ns=start_ns, end_ns=end_ns)
 
 
@@ -465,25 +501,24 @@ def _have_session_starts(ranks: Ranks) -> bool:
 
 
 def _is_contradicted(aligned: _AlignedRun) -> bool:
-    """Tell whether aligned times contradict that a communicator without a name holds all ranks."""
+    """Tell whether aligned times contradict that a communicator without a name holds all ranks.
+
+    Only collectives in which ranks wait for each other can show it. False if times cannot be
+    compared, or if communicators have names or are in doubt already.
+    """
     rows = aligned.rows
-    is_in_question = aligned.is_comparable and aligned.doubt is None
-    if not is_in_question or rows.has_ids:
+    has_no_doubt_yet = aligned.doubt is None and not rows.has_ids
+    if not aligned.is_comparable or not has_no_doubt_yet:
         return False
-    is_synchronizing = np.array([name in _SYNCHRONIZING for name in COLLECTIVES])
-    blocks = aligned.matches.blocks
-    blocks_of_ranks = [block for block in blocks if block.shape[1] >= MIN_RANKS]
-    is_chosen = is_synchronizing[rows.collective]
-    chosen = _chosen_collectives(blocks_of_ranks, is_chosen)
-    if not chosen:
-        return False
-    communicators = [rows.communicator[block[:, 0]] for block in chosen]
-    n_communicators = len(rows.communicators)
-    for communicator in range(n_communicators):
-        in_communicator = []
-        for block, communicator_of_collective in zip(chosen, communicators, strict=True):
-            in_communicator.append(block[communicator_of_collective == communicator])
-        if is_contradicted_by_times(in_communicator, rows.start_ns, rows.end_ns):
+    is_collective_synchronizing = np.array([name in _SYNCHRONIZING for name in COLLECTIVES])
+    # A block has a column for each rank.
+    large_blocks = [block for block in aligned.matches.blocks if block.shape[1] >= MIN_RANKS]
+    is_synchronizing = is_collective_synchronizing[rows.collective]
+    blocks = _chosen_collectives(large_blocks, is_synchronizing)
+    for communicator in range(len(rows.communicators)):
+        is_in_communicator = rows.communicator == communicator
+        blocks_of_communicator = _chosen_collectives(blocks, is_in_communicator)
+        if is_contradicted_by_times(blocks_of_communicator, rows.start_ns, rows.end_ns):
             return True
     return False
 
@@ -491,7 +526,10 @@ def _is_contradicted(aligned: _AlignedRun) -> bool:
 def _problems(
     run: _UnalignedRun, aligned: _AlignedRun, waiting: matching.Waiting | None
 ) -> Iterator[Problem]:
-    """Yield what keeps the ranks of a run from being compared."""
+    """Yield the problems of comparing the ranks of a run.
+
+    Without communication, and with one rank, there are none.
+    """
     n_ranks = len(run.ranks)
     has_comm = any(rank.process.n_comm for rank in run.ranks)
     if n_ranks > 1 and has_comm:
@@ -517,12 +555,15 @@ def _problems_of_groups_and_clocks(aligned: _AlignedRun, *, has_log: bool) -> It
     if not clocks.is_common:
         yield problem("no-common-clock")
     elif not clocks.has_all_errors and doubt is None:
-        # With a doubt it is not known which collectives ranks share.
+        # With a doubt, the error is unknown because of the groups, whose problem says enough.
         yield problem("clock-error-unknown")
 
 
 def problem_of_groups(rows: CommRows, doubt: Doubt, *, has_log: bool) -> Problem:
-    """Return that process groups have no names, with a fix that does not ask for a log again."""
+    """Return the problem that process groups have no names.
+
+    The fix asks for NCCL's log unless the log is there.
+    """
     which = "some collectives" if rows.is_named.any() else "collectives"
     not_named = problem("groups-not-named", which=which, reason=doubt.value)
     if not has_log:
@@ -534,33 +575,39 @@ def problem_of_groups(rows: CommRows, doubt: Doubt, *, has_log: bool) -> Problem
 def _problems_of_lost(
     aligned: _AlignedRun, waiting: matching.Waiting, *, n_ranks: int, is_one_run: bool
 ) -> Iterator[Problem]:
-    """Yield how many operations have no counterparts on other ranks."""
+    """Yield the problem that operations have no counterparts on other ranks, with their number.
+
+    An operation counts if it should have counterparts: its communicator has all its ranks here, or
+    at least two of them.
+    """
     rows = aligned.rows
     communicators = aligned.communicators
     has_several_users = communicators.n_users > 1
-    has_counterparts = (communicators.is_whole | has_several_users)[rows.communicator]
+    has_counterparts_of_communicator = communicators.is_whole | has_several_users
+    has_counterparts = has_counterparts_of_communicator[rows.communicator]
     is_lost = rows.in_step & has_counterparts & ~waiting.is_matched
     n_lost = int(np.count_nonzero(is_lost))
-    if n_lost:
-        # A rank whose kernels or names were not recorded may match nothing in the same run.
-        ranks_in_steps = rows.rank[rows.in_step]
-        ranks_with_comm = np.unique(ranks_in_steps)
-        has_each_rank = ranks_with_comm.size == n_ranks
-        matches_nothing = not aligned.matches.blocks
-        may_be_different_runs = has_each_rank and matches_nothing and not is_one_run
-        code = "different-runs" if may_be_different_runs else "unmatched-collectives"
-        n_in_steps = int(np.count_nonzero(rows.in_step))
-        yield problem(code, n=n_lost, total=n_in_steps)
+    if not n_lost:
+        return
+    # If the kernels or names of a rank were not recorded, nothing is matched even in one run. So
+    # reports are of different runs only if each rank has communication.
+    ranks_with_comm = np.unique(rows.rank[rows.in_step])
+    have_all_comm = ranks_with_comm.size == n_ranks
+    is_nothing_matched = not aligned.matches.blocks
+    may_be_different_runs = have_all_comm and is_nothing_matched and not is_one_run
+    code = "different-runs" if may_be_different_runs else "unmatched-collectives"
+    n_in_steps = int(np.count_nonzero(rows.in_step))
+    yield problem(code, n=n_lost, total=n_in_steps)
 
 
 def _problems_of_early_ends(aligned: _AlignedRun, waiting: matching.Waiting) -> Iterator[Problem]:
-    """Yield how many operations end before the last rank arrives."""
+    """Yield the problem that operations end before the last rank arrives, with their number."""
     rows = aligned.rows
+    ends_before_last_starts = rows.end_ns < waiting.column("last_start_ns")
     # A send, or the root of a broadcast, may end before its receiver arrives, because NCCL buffers
-    # what it sends. Only collectives that all ranks end together show a wrong clock.
-    is_before_last = rows.end_ns < waiting.column("last_start_ns")
+    # what it sends. So only collectives that all ranks end together show a wrong clock.
     is_aligning = waiting.is_matched & aligned.matches.is_aligning
-    n_early = int(np.count_nonzero(is_aligning & is_before_last))
+    n_early = int(np.count_nonzero(is_aligning & ends_before_last_starts))
     if n_early:
         code = "clocks-put-last-behind-end" if rows.has_ids else "ended-before-last-arrived"
         yield problem(code, n=n_early)

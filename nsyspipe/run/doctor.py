@@ -173,12 +173,15 @@ def _distinct(values: Iterable[str | None]) -> tuple[str, ...]:
 def _gather_reports(
     files: Sequence[ReportFile], reading: Reading, running: Executor
 ) -> _GatheredReports:
-    """Analyze all reports together, and again one by one if they are not of one run."""
+    """Analyze all reports together, and again one by one if they are not of one run.
+
+    If no range matches --step, the reports are analyzed without steps.
+    """
     sidecars = read_sidecars([file.source for file in files])
     try:
         together = gather(files, reading, sidecars, executor=running)
     except OptionError:
-        # No range matches --step. Without it, the other questions can be answered.
+        # Without steps, the other questions can be answered.
         reading = dataclasses.replace(reading, step=None, is_capture=True)
         together = gather(files, reading, sidecars, executor=running)
     digests = together.digests
@@ -194,7 +197,10 @@ def _gather_reports(
 def _add_found_files(
     reports: Sequence[ReportFile], run: Gathered, beside: Beside
 ) -> tuple[Beside, Sequence[Problem]]:
-    """Add what lies in the directories of reports, and return the problems with those files."""
+    """Return `beside` with the files in the directories of the reports, and problems with them.
+
+    A log or topology that was passed is kept.
+    """
     beside = replace(beside, sidecars=run.sidecars)
     if not beside.looks_beside:
         return beside, []
@@ -214,12 +220,15 @@ def _add_found_files(
 
 
 def _names_of_runs(files: Sequence[ReportFile]) -> tuple[str, ...]:
-    """Return the words of the shell that name each run, without directories if these are equal."""
+    """Return the words of the shell that name each run.
+
+    They come without directories if they are still different then.
+    """
     paths = map(str, files)
     words = [word.strip("'") for word in words_of_runs(paths)]
-    names = [word.rpartition("/")[2] for word in words]
-    are_distinct = len(set(names)) == len(names)
-    return tuple(names if are_distinct else words)
+    words_without_directory = [word.rpartition("/")[2] for word in words]
+    are_different = len(set(words_without_directory)) == len(words)
+    return tuple(words_without_directory if are_different else words)
 
 
 def _number(digests: Sequence[ReportDigest], beside: Beside) -> Numbering:
@@ -231,6 +240,7 @@ def _number(digests: Sequence[ReportDigest], beside: Beside) -> Numbering:
 
 
 def _size_of_job(gathered: _GatheredReports, numbering: Numbering, beside: Beside) -> JobSize:
+    """Return how large the job of the reports was. A log counts only if it is of this run."""
     run = replace(gathered.together, digests=tuple(gathered.digests))
     ranks = ranks_or_hosts(gathered.digests)
     log = None
@@ -307,8 +317,8 @@ def _problems_of_reports(reports: Sequence[Examined], names: Sequence[str]) -> I
 def _problems_of_report(report: Examined) -> Iterator[Problem]:
     digest = report.digest
     for row in digest.problems:
-        # An option that matches nothing changes no answer. Doubt whether a kernel communicates
-        # changes only the metrics.
+        # These two change no answer, so nothing else mentions them: an option that matches nothing,
+        # and doubt whether a kernel communicates.
         is_unmatched_option = row.code.endswith("-unmatched")
         if is_unmatched_option or row.code in UNSURE_COMM:
             yield row
@@ -328,8 +338,8 @@ def _capability(
     """
     answers = _answers(question, reports, beside)
     status = _joint_status(answers)
-    lack_it = [answer.status != YES for answer in answers]
-    lacking = tuple(compress(names, lack_it))
+    are_incomplete = [answer.status != YES for answer in answers]
+    lacking = tuple(compress(names, are_incomplete))
     n_sharers = _count_sharers(question.name, reports)
     description = _describe(answers, n_sharers)
     n_reports = len(answers)
@@ -348,7 +358,10 @@ def _capability(
 
 
 def _answers(question: Question, reports: Sequence[Examined], beside: Beside) -> Sequence[Answer]:
-    """Return the answer of each report, which may be that no report has device activity."""
+    """Return the answer of each report to a question.
+
+    If no report has GPU activity, answers may say so instead of what the rule says.
+    """
     answers = question.judge(reports, beside)
     if not reports[0].is_host_only:
         return answers
@@ -369,7 +382,7 @@ def _most_common_fix(answers: Sequence[Answer]) -> str | None:
 
 
 def _joint_status(answers: Sequence[Answer]) -> str:
-    """Return the status of several reports. Reports that differ answer in part."""
+    """Return the status that all reports have, or `PARTLY` if they differ."""
     statuses = {answer.status for answer in answers}
     return statuses.pop() if len(statuses) == 1 else PARTLY
 
@@ -387,7 +400,10 @@ def _count_sharers(question: str, reports: Sequence[Examined]) -> list[int] | No
 
 
 def _without_devices(question: str, answer: Answer, report: Examined) -> Answer:
-    """Return the answer of a report if no report has device activity."""
+    """Return the answer of a report if no report has GPU activity.
+
+    `answer` is what the rule of the question says. It holds for questions that need no GPU.
+    """
     # If no GPU was meant to be traced, no change of the capture is a fix.
     fix = None if report.was_left_out else CATALOGUE["no-gpu-activity"].fix
     if question == "phases" and report.phase_counts:
@@ -454,8 +470,9 @@ def _describe_counts(answers: Sequence[Answer], n_sharers: Sequence[int] | None)
     counts = _shared_counts(answers, n_sharers or [1] * len(answers))
     if not is_shared or not counts:
         return _show_sums(counts)
-    # If ranks of one report differ, only their sum is known.
-    if any(count.n % count.n_sharers for count in counts):
+    # A sum that the ranks cannot share equally means that they differ. Then only the sum is known.
+    do_ranks_differ = any(count.n % count.n_sharers for count in counts)
+    if do_ranks_differ:
         return f"{_show_sums(counts)} in all ranks"
     nouns = [count.noun for count in counts]
     n_per_rank = [count.n // count.n_sharers for count in counts]
@@ -468,19 +485,22 @@ def _describe_counts(answers: Sequence[Answer], n_sharers: Sequence[int] | None)
 
 
 def _shared_counts(answers: Sequence[Answer], n_sharers: Sequence[int]) -> list[_SharedCount]:
-    # What there is instead counts only if no report has what the question asks for.
+    """Return the counts of all reports, each with how many ranks or processes share it."""
+    # The counts of an answer no are of what there is instead. They are shown only if all answers
+    # are no.
     has_positive_answer = any(answer.status != NO for answer in answers)
     counts = []
-    for answer, n_ranks in zip(answers, n_sharers, strict=True):
+    for answer, n_sharers_of_report in zip(answers, n_sharers, strict=True):
         if answer.status == NO and has_positive_answer:
             continue
         for noun, n in answer.counts:
-            count = _SharedCount(noun, n, n_ranks)
+            count = _SharedCount(noun, n, n_sharers_of_report)
             counts.append(count)
     return counts
 
 
 def _show_sums(counts: Iterable[_SharedCount]) -> str:
+    """Return the sum of the counts of each noun in words."""
     numbers_of_nouns = grouped((count.noun, count.n) for count in counts)
     totals = []
     for noun, numbers in numbers_of_nouns.items():

@@ -99,7 +99,7 @@ MAX_COMPARED_FAMILIES = 8
 MAX_NAMED_FAMILIES = 6
 # Processes of one report. A node has some tens of them. Each takes 30 ms, even if it has nothing.
 MAX_PROCESSES = 256
-# A report's argument, and a process in it.
+# The position of a report in the run, and a process ID in it, as `Rank.place`.
 _Place: TypeAlias = tuple[int, int]
 
 
@@ -111,7 +111,10 @@ def texts_of(ranges: pa.Table) -> pa.StringArray:
 
 
 def text_families(ranges: pa.Table, reading: Reading) -> tuple[TextFamilies, TextFamilies]:
-    """Return the families of ranges by their normalized texts, and those that steps may be of."""
+    """Return the families of ranges by their normalized texts, and those that steps may be of.
+
+    The two are the same unless the user gave a step pattern.
+    """
     texts = texts_of(ranges)
     by_text = TextFamilies.by_text(texts)
     if not reading.step:
@@ -132,9 +135,9 @@ class _RangeTexts(Struct, frozen=True):
     by_text: TextFamilies
     # the families that steps may be of
     step_families: TextFamilies
-    # the phase of each text
+    # of each text, the index of its phase in `PHASES`, or -1 if it has none
     codes: Int64
-    # the ranges that do not match the step pattern
+    # the ranges that do not match the step pattern, which are all ranges without a pattern
     other_ranges: pa.Table
     # number of ranges that match the step pattern, or None without a pattern
     n_named_steps: int | None
@@ -145,10 +148,12 @@ def _read_texts(ranges: RangesOfReportTable, reading: Reading) -> _RangeTexts:
     other_ranges = ranges
     n_named_steps = 0 if reading.step else None
     if reading.step and ranges.num_rows:
-        family = step_families.of_text[_text_of_ranges(ranges)]
-        is_step = family == 0
-        other_ranges = ranges.filter(pa.array(~is_step))
-        n_named_steps = int(np.count_nonzero(is_step))
+        text_of_range = _text_of_ranges(ranges)
+        family_of_range = step_families.of_text[text_of_range]
+        # Family 0 has all texts that match the step pattern.
+        matches_step = family_of_range == 0
+        other_ranges = ranges.filter(pa.array(~matches_step))
+        n_named_steps = int(np.count_nonzero(matches_step))
     codes = phase_codes(by_text, reading.phases, texts_of(ranges))
     return _RangeTexts(by_text, step_families, codes, other_ranges, n_named_steps)
 
@@ -158,17 +163,18 @@ def digest_report(
 ) -> ReportDigest:
     """Reduce one report to small tables.
 
-    Its steps are of the best family of this report, unless the run `is_decided` on `family`. None
-    then means no steps.
+    If `is_decided`, the steps are the ranges of `family`, and a `family` of None means that the
+    report has no steps. If not, the best family of this report is chosen.
     """
     capture = read_capture(file, reading.comm_kernel, with_lines=reading.with_lines)
     ranges = capture.ranges.table
     texts = _read_texts(ranges, reading)
-    # Most memory is that of the operations, then that of the calls. Each is freed as soon as it
-    # is not needed.
-    capture, shares = _split_by_process(file, capture)
+    # The operations take most memory, and the calls take the second most. Both are freed as soon
+    # as nothing needs them.
+    capture, operations_of_process = _split_by_process(file, capture)
     release_memory()
-    events = list(process_events(capture, shares))
+    events = list(process_events(capture, operations_of_process))
+    # Only a report without GPU activity has steps of hosts.
     hosts = {} if events else host_families(ranges, texts.step_families)
     steps: list[ProcessSteps] = []
     if events:
@@ -183,14 +189,15 @@ def digest_report(
         )
     elif not is_decided and not reading.is_capture:
         candidates_of_hosts = [candidates for _, candidates in hosts.values()]
+        # This report is the only one, and its clock is not shifted.
         family = choose_host([candidates_of_hosts], [0])
     capture = _with_counter_lag(capture, events)
-    between = _inputs_between_steps(events, steps, texts.codes, capture.calls.all)
+    inputs_between = _inputs_between_steps(events, steps, texts.codes, capture.calls.all)
     capture = replace(capture, calls=replace(capture.calls, all=None))
     release_memory()
     digested = [
-        digest_process(*rank, capture, is_one_window=family is None)
-        for rank in zip(events, steps, between, strict=True)
+        digest_process(*parts_of_rank, capture, is_one_window=family is None)
+        for parts_of_rank in zip(events, steps, inputs_between, strict=True)
     ]
     host_digests = digest_hosts(
         hosts, texts.step_families, texts.codes, family, capture.ranges.open_end_ns
@@ -215,13 +222,16 @@ def _inputs_between_steps(
     codes: Int64,
     calls: pa.Table | None,
 ) -> list[Inputs]:
-    """Return what the host of each rank does between steps. `codes` are phases by text."""
-    between = []
+    """Return what the CPU process of each rank does between steps.
+
+    `codes` has the phase of each range text.
+    """
+    inputs_of_ranks = []
     for rank, rank_steps in zip(events, steps, strict=True):
         members = rank_steps.members
         inputs = between_steps(rank.ranges, codes, members, calls, rank.operations)
-        between.append(inputs)
-    return between
+        inputs_of_ranks.append(inputs)
+    return inputs_of_ranks
 
 
 def _report_digest(
@@ -234,7 +244,11 @@ def _report_digest(
     hosts: tuple[HostDigest, ...],
     family: str | None,
 ) -> ReportDigest:
-    """Put the digests of processes together with what the report shows as a whole."""
+    """Put the digests of processes together with what the report shows as a whole.
+
+    `digested` has the digest of each rank and its problems. `hosts` are the processes of a report
+    without GPU activity.
+    """
     processes = tuple(process for process, _ in digested)
     process_problems: list[Problem] = []
     for _, problems_of_process in digested:
@@ -268,21 +282,24 @@ def _report_digest(
 def _describe_reading(capture: Capture) -> dict[str, Any]:
     """Return the fields of `ReportDigest` that say what was read, and how to read it again."""
     operations = capture.operations
-    zones = {**operations.zones, **capture.calls.zones}
-    of_python = _describe_python(capture.python)
-    return of_python | {
+    zones_by_table = {**operations.zones, **capture.calls.zones}
+    python_fields = _describe_python(capture.python)
+    return python_fields | {
         "facts": capture.facts,
         "name_column": operations.name_column,
         "open_end_ns": capture.ranges.open_end_ns,
         "called": capture.called,
-        "zones": zones,
+        "zones": zones_by_table,
         "n_graphs": operations.n_graphs,
         "has_memory_sizes": capture.memory.has_sizes,
     }
 
 
 def _describe_python(python: PythonSamples) -> dict[str, Any]:
-    """Return the fields of `ReportDigest` that say what was recorded of Python."""
+    """Return the fields of `ReportDigest` that say what was recorded of Python.
+
+    The ranges of Python's lock that belong to the sampler of nsys itself do not count.
+    """
     n_lock_ranges = None
     if python.lock_ranges is not None:
         is_of_program = pc.invert(python.lock_ranges["is_of_sampler"])
@@ -316,7 +333,7 @@ def _unrecorded_processes(
 def _split_by_process(
     file: ReportFile, capture: Capture
 ) -> tuple[Capture, dict[int, ProcessShare]]:
-    """Return a capture without its operations, and the operations of each process."""
+    """Return a capture without its operations, and the operations by process ID."""
     operations = capture.operations
     kernels = operations.kernels
     copies = operations.copies
@@ -355,7 +372,7 @@ def _has_communication(capture: Capture, processes: Iterable[ProcessDigest]) -> 
 
 
 def _size_gap(capture: Capture, process_problems: Iterable[Problem]) -> str | None:
-    """Return why NCCL does not report message sizes."""
+    """Return the code of why NCCL does not report message sizes, None if it reports them."""
     gap = capture.payloads.size_gap
     if gap is None or capture.ranges.n_nccl:
         return gap
@@ -367,42 +384,53 @@ def _size_gap(capture: Capture, process_problems: Iterable[Problem]) -> str | No
 def _with_fix_of_option(
     process_problems: Iterable[Problem], option_problems: Iterable[Problem]
 ) -> Iterator[Problem]:
-    """Yield problems of processes, with the fix of --backward if its pattern matches nothing.
+    """Yield all problems of processes. Those about the backward pass may get another fix.
 
-    Without ranges that match it, no other fix could find the backward pass.
+    If the pattern of --backward matches no range, only another pattern can find the backward pass.
+    Their fix is then that of the problem with the option.
     """
-    fixes = (each.fix for each in option_problems if "--backward " in each.message)
-    fix_of_option = next(fixes, None)
+    option_fixes = (each.fix for each in option_problems if "--backward " in each.message)
+    # None if the option has no problem.
+    backward_option_fix = next(option_fixes, None)
     for each in process_problems:
-        if fix_of_option and "backward" in each.code:
-            yield replace(each, fix=fix_of_option)
+        if backward_option_fix and "backward" in each.code:
+            yield replace(each, fix=backward_option_fix)
         else:
             yield each
 
 
 def _phase_families(texts: _RangeTexts) -> tuple[tuple[str, str, int], ...]:
-    """Return each family with each phase that its texts are named like, and how many ranges."""
+    """Count the ranges of each pair of a family and a phase that a text belongs to.
+
+    Returns family, phase and number of ranges of each pair. Ranges of libraries do not count, and
+    neither do those that the step pattern matches.
+    """
     ranges = texts.other_ranges
     if not ranges.num_rows:
         return ()
-    codes = texts.codes
+    phase_of_text = texts.codes
     families = texts.by_text
     is_library = ranges["is_library"].to_numpy()
-    text_of_ranges = _text_of_ranges(ranges)[~is_library]
-    n_ranges = np.bincount(text_of_ranges, minlength=codes.size)
-    is_phase = (codes >= 0) & (n_ranges > 0)
-    counts: Counter[tuple[str, str]] = Counter()
-    for text in np.flatnonzero(is_phase).tolist():
-        family = families.names[families.of_text[text]]
-        phase = PHASES[codes[text]]
-        counts[family, phase] += int(n_ranges[text])
-    return tuple((family, phase, n) for (family, phase), n in counts.items())
+    text_of_range = _text_of_ranges(ranges)
+    text_of_program_range = text_of_range[~is_library]
+    n_ranges_of_text = np.bincount(text_of_program_range, minlength=phase_of_text.size)
+    is_counted_text = (phase_of_text >= 0) & (n_ranges_of_text > 0)
+    n_ranges: Counter[tuple[str, str]] = Counter()
+    for text in np.flatnonzero(is_counted_text).tolist():
+        family_index = families.of_text[text]
+        family = families.names[family_index]
+        phase = PHASES[phase_of_text[text]]
+        n_ranges[family, phase] += int(n_ranges_of_text[text])
+    return tuple((family, phase, n) for (family, phase), n in n_ranges.items())
 
 
 def _problems_of_options(
     reading: Reading, codes: Int64, families: Sequence[tuple[str, int]], operations: Operations
 ) -> Iterator[Problem]:
-    """Yield patterns of options that match nothing, and communication that needs an option."""
+    """Yield problems of patterns that match nothing, and of communication that needs an option.
+
+    `codes` has the phase of each range text.
+    """
     comm_pattern = reading.comm_kernel
     has_unnamed_comm = bool(operations.names) and not operations.has_named_comm
     if comm_pattern is not None and has_unnamed_comm:
@@ -415,7 +443,8 @@ def _problems_of_options(
     for code, phase in enumerate(PHASES):
         pattern = reading.phases[phase].pattern
         is_from_option = pattern != PHASE_PATTERNS[phase]
-        if is_from_option and code not in codes:
+        matches_a_text = code in codes
+        if is_from_option and not matches_a_text:
             yield problem(
                 "phase-pattern-unmatched",
                 option=f"--{phase}",
@@ -426,7 +455,10 @@ def _problems_of_options(
 
 
 def _problem_of_comm_pattern(pattern: re.Pattern[str], operations: Operations) -> Problem:
-    """Return that --comm-kernel matches nothing, with kernels that look like communication."""
+    """Return the problem that --comm-kernel matches nothing.
+
+    The problem names the kernels that look like communication.
+    """
     names = filter(LIKE_COMMUNICATION.search, operations.names.values())
     labels = sorted({kernel_label(name) for name in names})
     alike = ", ".join(map(repr, labels[:MAX_NAMED_FAMILIES]))
@@ -434,7 +466,11 @@ def _problem_of_comm_pattern(pattern: re.Pattern[str], operations: Operations) -
 
 
 def _problem_of_uncounted(labels: Iterable[str]) -> Problem:
-    """Return that kernels look like communication and do not count, with a pattern for them."""
+    """Return the problem that kernels look like communication, but do not count as such.
+
+    `labels` are those of the kernels. The problem has a pattern for --comm-kernel that matches
+    them.
+    """
     functions = list(dict.fromkeys(_function_of_label(label) for label in labels))
     escaped = map(re.escape, functions[:MAX_NAMED_FAMILIES])
     pattern = "|".join(escaped)
@@ -461,7 +497,7 @@ class Gathered(Struct, frozen=True):
     is_aligned: bool = True
 
 
-# `_digest_all` with all but its last two arguments
+# `_digest_all` with an executor and a reading: it takes the calls, and what is told of progress.
 _DigestAll: TypeAlias = Callable[..., list[ReportDigest]]
 
 
@@ -476,15 +512,19 @@ def gather(
 ) -> Gathered:
     """Digest the reports of a run, all on one step family.
 
-    A family that a sidecar names has priority over what the reports show.
+    A family that a sidecar names has priority over what the reports show. Without `executor`, the
+    reports are read by up to `jobs` workers.
     """
     # All files are checked before any is read.
     for file in files:
         check_file(file)
     sidecars = RunSidecars()
     asks_for_steps = reading.step is None and not reading.is_capture
-    with contextlib.nullcontext(executor) if executor else executor_for(files, jobs) as running:
+    # An executor of the caller is left open.
+    running_executor = contextlib.nullcontext(executor) if executor else executor_for(files, jobs)
+    with running_executor as running:
         digest_all = functools.partial(_digest_all, running, reading)
+        # No family is decided yet, so each call has a file alone.
         calls = [(file,) for file in files]
         digests = digest_all(calls, on_progress)
         if found_sidecars:
@@ -504,28 +544,30 @@ def gather(
 
 
 def _with_numbered_units(digests: Sequence[ReportDigest]) -> tuple[list[ReportDigest], bool]:
-    """Give units that are the same step of several ranks the same number.
+    """Give the units of all ranks numbers. Units are the members of steps by repetition.
 
-    Also returns whether it is sure that they are the same step.
+    Units of several ranks that are the same step get the same number. Returns the digests with
+    these numbers, and whether it is sure which units are the same step.
     """
     parts = place(digests)
     numbers_of_process: dict[_Place, Int64] = {}
-    n_before = 0
+    # The first number after those of the captures before, 0 in the first capture.
+    next_number = 0
     is_aligned = True
     for parts_of_capture in _parts_of_captures(parts):
         # All ranks of a process have the units of its first rank.
-        leaders = one_of_each_process(parts_of_capture)
-        units = []
-        for leader in leaders:
-            process = leader.process
-            units.append((process.comm, process.members, leader.shift_ns))
-        numbers_of_leaders, is_sure = aligned_numbers(units)
-        lowest, highest = _extremes(numbers_of_leaders)
-        # Numbers go on after those of the capture before.
-        added = n_before - lowest if n_before else 0
-        for leader, numbers in zip(leaders, numbers_of_leaders, strict=True):
-            numbers_of_process[leader.place] = numbers + added
-        n_before = highest + added + 1
+        first_ranks = one_of_each_process(parts_of_capture)
+        units_of_processes = []
+        for first_rank in first_ranks:
+            process = first_rank.process
+            units_of_processes.append((process.comm, process.members, first_rank.shift_ns))
+        numbers_in_capture, is_sure = aligned_numbers(units_of_processes)
+        lowest, highest = _extremes(numbers_in_capture)
+        # The first capture keeps its numbers, of which some may be negative.
+        added = next_number - lowest if next_number else 0
+        for first_rank, numbers in zip(first_ranks, numbers_in_capture, strict=True):
+            numbers_of_process[first_rank.place] = numbers + added
+        next_number = highest + added + 1
         is_aligned = is_aligned and is_sure
     return _with_member_numbers(digests, parts, numbers_of_process), is_aligned
 
@@ -544,10 +586,11 @@ def _parts_of_captures(
     parts: Sequence[Rank[ProcessDigest]],
 ) -> list[list[Rank[ProcessDigest]]]:
     """Return the ranks of each capture of the run, in order of captures."""
-    groups = captures_of_processes(parts, is_one_job=False)
-    has_several_captures = len(groups) < len(parts)
-    captures = capture_numbers(groups) if has_several_captures else {}
-    return parts_by_capture(parts, captures)
+    parts_of_processes = captures_of_processes(parts, is_one_job=False)
+    # A process with two parts was captured twice.
+    has_several_captures = len(parts_of_processes) < len(parts)
+    capture_of_report = capture_numbers(parts_of_processes) if has_several_captures else {}
+    return parts_by_capture(parts, capture_of_report)
 
 
 def _with_member_numbers(
@@ -555,18 +598,22 @@ def _with_member_numbers(
     parts: Sequence[Rank[ProcessDigest]],
     numbers_of_process: Mapping[_Place, Int64],
 ) -> list[ReportDigest]:
-    """Return digests whose members have other numbers. `parts` are all their ranks in order."""
+    """Return digests whose members have the numbers of their process.
+
+    `parts` are all ranks of the digests, in order.
+    """
     processes_of_reports: list[list[ProcessDigest]] = [[] for _ in digests]
     for part in parts:
         process = part.process
         numbers = pa.array(numbers_of_process[part.place])
+        # The numbers are the first column.
         members = process.members.set_column(0, "number", numbers)
         processes = processes_of_reports[part.argument]
         processes.append(replace(process, members=members))
-    numbered = []
+    numbered_digests = []
     for digest, processes in zip(digests, processes_of_reports, strict=True):
-        numbered.append(replace(digest, processes=tuple(processes)))
-    return numbered
+        numbered_digests.append(replace(digest, processes=tuple(processes)))
+    return numbered_digests
 
 
 class _AgreedSteps(Struct, frozen=True):
@@ -579,29 +626,34 @@ class _AgreedSteps(Struct, frozen=True):
 
 
 def _agree_on_steps(
-    digest_all: _DigestAll, digests: list[ReportDigest], reading: Reading, named: str | None
+    digest_all: _DigestAll,
+    digests: list[ReportDigest],
+    reading: Reading,
+    sidecar_family: str | None,
 ) -> _AgreedSteps:
     """Bring all digests to one family: the one that sidecars name, else the best one."""
     if reading.is_capture:
         return _AgreedSteps(digests, None, "as --step none asks for")
-    if not any(digest.processes for digest in digests):
-        return _agree_on_host_steps(digest_all, digests, named)
-    family = named or _choose_family(digests)
+    has_gpu_activity = any(digest.processes for digest in digests)
+    if not has_gpu_activity:
+        return _agree_on_host_steps(digest_all, digests, sidecar_family)
+    family = sidecar_family or _choose_family(digests)
     if reading.step is not None:
         if family is None:
             raise _no_match(reading.step.pattern, digests)
     elif family is None or is_part_of_step(family):
         # Each rank may repeat a launch pattern, even if no family of ranges is on all ranks.
-        by_repetition = _redo(digest_all, digests, REPETITION)
+        by_repetition = _digest_again(digest_all, digests, REPETITION)
         family = _choose_family(by_repetition)
         if family == REPETITION:
             digests = by_repetition
-    digests = _redo(digest_all, digests, family)
+    digests = _digest_again(digest_all, digests, family)
     if family is None:
         return _AgreedSteps(digests, None, _why_no_family(digests))
     if _have_windows(digests):
         return _AgreedSteps(digests, family, None)
-    digests = _redo(digest_all, digests, None)
+    # The steps of the family exist on the CPU alone, so each capture is one window.
+    digests = _digest_again(digest_all, digests, None)
     return _AgreedSteps(digests, None, _why_no_windows(family, reading))
 
 
@@ -617,17 +669,17 @@ def _have_windows(digests: Sequence[ReportDigest]) -> bool:
 
 
 def _agree_on_host_steps(
-    digest_all: _DigestAll, digests: list[ReportDigest], named: str | None
+    digest_all: _DigestAll, digests: list[ReportDigest], sidecar_family: str | None
 ) -> _AgreedSteps:
     """Bring all digests of a run without device activity to one family.
 
-    Here a pattern that matches nothing is no error.
+    A step pattern that matches nothing is no error in such a run.
     """
     candidates_of_reports = [_candidates_of_hosts(digest) for digest in digests]
-    family = named or choose_host(candidates_of_reports, clock_shifts(digests))
-    why = "no process has any" if family is None else None
-    digests = _redo(digest_all, digests, family)
-    return _AgreedSteps(digests, family, why)
+    family = sidecar_family or choose_host(candidates_of_reports, clock_shifts(digests))
+    why_no_steps = "no process has any" if family is None else None
+    digests = _digest_again(digest_all, digests, family)
+    return _AgreedSteps(digests, family, why_no_steps)
 
 
 def _candidates_of_hosts(digest: ReportDigest) -> list[tuple[Candidate, ...]]:
@@ -635,15 +687,15 @@ def _candidates_of_hosts(digest: ReportDigest) -> list[tuple[Candidate, ...]]:
 
 
 def _choose_family(digests: Sequence[ReportDigest]) -> str | None:
-    """Return the best family that all ranks have."""
-    groups = captures_of_processes(place(digests), is_one_job=False)
-    families = []
+    """Return the best family that all ranks have, None if no family has the steps of all."""
+    parts_of_ranks = captures_of_processes(place(digests), is_one_job=False)
+    candidates_of_ranks = []
     shifts_ns = []
-    for group in groups:
-        captures = [part.process for part in group]
-        families.append(candidates_of(captures))
-        shifts_ns.append(group[0].shift_ns)
-    return choose(families, shifts_ns)
+    for parts in parts_of_ranks:
+        captures = [part.process for part in parts]
+        candidates_of_ranks.append(candidates_of(captures))
+        shifts_ns.append(parts[0].shift_ns)
+    return choose(candidates_of_ranks, shifts_ns)
 
 
 def _why_no_family(digests: Sequence[ReportDigest]) -> str:
@@ -658,58 +710,68 @@ def _why_no_family(digests: Sequence[ReportDigest]) -> str:
         )
     why = "no group of NVTX ranges qualifies as steps on every rank"
     ranks = list(itertools.chain.from_iterable(digest.processes for digest in with_ranks))
-    units = _candidates_by_repetition(ranks)
-    if not units:
+    # At most one of each rank.
+    patterns = _launch_patterns(ranks)
+    if not patterns:
         return f"{why}, and nsyspipe found a periodic launch pattern on no rank"
-    # Units that are no part of a step would be the steps.
-    are_all_parts = all(unit.is_part for unit in units)
+    # A pattern may be a part of the step, such as one micro-batch, and then marks no steps.
+    are_all_parts = all(pattern.is_part for pattern in patterns)
     if are_all_parts:
-        unit = max(units, key=lambda candidate: candidate.n_members)
-        every_ms = unit.union_ns / unit.n_members / 1e6
+        most_frequent = max(patterns, key=lambda pattern: pattern.n_members)
+        n_times = most_frequent.n_members
+        every_ms = most_frequent.union_ns / n_times / 1e6
         return (
-            f"{why}. A launch pattern repeats {unit.n_members} times, every {every_ms:.3f} ms, "
+            f"{why}. A launch pattern repeats {n_times} times, every {every_ms:.3f} ms, "
             "but neither updates weights nor has a backward pass"
         )
-    where = f"only on {len(units)} of {len(ranks)} ranks"
+    where = f"only on {len(patterns)} of {len(ranks)} ranks"
     return f"{why}, and nsyspipe found a periodic launch pattern {where}"
 
 
 def _largest_families(digest: ReportDigest) -> dict[str, int]:
-    """Return the number of ranges of the families among which messages look for steps."""
+    """Return the number of ranges of each of the largest families, by the family's name.
+
+    Messages look for steps among these families.
+    """
     return dict(digest.families[:MAX_COMPARED_FAMILIES])
 
 
 def _single_step_range(digests: Sequence[ReportDigest]) -> str | None:
-    """Return the family that is named like a step and has one range on each rank."""
-    n_ranks = [len(digest.processes) for digest in digests]
+    """Return the family that is named like a step and has one range on each rank, else None."""
+    n_ranks_of_reports = [len(digest.processes) for digest in digests]
     families_of_reports = [_largest_families(digest) for digest in digests]
     for name in families_of_reports[0]:
-        n_ranges = [families.get(name) for families in families_of_reports]
-        if is_step_name(name) and n_ranges == n_ranks:
+        n_ranges_of_reports = [families.get(name) for families in families_of_reports]
+        is_once_on_each_rank = n_ranges_of_reports == n_ranks_of_reports
+        if is_step_name(name) and is_once_on_each_rank:
             return name
     return None
 
 
-def _candidates_by_repetition(ranks: Sequence[ProcessDigest]) -> list[Candidate]:
+def _launch_patterns(ranks: Sequence[ProcessDigest]) -> list[Candidate]:
+    """Return the periodic launch pattern of each rank that has one."""
     candidates = itertools.chain.from_iterable(rank.candidates for rank in ranks)
     return [candidate for candidate in candidates if candidate.name == REPETITION]
 
 
-def _redo(
+def _digest_again(
     digest_all: _DigestAll, digests: list[ReportDigest], family: str | None
 ) -> list[ReportDigest]:
-    """Digest again the reports whose windows, or whose hosts' steps, are of another family."""
-    redone = list(digests)
-    arguments: list[int] = []
+    """Return the digests of all reports, all with steps of `family`.
+
+    Only reports that have steps of another family are read again.
+    """
+    digests_of_family = list(digests)
+    arguments_to_read: list[int] = []
     calls: list[tuple[ReportFile, str | None]] = []
     for argument, has_ranks in enumerate(have_ranks(digests)):
         digest = digests[argument]
         if has_ranks and digest.family != family:
-            arguments.append(argument)
+            arguments_to_read.append(argument)
             calls.append((digest.file, family))
-    for argument, digest in zip(arguments, digest_all(calls), strict=True):
-        redone[argument] = digest
-    return redone
+    for argument, digest in zip(arguments_to_read, digest_all(calls), strict=True):
+        digests_of_family[argument] = digest
+    return digests_of_family
 
 
 def _digest_all(
@@ -718,28 +780,35 @@ def _digest_all(
     calls: Sequence[tuple[ReportFile] | tuple[ReportFile, str | None]],
     on_progress: Callable[[int, int], None] | None = None,
 ) -> list[ReportDigest]:
-    """Digest reports, each with its file and, if it is decided, its family."""
+    """Digest reports in `running`, an executor, and return the digests in order of `calls`.
+
+    A call is a file, or a file and the family on which the run decided. `on_progress` gets the
+    number of reports that are done, and the number of all.
+    """
     report_progress = on_progress or (lambda _n_done, _n_calls: None)
     n_calls = len(calls)
-    # In this process, work is done while it is submitted. It stops at the first error.
-    works_at_once = isinstance(running, SerialExecutor)
+    # A serial executor digests a report while it is submitted. `result` raises its error, so that
+    # no further report is read.
+    is_serial = isinstance(running, SerialExecutor)
     futures: list[Future[ReportDigest]] = []
     try:
         with telling_shortage():
-            for file, *family in calls:
-                is_decided = bool(family)
+            for file, *decided_family in calls:
+                # An empty list, or a list of one family, which may be None.
+                is_decided = bool(decided_family)
                 future = running.submit(
-                    digest_report, file, reading, *family, is_decided=is_decided
+                    digest_report, file, reading, *decided_family, is_decided=is_decided
                 )
                 futures.append(future)
-                if works_at_once:
+                if is_serial:
                     future.result()
                     report_progress(len(futures), n_calls)
-            if not works_at_once:
+            if not is_serial:
                 for n_done, _ in enumerate(as_completed(futures), start=1):
                     report_progress(n_done, n_calls)
             return [future.result() for future in futures]
     except BaseException:
+        # Reports that no worker has begun are not read.
         for future in futures:
             future.cancel()
         raise
@@ -769,6 +838,9 @@ def _no_match(pattern: str, digests: Sequence[ReportDigest]) -> OptionError:
 def ranks_or_hosts(
     digests: Sequence[ReportDigest],
 ) -> list[Rank[ProcessDigest]] | list[Rank[HostDigest]]:
-    """List what is numbered, in order of argument: ranks, or hosts with steps if no rank exists."""
+    """List what is numbered, in order of argument.
+
+    These are the ranks. If no rank exists, they are the processes that have steps on the CPU.
+    """
     ranks = joined_ranks(place(digests), is_one_job=False)
     return ranks or place_hosts(digests)

@@ -36,13 +36,12 @@ def tuning_columns(rows: CommRows, calls: InspectedCalls | None) -> dict[str, pa
     """
     if calls is None or not calls.tunings or not len(rows):
         return {f"nccl_{name}": pa.nulls(len(rows), pa.string()) for name in _NAMES}
-    index = _tunings_of(rows, calls)
-    taken = pa.array(index, mask=index == NONE)
+    tuning_of_operation = _tunings_of(rows, calls)
+    known_tuning = pa.array(tuning_of_operation, mask=tuning_of_operation == NONE)
     columns = {}
     for name in _NAMES:
-        names = [getattr(tuning, name) for tuning in calls.tunings]
-        values = pa.array(names, pa.string())
-        columns[f"nccl_{name}"] = values.take(taken)
+        value_of_tuning = pa.array([getattr(tuning, name) for tuning in calls.tunings], pa.string())
+        columns[f"nccl_{name}"] = value_of_tuning.take(known_tuning)
     return columns
 
 
@@ -79,18 +78,22 @@ def _reasons(rows: CommRows, calls: InspectedCalls) -> Int64:
 
 
 def _tunings_of(rows: CommRows, calls: InspectedCalls) -> Int64:
-    """Return the tuning of each operation, by its number if NCCL recorded it, else by its size."""
-    known = np.full(len(rows), NONE)
+    """Return the index of each operation's tuning in `calls.tunings`, `NONE` if it is not certain.
+
+    The number of the call shows the tuning, or else the size of the call.
+    """
+    tuning_of_operation = np.full(len(rows), NONE)
     # Several calls in one kernel may have different tunings.
     chosen = np.flatnonzero((rows.n_calls == 1) & (rows.message_bytes != ABSENT))
     records = _Records.of(rows, calls)
     if not chosen.size or not records.use.size:
-        return known
+        return tuning_of_operation
     operations = _Operations.of(rows, chosen)
-    by_size = _by_size(operations, records)
-    by_number = _by_number(operations, records)
-    known[chosen] = np.where(by_number == NONE, by_size, by_number)
-    return known
+    tuning_by_size = _by_size(operations, records)
+    tuning_by_number = _by_number(operations, records)
+    is_number_unknown = tuning_by_number == NONE
+    tuning_of_operation[chosen] = np.where(is_number_unknown, tuning_by_size, tuning_by_number)
+    return tuning_of_operation
 
 
 class _Operations(Struct, frozen=True):
@@ -122,18 +125,21 @@ class _Records(Struct, frozen=True):
     @classmethod
     def of(cls, rows: CommRows, calls: InspectedCalls) -> _Records:
         """Return the calls of the communicators of a run."""
-        place_in_run = {name: place for place, name in enumerate(rows.communicators)}
-        places = [place_in_run.get(comm_id, NONE) for comm_id in calls.comm_ids]
-        communicator = np.array([*places, NONE])[calls.comm]
-        chosen = np.flatnonzero(communicator != NONE)
-        use = _use(communicator[chosen], calls.collective[chosen])
+        index_in_run = {name: index for index, name in enumerate(rows.communicators)}
+        indices = [index_in_run.get(comm_id, NONE) for comm_id in calls.comm_ids]
+        # The last entry makes an array of integers even without communicators.
+        run_index_of_comm = np.array([*indices, NONE])
+        communicator_of_call = run_index_of_comm[calls.comm]
+        chosen = np.flatnonzero(communicator_of_call != NONE)
+        use = _use(communicator_of_call[chosen], calls.collective[chosen])
         number = calls.number[chosen]
         n_uses = len(rows.communicators) * len(COLLECTIVES)
         is_whole = np.zeros(n_uses, np.bool_)
         if chosen.size:
             is_whole = _are_without_gap(use, number, n_uses)
-        for name in calls.incomplete & place_in_run.keys():
-            first_use = place_in_run[name] * len(COLLECTIVES)
+        for name in calls.incomplete & index_in_run.keys():
+            # The uses of a communicator follow each other.
+            first_use = index_in_run[name] * len(COLLECTIVES)
             is_whole[first_use : first_use + len(COLLECTIVES)] = False
         return cls(use, number, calls.call_bytes[chosen], calls.tuning[chosen], is_whole)
 
@@ -146,11 +152,16 @@ def _use(communicator: Any, collective: Any) -> Int64:  # noqa: ANN401 - arrays 
 
 
 def _are_without_gap(use: Int64, number: Int64, n_uses: int) -> Flags:
-    """Tell of which uses every number from the first to the last one is there."""
-    code, _ = joint_code([use, number])
-    _, first_record = np.unique(code, return_index=True)
-    n_numbers = np.bincount(use[first_record], minlength=n_uses)
+    """Tell of each use whether every number from its first to its last one is recorded.
+
+    A use without records is not whole.
+    """
+    # A call is recorded by each of its ranks, but counts once.
+    use_and_number, _ = joint_code([use, number])
+    _, record_of_number = np.unique(use_and_number, return_index=True)
+    n_numbers = np.bincount(use[record_of_number], minlength=n_uses)
     first = least_of(use, number, n_uses)
+    # The greatest number is the least of the negative ones.
     last = -least_of(use, -number, n_uses)
     is_whole: Flags = n_numbers > 0
     is_whole &= last - first == n_numbers - 1
@@ -158,16 +169,20 @@ def _are_without_gap(use: Int64, number: Int64, n_uses: int) -> Flags:
 
 
 def _by_size(operations: _Operations, records: _Records) -> Int64:
-    """Return the only tuning of all recorded calls of a use that have the size of an operation."""
+    """Return for each operation the tuning that all recorded calls of its use and size have.
+
+    `NONE` if they have several, or if calls of the use may not be recorded.
+    """
     keys = _keys([records.use, records.call_bytes], [operations.use, operations.call_bytes])
     tuning = _only_values(keys, records.tuning)
     return np.where(records.is_whole[operations.use], tuning, NONE)
 
 
 def _by_number(operations: _Operations, records: _Records) -> Int64:
-    """Return the tuning of the recorded call that has the number of an operation.
+    """Return for each operation the tuning of the recorded call with its number, else `NONE`.
 
-    The sizes must agree for all operations of the same communicator and collective.
+    If the size of one operation differs from that of its call, the numbers of its communicator and
+    collective are not trusted.
     """
     keys = _keys([records.use, records.number], [operations.use, operations.number])
     tuning = _only_values(keys, records.tuning)
@@ -189,7 +204,10 @@ class _Keys(Struct, frozen=True):
 
 
 def _keys(of_records: Sequence[Int64], of_operations: Sequence[Int64]) -> _Keys:
-    """Return the joint keys of two pairs of columns."""
+    """Return a key for each record and each operation. Equal pairs of values have one key.
+
+    `of_records` and `of_operations` have the same two columns each.
+    """
     pairs = zip(of_records, of_operations, strict=True)
     columns = [np.concatenate(pair) for pair in pairs]
     key, n_keys = joint_code(columns)
@@ -198,8 +216,12 @@ def _keys(of_records: Sequence[Int64], of_operations: Sequence[Int64]) -> _Keys:
 
 
 def _only_values(keys: _Keys, values: Int64) -> Int64:
-    """Return the value that all records of an operation's key have; `NONE` without such a one."""
-    lowest = least_of(keys.of_records, values, keys.n_keys)
-    highest = -least_of(keys.of_records, -values, keys.n_keys)
-    only = np.where(lowest == highest, lowest, NONE)
-    return only[keys.of_operations]
+    """Return for each operation the value that all records of its key have.
+
+    `NONE` if the records differ, or if no record has the key. `values` are those of the records.
+    """
+    lowest_of_key = least_of(keys.of_records, values, keys.n_keys)
+    # The greatest value is the least of the negative ones.
+    highest_of_key = -least_of(keys.of_records, -values, keys.n_keys)
+    value_of_key = np.where(lowest_of_key == highest_of_key, lowest_of_key, NONE)
+    return value_of_key[keys.of_operations]

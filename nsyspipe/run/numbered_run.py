@@ -50,7 +50,10 @@ def number_run(
     log: NcclLog | None,
     ranks_of_all_reports: frozenset[int],
 ) -> NumberedRun:
-    """Give ranks, or hosts if a run has no ranks, their numbers, and find the size of the job."""
+    """Give the ranks of a run their numbers, and find the size of the job.
+
+    If the run has no ranks, its hosts get numbers: the processes that have steps on the CPU.
+    """
     digests = gathered.digests
     report_files = [digest.file for digest in digests]
     is_one_run = is_surely_one_run(digests, gathered.sidecars)
@@ -81,15 +84,18 @@ def number_run(
 def _with_numbers(
     ranks: Sequence[Rank[P]], numbering: Numbering, *, is_capture: bool
 ) -> list[Rank[P]]:
-    """Return ranks with their numbers and the numbers of their steps, in ascending order."""
+    """Return ranks with their numbers and the numbers of their steps, in ascending order.
+
+    `is_capture` says that the ranks have no steps.
+    """
     if is_capture:
-        # The window of each capture has its own number, from 0.
-        steps = [np.arange(len(rank.parts)) for rank in ranks]
+        # Each capture of a rank is one window, and these are counted from 0.
+        steps_of_ranks = [np.arange(len(rank.parts)) for rank in ranks]
     else:
         ordinals = step_ordinals([rank.parts for rank in ranks])
         marked_numbers = [rank.process.members["number"] for rank in ranks]
-        steps = step_numbers(marked_numbers, ordinals)
-    # The numbers are those of ranks or of hosts: one of the two lists is empty.
+        steps_of_ranks = step_numbers(marked_numbers, ordinals)
+    # `numbering` is of ranks or of hosts. The other list is empty, for which `map` returns nothing.
     process_numbers = numbering.process_numbers
-    numbered = map(with_steps, ranks, numbering.numbers, process_numbers, steps)
+    numbered = map(with_steps, ranks, numbering.numbers, process_numbers, steps_of_ranks)
     return sorted(numbered, key=lambda rank: rank.number)

@@ -93,27 +93,29 @@ def report_operations(task: ReportTask) -> list[OfRank]:
     """
     reading = task.reading
     kernel_names, tables = read_again(task.file, reading.comm_kernel, task.wanted)
+    # The tables are in the order of the fields of `_ProcessTables`.
     *_, all_ranges, _ = tables
-    families_by_text, families = text_families(all_ranges, reading)
+    families_by_text, step_families = text_families(all_ranges, reading)
     phases = phase_codes(families_by_text, reading.phases, texts_of(all_ranges))
-    meanings = _TextMeanings(families, phases, kernel_names)
-    processes = {rank.process_id for rank in task.ranks}
-    tables_of_process = _tables_by_process(tables, processes)
-    results = []
+    meanings = _TextMeanings(step_families, phases, kernel_names)
+    process_ids = {rank.process_id for rank in task.ranks}
+    tables_of_process = _tables_by_process(tables, process_ids)
+    operations_of_ranks = []
     for rank in task.ranks:
         process_tables = tables_of_process[rank.process_id]
-        results.append(_operations_of_rank(task, rank, process_tables, meanings))
-    return results
+        operations_of_ranks.append(_operations_of_rank(task, rank, process_tables, meanings))
+    return operations_of_ranks
 
 
 def _tables_by_process(
-    tables: Iterable[pa.Table | None], processes: Collection[int]
+    tables: Iterable[pa.Table | None], process_ids: Collection[int]
 ) -> dict[int, _ProcessTables]:
-    """Return the part of each table that belongs to each process."""
-    ordered = sorted(processes)
-    parts = [by_process(table, ordered) for table in tables]
+    """Return the part of each table that belongs to each process, by the ID of the process."""
+    ordered_ids = sorted(process_ids)
+    # Of each table, its parts in the order of the processes.
+    parts_of_tables = [by_process(table, ordered_ids) for table in tables]
     tables_of_process = {}
-    for process_id, *process_parts in zip(ordered, *parts, strict=True):
+    for process_id, *process_parts in zip(ordered_ids, *parts_of_tables, strict=True):
         tables_of_process[process_id] = _ProcessTables(*process_parts)
     return tables_of_process
 
@@ -121,6 +123,10 @@ def _tables_by_process(
 def _operations_of_rank(
     task: ReportTask, rank: RankSteps, tables: _ProcessTables, meanings: _TextMeanings
 ) -> OfRank:
+    """Return the number, the operations and the phases of one rank, by the tables of its process.
+
+    If the process used several devices, only operations on the rank's device are returned.
+    """
     device_tables = [tables.kernels, tables.memcpys, tables.memsets]
     if rank.device is not None:
         device_tables = [rank.device.rows_of(table) for table in device_tables]
@@ -139,30 +145,34 @@ def _operations_of_rank(
 def _members(
     rank: RankSteps, ranges: RangesOfReportTable, families: TextFamilies, family: str | None
 ) -> Members:
-    """Find the rows of the step ranges among the ranges that were read again."""
-    rows = np.empty(0, np.int64)
+    """Return the steps of the first reading, with their rows in the ranges that were read again.
+
+    The rows are empty if the steps are no ranges.
+    """
+    step_rows = np.empty(0, np.int64)
     if family in families.names and rank.starts.size and ranges.num_rows:
         starts = ranges["start_ns"].to_numpy()
         ends = ranges["end_ns"].to_numpy()
-        text_code = ranges["text"].combine_chunks().indices.to_numpy()
-        family_of_range = families.of_text[text_code]
+        text_of_range = ranges["text"].combine_chunks().indices.to_numpy()
+        family_of_range = families.of_text[text_of_range]
         is_of_family = family_of_range == families.names.index(family)
         is_on_thread = ranges["thread_id"].to_numpy() == rank.thread_id
-        is_step = is_of_family & is_on_thread & _are_at_steps(rank, starts, ends)
-        rows = np.flatnonzero(is_step)
-        # Of equal ranges, this is the one that the first reading took.
-        picks = outermost(starts[rows], ends[rows])
-        rows = rows[picks]
-    return Members(rank.thread_id, rows, rank.starts, rank.ends)
+        may_be_step = is_of_family & is_on_thread & _are_at_steps(rank, starts, ends)
+        candidate_rows = np.flatnonzero(may_be_step)
+        # Of equal ranges, this picks the one that the first reading took.
+        picks = outermost(starts[candidate_rows], ends[candidate_rows])
+        step_rows = candidate_rows[picks]
+    return Members(rank.thread_id, step_rows, rank.starts, rank.ends)
 
 
 def _are_at_steps(rank: RankSteps, starts: Int64, ends: Int64) -> Flags:
-    """Tell which ranges have the start and the end of a step range."""
+    """Tell which ranges have the start and the end of a step range. There must be steps."""
     last_step = rank.starts.size - 1
+    # The first step that starts with the range or after it. There is none behind the last step.
     next_step = np.searchsorted(rank.starts, starts)
-    place = np.minimum(next_step, last_step)
-    has_start: Flags = rank.starts[place] == starts
-    has_end: Flags = rank.ends[place] == ends
+    existing_step = np.minimum(next_step, last_step)
+    has_start: Flags = rank.starts[existing_step] == starts
+    has_end: Flags = rank.ends[existing_step] == ends
     return has_start & has_end
 
 
@@ -208,10 +218,11 @@ def run_operations(
     `schema.PHASE_RANGES`.
 
     If `steps` is passed, the operations of a rank are those that run, or begin, between the first
-    start and the last end of its windows of these steps, whatever step they belong to. The phases
+    start and the last end of its windows of these steps. They may belong to any step. The phases
     are those of these steps. A rank without such a window has no rows.
     """
     if steps is not None:
+        # The first and the last step.
         steps = check_steps(tables.steps, steps)
     cross_rank = tables.cross_rank
     seqs = places_in_steps(cross_rank)
@@ -232,40 +243,50 @@ def run_operations(
 def _captures(
     rank: Rank[ProcessDigest], times: _CommTimes
 ) -> Iterator[tuple[Rank[ProcessDigest], _CommTimes]]:
-    """Yield each capture of a rank with its communication operations."""
-    later_captures = rank.parts[1:]
-    starts_of_later_captures = [capture.span[0] for capture in later_captures]
-    edges = np.searchsorted(times.starts_ns, starts_of_later_captures).tolist()
+    """Yield each capture of a rank with the times of its communication operations.
+
+    `times` has the operations of all captures, in order of start.
+    """
+    later_starts_ns = []
+    for capture in rank.parts[1:]:
+        start_ns, _ = capture.span
+        later_starts_ns.append(start_ns)
+    # The operations of a capture end where those of the next capture begin.
+    first_rows_of_later = np.searchsorted(times.starts_ns, later_starts_ns).tolist()
     n_operations = times.starts_ns.size
-    rows_of_captures = itertools.pairwise([0, *edges, n_operations])
-    for capture, (first, last) in zip(rank.parts, rows_of_captures, strict=True):
-        rows = slice(first, last)
-        yield capture, times.take(rows)
+    starts_and_ends = itertools.pairwise([0, *first_rows_of_later, n_operations])
+    for capture, (start_row, end_row) in zip(rank.parts, starts_and_ends, strict=True):
+        yield capture, times.take(slice(start_row, end_row))
 
 
 def _in_order(
     tasks: Sequence[ReportTask], jobs: int | None, executor: Executor | None
 ) -> Iterator[OfRank]:
-    """Run the tasks, a few ahead of the next one, and yield their results in order of rank."""
-    # The captures of each rank that have been read.
+    """Run the tasks, a few at once, and yield their results in order of rank.
+
+    A result is kept until the results of all lower ranks have been yielded.
+    """
+    # By rank number, the captures that have been read and not yielded.
     ready: dict[int, list[OfRank]] = {}
     captured_ranks = itertools.chain.from_iterable(task.ranks for task in tasks)
-    n_captures = Counter(rank.rank for rank in captured_ranks)
-    waiting: deque[Future[list[OfRank]]] = deque()
-    remaining = iter(tasks)
-    with _running(tasks, jobs, executor) as (running, n_ahead), telling_shortage():
+    n_captures_of_rank = Counter(rank.rank for rank in captured_ranks)
+    submitted: deque[Future[list[OfRank]]] = deque()
+    remaining_tasks = iter(tasks)
+    with _running(tasks, jobs, executor) as (running, max_submitted), telling_shortage():
         try:
-            for number in sorted(n_captures):
+            for number in sorted(n_captures_of_rank):
                 captures = ready.setdefault(number, [])
-                while len(captures) < n_captures[number]:
-                    n_free = n_ahead - len(waiting)
-                    for task in itertools.islice(remaining, n_free):
-                        waiting.append(_submit(task, running))
-                    for result in waiting.popleft().result():
-                        ready.setdefault(result[0], []).append(result)
+                while len(captures) < n_captures_of_rank[number]:
+                    for task in itertools.islice(remaining_tasks, max_submitted - len(submitted)):
+                        submitted.append(_submit(task, running))
+                    # This may fill `captures`, which is the list of this rank in `ready`.
+                    for operations in submitted.popleft().result():
+                        rank_number, _, _ = operations
+                        ready.setdefault(rank_number, []).append(operations)
                 yield _joined_captures(ready.pop(number))
         finally:
-            for future in waiting:
+            # The caller has stopped, or a task has failed. Nobody needs the other results.
+            for future in submitted:
                 future.cancel()
 
 
@@ -287,10 +308,16 @@ def _joined_captures(captures: Sequence[OfRank]) -> OfRank:
 def _running(
     tasks: Sequence[ReportTask], jobs: int | None, executor: Executor | None
 ) -> Iterator[tuple[Executor, int]]:
-    """Yield who runs the tasks, and how many tasks may be submitted at once."""
+    """Yield the executor that runs the tasks, and how many tasks may be submitted at once.
+
+    This is the executor of the caller, if it is open. Else threads of this process run the tasks.
+    """
     if executor is not None and _takes_work(executor):
-        yield executor, (jobs or _DEFAULT_JOBS) + 1
+        n_workers = jobs or _DEFAULT_JOBS
+        # One task waits for the first free worker.
+        yield executor, n_workers + 1
         return
+    # Without a span, all operations of a report are read.
     is_whole = any(task.wanted.span is None for task in tasks)
     weight = _MEMORY_WEIGHT_OF_WHOLE if is_whole else 1
     weighted_sizes = [weight * size_of(task.file) for task in tasks]
@@ -305,12 +332,14 @@ def _running(
 
 
 def _takes_work(executor: Executor) -> bool:
+    """Tell whether an executor still takes calls, by the call of a function without effect."""
     try:
         executor.submit(int).result()
     except BrokenExecutor:
-        # Its worker died. The tasks raise the error for that.
+        # A worker died. The tasks are submitted all the same, and raise the error for that.
         return True
     except RuntimeError:
+        # The executor was shut down.
         return False
     return True
 
@@ -318,7 +347,11 @@ def _takes_work(executor: Executor) -> bool:
 def _rank_steps(
     capture: Rank[ProcessDigest], times: _CommTimes, steps: tuple[int, int] | None
 ) -> RankSteps:
-    """Return what the first reading found about a capture of a rank."""
+    """Return what the first reading found about a capture of a rank.
+
+    `times` are those of its communication operations. If `steps` are the first and the last step
+    that are wanted, only operations in their time are returned.
+    """
     members = capture.process.members
     starts_ns = members["start_ns"].to_numpy()
     ends_ns = members["end_ns"].to_numpy()
@@ -328,11 +361,13 @@ def _rank_steps(
     times = times.in_report_time(capture.shift_ns)
     span = None
     if steps is not None:
-        is_chosen_window = _between(numbers[windows.member], steps)
+        step_of_window = numbers[windows.member]
+        is_chosen_window = _are_between(step_of_window, steps)
         span = _hull(windows.starts, windows.ends, is_chosen_window)
         wanted_rows = overlapping_rows(times.starts_ns, times.ends_ns, span)
         times = times.take(wanted_rows)
-    is_chosen = _between(numbers[:n_ranges], steps)
+    # A capture without steps has a number, but no range.
+    is_chosen = _are_between(numbers[:n_ranges], steps)
     thread_id = _thread_of_steps(capture)
     return RankSteps(
         **_facts_of_process(capture.process),
@@ -360,7 +395,7 @@ def _windows(table: pa.Table) -> Windows:
 
 
 def _facts_of_process(process: ProcessDigest) -> dict[str, Any]:
-    """Return what `RankSteps` has of a process in the same form."""
+    """Return the fields of `RankSteps` that are fields of the process digest too."""
     facts: dict[str, Any] = {"process_id": process.process_id, "device": process.device}
     facts["has_launches"] = process.has_launches
     facts["backward"] = process.backward
@@ -376,13 +411,17 @@ def _thread_of_steps(capture: Rank[ProcessDigest]) -> int:
     return 0
 
 
-def _between(numbers: Int64, steps: tuple[int, int] | None) -> Flags:
+def _are_between(numbers: Int64, steps: tuple[int, int] | None) -> Flags:
+    """Tell which step numbers are from the first to the last of `steps`, all if it is None."""
     first, last = steps or _ALL_STEPS
     return (numbers >= first) & (numbers <= last)
 
 
 def _hull(starts: Int64, ends: Int64, is_chosen: Flags) -> tuple[int, int]:
-    """Return the first start and the last end of the chosen intervals."""
+    """Return the first start and the last end of the chosen intervals.
+
+    Without a chosen interval, it is a span that holds no time.
+    """
     if not is_chosen.any():
         return _EMPTY_SPAN
     first = starts[is_chosen].min()
@@ -391,18 +430,20 @@ def _hull(starts: Int64, ends: Int64, is_chosen: Flags) -> tuple[int, int]:
 
 
 def _task(parts: Sequence[_RankPart], reading: Reading) -> ReportTask:
-    """Return the task of one report, all of whose parts are passed."""
+    """Return the task of one report. `parts` are all parts of ranks that are in the report."""
     report = parts[0].rank.report
-    steps = tuple(part.steps for part in parts)
-    starts = np.concatenate([rank.starts for rank in steps])
-    ends = np.concatenate([rank.ends for rank in steps])
-    is_chosen = np.concatenate([rank.is_chosen for rank in steps])
+    steps_of_ranks = tuple(part.steps for part in parts)
+    starts = np.concatenate([steps.starts for steps in steps_of_ranks])
+    ends = np.concatenate([steps.ends for steps in steps_of_ranks])
+    is_chosen = np.concatenate([steps.is_chosen for steps in steps_of_ranks])
+    # From the first start to the last end of the wanted steps on the host.
     host_span = _hull(starts, ends, is_chosen) if is_chosen.any() else None
     device_span = _device_span(parts)
     threads: set[int] = set()
-    for rank in steps:
-        if rank.starts.size:
-            threads.update(rank.threads)
+    for steps in steps_of_ranks:
+        has_step_ranges = steps.starts.size > 0
+        if has_step_ranges:
+            threads.update(steps.threads)
     wanted = Wanted(
         span=device_span,
         steps=(starts, ends),
@@ -414,13 +455,13 @@ def _task(parts: Sequence[_RankPart], reading: Reading) -> ReportTask:
         called=report.called,
         file_state=report.facts.file_state,
     )
-    return ReportTask(report.file, reading, report.family, wanted, steps)
+    return ReportTask(report.file, reading, report.family, wanted, steps_of_ranks)
 
 
 def _device_span(parts: Sequence[_RankPart]) -> tuple[int, int] | None:
     """Return the device time of one report to read, None for all of it.
 
-    It covers the wanted operations, and the operations that the wanted steps launched.
+    The time covers the wanted operations, and the operations that the wanted steps launched.
     """
     all_steps = [part.steps for part in parts]
     spans = [steps.span for steps in all_steps if steps.span is not None]
@@ -433,11 +474,11 @@ def _device_span(parts: Sequence[_RankPart]) -> tuple[int, int] | None:
         start_ns = members["device_start_ns"].drop_null()
         end_ns = members["device_end_ns"].drop_null()
         first_ns += start_ns.to_pylist()
-        # The last operation may begin where it ends.
+        # The last operation may take no time. Its start is then its end, which must be in the span.
         last_ns += pc.add(end_ns, 1).to_pylist()
     calls_with_copies = parts[0].rank.report.called.launches
     if calls_with_copies.num_rows:
-        # A collective that is made of copies needs all of them, or it would be too short.
+        # A collective that is made of copies needs all its copies, or it would be too short.
         for steps in all_steps:
             if steps.comm_starts.size:
                 first_ns.append(int(steps.comm_starts.min()))

@@ -146,26 +146,32 @@ class _ProcessTables(Struct, frozen=True):
 
 
 def process_events(capture: Capture, shares: Mapping[int, ProcessShare]) -> Iterator[ProcessEvents]:
-    """Yield the events of each rank, in the order of `devices.operations_by_process`."""
+    """Yield the events of each rank, in the order of `devices.operations_by_process`.
+
+    `shares` has the operations of each process by its ID, and of each rank of the process.
+    """
     names = capture.operations.names
-    tables = _tables_of_processes(capture, [*shares])
-    for process_id, process in zip(shares, tables, strict=True):
+    tables_of_processes = _tables_of_processes(capture, [*shares])
+    for process_id, process_tables in zip(shares, tables_of_processes, strict=True):
         share = shares[process_id]
         messages = None
         if len(share.ranks) > 1:
-            messages = messages_of(share.whole, names, process.payloads)
-        is_first_rank = True
-        for rank in share.ranks:
-            events = _events_of_rank(process_id, share, rank, process, messages)
-            yield events if is_first_rank else replace(events, strays=())
-            is_first_rank = False
+            messages = messages_of(share.whole, names, process_tables.payloads)
+        for rank_index, rank in enumerate(share.ranks):
+            events = _events_of_rank(process_id, share, rank, process_tables, messages)
+            if rank_index > 0:
+                # Devices that are no rank are reported once, with the first rank.
+                events = replace(events, strays=())
+            yield events
 
 
 def _tables_of_processes(capture: Capture, process_ids: Sequence[int]) -> Iterator[_ProcessTables]:
+    """Yield the rows of each process in all tables of a report, in the order of `process_ids`."""
     calls = capture.calls
     recorded = capture.recorded
     has_copy_kinds = recorded.memcpy and recorded.kinds
     blocking_copies = calls.blocking_copies if has_copy_kinds else None
+    # In the order of the fields of `_ProcessTables`.
     tables = (
         capture.ranges.table,
         capture.payloads.table,
@@ -193,14 +199,22 @@ def _events_of_rank(
     process: _ProcessTables,
     messages: PayloadsOfReportTable | None,
 ) -> ProcessEvents:
+    """Return the events of one rank of a process.
+
+    `process` has the tables of the process. `messages` has a row for each communication operation
+    of the process, of which only those of the rank are kept. It is None if the process has one
+    rank.
+    """
     operations = rank.operations
     device = rank.device
     device_id = None if device is None else device.device_id
     clock = clock_of_device(operations, process.waits, process.calls, device_id)
     if messages is not None:
-        is_of_rank = rank.is_of_rank[share.whole.is_comm]
-        messages = messages.filter(pa.array(is_of_rank))
-    has_launches = operations.n_without_launch < max(operations.n_launchable, 1)
+        is_message_of_rank = rank.is_of_rank[share.whole.is_comm]
+        messages = messages.filter(pa.array(is_message_of_rank))
+    # A rank without operations that need a launch misses none.
+    n_launchable = operations.n_launchable
+    has_launches = n_launchable == 0 or operations.n_without_launch < n_launchable
     blocking_copies = _copies_of_rank(process.blocking_copies, device)
     waits = _waits_of_rank(operations, process, clock)
     return ProcessEvents(
@@ -230,18 +244,25 @@ def _fields_of_process(process: _ProcessTables) -> dict[str, Any]:
 
 
 def _python_of_process(process: _ProcessTables) -> PythonEvents:
-    """Return what is known of Python. The lock is not if no thread of the process ever holds it."""
+    """Return what is known of Python.
+
+    The lock is not known if calls were not recorded, or if no thread of the process ever holds or
+    waits for it.
+    """
     lock = None
-    ranges = process.lock_ranges
-    if ranges is not None and ranges.num_rows and process.calls is not None:
-        lock = ProcessLock(ranges, process.calls)
+    lock_ranges = process.lock_ranges
+    if lock_ranges is not None and lock_ranges.num_rows and process.calls is not None:
+        lock = ProcessLock(lock_ranges, process.calls)
     return PythonEvents(process.python_samples, process.samples_of_other, lock)
 
 
 def _waits_of_rank(
     operations: ProcessOperations, process: _ProcessTables, clock: DeviceClock
 ) -> IntervalSet | None:
-    """Return when the host waits for the rank's device, or None if calls were not recorded."""
+    """Return the times in which the host waits for the rank's device.
+
+    None if calls were not recorded.
+    """
     calls = process.calls
     blocking_calls = process.blocking_calls
     if calls is None or blocking_calls is None:
@@ -252,7 +273,10 @@ def _waits_of_rank(
 def _copies_of_rank(
     copies: BlockingCopiesOfReportTable | None, device: RankDevice | None
 ) -> BlockingCopiesOfReportTable | None:
-    """Return the copies on a rank's device. If its process used one device, these are all."""
+    """Return the copies of a process that are on a rank's device.
+
+    `device` is None if the process used one device, and then all copies are on it.
+    """
     if copies is None or device is None:
         return copies
     is_on_device = pc.equal(copies["device_id"], device.device_id)
@@ -374,9 +398,10 @@ def digest_process(
     *,
     is_one_window: bool,
 ) -> tuple[ProcessDigest, list[Problem]]:
-    """Reduce one rank to its digest, and say what it lacks.
+    """Reduce one rank to its digest. Returns the digest, and problems that say what it lacks.
 
-    `between` is what its host does between steps.
+    `between` is what the host does between the rank's steps. If `is_one_window`, the capture is the
+    rank's only window, and no step is missed.
     """
     operations = events.operations
     members = steps.members
@@ -432,12 +457,15 @@ def _count_operations(operations: ProcessOperations, recorded: Recorded) -> dict
 
 
 def _members_table(events: ProcessEvents, members: Members) -> pa.Table:
-    """Return the step ranges of a rank, with the hull of what each launched on the device."""
+    """Return the step ranges of a rank, with the hull of what each launched on the device.
+
+    The hull is from the first start to the last end. It is null if a step launched nothing.
+    """
     operations = events.operations
     kernels = operations.kernel_launch, operations.kernel_start, operations.kernel_end
     copies = operations.copy_launch, operations.copy_start, operations.copy_end
-    counts, first_starts, last_ends = launched_in(members.starts, members.ends, kernels, copies)
-    has_launched_nothing = counts == 0
+    n_launched, first_starts, last_ends = launched_in(members.starts, members.ends, kernels, copies)
+    has_launched_nothing = n_launched == 0
     columns = member_columns(events.ranges, members)
     columns["device_start_ns"] = pa.array(first_starts, mask=has_launched_nothing)
     columns["device_end_ns"] = pa.array(last_ends, mask=has_launched_nothing)
@@ -452,6 +480,7 @@ def _launches_of_kernels(operations: ProcessOperations) -> Int64:
 def _launched_kernels(operations: ProcessOperations, members: Members) -> Int64:
     """Return how many kernels were launched in each step range."""
     launches = np.sort(_launches_of_kernels(operations))
+    # Launches before each start, and before each end.
     n_before_start = np.searchsorted(launches, members.starts)
     n_before_end = np.searchsorted(launches, members.ends)
     return n_before_end - n_before_start
@@ -460,7 +489,10 @@ def _launched_kernels(operations: ProcessOperations, members: Members) -> Int64:
 def _problems_of_steps(
     events: ProcessEvents, members: Members, windows: Windows, phases: _Phases
 ) -> Iterator[Problem]:
-    """Yield steps without window, launches outside of steps, and a backward pass not seen."""
+    """Yield the problems of steps without window, and of launches between steps.
+
+    Another problem is a backward pass that nothing shows.
+    """
     yield from _problems_of_windows(events, members, windows)
     yield from _problems_between_steps(events, members)
     has_backward = phases["backward"].starts.size > 0
@@ -473,19 +505,20 @@ def _problems_of_steps(
 def _problems_of_windows(
     events: ProcessEvents, members: Members, windows: Windows
 ) -> Iterator[Problem]:
+    """Yield the problem that a rank has no steps, or that some of its steps have no window."""
     process_id = events.process_id
     n_members = members.starts.size
     if not n_members:
         yield problem("steps-missing-on-rank", process_id=process_id)
         return
     all_members = np.arange(n_members)
-    without_window = np.setdiff1d(all_members, windows.member)
-    n_without = without_window.size
-    if n_without:
-        n_kernels = _launched_kernels(events.operations, members)
-        has_kernels = n_kernels[without_window].any()
+    members_without_window = np.setdiff1d(all_members, windows.member)
+    n_without_window = members_without_window.size
+    if n_without_window:
+        n_kernels_of_member = _launched_kernels(events.operations, members)
+        has_kernels = n_kernels_of_member[members_without_window].any()
         why = _NO_KERNEL_LATER if has_kernels else _NO_KERNEL_LAUNCHED
-        yield problem("step-without-window", process_id=process_id, n=n_without, why=why)
+        yield problem("step-without-window", process_id=process_id, n=n_without_window, why=why)
 
 
 class _LaunchesBetween(Struct, frozen=True):
@@ -497,17 +530,24 @@ class _LaunchesBetween(Struct, frozen=True):
 
 
 def _count_launches_between(launches: Int64, members: Members) -> _LaunchesBetween:
-    # The edges alternate: every second stretch, from the second on, is between two ranges.
-    spans = np.stack((members.starts, members.ends), axis=1)
-    edges = spans.ravel()
+    """Count the sorted launches that are in no step range, from the first step to the last."""
+    # Start and end of the first step, then of the second step, and so on.
+    starts_and_ends = np.stack((members.starts, members.ends), axis=1)
+    edges = starts_and_ends.ravel()
     n_before_edge = np.searchsorted(launches, edges)
-    n_by_stretch = np.diff(n_before_edge)
-    n_between = n_by_stretch[1::2].sum()
-    n_all = max(n_by_stretch.sum(), 1)
-    return _LaunchesBetween(n_between, n_between / n_all)
+    # In turn, the launches in a step, and those from its end to the start of the next.
+    n_from_edge_to_edge = np.diff(n_before_edge)
+    n_between = n_from_edge_to_edge[1::2].sum()
+    n_all = n_from_edge_to_edge.sum()
+    share = n_between / max(n_all, 1)
+    return _LaunchesBetween(n_between, share)
 
 
 def _problems_between_steps(events: ProcessEvents, members: Members) -> Iterator[Problem]:
+    """Yield the problem that a large share of kernels is launched between steps.
+
+    The share is that of all kernels, or that of communication if it is larger.
+    """
     operations = events.operations
     launches = _launches_of_kernels(operations)
     is_comm = operations.is_comm[: launches.size]
@@ -528,40 +568,57 @@ def _runs_mostly_in_graphs(operations: ProcessOperations) -> bool:
     starts_ns = operations.kernel_start[:n_launched]
     ends_ns = operations.kernel_end[:n_launched]
     durations_ns = ends_ns - starts_ns
-    _, launch_of_kernel, n_kernels = np.unique(launches, return_inverse=True, return_counts=True)
+    _, launch_of_kernel, n_kernels_of_launch = np.unique(
+        launches, return_inverse=True, return_counts=True
+    )
     name_ids = operations.kernel_column("name_id")[:n_launched]
     is_whole_graph = name_ids == GRAPH_NAME_ID
-    # A launch of several kernels is also that of a graph.
-    is_in_graph = is_whole_graph | (n_kernels[launch_of_kernel] > 1)
+    # One launch starts several kernels only if it launches a graph.
+    is_kernel_of_graph = n_kernels_of_launch[launch_of_kernel] > 1
+    is_in_graph = is_whole_graph | is_kernel_of_graph
     in_graphs_ns = durations_ns[is_in_graph].sum()
-    return bool(2 * in_graphs_ns > durations_ns.sum())
+    outside_ns = durations_ns.sum() - in_graphs_ns
+    return bool(in_graphs_ns > outside_ns)
 
 
 def member_columns(ranges: RangesOfReportTable, members: Members) -> dict[str, Any]:
-    """Return the columns that every digest has of its members."""
+    """Return the columns that every digest has of its members: ``number`` and host times.
+
+    The number is that in the text of the step range.
+    """
     n_members = members.starts.size
-    if members.rows.size == n_members:
+    have_ranges = members.rows.size == n_members
+    if have_ranges:
         rows = pa.array(members.rows)
         texts = ranges["text"].take(rows)
         step_numbers = [step_number(text) for text in texts.to_pylist()]
         numbers = pa.array(step_numbers, pa.int64())
     else:
-        # Members that a launch pattern shows have no ranges.
+        # A launch pattern shows the members, which are counted from 0.
         numbers = pa.array(np.arange(n_members))
     return {"number": numbers, "start_ns": members.starts, "end_ns": members.ends}
 
 
 def _are_clocks_comparable(clock: DeviceClock, windows: Windows) -> bool:
-    """Tell whether the error between device and host is small, or less than the median window."""
-    error_ns = clock.span_ns or 0
-    if error_ns <= MAX_UNREPORTED_CLOCK_ERROR_NS or not len(windows):
+    """Tell whether times of device and host can be compared.
+
+    They can if the error between the clocks is small, is not known, or is less than the median
+    window. Without windows, they can too.
+    """
+    error_ns = clock.span_ns
+    if error_ns is None or error_ns <= MAX_UNREPORTED_CLOCK_ERROR_NS:
+        return True
+    if not len(windows):
         return True
     durations_ns = windows.ends - windows.starts
     return bool(error_ns < np.median(durations_ns))
 
 
 def _problems_of_events(events: ProcessEvents, windows: Windows) -> Iterator[Problem]:
-    """Yield clocks that are apart, devices that are no rank, and launches that are missing."""
+    """Yield the problems of clocks that are apart, and of launches that are missing.
+
+    Another problem is a device that is used, but is no rank.
+    """
     yield from _problems_of_clock(events, windows)
     process_id = events.process_id
     for stray in events.strays:
@@ -576,6 +633,7 @@ def _problems_of_events(events: ProcessEvents, windows: Windows) -> Iterator[Pro
 
 
 def _problems_of_clock(events: ProcessEvents, windows: Windows) -> Iterator[Problem]:
+    """Yield that the device's clock was corrected by the host's, and that its error is large."""
     clock = events.clock
     error_ns = clock.span_ns
     device = "the device"
@@ -615,6 +673,7 @@ class _RankWork(Struct, frozen=True):
         steps: ProcessSteps,
         phases: _Phases,
     ) -> "_RankWork":
+        """Return what measures start from, with device times and the phase of each operation."""
         operations = events.operations
         device = device_time(operations, windows)
         kernel_phase = phases_of_launches(phases, operations.kernel_launch)
@@ -667,22 +726,28 @@ class _MeasuredWindows(Struct, frozen=True):
 
 
 def _measure_rank(work: _RankWork, between: Inputs) -> dict[str, Any]:
-    """Return the fields of `ProcessDigest` that are measured."""
+    """Return the fields of `ProcessDigest` that are measured.
+
+    `between` is what the host does between steps.
+    """
     operations = work.operations
     windows = work.windows
     is_comm = operations.is_comm
+    # The stream of each communication kernel.
     comm_streams = operations.kernel_column("stream_id")[is_comm]
-    stream = compute_stream(operations, comm_streams) if work.has_named_kernels else None
+    compute_stream_id = None
+    if work.has_named_kernels:
+        compute_stream_id = compute_stream(operations, comm_streams)
     measured = _measure_windows(work, between)
     columns = measured.columns.copy()
-    columns |= _measure_comm_and_graphs(work, comm_streams, stream)
-    costs = _measure_phases(work, measured.idle_ns_by_phase)
+    columns |= _measure_comm_and_graphs(work, comm_streams, compute_stream_id)
+    costs_by_phase = _measure_phases(work, measured.idle_ns_by_phase)
     comm = _list_comm_operations(work)
     windows_table = _windows_table(columns, len(windows))
-    phases = _phases_table(costs, work.capture.recorded)
+    phases = _phases_table(costs_by_phase, work.capture.recorded)
     stretches = phase_stretches(operations, work.kernel_phase, work.steps.members)
     return {
-        "compute_stream_id": stream,
+        "compute_stream_id": compute_stream_id,
         "comm": comm,
         "windows": windows_table,
         "phases": phases,
@@ -729,19 +794,19 @@ def _find_host_lines(work: _RankWork, causes: IdleCauses) -> HostLines | None:
 
 
 def _find_holder_lines(work: _RankWork, measured: _MeasuredWindows) -> HostLines | None:
-    """Return where the only other Python thread was while the launching thread had to wait.
+    """Return where the only other Python thread was while the launching thread waited for the lock.
 
-    None if there are no such samples, or if other threads hold the lock too.
+    None if there are no such samples, or if several threads hold the lock.
     """
     samples = work.events.python.samples_of_other
     waits = measured.lock_waits
     if samples is None or waits is None or not waits.has_one_holder:
         return None
-    times = samples["time_ns"].to_numpy()
-    times = times + work.offset_ns
-    is_meanwhile = waits.times.contains(times)
-    meanwhile = samples.filter(pa.array(is_meanwhile))
-    thread = _thread_of(work, meanwhile)
+    # Waits are in the time of the device, and samples in that of the host.
+    device_times_ns = samples["time_ns"].to_numpy() + work.offset_ns
+    is_during_wait = waits.times.contains(device_times_ns)
+    samples_during_waits = samples.filter(pa.array(is_during_wait))
+    thread = _thread_of(work, samples_during_waits)
     idle = measured.causes.times
     holder_lines = find_host_lines(thread, work.windows, idle, work.offset_ns)
     return holder_lines if holder_lines.window.size else None
@@ -773,6 +838,7 @@ def _windows_table(columns: _Columns, n_windows: int) -> pa.Table:
         if values is None:
             arrays[name] = unknown
         elif name in MEMORY_CALL_COLUMNS:
+            # A negative number of calls stands for a window in which it is not known.
             arrays[name] = pa.array(values, mask=values < 0)
         else:
             arrays[name] = pa.array(values)
@@ -780,27 +846,24 @@ def _windows_table(columns: _Columns, n_windows: int) -> pa.Table:
 
 
 def _measure_windows(work: _RankWork, between: Inputs) -> _MeasuredWindows:
-    """Return the breakdown of each window, the causes of its idle time, and host times."""
+    """Return the breakdown of each window, the causes of its idle time, and host times.
+
+    `between` is what the host does between steps.
+    """
     device = work.device
     windows = work.windows
     recorded = work.capture.recorded
     has_launches = bool(work.operations.n_launched)
-    kernels_in_backward = work.in_backward(work.kernel_phase) if has_launches else None
-    measures = breakdown(device, kernels_in_backward, recorded)
-    quiet = between.quiet
-    lock = work.events.python.lock
-    if lock is not None:
-        # A thread that waits for the lock gets no input.
-        waits = waits_of_thread(lock, work.steps.members.thread_id)
-        quiet = quiet.without(waits)
-    inputs = Inputs(_inputs_of_data_phase(work, between), quiet)
-    measured = _measure_idle(work, measures["idle_ns"], inputs)
-    causes = measured.causes
+    is_kernel_in_backward = work.in_backward(work.kernel_phase) if has_launches else None
+    measures = breakdown(device, is_kernel_in_backward, recorded)
+    inputs = _inputs_of_host(work, between)
+    measured_idle = _measure_idle(work, measures["idle_ns"], inputs)
+    causes = measured_idle.causes
     if measures["exposed_comm_ns"] is None or not has_launches:
         causes.columns["exposed_late_comm_ns"] = None
     measures |= causes.columns
-    copies_in_backward = work.in_backward(work.copy_phase)
-    measures |= grad_copies(device, copies_in_backward, recorded)
+    is_copy_in_backward = work.in_backward(work.copy_phase)
+    measures |= grad_copies(device, is_copy_in_backward, recorded)
     measures |= blocking_copies(device, work.events.blocking_copies, recorded)
     measures |= _host_times(work, inputs)
     periods = host_periods(work.steps.members, windows)
@@ -812,22 +875,36 @@ def _measure_windows(work: _RankWork, between: Inputs) -> _MeasuredWindows:
         "is_complete": windows.is_complete,
         **measures,
     }
-    return _MeasuredWindows(columns, causes, measured.idle_ns_by_phase, measured.lock_waits)
+    return _MeasuredWindows(
+        columns, causes, measured_idle.idle_ns_by_phase, measured_idle.lock_waits
+    )
 
 
-def _inputs_of_data_phase(work: _RankWork, between: Inputs) -> IntervalSet:
-    """Return when the host was getting input in ranges of the data phase, in or between steps."""
+def _inputs_of_host(work: _RankWork, between: Inputs) -> Inputs:
+    """Return when the host was getting input: in ranges of the data phase, or in quiet times.
+
+    Ranges of the data phase are in steps or between them. In a quiet time between two steps, the
+    thread is in no range and no call. `between` has what is between steps.
+    """
+    quiet = between.quiet
+    lock = work.events.python.lock
+    if lock is not None:
+        # A thread that waits for the lock gets no input.
+        waits = waits_of_thread(lock, work.steps.members.thread_id)
+        quiet = quiet.without(waits)
     data_phase = work.phases["data"]
     in_steps = union(data_phase.starts, data_phase.ends)
-    return union_of(in_steps, between.data)
+    in_data_phase = union_of(in_steps, between.data)
+    return Inputs(in_data_phase, quiet)
 
 
 def _measure_comm_and_graphs(
-    work: _RankWork, comm_streams: Int64, stream: int | None
+    work: _RankWork, comm_streams: Int64, compute_stream_id: int | None
 ) -> dict[str, Int64 | None]:
-    """Return communication on the compute stream and its delays, CUDA graphs and nsys' overhead.
+    """Return columns of windows for communication, CUDA graphs and the overhead of nsys.
 
-    `comm_streams` are the streams of communication kernels, `stream` is the compute stream.
+    Those of communication are its time on the compute stream, and its delays. `comm_streams` has
+    the stream of each communication kernel.
     """
     operations = work.operations
     windows = work.windows
@@ -837,7 +914,7 @@ def _measure_comm_and_graphs(
     graph_ns = windows.covered(union(graph_starts, graph_ends))
     on_compute_stream_ns = delay_ns = overhead_ns = None
     if work.has_named_kernels:
-        on_compute_stream_ns = comm_on_stream(operations, comm_streams, stream, windows)
+        on_compute_stream_ns = comm_on_stream(operations, comm_streams, compute_stream_id, windows)
         delay_ns = comm_delays(operations, work.device.comm, windows)
     overhead = work.capture.overhead
     if overhead is not None:
@@ -852,26 +929,27 @@ def _measure_comm_and_graphs(
 
 
 def _measure_phases(work: _RankWork, idle_ns_by_phase: Sequence[Int64]) -> dict[str, _PhaseCosts]:
-    """Return the costs of each phase, a value per member."""
+    """Return the columns of costs of each phase, with a value per member."""
     members = work.steps.members
     copies = work.events.blocking_copies
-    costs = {}
-    for code, phase in enumerate(work.phases):
+    costs_by_phase = {}
+    # `work.phases` is in the order of `PHASES`, by whose index operations have their phase.
+    for phase_index, phase in enumerate(work.phases):
         ranges = work.phases[phase]
-        kernels_in_phase = work.kernel_phase == code
-        copies_in_phase = work.copy_phase == code
-        in_phase = kernels_in_phase, copies_in_phase
-        idle_ns = idle_ns_by_phase[code]
-        columns = phase_costs(ranges, members, work.device, in_phase, idle_ns)
+        is_kernel_in_phase = work.kernel_phase == phase_index
+        is_copy_in_phase = work.copy_phase == phase_index
+        are_in_phase = is_kernel_in_phase, is_copy_in_phase
+        idle_ns = idle_ns_by_phase[phase_index]
+        columns = phase_costs(ranges, members, work.device, are_in_phase, idle_ns)
         columns["n_blocking_copies"] = launches_in_phase(ranges, members, copies)
-        costs[phase] = columns
-    return costs
+        costs_by_phase[phase] = columns
+    return costs_by_phase
 
 
 def _host_times(work: _RankWork, inputs: Inputs) -> dict[str, Int64 | None]:
-    """Return the host's times as columns of `schema.STEPS`.
+    """Return how long the host launches, gets input and runs ahead, as columns of `schema.STEPS`.
 
-    They are None without launches, or if names and ends of calls were not recorded.
+    The columns are None without launches, or if names and ends of calls were not recorded.
     """
     events = work.events
     if events.device_waits is None or not events.operations.n_launched:
@@ -901,12 +979,13 @@ class _MeasuredIdle(Struct, frozen=True):
 def _measure_idle(work: _RankWork, idle_ns: Int64 | None, inputs: Inputs) -> _MeasuredIdle:
     """Return the causes of idle time, and the idle time of each phase.
 
-    The causes are unknown if the clocks of device and host cannot be compared. The many gaps that
-    this needs are not kept. `inputs` are in the time of the host.
+    `idle_ns` is the idle time of each window, and `inputs` are in the time of the host. The causes
+    are unknown if the clocks of device and host cannot be compared.
     """
     events = work.events
     windows = work.windows
     offset_ns = work.offset_ns
+    # There are many gaps, which are freed when this function returns.
     gaps = idle_gaps(events.operations, offset_ns)
     idle_ns_by_phase = _idle_by_phase(work, gaps)
     known_idle_ns = idle_ns if _are_clocks_comparable(events.clock, windows) else None
@@ -928,7 +1007,11 @@ def _measure_idle(work: _RankWork, idle_ns: Int64 | None, inputs: Inputs) -> _Me
 
 
 def _idle_by_phase(work: _RankWork, gaps: Gaps) -> list[Int64]:
-    """Return the idle time of each window by phase, ns."""
+    """Return for each phase the idle time of each window, ns.
+
+    A gap is idle time of the phase in which the operation that explains the gap was launched.
+    """
+    # Operations are the kernels, then the copies.
     phase_of_operation = np.append(work.kernel_phase, work.copy_phase)
     phase_of_gap = phase_of_operation[gaps.operation]
     return phase_idle(gaps, work.windows, phase_of_gap, len(PHASES))
@@ -961,7 +1044,10 @@ def _shift_calls(calls: pa.Table | None, offset_ns: int) -> pa.Table | None:
 
 
 def _phases_table(costs: Mapping[str, _PhaseCosts], recorded: Recorded) -> pa.Table:
-    """Return a row per (phase, member), with null for what was not recorded."""
+    """Return the costs of phases as a table, with a row per (phase, member).
+
+    What was not recorded is null, and so is what a step without window does not have.
+    """
     unrecorded: set[str] = set()
     if not recorded.names:
         unrecorded |= {"compute_ns", "comm_ns", "exposed_comm_ns"}

@@ -42,46 +42,48 @@ _GroupUse: TypeAlias = "tuple[int, tuple[int, ...]]"
 
 
 def doubt_before_matching(rows: CommRows, n_ranks: int) -> Doubt | None:
-    """Return why communicators by order of first use cannot each hold all ranks of a run.
+    """Return why communicators by order of first use may not hold all ranks of a run.
 
-    None if they may.
+    None if nothing speaks against it, or if NCCL names the communicators.
     """
     chosen = np.flatnonzero(rows.in_step)
     if rows.has_ids or n_ranks < MIN_RANKS or not chosen.size:
         return None
-    stages = kernels_before_sends(rows, rows.in_step)
-    has_stages = any(map(begins_in_stages, stages.values()))
+    kernels_before_of_use = kernels_before_sends(rows, rows.in_step)
+    has_stages = any(map(begins_in_stages, kernels_before_of_use.values()))
     doubt = doubt_of_purposes(_calls(rows, chosen), has_stages=has_stages)
     return doubt or _doubt_of_counts(rows, chosen, n_ranks)
 
 
 def _calls(rows: CommRows, chosen: Int64) -> list[Calls]:
-    """Return the calls of each communicator in forward and in backward.
+    """Return how often each communicator is called in forward and in backward.
 
-    They are means over the ranks and steps that have communication.
+    `chosen` are the calls that count. The numbers are means over the ranks and steps that have
+    communication.
     """
     step = rows.step[chosen]
     rank = rows.rank[chosen]
-    rank_steps = np.stack((step, rank))
-    _, n_rank_steps = np.unique(rank_steps, axis=1).shape
+    step_and_rank = np.stack((step, rank))
+    _, n_rank_steps = np.unique(step_and_rank, axis=1).shape
     n_communicators = len(rows.communicators)
     communicator = rows.communicator[chosen]
     launched_in = rows.launched_in[chosen]
-    collective = np.zeros(n_communicators, np.int64)
-    collective[communicator] = rows.collective[chosen]
-    names = [COLLECTIVES[code] for code in collective.tolist()]
-    calls_per_step = []
+    # All calls of such a communicator are of one collective.
+    collective_of_communicator = np.zeros(n_communicators, np.int64)
+    collective_of_communicator[communicator] = rows.collective[chosen]
+    names = [COLLECTIVES[collective] for collective in collective_of_communicator.tolist()]
+    means_by_direction = []
     for direction in (IN_FORWARD, IN_BACKWARD):
-        launched = communicator[launched_in == direction]
-        n_calls = np.bincount(launched, minlength=n_communicators)
-        calls_per_step.append((n_calls / n_rank_steps).tolist())
-    return [*map(Calls, names, *calls_per_step)]
+        communicator_of_launched = communicator[launched_in == direction]
+        n_calls = np.bincount(communicator_of_launched, minlength=n_communicators)
+        means_by_direction.append((n_calls / n_rank_steps).tolist())
+    return [*map(Calls, names, *means_by_direction)]
 
 
 def _doubt_of_counts(rows: CommRows, chosen: Int64, n_ranks: int) -> Doubt | None:
-    """Return whether ranks call a communicator differently often."""
+    """Return a doubt if ranks call a communicator a different number of times, else None."""
     ranks_with_comm = np.unique(rows.rank[chosen])
-    # The communication of a rank may not be recorded.
+    # If the communication of a rank was not recorded, counts show nothing.
     if ranks_with_comm.size < n_ranks:
         return None
     for _, calls in _by_communicator(rows, chosen):
@@ -91,52 +93,59 @@ def _doubt_of_counts(rows: CommRows, chosen: Int64, n_ranks: int) -> Doubt | Non
 
 
 def _by_communicator(rows: CommRows, chosen: Int64) -> Iterator[tuple[int, Int64]]:
-    """Yield each communicator with those of the chosen calls that are made in it."""
-    communicator = rows.communicator[chosen]
-    for number in np.unique(communicator).tolist():
-        is_in_communicator = communicator == number
-        yield number, chosen[is_in_communicator]
+    """Yield the index of each communicator, with those of the chosen calls that are made in it."""
+    communicator_of_call = rows.communicator[chosen]
+    for communicator in np.unique(communicator_of_call).tolist():
+        is_in_communicator = communicator_of_call == communicator
+        yield communicator, chosen[is_in_communicator]
 
 
 def kernels_before_sends(rows: CommRows, chosen: Flags) -> dict[int, tuple[float, ...]]:
-    """Return how many kernels each rank launches in a step before its first send or receive.
+    """Return how many kernels ranks launch in a step before their first send or receive.
 
-    The numbers are medians over steps, by `use_of`.
+    The result has, for each use as `use_of` numbers it, the medians over steps of its ranks in
+    order. A use is left out if a median of it is not known. `chosen` are the operations that count.
     """
     is_send = rows.collective == _SEND_RECV
     sends = np.flatnonzero(chosen & is_send)
-    use = use_of(rows)[sends]
-    medians = _medians_of_first_sends(rows, sends, use)
+    use_of_send = use_of(rows)[sends]
+    # Without NCCL's names, the two communicators of a stage may be two streams. So all uses count
+    # as one, which has the number 0.
+    counted_use = use_of_send if rows.has_ids else np.zeros_like(use_of_send)
+    medians_of_use = _medians_of_first_sends(rows, sends, counted_use)
     kernels_before = {}
-    for use_number in np.unique(use).tolist():
-        medians_of_ranks = medians[use_number if rows.has_ids else 0]
+    for use in np.unique(use_of_send).tolist():
+        medians_of_ranks = medians_of_use[use if rows.has_ids else 0]
         is_unknown = np.isnan(medians_of_ranks)
         if not is_unknown.any():
-            kernels_before[use_number] = tuple(medians_of_ranks)
+            kernels_before[use] = tuple(medians_of_ranks)
     return kernels_before
 
 
-def _medians_of_first_sends(rows: CommRows, sends: Int64, use: Int64) -> dict[int, list[float]]:
-    """Return the median number of kernels before the first send of a step, of each rank by use.
+def _medians_of_first_sends(
+    rows: CommRows, sends: Int64, use_of_send: Int64
+) -> dict[int, list[float]]:
+    """Return by use how many kernels its ranks launch before their first send of a step.
 
-    The median is NaN if a number is not known.
+    Each use has a list of medians over steps, in order of rank. A median is NaN if the number of a
+    step is not known.
     """
-    # Without NCCL's names, the two communicators of a stage may be two streams. They count as one.
     columns: dict[str, Any] = {"rank": rows.rank[sends]}
-    columns["use"] = use if rows.has_ids else np.zeros_like(use)
+    columns["use"] = use_of_send
     columns["step"] = rows.step[sends]
     columns["n"] = rows.n_before[sends]
     calls = pa.table(columns)
     calls_by_step = calls.group_by(["use", "rank", "step"], use_threads=False)
+    # The first send of a step has the fewest kernels before it.
     firsts = calls_by_step.aggregate([("n", "min")])
     firsts_by_rank = firsts.group_by(["use", "rank"], use_threads=False)
     counts_of_ranks = firsts_by_rank.aggregate([("n_min", "list")])
-    medians: dict[int, list[float]] = {}
+    medians_of_use: dict[int, list[float]] = {}
     for row in counts_of_ranks.sort_by("rank").to_pylist():
         counts = row["n_min_list"]
         median = np.nan if _NOT_KNOWN in counts else float(np.median(counts))
-        medians.setdefault(row["use"], []).append(median)
-    return medians
+        medians_of_use.setdefault(row["use"], []).append(median)
+    return medians_of_use
 
 
 def use_of(rows: CommRows) -> Int64:
@@ -185,21 +194,23 @@ def _groups_of_calls(
 def _pairs_of_stages(
     rows: CommRows, chosen: Int64, calls: CallTimes, groups: Collection[tuple[int, ...]]
 ) -> dict[int, tuple[int, ...]] | None:
-    """Return the pair of pipeline stages of each rank by its sends and receives, None if not sure.
+    """Return the pair of pipeline stages of each rank by its sends and receives.
 
-    The log must name each pair, and the two ranks of a pair must be of different stages.
+    None if it is not sure: the log must name each pair, and the two ranks of a pair must be of
+    different stages. `chosen` and `calls` are the calls of one communicator.
     """
-    partners = partners_by_times(calls)
+    partner_of_rank = partners_by_times(calls)
     first_call = chosen[0]
     use = int(use_of(rows)[first_call])
     kernels_before = kernels_before_sends(rows, rows.in_step).get(use)
-    if partners is None or kernels_before is None:
+    if partner_of_rank is None or kernels_before is None:
         return None
-    n_before = dict(zip(sorted(partners), kernels_before, strict=True))
+    kernels_before_of_rank = dict(zip(sorted(partner_of_rank), kernels_before, strict=True))
     pair_of_rank: dict[int, tuple[int, ...]] = {}
-    for rank, partner in partners.items():
+    for rank, partner in partner_of_rank.items():
         pair = tuple(sorted((rank, partner)))
-        if not begins_in_stages([n_before[member] for member in pair]):
+        are_two_stages = begins_in_stages([kernels_before_of_rank[member] for member in pair])
+        if not are_two_stages:
             return None
         pair_of_rank[rank] = pair
     are_all_logged = {*pair_of_rank.values()}.issubset(groups)
@@ -207,11 +218,13 @@ def _pairs_of_stages(
 
 
 def _groups_of_log(pids: Sequence[int], log: NcclLog) -> dict[tuple[int, ...], str]:
-    """Return the names of groups by the places of their ranks.
+    """Return the names of the log's groups, by the ranks of the group.
 
-    There are none if a group may be missing in the log, or if ranks are on several hosts.
+    A rank is the index of its process in `pids`. There are no groups if one may be missing in the
+    log, or if ranks are on several hosts.
     """
     communicators = log.of_processes(pids)
+    # A log that does not have all members of a communicator is not complete.
     if any(len(communicator.members) != communicator.n_ranks for communicator in communicators):
         return {}
     members = [*chain.from_iterable(communicator.members for communicator in communicators)]
@@ -223,25 +236,27 @@ def _groups_of_log(pids: Sequence[int], log: NcclLog) -> dict[tuple[int, ...], s
         return {}
     names: dict[tuple[int, ...], str] = {}
     for communicator in communicators:
-        places = sorted(pids.index(member.pid) for member in communicator.members)
-        names.setdefault(tuple(places), communicator.comm_id)
+        ranks = sorted(pids.index(member.pid) for member in communicator.members)
+        # Of several communicators of the same ranks, the first gives the name.
+        names.setdefault(tuple(ranks), communicator.comm_id)
     return names
 
 
 def _without_doubles(rows: CommRows, group_of_rank: _GroupOfRank) -> _GroupOfRank:
-    """Leave out communicators of one collective that would be one group.
+    """Leave out communicators of one collective that would be the same group.
 
-    Their calls have no common order.
+    Their calls have no common order, and so could not be matched as calls of one group.
     """
-    n_uses: Counter[_GroupUse] = Counter()
+    n_communicators_of_use: Counter[_GroupUse] = Counter()
     for communicator, by_rank in group_of_rank.items():
-        n_uses.update(_uses_of_groups(rows, communicator, by_rank))
-    single = {}
+        n_communicators_of_use.update(_uses_of_groups(rows, communicator, by_rank))
+    without_doubles = {}
     for communicator, by_rank in group_of_rank.items():
         uses = _uses_of_groups(rows, communicator, by_rank)
-        if all(n_uses[use] == 1 for use in uses):
-            single[communicator] = by_rank
-    return single
+        is_only_one = all(n_communicators_of_use[use] == 1 for use in uses)
+        if is_only_one:
+            without_doubles[communicator] = by_rank
+    return without_doubles
 
 
 def _uses_of_groups(
@@ -259,34 +274,38 @@ def _collective_of(rows: CommRows, communicator: int) -> int:
 
 
 def _groups_as_communicators(
-    rows: CommRows, group_of_rank: _GroupOfRank, place_of_group: dict[tuple[int, ...], int]
+    rows: CommRows, group_of_rank: _GroupOfRank, index_of_group: dict[tuple[int, ...], int]
 ) -> Int32:
-    """Return the communicator of each operation, which is the place of its group if it has one."""
-    communicator = rows.communicator.copy()
-    for number, by_rank in group_of_rank.items():
-        is_in_communicator = rows.communicator == number
+    """Return the communicator of each operation, as an index.
+
+    It is the index of the operation's group if it has one. Else it is that of its communicator.
+    """
+    communicator_of_operation = rows.communicator.copy()
+    for communicator, by_rank in group_of_rank.items():
+        is_in_communicator = rows.communicator == communicator
         for rank, group in by_rank.items():
-            is_call = is_in_communicator & (rows.rank == rank)
-            communicator[is_call] = place_of_group[group]
-    return communicator
+            is_call_of_rank = is_in_communicator & (rows.rank == rank)
+            communicator_of_operation[is_call_of_rank] = index_of_group[group]
+    return communicator_of_operation
 
 
 def _with_groups(
     rows: CommRows, group_of_rank: _GroupOfRank, groups: dict[tuple[int, ...], str]
 ) -> CommRows:
     """Return the rows with the groups as communicators, and without unused communicators."""
+    # The groups come behind the communicators that are there.
     n_before = len(rows.communicators)
     names = [*rows.communicators, *groups.values()]
-    place_of_group = {group: place for place, group in enumerate(groups, start=n_before)}
-    communicator = _groups_as_communicators(rows, group_of_rank, place_of_group)
-    used, place = np.unique(communicator, return_inverse=True)
-    used_names = tuple(names[number] for number in used.tolist())
+    index_of_group = {group: index for index, group in enumerate(groups, start=n_before)}
+    communicator = _groups_as_communicators(rows, group_of_rank, index_of_group)
+    used, used_index_of_operation = np.unique(communicator, return_inverse=True)
+    used_names = tuple(names[index] for index in used.tolist())
     is_named = used >= n_before
     is_any_named = bool(is_named.any())
     are_all_named = is_any_named and bool(is_named.all())
     return replace(
         rows,
-        communicator=place.astype(np.int32),
+        communicator=used_index_of_operation.astype(np.int32),
         communicators=used_names,
         is_named=is_named,
         has_ids=are_all_named,

@@ -120,13 +120,13 @@ class Answer(Struct, frozen=True):
 
 
 def _lack(code: str, text: str = "", counts: _Counts = (), *, status: str = NO) -> Answer:
-    """Return the answer of a report that has a problem, with the fix of that problem."""
+    """Return the answer of a report that has the problem `code`, with the fix of that problem."""
     fix = CATALOGUE[code].fix
     return Answer(status, counts, text, fix)
 
 
 def _have(n: int, noun: str) -> Answer:
-    """Return the answer of a report that has so many of something."""
+    """Return the answer yes of a report that has `n` of something, which `noun` names."""
     return Answer(YES, ((noun, n),))
 
 
@@ -193,7 +193,10 @@ class Examined(Struct, frozen=True):
 
     @property
     def n_comm(self) -> int:
-        """Number of communication operations: kernels, and collectives that are made of copies."""
+        """Number of communication operations: kernels, and collectives that are made of copies.
+
+        A rank whose number was not recorded adds none.
+        """
         return sum(process.n_comm or 0 for process in self.digest.processes)
 
     @property
@@ -208,11 +211,13 @@ class Examined(Struct, frozen=True):
     def has_only_nccl(self) -> bool:
         """Whether every communication kernel is NCCL's, as far as nsyspipe knows kernel names."""
         if self.reading.comm_kernel is not None:
+            # Kernels that match the user's pattern may be of any library.
             return False
         kernel_names: set[str] = set()
         for process in self.digest.processes:
             names = process.kernels["name"].unique()
             kernel_names.update(names.to_pylist())
+        # A library is known of a name only if it is another one than NCCL.
         return not any(map(library_of, kernel_names))
 
     @property
@@ -223,8 +228,9 @@ class Examined(Struct, frozen=True):
     @property
     def stepping_processes(self) -> list[ProcessDigest]:
         """Each process with windows once, although it may have several ranks."""
-        by_process = {rank.process_id: rank for rank in self._ranks_with_windows}
-        return list(by_process.values())
+        # The last rank of a process stands for it. All its ranks have the same steps.
+        rank_of_process = {rank.process_id: rank for rank in self._ranks_with_windows}
+        return list(rank_of_process.values())
 
     @property
     def _ranks_with_windows(self) -> list[ProcessDigest]:
@@ -249,15 +255,15 @@ class Examined(Struct, frozen=True):
 
     @property
     def sends_nothing(self) -> bool:
-        """Whether it is the only rank of its job, and does not communicate."""
+        """Whether the report has one rank, which is alone in its job and does not communicate."""
         may_send = self.is_several or self.n_comm or self.hides_comm
         return len(self.pids) == 1 and not may_send
 
     @property
     def replays_communication(self) -> bool:
-        """Whether its communication may be inside CUDA graphs, which make no NCCL calls.
+        """Whether the report's communication may be inside CUDA graphs, which make no NCCL calls.
 
-        That explains why a report with NVTX ranges has none of NCCL.
+        This would explain why the report has NVTX ranges, but none of NCCL.
         """
         n_ranges = self.counts.rows[versions.NVTX]
         if not n_ranges or self.digest.n_nccl_ranges:
@@ -280,54 +286,58 @@ def _counts_of_existing(n_by_noun: Mapping[str, int]) -> _Counts:
 
 
 def _steps(report: Examined) -> Answer:
+    """Return how many steps there are. The answer is partly if metrics would use too few."""
     n_steps = _count_steps(report)
     absent = _lacking_steps(report, n_steps)
     if absent is not None:
         return absent
     counts = _step_counts(report, n_steps)
-    n_used = _count_used_steps(report)
-    has_steps = n_steps >= _MIN_STEPS
-    least_used = min(n_used, default=_MIN_STEPS)
-    has_few_used = has_steps and least_used < _MIN_STEPS
-    if has_few_used:
-        counts.insert(1, ("used", sum(n_used)))
-    if has_steps and not has_few_used:
-        return Answer(YES, tuple(counts))
-    code = "few-steps" if has_few_used else "no-complete-step"
-    return _lack(code, counts=tuple(counts), status=PARTLY)
+    if n_steps < _MIN_STEPS:
+        return _lack("no-complete-step", counts=tuple(counts), status=PARTLY)
+    n_used_of_processes = _count_used_steps(report)
+    # Without complete steps in any process, nothing is said of them.
+    uses_few = any(n_used < _MIN_STEPS for n_used in n_used_of_processes)
+    if uses_few:
+        # Behind the count of the steps, and before those of other ranges.
+        counts.insert(1, ("used", sum(n_used_of_processes)))
+        return _lack("few-steps", counts=tuple(counts), status=PARTLY)
+    return Answer(YES, tuple(counts))
 
 
 def _count_steps(report: Examined) -> int:
     """Return how many steps the analysis finds.
 
-    If a step pattern was passed, these are all ranges that match it, unless none is a step.
+    If a step pattern was passed, and at least one range that matches it is a step, all ranges that
+    match it count.
     """
     if report.family is None:
         return 0
     processes = (*report.stepping_processes, *report.digest.hosts)
     n_steps: int = sum(process.members.num_rows for process in processes)
     are_of_pattern = report.reading.step is not None and report.family != REPETITION
-    if not are_of_pattern or not n_steps:
-        return n_steps
-    return report.digest.n_named_steps or 0
+    if are_of_pattern and n_steps:
+        return report.digest.n_named_steps or 0
+    return n_steps
 
 
 def _count_used_steps(report: Examined) -> list[int]:
     """Return how many steps the metrics use of each process that has complete steps.
 
-    The first complete step of several is not used.
+    The first of several complete steps is not used. A single one is.
     """
-    n_used = []
+    n_used_of_processes = []
     for process in report.stepping_processes:
         n_complete = pc.sum(process.windows["is_complete"]).as_py()
         if n_complete:
-            n_used.append(max(n_complete - 1, 1))
-    return n_used
+            n_used = max(n_complete - 1, 1)
+            n_used_of_processes.append(n_used)
+    return n_used_of_processes
 
 
 def _lacking_steps(report: Examined, n_steps: int) -> Answer | None:
-    """Return the answer of a report without steps, None if it has some."""
+    """Return the answer of a report without steps, which says why. None if it has some."""
     if report.family == REPETITION and n_steps:
+        # Steps by a launch pattern need no ranges.
         return None
     if not report.counts.rows[versions.NVTX]:
         if report.has("no-nvtx"):
@@ -337,6 +347,7 @@ def _lacking_steps(report: Examined, n_steps: int) -> Answer | None:
         return _lack("no-steps", "only NVTX ranges of libraries")
     if n_steps:
         return None
+    # The ranges that are there may help to find a pattern.
     counts = report.other_families
     if report.reading.step is not None:
         counts = _step_counts(report, 0) + counts
@@ -349,18 +360,27 @@ def _lacking_steps(report: Examined, n_steps: int) -> Answer | None:
 
 
 def _step_counts(report: Examined, n_steps: int) -> list[tuple[str, int]]:
-    """Return how many steps there are, and of what kind, and other ranges that could be steps."""
+    """Return how many steps there are, with the kind of the steps as the noun.
+
+    Without a step pattern, the largest families of other ranges follow, because they could be steps
+    too.
+    """
     if report.family == REPETITION and n_steps:
         return [("found by a periodic launch pattern", n_steps)]
     if report.reading.step is not None:
         pattern = _quoted(report.reading.step.pattern)
         return [(f"match --step {pattern}", n_steps)]
     family = _quoted(report.family or "")
+    # The family of the steps is one of the families shown.
     rivals = report.other_families[: _MAX_FAMILIES_SHOWN - 1]
     return [(family, n_steps), *rivals]
 
 
 def _phases(report: Examined) -> Answer:
+    """Return which phases ranges mark. The answer is partly if they do not mark backward.
+
+    It is partly too if backward was found in launches, or if there are no steps to have phases.
+    """
     if not report.counts.n_launches:
         return _lack("no-launches", _NO_CALLS)
     counts = report.phase_counts
@@ -368,13 +388,14 @@ def _phases(report: Examined) -> Answer:
         if report.has(code):
             window_count = (text, _count_windows(report))
             return Answer(PARTLY, (window_count, *counts), fix=report.fix_of(code))
-    has_backward = "backward" in dict(counts)
-    codes_without_backward = filter(report.has, ("backward-in-graphs", "no-backward"))
-    lacking_code = next(codes_without_backward, None)
-    is_split = has_backward and lacking_code is None
-    if is_split and report.family is not None:
+    has_backward_ranges = "backward" in dict(counts)
+    lacking_codes = filter(report.has, ("backward-in-graphs", "no-backward"))
+    lacking_code = next(lacking_codes, None)
+    has_steps = report.family is not None
+    if has_backward_ranges and lacking_code is None and has_steps:
         return Answer(YES, counts)
-    code = "no-steps" if has_backward else lacking_code or "no-backward"
+    # If there are backward ranges, they are in no step.
+    code = "no-steps" if has_backward_ranges else lacking_code or "no-backward"
     fix = report.fix_of(code)
     if counts:
         return Answer(PARTLY, counts, fix=fix)
@@ -382,15 +403,23 @@ def _phases(report: Examined) -> Answer:
 
 
 def _count_windows(report: Examined) -> int:
-    """Return the number of windows, once for each process although it may have several ranks."""
-    n_by_process: dict[int, int] = {}
+    """Return the number of windows of all processes.
+
+    The windows of a process with several ranks count once, by its rank with most windows.
+    """
+    n_windows_of_process: dict[int, int] = {}
     for rank in report.digest.processes:
-        n_of_other_ranks = n_by_process.get(rank.process_id, 0)
-        n_by_process[rank.process_id] = max(n_of_other_ranks, rank.windows.num_rows)
-    return sum(n_by_process.values())
+        n_windows_so_far = n_windows_of_process.get(rank.process_id, 0)
+        n_windows = max(n_windows_so_far, rank.windows.num_rows)
+        n_windows_of_process[rank.process_id] = n_windows
+    return sum(n_windows_of_process.values())
 
 
 def _kernels(report: Examined) -> Answer:
+    """Return how many kernels there are, and how many of them communicate.
+
+    The answer is partly if communication may be missing.
+    """
     n_kernels = report.counts.rows[versions.KERNEL]
     if not n_kernels:
         return _lacking_kernels(report)
@@ -402,6 +431,7 @@ def _kernels(report: Examined) -> Answer:
     counts = [("kernels", n_kernels), (comm_noun, n_comm_kernels)]
     if n_copied:
         counts.append(("collectives made of copies", n_copied))
+    # A job of several ranks communicates, in graphs or in kernels with known names.
     if report.hides_comm:
         return _lack("comm-in-graphs", counts=tuple(counts), status=PARTLY)
     if report.is_several and not report.n_comm:
@@ -410,6 +440,7 @@ def _kernels(report: Examined) -> Answer:
 
 
 def _lacking_kernels(report: Examined) -> Answer:
+    """Return the answer of a report without kernels, which says what there is instead."""
     if report.counts.rows[versions.GRAPH]:
         text = "only CUDA graphs as a whole, no single kernel"
         return _lack("graphs-as-a-whole", text, status=PARTLY)
@@ -419,11 +450,12 @@ def _lacking_kernels(report: Examined) -> Answer:
 
 
 def _copies(report: Examined) -> Answer:
+    """Return how many copies and memsets there are. Partly if only some of them were recorded."""
     noun_by_code = {"no-memcpy": "copies", "no-memset": "memsets"}
-    lacking = [noun for code, noun in noun_by_code.items() if report.has(code)]
-    if lacking:
-        lacks_all = len(lacking) == len(noun_by_code)
-        text = f"not recorded: {', '.join(lacking)}"
+    unrecorded = [noun for code, noun in noun_by_code.items() if report.has(code)]
+    if unrecorded:
+        lacks_all = len(unrecorded) == len(noun_by_code)
+        text = f"not recorded: {', '.join(unrecorded)}"
         return _lack("no-memcpy", text, status=NO if lacks_all else PARTLY)
     n_copies = report.counts.rows[versions.MEMCPY]
     n_memsets = report.counts.rows[versions.MEMSET]
@@ -444,6 +476,7 @@ def _gpu_model(report: Examined) -> Answer:
 
 
 def _message_bytes(report: Examined) -> Answer:
+    """Return how many NCCL calls have a message size, else why they have none."""
     if report.sends_nothing:
         return Answer(YES, text=_ONE_RANK)
     if report.replays_communication:
@@ -453,14 +486,19 @@ def _message_bytes(report: Examined) -> Answer:
     return _size_gap(report.digest.size_gap)
 
 
-def _size_gap(name: str) -> Answer:
-    """Return the answer of a report without message sizes, for a reason of `SIZE_GAPS`."""
-    text, fix = SIZE_GAPS[name]
+def _size_gap(code: str) -> Answer:
+    """Return the answer of a report without message sizes, for the reason `code` of `SIZE_GAPS`."""
+    text, fix = SIZE_GAPS[code]
     return Answer(NO, text=text, fix=fix)
 
 
 def _idle_causes(report: Examined) -> Answer:
-    # Some records are queries and waits of a stream, in which the host does not wait.
+    """Return how many calls show why the GPU is idle.
+
+    Without calls, synchronization records alone show a part of it.
+    """
+    # In some records the host does not wait: queries, and waits of a stream. So they are named
+    # records, and not waits.
     n_records = report.counts.rows[versions.SYNCHRONIZATION]
     record_count = ("synchronization records", n_records)
     n_calls = report.counts.n_timed_calls
@@ -485,27 +523,29 @@ def _nccl_ranges(report: Examined) -> Answer:
 def _comparable_share(report: Examined) -> float | None:
     """Return the share of kernel time during communication that can be compared.
 
-    Equal kernels must have run without communication too. None if compute and communication hardly
-    overlap.
+    The time of a kernel can be compared if equal kernels ran without communication too. None if
+    compute and communication hardly overlap.
     """
     overlap_ns = _sum_over_windows(report, "overlap_compute_ns")
     min_overlap_ns = MIN_OVERLAP_SHARE_OF_STEP * sum(map(_wall_ns, report.windows))
     if not overlap_ns or overlap_ns < min_overlap_ns:
         return None
     kernels_of_ranks = []
-    for place, process in enumerate(report.digest.processes):
+    for rank_index, process in enumerate(report.digest.processes):
         kernels = process.kernels
-        rank = pa.repeat(place, kernels.num_rows)
-        kernels_of_ranks.append(kernels.append_column("rank", rank))
+        rank_column = pa.repeat(rank_index, kernels.num_rows)
+        kernels_of_ranks.append(kernels.append_column("rank", rank_column))
     return compared_kernels(pa.concat_tables(kernels_of_ranks)).share
 
 
 def _wall_ns(windows: pa.Table) -> int:
+    """Return the sum of the times of some windows, of which there must be one."""
     lengths_ns = pc.subtract(windows["end_ns"], windows["start_ns"])
     return int(pc.sum(lengths_ns).as_py())
 
 
 def _sum_over_windows(report: Examined, column: str) -> int:
+    """Return the sum of a column over the windows of all ranks. Null counts as 0."""
     total = 0
     for windows in report.windows:
         total += pc.sum(windows[column]).as_py() or 0
@@ -513,6 +553,10 @@ def _sum_over_windows(report: Examined, column: str) -> int:
 
 
 def _kernel_shapes(report: Examined) -> Answer:
+    """Return whether shapes show which kernels are equal.
+
+    The answer is partly if few kernels can be compared with equal ones, and its fix depends on why.
+    """
     n_kernels = report.counts.rows[versions.KERNEL]
     n_graphs = report.counts.rows[versions.GRAPH]
     if n_graphs and not n_kernels:
@@ -529,7 +573,8 @@ def _kernel_shapes(report: Examined) -> Answer:
 def _is_mostly_hidden(report: Examined) -> bool:
     """Tell whether compute hides most of the communication.
 
-    Otherwise communication is long, for example because ranks wait, and all compute runs during it.
+    If few kernels can be compared, and compute does not hide most of it, communication is long, for
+    example because ranks wait. Then all compute runs during communication.
     """
     overlap_ns = _sum_over_windows(report, "overlap_compute_ns")
     comm_ns = _sum_over_windows(report, "comm_ns")
@@ -539,7 +584,8 @@ def _is_mostly_hidden(report: Examined) -> bool:
 def _shapes_of_all(reports: Sequence[Examined], _: Beside) -> list[Answer]:
     """Return what each report has of kernel shapes.
 
-    Reports with too few comparable kernels share one sentence.
+    If some reports have too few comparable kernels, one sentence about them is the text of all
+    reports that have shapes.
     """
     answers = [_kernel_shapes(report) for report in reports]
     hardly_comparable = []
@@ -549,7 +595,11 @@ def _shapes_of_all(reports: Sequence[Examined], _: Beside) -> list[Answer]:
     if not hardly_comparable:
         return answers
     text = _text_of_few_comparable(hardly_comparable, len(reports))
-    return [replace(answer, text=text) if answer.text == _SHAPES else answer for answer in answers]
+    answers_with_text = []
+    for answer in answers:
+        has_shapes = answer.text == _SHAPES
+        answers_with_text.append(replace(answer, text=text) if has_shapes else answer)
+    return answers_with_text
 
 
 def _text_of_few_comparable(hardly_comparable: Sequence[Examined], n_reports: int) -> str:
@@ -568,6 +618,7 @@ def _text_of_few_comparable(hardly_comparable: Sequence[Examined], n_reports: in
 
 
 def _cuda_graphs(report: Examined) -> Answer:
+    """Return how many CUDA graphs ran. Partly if some were captured as a whole."""
     n_graphs = report.counts.rows[versions.GRAPH]
     n_by_noun = {
         "launches as a whole": n_graphs,
@@ -580,14 +631,15 @@ def _cuda_graphs(report: Examined) -> Answer:
 
 
 def _gpu_metrics(reports: Sequence[Examined], _: Beside) -> list[Answer]:
-    n_ranks = _count_ranks(reports)
-    return [_gpu_metrics_of_report(report, n_ranks) for report in reports]
+    n_run_ranks = _count_ranks(reports)
+    return [_gpu_metrics_of_report(report, n_run_ranks) for report in reports]
 
 
-def _gpu_metrics_of_report(report: Examined, n_ranks: int) -> Answer:
-    """Return what there is of GPU metrics for the ranks of a report, if all have `n_ranks`.
+def _gpu_metrics_of_report(report: Examined, n_run_ranks: int) -> Answer:
+    """Return what there is of GPU metrics for the ranks of a report.
 
-    The metrics of its GPUs may be in another report.
+    The metrics of their GPUs may be in another report. `n_run_ranks` is the number of ranks in all
+    reports.
     """
     n_samples = report.counts.rows[versions.GPU_METRICS]
     counts = (("samples", n_samples),)
@@ -597,39 +649,43 @@ def _gpu_metrics_of_report(report: Examined, n_ranks: int) -> Answer:
     unread_code = next(filter(report.has, UNREAD_COUNTERS), None)
     if unread_code is not None:
         return Answer(NO, text=_UNREAD_METRICS, fix=report.fix_of(unread_code))
-    fix = _fix_of_gpu_metrics(report, n_ranks)
+    fix = _fix_of_gpu_metrics(report, n_run_ranks)
     if n_counted:
         return Answer(PARTLY, (*counts, ("counted ranks", n_counted)), fix=fix)
     text = "only samples of GPUs of other ranks" if n_samples else _NONE_RECORDED
     return Answer(NO, text=text, fix=fix)
 
 
-def _fix_of_gpu_metrics(report: Examined, n_ranks: int) -> str:
-    """Return how to record GPU metrics of a report, if all reports have `n_ranks`."""
-    # Older versions of nsys do not know the newer name. Newer ones accept the older name, because
-    # it is a prefix.
+def _fix_of_gpu_metrics(report: Examined, n_run_ranks: int) -> str:
+    """Return how to record GPU metrics of a report.
+
+    `n_run_ranks` is the number of ranks in all reports.
+    """
+    # Older versions of nsys do not know the newer name of the option. If the version is not known,
+    # the older name is right: newer versions accept it, because it is a prefix.
     version = versions.version_numbers(report.digest.facts.nsys_version)
     option = "--gpu-metrics-devices" if version >= _NSYS_WITH_DEVICES else "--gpu-metrics-device"
     fix = f"capture with nsys profile {option}=all"
-    n_job_ranks = max(n_ranks, report.job.n_ranks or 0)
-    lacks_ranks = len(report.pids) < n_job_ranks
-    has_nsys_of_its_own = report.n_processes == 1 and lacks_ranks
-    if has_nsys_of_its_own:
+    n_job_ranks = max(n_run_ranks, report.job.n_ranks or 0)
+    has_other_ranks_elsewhere = len(report.pids) < n_job_ranks
+    has_each_process_its_nsys = report.n_processes == 1 and has_other_ranks_elsewhere
+    if has_each_process_its_nsys:
         fix += ONE_NSYS_PER_GPU
     return fix
 
 
 def _python_lines(report: Examined) -> Answer:
+    """Return how many samples name a line of Python. Partly if other samples name none."""
     n_samples = report.digest.n_python_samples
-    lacking_code = next(filter(report.has, _PYTHON_GAPS), None)
-    if lacking_code is None:
-        if n_samples:
-            return _have(n_samples, "samples")
+    gap_code = next(filter(report.has, _PYTHON_GAPS), None)
+    if gap_code is None and n_samples:
+        return _have(n_samples, "samples")
+    if gap_code is None:
         return Answer(NO, text=_NONE_RECORDED, fix=SAMPLE_PYTHON)
-    fix = report.fix_of(lacking_code)
+    fix = report.fix_of(gap_code)
     if n_samples:
         return Answer(PARTLY, (("samples", n_samples),), fix=fix)
-    return Answer(NO, text=_PYTHON_GAPS[lacking_code], fix=fix)
+    return Answer(NO, text=_PYTHON_GAPS[gap_code], fix=fix)
 
 
 def _python_lock(report: Examined) -> Answer:
@@ -650,6 +706,7 @@ def _quoted(text: str) -> str:
 
 
 def _pids(reports: Sequence[Examined]) -> list[int]:
+    """Return the process of each rank of all reports."""
     return [pid for report in reports for pid in report.pids]
 
 
@@ -658,7 +715,10 @@ def _count_ranks(reports: Sequence[Examined]) -> int:
 
 
 def _missing_ranks(reports: Sequence[Examined]) -> Answer | None:
-    """Return the answer of a single rank whose job had more ranks, None for other reports."""
+    """Return the answer of reports with a single rank, whose job had more ranks.
+
+    None if the reports have several ranks, or if nothing shows more ranks of the job.
+    """
     had_more_ranks = any(report.is_several for report in reports)
     if had_more_ranks and _count_ranks(reports) == 1:
         return _lack("ranks-missing", "the other ranks' reports are missing")
@@ -677,49 +737,57 @@ def _ranks_of(reports: Sequence[Examined]) -> Ranks:
 
 
 def _rank_numbers(reports: Sequence[Examined], beside: Beside) -> Answer:
-    """Return which ranks there are, and what gives them their numbers."""
+    """Return which ranks there are, and what gives them their numbers.
+
+    This is the first source that numbers all processes differently. If there is none, the answer
+    names a rank that the first source with all processes has twice.
+    """
     ranks = _ranks_of(reports)
     processes = one_of_each_process(ranks)
     if beside.rank_map is not None:
         numbers = ranks_by_map(processes, beside.rank_map, beside.sidecars)
         shown = _shown_processes(numbers, len(ranks))
         return Answer(YES, text=f"{shown}, from --rank-map")
-    not_unique: Answer | None = None
-    for source, numbers_of_processes in rank_sources(processes, beside.sidecars):
-        numbers = [number for number in numbers_of_processes if number is not None]
+    repeated_rank: Answer | None = None
+    for source, numbers_or_none in rank_sources(processes, beside.sidecars):
+        numbers = [number for number in numbers_or_none if number is not None]
         if len(numbers) < len(processes):
             continue
         name = _name_of_rank_source(source)
-        repeated = _first_repeated(numbers)
-        if repeated is None:
+        repeated_number = _lowest_repeated(numbers)
+        if repeated_number is None:
             shown = _shown_processes(numbers, len(ranks))
             return Answer(YES, text=f"{shown}, from {name}")
-        if not_unique is None:
-            n_times = numbers.count(repeated)
-            text = f"rank {repeated} occurs {n_times} times in {name}"
-            not_unique = Answer(PARTLY, text=text, fix=_ONE_RUN)
+        if repeated_rank is None:
+            n_times = numbers.count(repeated_number)
+            text = f"rank {repeated_number} occurs {n_times} times in {name}"
+            repeated_rank = Answer(PARTLY, text=text, fix=_ONE_RUN)
     if len(processes) > 1:
         unnamed = _lack("rank-by-order", "the reports do not identify the ranks", status=PARTLY)
-        return not_unique or unnamed
+        return repeated_rank or unnamed
     if len(ranks) == 1:
         return Answer(YES, text="one rank")
     return Answer(YES, text=f"the {len(ranks)} GPUs of the only process")
 
 
 def _name_of_rank_source(source: str) -> str:
+    """Return the name of a source of `rank_sources` in words."""
     variable = source.removeprefix("env:")
     return _NAMES_OF_RANK_SOURCES.get(source, f"the {variable} environment variable")
 
 
-def _first_repeated(numbers: Sequence[int]) -> int | None:
-    """Return the lowest number that occurs several times."""
+def _lowest_repeated(numbers: Sequence[int]) -> int | None:
+    """Return the lowest number that occurs several times, None if all are different."""
     n_by_number = Counter(numbers)
     repeated = [number for number, n_times in n_by_number.items() if n_times > 1]
     return min(repeated, default=None)
 
 
 def _shown_processes(numbers: Sequence[int], n_ranks: int) -> str:
-    """Return in words which ranks run in processes with these numbers."""
+    """Return in words which `n_ranks` ranks run in the processes with these numbers.
+
+    If each process has one rank, its number is that of the rank.
+    """
     if len(numbers) == n_ranks:
         return shown_ranks(numbers)
     all_ranks = shown_ranks(range(n_ranks))
@@ -728,11 +796,13 @@ def _shown_processes(numbers: Sequence[int], n_ranks: int) -> str:
 
 
 def _have_shared_processes(reports: Sequence[Examined]) -> bool:
-    """Tell whether some process has several devices, so that launchers count fewer than ranks."""
+    """Tell whether some process has several ranks, so that launchers count fewer than NCCL does."""
     return any(report.n_processes < len(report.pids) for report in reports)
 
 
 def _world_size(reports: Sequence[Examined], beside: Beside) -> list[Answer]:
+    """Return the world size that each report has, and whether these reports have all ranks."""
+    # NCCL's communicators count ranks, and so are no world size if processes have several ranks.
     read_size = recorded_world_size if _have_shared_processes(reports) else world_size
     sizes = [read_size([report.digest], beside.sidecars) for report in reports]
     if not any(sizes):
@@ -750,7 +820,10 @@ def _world_size(reports: Sequence[Examined], beside: Beside) -> list[Answer]:
 
 
 def _known_world_size(reports: Sequence[Examined], sizes: Sequence[int]) -> Answer:
-    """Return the answer of reports that have a world size. Different reports may have several."""
+    """Return the answer of reports that have a world size.
+
+    `sizes` has each size that a report has, in order. It is empty if no report has one.
+    """
     shown_sizes = shown_ranks(sizes)
     if len(sizes) > 1:
         return Answer(PARTLY, text=f"{shown_sizes} in different reports", fix=_ONE_RUN)
@@ -765,6 +838,7 @@ def _known_world_size(reports: Sequence[Examined], sizes: Sequence[int]) -> Answ
 
 
 def _one_clock(reports: Sequence[Examined], _: Beside) -> list[Answer]:
+    """Return whether the times of each report can be compared with those of other reports."""
     answer = _known_clock(reports)
     absent = _lack("no-session-start", "no session start")
     starts_ns = [report.digest.facts.session_start_utc_ns for report in reports]
@@ -790,16 +864,19 @@ def _known_clock(reports: Sequence[Examined]) -> Answer:
 
 
 def _least_job_size(reports: Sequence[Examined]) -> int:
-    """Return how many ranks the job had at least, as far as the reports say, else 0."""
-    sizes: list[int | None] = []
+    """Return the largest number of ranks that a report says the job had, 0 if none says it."""
+    n_ranks_or_none: list[int | None] = []
     if _have_shared_processes(reports):
-        sizes += [report.job.n_ranks for report in reports]
+        n_ranks_or_none += [report.job.n_ranks for report in reports]
     else:
-        sizes += [world_size([report.digest]) or report.job.world_size for report in reports]
-    return max(size or 0 for size in sizes)
+        for report in reports:
+            recorded_size = world_size([report.digest])
+            n_ranks_or_none.append(recorded_size or report.job.world_size)
+    return max(n_ranks or 0 for n_ranks in n_ranks_or_none)
 
 
 def _clock_text(reports: Sequence[Examined]) -> str:
+    """Return in words what puts the reports on one clock, and whether hosts make it doubtful."""
     text = "from session start times" if len(reports) > 1 else "from the session start time"
     hosts = {report.digest.facts.host for report in reports}
     hosts -= {None, ""}
@@ -809,18 +886,20 @@ def _clock_text(reports: Sequence[Examined]) -> str:
 
 
 def _link(reports: Sequence[Examined], beside: Beside) -> list[Answer]:
+    """Return what connects the ranks. All reports have the same answer."""
     sizes = {world_size([report.digest]) for report in reports}
     if _have_shared_processes(reports):
         sizes |= {report.job.n_ranks for report in reports}
     known_sizes = sizes - {None}
     # A single report with communication may be one of many, unless it has the size of the job.
-    may_have_others = not known_sizes and any(report.n_comm for report in reports)
-    is_size_one = {_count_ranks(reports), *known_sizes} == {1}
-    if is_size_one and not may_have_others:
+    may_have_other_ranks = not known_sizes and any(report.n_comm for report in reports)
+    are_all_sizes_one = {_count_ranks(reports), *known_sizes} == {1}
+    if are_all_sizes_one and not may_have_other_ranks:
         answer = Answer(YES, text="one rank")
     else:
         answer = _links_of_ranks(reports, beside, sizes)
     if answer.status != NO:
+        # What is known of the links does not help one rank alone.
         answer = _missing_ranks(reports) or answer
     return [answer] * len(reports)
 
@@ -839,19 +918,21 @@ def _links_of_ranks(
         text = "no NCCL log and no topology file was passed or lies next to the reports"
         fix = f"{_log_fix(reports)}. Also {_TOPOLOGY}"
         return Answer(NO, text=text, fix=fix)
-    # Without ranks that were not captured, the world is as large as the number of reports.
+    # If all ranks were captured, the world size is the number of ranks in the reports.
     possible_world_sizes = {len(pids), *world_sizes}
     if log is not None and log.of_run(pids, possible_world_sizes) is None:
         return _lack("log-of-another-run", "the NCCL log is of another run")
     local_ranks = _local_ranks(reports, beside)
     rows, _ = links(log, topology, pids=pids, local_ranks=local_ranks)
-    link = slowest(rows)
-    if link is not None:
-        # Direct access uses NVLink or PCIe. Only the topology shows which.
+    slowest_link = slowest(rows)
+    if slowest_link is not None:
         kinds = rows["kind"].to_pylist()
         unclear_kinds = {"p2p", "unknown"}.intersection(kinds)
+        # Direct access (p2p) uses NVLink or PCIe. Only the topology shows which.
         lacks_topology = "p2p" in unclear_kinds and topology is None
-        return _slowest_link(link, is_clear=not unclear_kinds, lacks_topology=lacks_topology)
+        return _answer_of_link(
+            slowest_link, is_clear=not unclear_kinds, lacks_topology=lacks_topology
+        )
     if topology is None:
         text = "the log does not show what NCCL uses"
         return Answer(PARTLY, text=text, fix=f"{_LOG}. Also {_TOPOLOGY}")
@@ -860,23 +941,28 @@ def _links_of_ranks(
 
 
 def _local_ranks(reports: Sequence[Examined], beside: Beside) -> dict[int, int | None]:
-    """Return which GPU of its host each rank has, to find the GPUs of processes without a log."""
+    """Return which GPU of its host each rank has, by the number of the rank.
+
+    This finds the GPUs of processes without a log. It is empty without a log of any process, or if
+    nothing numbers the ranks.
+    """
     if beside.log is None or not beside.log.communicators:
         return {}
     ranks = _ranks_of(reports)
-    # There are no numbers if nothing identifies the ranks.
     numbers = number_by_name(ranks, beside.sidecars).numbers
-    counts_devices = _have_shared_processes(reports)
+    have_shared_processes = _have_shared_processes(reports)
     local_ranks: dict[int, int | None] = {}
+    # There are as many numbers as ranks, or none.
     for number, rank in zip(numbers, ranks, strict=False):
-        if counts_devices:
+        if have_shared_processes:
             local_ranks[number] = rank.process.device_id
         elif rank.is_alone:
             local_ranks[number] = rank.report.facts.number("LOCAL_RANK")
     return local_ranks
 
 
-def _slowest_link(link: SlowestLink, *, is_clear: bool, lacks_topology: bool) -> Answer:
+def _answer_of_link(link: SlowestLink, *, is_clear: bool, lacks_topology: bool) -> Answer:
+    """Return the answer for the slowest link. Partly, with a fix, unless all links are clear."""
     if is_clear:
         return Answer(YES, text=link.text)
     fixes = []
@@ -901,7 +987,10 @@ def _connections(topology: Topology) -> str:
 
 
 def _log_fix(reports: Sequence[Examined]) -> str:
-    """Return how to get the NCCL log. A run that was told to write a log has written it."""
+    """Return how to get the NCCL log.
+
+    If all reports were told to write a log, it exists and need only be passed.
+    """
     environments = [report.digest.facts.environment or {} for report in reports]
     have_logs = all(map(writes_log, environments))
     return LOG_WRITTEN if have_logs else _LOG
@@ -920,14 +1009,17 @@ class Question(Struct, frozen=True):
 
 
 def _each(judge: Callable[[Examined], Answer]) -> Callable[..., list[Answer]]:
-    """Return a rule that judges each report on its own."""
+    """Return a rule that judges each report on its own, without what lies beside the reports."""
     return lambda reports, _: [judge(report) for report in reports]
 
 
 def _counted(
     count: Callable[[Examined], int], noun: str, fix: str | None = None, text: str = _NONE_RECORDED
 ) -> Callable[..., list[Answer]]:
-    """Return a rule that asks only how many there are of something in each report."""
+    """Return a rule that asks only how many there are of something in each report.
+
+    The answer is yes with the count, or no with `text` and `fix` if there is none.
+    """
 
     def judge(report: Examined) -> Answer:
         n = count(report)

@@ -88,6 +88,7 @@ def check_one_run(digests: Sequence[ReportDigest], ranks: Ranks, sidecars: RunSi
             values = f"{first.value} and {claim.value}"
             what = claim.words.format(values)
             raise _conflict(digests, first.digest, claim.digest, what)
+    # Times of reports can be compared only if all know when their session started.
     starts_ns = [rank.report.facts.session_start_utc_ns for rank in ranks]
     if None not in starts_ns:
         _check_gaps(digests, ranks, is_surely_one=is_surely_one)
@@ -95,21 +96,21 @@ def check_one_run(digests: Sequence[ReportDigest], ranks: Ranks, sidecars: RunSi
 
 def _check_gaps(digests: Sequence[ReportDigest], ranks: Ranks, *, is_surely_one: bool) -> None:
     """Raise if ranks ran so long after each other that they are of different runs."""
-    in_order = sorted(ranks, key=_start_ns)
-    # The rank that ends last of those before.
-    latest: _AnyRank | None = None
-    for rank in in_order:
-        if latest is None:
-            latest = rank
+    ranks_by_start = sorted(ranks, key=_start_ns)
+    # Of the ranks that start before, the one that ends last.
+    last_to_end: _AnyRank | None = None
+    for rank in ranks_by_start:
+        if last_to_end is None:
+            last_to_end = rank
             continue
-        gap_ns = _start_ns(rank) - _end_ns(latest)
+        gap_ns = _start_ns(rank) - _end_ns(last_to_end)
         max_gap_ns = MAX_GAP_IN_RUN_NS
         if not is_surely_one:
-            max_gap_ns = _max_gap_ns(latest.report, rank.report)
+            max_gap_ns = _max_gap_ns(last_to_end.report, rank.report)
         if gap_ns > max_gap_ns:
             what = _DIFFERENT.format(f"{_ACTIVE} {_duration(gap_ns)} apart")
-            raise _conflict(digests, latest.report, rank.report, what)
-        latest = max(latest, rank, key=_end_ns)
+            raise _conflict(digests, last_to_end.report, rank.report, what)
+        last_to_end = max(last_to_end, rank, key=_end_ns)
 
 
 def _start_ns(rank: _AnyRank) -> int:
@@ -129,20 +130,23 @@ def _duration(duration_ns: int) -> str:
 
 
 def _check_processes_once(digests: Sequence[ReportDigest], ranks: Ranks) -> None:
-    """Raise if reports seem to be captures of one process, and nothing shows that they are.
+    """Raise if reports seem to be captures of one process, but do not confirm that they are.
 
-    It is right in any case to analyze each of them alone.
+    The error says to analyze the reports of each capture alone, which is always right.
     """
-    groups = _ranks_by_device(ranks)
-    pairs = itertools.chain.from_iterable(map(itertools.pairwise, groups))
-    for before, after in pairs:
-        if share_one_process_number(before, after):
-            captures = capture_numbers(groups)
-            raise _unconfirmed_captures(digests, before, after, captures)
+    ranks_of_devices = _ranks_by_device(ranks)
+    for ranks_of_device in ranks_of_devices:
+        for before, after in itertools.pairwise(ranks_of_device):
+            if share_one_process_number(before, after):
+                capture_of_report = capture_numbers(ranks_of_devices)
+                raise _unconfirmed_captures(digests, before, after, capture_of_report)
 
 
 def _ranks_by_device(ranks: Ranks) -> list[list[Rank[ProcessDigest]]]:
-    """Group the ranks that have one host, process number and device, in order of time."""
+    """Group the ranks that have one host, process number and device.
+
+    Each group is in order of time. Processes without GPU activity are left out.
+    """
     groups: dict[object, list[Rank[ProcessDigest]]] = {}
     for rank in ranks:
         if _has_device(rank):
@@ -161,19 +165,24 @@ def _unconfirmed_captures(
     digests: Sequence[ReportDigest],
     before: Rank[ProcessDigest],
     after: Rank[ProcessDigest],
-    captures: Mapping[int, int],
+    capture_of_report: Mapping[int, int],
 ) -> RankConflictError:
-    """Return the error of two reports with one process. `captures` are numbers by argument."""
+    """Return the error of two reports with one process.
+
+    `capture_of_report` has the number of each report's capture, by argument. The fix shows how to
+    analyze the capture of the report `before`.
+    """
     what = (
         f"both contain process {before.process.pid} of one host, one after the other. They "
         "may be captures of one process, but the reports do not confirm this"
     )
-    first_capture = []
+    capture_before = capture_of_report[before.argument]
+    reports_of_capture = []
     for argument, digest in enumerate(digests):
-        if captures.get(argument) == captures[before.argument]:
-            first_capture.append(digest)
+        if capture_of_report.get(argument) == capture_before:
+            reports_of_capture.append(digest)
     fix = (
-        f"analyze the reports of each capture separately{_example(first_capture)}, or use "
+        f"analyze the reports of each capture separately{_example(reports_of_capture)}, or use "
         "--rank-map if they are ranks of one run"
     )
     return RankConflictError(_names_of_two(before.report, after.report), what, fix=fix)
@@ -198,14 +207,16 @@ def _shown_path(report: ReportDigest) -> str:
 
 
 def _max_gap_ns(first: ReportDigest, second: ReportDigest) -> int:
-    """Return how long after one report of a run another may begin.
+    """Return how long after the first report of a run the second may begin, if they are of one run.
 
-    It is less if both communicate on one host and have different names.
+    Ranks of one host that communicate with each other run at one time. So the limit is lower if
+    both reports communicate on one host, unless their names are those of one run.
     """
     first_host = first.facts.host
     is_one_host = first_host is not None and first_host == second.facts.host
-    may_meet = first.has_communication and second.has_communication
-    if is_one_host and may_meet and _name_of_run(first) != _name_of_run(second):
+    do_both_communicate = first.has_communication and second.has_communication
+    have_names_of_one_run = _name_of_run(first) == _name_of_run(second)
+    if is_one_host and do_both_communicate and not have_names_of_one_run:
         return MAX_GAP_ON_HOST_NS
     return MAX_GAP_IN_RUN_NS
 
@@ -218,8 +229,12 @@ def _name_of_run(report: ReportDigest) -> str:
 def _claims(
     digests: Sequence[ReportDigest], ranks: Ranks, sidecars: RunSidecars
 ) -> Iterator[_Claim]:
-    """Yield what must be the same in all reports of a run."""
+    """Yield the claims of all reports of a run. Two claims of one key must have one value.
+
+    Where the value is the argument of the report, each key may be that of one report alone.
+    """
     for argument, digest in enumerate(digests):
+        # Two paths may name one file, which has one device and inode.
         status = digest.file.path.stat()
         file_key = "file", status.st_dev, status.st_ino
         yield _Claim(digest, file_key, argument, _TWICE)
@@ -227,6 +242,7 @@ def _claims(
         report = rank.report
         start_ns = report.facts.session_start_utc_ns
         if start_ns is not None:
+            # A copy of a report has the same session and process.
             capture_key = "capture", start_ns, rank.process.process_id
             yield _Claim(report, capture_key, rank.argument, _TWICE)
     yield from _claims_of_variables(digests, ranks)
@@ -234,6 +250,7 @@ def _claims(
 
 
 def _claims_of_sidecars(digests: Sequence[ReportDigest], sidecars: RunSidecars) -> Iterator[_Claim]:
+    """Yield what the sidecars of a run must agree on: name, world size, and each rank's process."""
     for argument, (sidecar, _) in sidecars.by_argument.items():
         digest = digests[argument]
         name = sidecar.facts.name
@@ -243,15 +260,16 @@ def _claims_of_sidecars(digests: Sequence[ReportDigest], sidecars: RunSidecars) 
         if sidecar.world_size is not None:
             conflict = _DIFFERENT.format("their sidecars say two world sizes")
             yield _Claim(digest, ("sidecar", "size"), sidecar.world_size, conflict)
-        # A capture of the same name may have been made again elsewhere.
         for entry in sidecar.ranks:
             words = f"their sidecars are of two captures, each with a rank {entry.rank}"
             conflict = _DIFFERENT.format(words)
+            # Two captures may have one name, but not one time and process ID.
             time_and_pid = sidecar.captured_at_utc_ns, entry.pid
             yield _Claim(digest, ("sidecar", entry.rank), time_and_pid, conflict)
 
 
 def _claims_of_variables(digests: Sequence[ReportDigest], ranks: Ranks) -> Iterator[_Claim]:
+    """Yield what captured variables must agree on: world size, job, and one report per RANK."""
     for digest in digests:
         size = digest.facts.number("WORLD_SIZE")
         if size is not None:
@@ -270,10 +288,10 @@ def _claims_of_variables(digests: Sequence[ReportDigest], ranks: Ranks) -> Itera
 
 
 def _captured_number(rank: _AnyRank, variable: str) -> int | None:
-    """Return a number that the environment has of a process.
+    """Return a number that the captured environment has of a process, None if there is none.
 
-    The environment is that of the program that was launched. It describes a process only if that
-    is alone in its report.
+    The environment is that of the program that nsys launched. So it describes a process only if the
+    process is alone in its report.
     """
     return rank.report.facts.number(variable) if rank.is_alone else None
 
@@ -281,7 +299,10 @@ def _captured_number(rank: _AnyRank, variable: str) -> int | None:
 def _conflict(
     digests: Sequence[ReportDigest], first: ReportDigest, second: ReportDigest, what: str
 ) -> RankConflictError:
-    """Return the error of two reports that cannot be of one run."""
+    """Return the error of two reports that cannot be of one run.
+
+    If the names of the reports show several runs, the fix names these runs. Else it is --rank-map.
+    """
     names = _names_of_two(first, second)
     if first.file.path == second.file.path:
         return RankConflictError(names, what, fix="pass each report once")
@@ -290,47 +311,55 @@ def _conflict(
         return RankConflictError(names, what, fix=fix)
     fix = "pass the reports of one run"
     paths = [str(digest.file) for digest in digests]
-    runs = files.words_of_runs(paths, is_whole=True)
-    paths_of_runs = itertools.chain.from_iterable(runs.values())
-    has_ranks = any(files.RANK_OF_NAME.search(path.stem) for path in paths_of_runs)
-    if len(runs) > 1 and has_ranks:
-        words = list(runs)[:MAX_NAMED_RUNS]
-        n_more = len(runs) - len(words)
+    # By the word of the shell that names the reports of a run, such as a glob.
+    paths_of_runs = files.words_of_runs(paths, is_whole=True)
+    n_runs = len(paths_of_runs)
+    all_paths = itertools.chain.from_iterable(paths_of_runs.values())
+    has_ranks = any(files.RANK_OF_NAME.search(path.stem) for path in all_paths)
+    if n_runs > 1 and has_ranks:
+        words = list(paths_of_runs)[:MAX_NAMED_RUNS]
+        n_more = n_runs - len(words)
         if n_more:
             words.append(f"{n_more} more")
         return RankConflictError(names, what, fix=f"{fix}: {' or '.join(words)}")
-    joined = ". If they are of one run," if what.startswith(_ACTIVE) else ", or"
-    return RankConflictError(names, what, fix=f"{fix}{joined} number them yourself with --rank-map")
+    conjunction = ". If they are of one run," if what.startswith(_ACTIVE) else ", or"
+    fix = f"{fix}{conjunction} number them yourself with --rank-map"
+    return RankConflictError(names, what, fix=fix)
 
 
 def check_several_runs(arguments: Iterable[str], start: str = "") -> None:
     """Raise if reports that are each given as a run are ranks of one run.
 
-    `start` is the start of a command that one run completes.
-
-    They are of one job if their world size is the same and above 1, and no rank is there twice. If
-    no world size was captured, they are of one job if their captures began together. Reports that
-    are not exported yet are judged by their names alone.
+    `arguments` are those of the command, and `start` is the start of a command that one run
+    completes. Reports whose names differ only in the rank are ranks of one run if they are of one
+    job. Reports that are not exported yet are judged by their names alone.
     """
     given_paths = [Path(argument) for argument in arguments]
-    runs = files.words_of_runs(files.without_exported(given_paths))
-    for word, named in runs.items():
-        # Globs are no files.
-        paths = [path for path in named if path.is_file()]
-        if len(paths) <= 1:
+    # By the word of the shell that names the reports of a run, such as a glob.
+    paths_of_runs = files.words_of_runs(files.without_exported(given_paths))
+    for word, paths in paths_of_runs.items():
+        # An argument may be a glob, which is no file.
+        report_paths = [path for path in paths if path.is_file()]
+        if len(report_paths) <= 1:
             continue
-        is_raw = any(path.suffix in files.RAW_SUFFIXES for path in paths)
-        if is_raw or _are_of_one_job(paths):
+        is_raw = any(path.suffix in files.RAW_SUFFIXES for path in report_paths)
+        if is_raw or _are_of_one_job(report_paths):
             shared = "name" if is_raw else "job"
-            what = f"{len(paths)} reports of one {shared}, but each is given as its own run"
-            is_only_run = len(runs) == 1 and not start
-            second_run = " and another for the other run" if is_only_run else ""
-            words = " ".join(runs)
+            what = f"{len(report_paths)} reports of one {shared}, but each is given as its own run"
+            needs_second_run = len(paths_of_runs) == 1 and not start
+            second_run = " and another for the other run" if needs_second_run else ""
+            words = " ".join(paths_of_runs)
             fix = f"{start}{words}{second_run}, or LABEL=REPORT if each is a run"
             raise RankConflictError(word, what, fix=fix)
 
 
 def _are_of_one_job(paths: Sequence[Path]) -> bool:
+    """Tell whether two or more reports are of one job.
+
+    They are if their world size is the same and above 1, and no rank is there twice. If no world
+    size was captured, they are if their captures began together. They are not if they name
+    different jobs.
+    """
     facts = [_facts_of(path) for path in paths]
     sizes = {each.number("WORLD_SIZE") for each in facts}
     if len(sizes) > 1 or _have_different_jobs(facts):
@@ -338,8 +367,8 @@ def _are_of_one_job(paths: Sequence[Path]) -> bool:
     (world_size,) = sizes
     if world_size is not None:
         ranks = {each.number("RANK") for each in facts}
-        is_each_once = len(ranks) == len(facts)
-        return world_size > 1 and is_each_once
+        is_each_rank_once = len(ranks) == len(facts)
+        return world_size > 1 and is_each_rank_once
     starts_ns = _known(each.session_start_utc_ns for each in facts)
     are_all_known = len(starts_ns) == len(facts)
     return are_all_known and max(starts_ns) - min(starts_ns) <= MAX_START_DIFFERENCE_NS
@@ -354,6 +383,7 @@ def _first_known(numbers: Iterable[int | None]) -> int | None:
 
 
 def _have_different_jobs(facts: Sequence[ReportFacts]) -> bool:
+    """Tell whether a variable that names the job differs. A report without it differs too."""
     for name in JOB_VARIABLES:
         values = {report.variables.get(name, "") for report in facts}
         if len(values) > 1:
@@ -362,37 +392,37 @@ def _have_different_jobs(facts: Sequence[ReportFacts]) -> bool:
 
 
 def is_surely_one_run(digests: Sequence[ReportDigest], sidecars: RunSidecars) -> bool:
-    """Tell whether the reports with ranks are of one run by what they say themselves.
+    """Tell whether what the reports themselves say shows that they are of one run.
 
-    They are if they are of one capture, or if they have the ID of one job.
+    It does if they are of one capture, or if they have the ID of one job. Reports without processes
+    do not count.
     """
-    used: list[int] = []
+    with_processes: list[int] = []
     for argument, digest in enumerate(digests):
         if digest.processes or digest.hosts:
-            used.append(argument)
-    # Only two reports can differ.
-    if len(used) < 2:  # noqa: PLR2004
+            with_processes.append(argument)
+    has_one_report = len(with_processes) <= 1
+    if has_one_report or _are_of_one_capture(with_processes, sidecars):
         return True
-    if _are_of_one_capture(used, sidecars):
-        return True
-    variables = [digests[argument].facts.variables for argument in used]
+    variables_of_reports = [digests[argument].facts.variables for argument in with_processes]
     for name in ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID"):
-        job_ids = {values.get(name, "").strip() for values in variables}
-        if len(job_ids) == 1 and job_ids.isdisjoint(_NO_JOB_IDS):
+        job_ids = {variables.get(name, "").strip() for variables in variables_of_reports}
+        is_one_job = len(job_ids) == 1 and job_ids.isdisjoint(_NO_JOB_IDS)
+        if is_one_job:
             return True
     return False
 
 
 def _are_of_one_capture(arguments: Sequence[int], sidecars: RunSidecars) -> bool:
-    """Tell whether the sidecars of all these reports name one capture."""
-    captures = set()
+    """Tell whether all these reports have sidecars, which name one capture."""
+    names_and_times = set()
     for argument in arguments:
         if argument not in sidecars.by_argument:
             return False
         sidecar, _ = sidecars.by_argument[argument]
         name_and_time = sidecar.facts.name, sidecar.captured_at_utc_ns
-        captures.add(name_and_time)
-    return len(captures) == 1
+        names_and_times.add(name_and_time)
+    return len(names_and_times) == 1
 
 
 class Numbering(Struct, frozen=True):
@@ -425,7 +455,10 @@ class _ProcessNumbers(Struct, frozen=True):
 
 
 def number_by_name(ranks: Ranks, sidecars: RunSidecars) -> Numbering:
-    """Give each rank the number that one of `rank_sources` has; no numbers if none has all."""
+    """Give each rank the number that one of `rank_sources` has.
+
+    If no source numbers all processes, the ranks have no numbers.
+    """
     processes = one_of_each_process(ranks)
     named = named_ranks(processes, sidecars)
     if named is None:
@@ -442,8 +475,9 @@ def number_ranks(
 ) -> Numbering:
     """Give each process its number: by the rank map, else one of `rank_sources`, else order.
 
-    Ranks have the number of their process. If some process has several ranks, ranks are counted
-    by process and device.
+    If each process has one rank, the rank has the number of its process. If some process has
+    several ranks, all ranks are counted in order of process number and device. Without a rank map,
+    raises an error if the reports cannot be of one run.
     """
     if rank_map is None:
         check_one_run(digests, ranks, sidecars)
@@ -453,25 +487,31 @@ def number_ranks(
 
 
 def _with_ranks(ranks: Ranks, processes: Ranks, numbered: _ProcessNumbers) -> Numbering:
-    """Return the numbers of ranks. `processes` has one rank of each process, with its number."""
-    number_of_place: dict[tuple[int, int], int] = {}
+    """Return the numbers of ranks by the numbers of their processes.
+
+    `processes` has one rank of each process. `numbered` has the number of each.
+    """
+    # `place` is the same for all ranks of a process.
+    number_of_process: dict[tuple[int, int], int] = {}
     for process, number in zip(processes, numbered.numbers, strict=True):
-        number_of_place[process.place] = number
-    process_numbers = [number_of_place[rank.place] for rank in ranks]
-    numbers = process_numbers
-    if len(processes) != len(ranks):
+        number_of_process[process.place] = number
+    process_numbers = [number_of_process[rank.place] for rank in ranks]
+    rank_numbers = process_numbers
+    has_shared_processes = len(processes) < len(ranks)
+    if has_shared_processes:
         devices = [_device_key(rank.process.device_id) for rank in ranks]
-        numbers = _places_in_order(list(zip(process_numbers, devices, strict=True)))
+        keys = list(zip(process_numbers, devices, strict=True))
+        rank_numbers = _places_in_order(keys)
     problems = tuple(numbered.problems)
-    return Numbering(tuple(numbers), tuple(process_numbers), numbered.source, problems)
+    return Numbering(tuple(rank_numbers), tuple(process_numbers), numbered.source, problems)
 
 
 def _places_in_order(keys: Sequence[tuple[int, ...]]) -> list[int]:
-    """Return the place of each key if all keys are sorted. Equal keys keep their order."""
+    """Return for each key its place in the sorted keys. Equal keys keep their order."""
     n_keys = len(keys)
-    in_order = sorted(range(n_keys), key=keys.__getitem__)
+    indices_by_key = sorted(range(n_keys), key=keys.__getitem__)
     places = [0] * n_keys
-    for place_in_order, index in enumerate(in_order):
+    for place_in_order, index in enumerate(indices_by_key):
         places[index] = place_in_order
     return places
 
@@ -479,7 +519,7 @@ def _places_in_order(keys: Sequence[tuple[int, ...]]) -> list[int]:
 def _number_processes(
     processes: Ranks, rank_map: Mapping[str, int] | None, sidecars: RunSidecars
 ) -> _ProcessNumbers:
-    """Return the number of each process, each given as one of its ranks."""
+    """Return the number of each process. `processes` has one rank of each process."""
     if rank_map is not None:
         numbers = ranks_by_map(processes, rank_map, sidecars)
         problems = list(_problems_of_map(processes, numbers, sidecars))
@@ -491,32 +531,35 @@ def _number_processes(
     keys = [_order_of_process(rank) for rank in processes]
     problems = []
     if keys:
+        # The number of a process that is alone cannot be wrong in its order.
         severity = "info" if len(keys) == 1 else None
         problems.append(problem("rank-by-order", severity=severity))
     return _ProcessNumbers(_places_in_order(keys), "order", problems)
 
 
 def _order_of_process(rank: _AnyRank) -> tuple[int, ...]:
-    """Return what processes without numbers are sorted by: their report, device and ID."""
+    """Return the key by which processes without numbers are sorted: report, device and ID."""
     device_key = _device_key(_leading_device(rank))
     return rank.argument, device_key, rank.process.process_id
 
 
 def _leading_device(rank: _AnyRank) -> int | None:
-    """Return the device of a rank's process with most operations."""
+    """Return the device on which a rank's process has most operations, None without a device."""
     return next(iter(rank.process.device_ids), None)
 
 
 def _device_key(device: int | None) -> int:
+    """Return a number that sorts devices. A rank without a device comes before all of them."""
     return -1 if device is None else device
 
 
 def _problems_of_map(
     ranks: Ranks, numbers: Sequence[int], sidecars: RunSidecars
 ) -> Iterator[Problem]:
-    """Yield the first process whose number differs from that of its capture.
+    """Yield the problem that numbers of the rank map differ from those of the capture.
 
-    Its capture recorded the number in RANK or else in the sidecar.
+    It names the first such process. The capture recorded the number of a process in RANK, or else
+    in the sidecar. `numbers` are those of the rank map.
     """
     # The first two sources are RANK and the sidecar.
     sources = itertools.islice(rank_sources(ranks, sidecars), 2)
@@ -527,8 +570,8 @@ def _problems_of_map(
         if captured is not None and captured != number:
             different.append((rank, number, captured))
     if different:
-        rank, number, captured = different[0]
-        name = decoded(rank.report.file.source.name)
+        first_rank, number, captured = different[0]
+        name = decoded(first_rank.report.file.source.name)
         n_more = len(different) - 1
         more = f" (and {n_more} more)" if n_more else ""
         yield problem("rank-map-differs", report=name, number=number, told=captured, more=more)
@@ -543,11 +586,11 @@ def ranks_table(
     works: Sequence[RankWork],
     is_comm_in_graphs: bool = False,
 ) -> pa.Table:
-    """Return `schema.RANKS`, with rank numbers from `source`, and `names` of reports.
+    """Return `schema.RANKS`, with a row for each rank.
 
-    `works` is what the steps of each rank work on.
-
-    Counts are null if CUDA graphs that were captured as a whole may hold such operations.
+    `source` is the source of the rank numbers, and `names` are those of the reports. `works` is
+    what the steps of each rank work on. A number of operations is null if CUDA graphs that were
+    captured as a whole may hold such operations.
     """
     rows: list[_Row] = []
     for rank, work in zip(cross_rank.placed, works, strict=True):
@@ -606,7 +649,7 @@ def _device_and_counts(rank: Rank[ProcessDigest], *, is_comm_in_graphs: bool) ->
 
 
 def _local_rank(rank: Rank[ProcessDigest], sidecars: RunSidecars) -> int | None:
-    """Return the captured LOCAL_RANK of a process, else what the sidecar has."""
+    """Return the captured LOCAL_RANK of a process, else that of the sidecar, else None."""
     local_rank = _captured_number(rank, "LOCAL_RANK")
     if local_rank is not None:
         return local_rank
@@ -620,9 +663,10 @@ def _entry_of(rank: _AnyRank, sidecars: RunSidecars) -> CapturedRank | None:
 
 
 def rank_sources(ranks: Ranks, sidecars: RunSidecars) -> Iterator[tuple[str, list[int | None]]]:
-    """Yield each source of rank numbers except the rank map and order.
+    """Yield each source of rank numbers except the rank map and order, the most reliable first.
 
-    Each comes with the number of each process, None if it has no number for it.
+    A source comes as its name, and a list with a number for each of `ranks`. The number is None if
+    the source does not have it.
     """
 
     def captured(variable: str) -> tuple[str, list[int | None]]:
@@ -639,8 +683,12 @@ def rank_sources(ranks: Ranks, sidecars: RunSidecars) -> Iterator[tuple[str, lis
 
 
 def _number_by_payload(rank: _AnyRank) -> int | None:
+    """Return the number of a rank in its communicator by NCCL's payload, None without payload."""
     rank_and_size = rank.report.comm_ranks.get(rank.process.process_id)
-    return rank_and_size[0] if rank_and_size else None
+    if rank_and_size is None:
+        return None
+    number, _ = rank_and_size
+    return number
 
 
 def _number_by_mpi(rank: _AnyRank) -> int | None:
@@ -648,28 +696,28 @@ def _number_by_mpi(rank: _AnyRank) -> int | None:
 
 
 def _numbers_of_names(ranks: Ranks) -> list[int | None]:
-    """Return the number at the end of each report's name, None if these are no rank numbers.
+    """Return the number at the end of the name of each rank's report.
 
-    They are not if they may be process IDs, or if one of them is too large.
+    All are None if one of the numbers is too large for a rank, or if all may be process IDs.
     """
     numbers = [_number_of_names(rank) for rank in ranks]
     no_numbers: list[int | None] = [None] * len(numbers)
-    are_process_ids = True
+    may_all_be_process_ids = True
     for rank, number in zip(ranks, numbers, strict=True):
         if number is None:
             continue
         if not _may_be_rank(number, rank.report):
             return no_numbers
         if not _may_be_process_id(number, rank.process.pid):
-            are_process_ids = False
-    return no_numbers if are_process_ids else numbers
+            may_all_be_process_ids = False
+    return no_numbers if may_all_be_process_ids else numbers
 
 
 def _number_of_names(rank: _AnyRank) -> int | None:
-    """Return the number at the end of the name of a rank's report.
+    """Return the number at the end of the name of a rank's report, or of all its reports.
 
-    It is None if its report has other processes too, or if the rank has several reports with
-    different numbers, which count its captures.
+    It is None if the report has other processes too. It is also None if the rank has reports with
+    different numbers, because these count its captures.
     """
     if not rank.is_alone:
         return None
@@ -678,24 +726,31 @@ def _number_of_names(rank: _AnyRank) -> int | None:
 
 
 def _may_be_process_id(number: int, pid: int) -> bool:
-    """Tell whether a name may have the ID of its process (nsys's ``%p``), or of its starter."""
+    """Tell whether a number of a report's name may be a process ID (nsys's ``%p``).
+
+    It may be the ID of the process itself (`pid`), or of the program that started the process.
+    """
     n_pids_later = pid - number
-    starts_soon_after = 0 < n_pids_later <= MAX_PIDS_AFTER_STARTER
-    is_starter = number >= MIN_STARTER_PID and starts_soon_after
-    return number == pid or is_starter
+    is_just_before = 0 < n_pids_later <= MAX_PIDS_AFTER_STARTER
+    may_be_starter = number >= MIN_STARTER_PID and is_just_before
+    return number == pid or may_be_starter
 
 
 def _may_be_rank(number: int, report: ReportDigest) -> bool:
-    """Tell whether a number may be a rank: below the world size if it is known, and no date."""
-    size = recorded_world_size([report])
-    max_size = MAX_RANKS if size is None else size
-    return number < max_size
+    """Tell whether a number may be a rank.
+
+    A rank is below the world size. If the world size is not known, a number may be a rank unless it
+    is as large as a date.
+    """
+    world_size = recorded_world_size([report])
+    rank_limit = MAX_RANKS if world_size is None else world_size
+    return number < rank_limit
 
 
 def named_ranks(ranks: Ranks, sidecars: RunSidecars) -> tuple[list[int], str] | None:
-    """Return the numbers of the first source that has a different one for every process.
+    """Return the numbers of `ranks` by the first source that numbers all of them differently.
 
-    They come with the name of the source. None if no source has all.
+    The name of the source comes behind the numbers. The result is None if no source does so.
     """
     for source, source_numbers in rank_sources(ranks, sidecars):
         numbers = _all_numbers(source_numbers)
@@ -705,25 +760,27 @@ def named_ranks(ranks: Ranks, sidecars: RunSidecars) -> tuple[list[int], str] | 
 
 
 def _all_numbers(candidates: Sequence[int | None]) -> list[int] | None:
-    """Return numbers if each one is known and different."""
-    numbers = _known(candidates)
-    n_different = len(set(numbers))
-    return numbers if n_different == len(candidates) else None
+    """Return the numbers, or None if one of them is not known or is there twice."""
+    known_numbers = _known(candidates)
+    n_different = len(set(known_numbers))
+    return known_numbers if n_different == len(candidates) else None
 
 
 def launcher_size(ranks: Ranks, sidecars: RunSidecars) -> int | None:
-    """Return how many ranks the launcher started, if it numbered them.
+    """Return how many ranks the launcher started, None if it is not known.
 
-    It is None if another source numbered them, or if a rank's number is not below the size.
+    It is known only if a variable of the launcher, such as SLURM_PROCID, numbers the ranks. It is
+    not known if reports say different sizes, or a size that is not above all numbers.
     """
     named = named_ranks(ranks, sidecars)
     if named is None:
         return None
     numbers, source = named
-    variable = LAUNCHER_SIZES.get(source.removeprefix(_ENVIRONMENT))
-    if variable is None:
+    number_variable = source.removeprefix(_ENVIRONMENT)
+    size_variable = LAUNCHER_SIZES.get(number_variable)
+    if size_variable is None:
         return None
-    sizes = {rank.report.facts.number(variable) for rank in ranks}
+    sizes = {rank.report.facts.number(size_variable) for rank in ranks}
     size = sizes.pop() if len(sizes) == 1 else None
     if size is None or size <= max(numbers, default=0):
         return None
@@ -733,9 +790,9 @@ def launcher_size(ranks: Ranks, sidecars: RunSidecars) -> int | None:
 def recorded_world_size(
     digests: Sequence[ReportDigest], sidecars: RunSidecars | None = None
 ) -> int | None:
-    """Return the captured WORLD_SIZE, else that of the sidecars.
+    """Return the captured WORLD_SIZE, else that of the sidecars, else None.
 
-    It counts the ranks of the job, not of a communicator.
+    The world size counts the ranks of the job, not of a communicator.
     """
     for digest in digests:
         size = digest.facts.number("WORLD_SIZE")
@@ -754,7 +811,7 @@ class JobSize(Struct, frozen=True):
     n_ranks: int | None
 
     def has_all(self, n_ranks: int) -> bool:
-        """Tell whether nothing shows that the job had more than so many ranks."""
+        """Tell whether nothing shows that the job had more than `n_ranks` ranks."""
         return self.n_ranks is None or self.n_ranks <= n_ranks
 
 
@@ -780,24 +837,27 @@ def job_size(
     digests = gathered.digests
     n_ranks = len(ranks)
     processes = one_of_each_process(ranks)
-    launched = None
+    n_processes = len(processes)
+    # The user's numbers show nothing of the launcher's.
+    launched_size = None
     if numbering.source != "rank_map":
-        launched = launcher_size(processes, gathered.sidecars)
+        launched_size = launcher_size(processes, gathered.sidecars)
     least_size = _least_size(numbering, ranks_of_all_reports)
-    if len(processes) == n_ranks:
-        size = world_size(digests, gathered.sidecars, log, launched)
-        if size is None:
-            size = least_size
-        n_unrecorded = n_unrecorded_ranks(digests)
-        if size is None and n_unrecorded and ranks:
-            return JobSize(None, n_ranks + n_unrecorded)
-        return JobSize(size, size)
-    recorded = recorded_world_size(digests, gathered.sidecars)
-    n_job_processes = _first_known((recorded, launched, least_size))
-    n_nccl_ranks = largest_communicator(digests, log)
-    return _size_with_shared_processes(
-        n_job_processes, n_nccl_ranks, n_ranks=n_ranks, n_processes=len(processes)
-    )
+    has_shared_processes = n_processes < n_ranks
+    if has_shared_processes:
+        recorded_size = recorded_world_size(digests, gathered.sidecars)
+        n_job_processes = _first_known((recorded_size, launched_size, least_size))
+        n_nccl_ranks = largest_communicator(digests, log)
+        return _size_with_shared_processes(
+            n_job_processes, n_nccl_ranks, n_ranks=n_ranks, n_processes=n_processes
+        )
+    size = world_size(digests, gathered.sidecars, log, launched_size)
+    if size is None:
+        size = least_size
+    n_unrecorded = n_unrecorded_ranks(digests)
+    if size is None and n_unrecorded and ranks:
+        return JobSize(None, n_ranks + n_unrecorded)
+    return JobSize(size, size)
 
 
 def _size_with_shared_processes(
@@ -805,48 +865,67 @@ def _size_with_shared_processes(
 ) -> JobSize:
     """Return the size of a job if some of the present processes have several ranks.
 
-    NCCL counts ranks.
+    The present processes are `n_processes`, and have `n_ranks` ranks. `n_job_processes` is what a
+    launcher counts, and `n_nccl_ranks` is what NCCL counts. None is not known.
     """
     if n_job_processes is None and n_nccl_ranks is None:
         return JobSize(None, None)
-    n_missing = max((n_job_processes or 0) - n_processes, 0)
-    least_n_ranks = n_ranks + n_missing
-    return JobSize(n_job_processes, max(least_n_ranks, n_nccl_ranks or 0))
+    least_n_ranks = n_ranks
+    if n_job_processes is not None and n_job_processes > n_processes:
+        # Each missing process has at least one rank.
+        n_missing = n_job_processes - n_processes
+        least_n_ranks += n_missing
+    if n_nccl_ranks is not None:
+        least_n_ranks = max(least_n_ranks, n_nccl_ranks)
+    return JobSize(n_job_processes, least_n_ranks)
 
 
 def n_unrecorded_ranks(digests: Sequence[ReportDigest]) -> int:
     """Return how many processes are ranks by what they did, but have no recorded kernels."""
     n_ranks = 0
     for digest in digests:
-        with_kernels = {process.process_id for process in digest.processes}
+        ids_with_kernels = {process.process_id for process in digest.processes}
         for process in digest.unrecorded:
-            has_kernels = process.process_id in with_kernels
-            n_ranks += process.is_rank and not has_kernels
+            if process.is_rank and process.process_id not in ids_with_kernels:
+                n_ranks += 1
     return n_ranks
 
 
 def _least_size(numbering: Numbering, ranks_of_all_reports: Iterable[int]) -> int | None:
-    """Return how many processes their numbers prove, None if they prove nothing."""
-    proven = set(ranks_of_all_reports)
-    numbers = set(numbering.process_numbers)
-    if numbers and _do_count_ranks(numbers, numbering.source):
-        width = max(numbers) - min(numbers) + 1
-        has_gaps = width > len(numbers)
+    """Return how many processes a job must have by their numbers, None if these prove nothing.
+
+    The largest number proves as many processes as there are numbers from 0 to it. Numbers of
+    processes prove this only if there are gaps between them.
+    """
+    proven_numbers = set(ranks_of_all_reports)
+    process_numbers = set(numbering.process_numbers)
+    if process_numbers and _do_count_ranks(process_numbers, numbering.source):
+        n_without_gaps = max(process_numbers) - min(process_numbers) + 1
+        has_gaps = n_without_gaps > len(process_numbers)
         if has_gaps:
-            proven |= numbers
-    size = max(proven, default=-1) + 1
-    return size or None
+            proven_numbers |= process_numbers
+    largest_number = max(proven_numbers, default=-1)
+    if largest_number < 0:
+        return None
+    return largest_number + 1
 
 
 def _do_count_ranks(numbers: Container[int], source: str) -> bool:
-    """Tell whether numbers count ranks: not if they are an order, or may be IDs in file names."""
+    """Tell whether numbers from `source` count the ranks of the job.
+
+    They do not if they are only an order. Numbers of file names may be process IDs or dates, unless
+    one of them is 0.
+    """
     if source == "file_name":
         return 0 in numbers
     return source != "order"
 
 
 def largest_communicator(digests: Sequence[ReportDigest], log: NcclLog | None) -> int | None:
-    """Return the size of NCCL's largest communicator, by the payloads, else by the log."""
+    """Return the number of ranks of NCCL's largest communicator, by the payloads, else by the log.
+
+    None if neither has a communicator.
+    """
     sizes: list[int] = []
     for digest in digests:
         sizes += digest.comm_sizes.values()
@@ -868,22 +947,22 @@ def world_size(
 ) -> int | None:
     """Return how many ranks the job had, None if it is not known.
 
-    This is the recorded world size, else what the launcher started, else the size of NCCL's largest
-    communicator.
+    This is the recorded world size, else what the launcher started (`launched`), else the size of
+    NCCL's largest communicator.
     """
-    recorded = recorded_world_size(digests, sidecars)
+    recorded_size = recorded_world_size(digests, sidecars)
     communicator_sizes = []
     for digest in digests:
         for _, n_ranks in digest.comm_ranks.values():
             communicator_sizes.append(n_ranks)
-    largest = max(communicator_sizes or _logged_sizes(log), default=None)
-    return _first_known((recorded, launched, largest))
+    largest_size = max(communicator_sizes or _logged_sizes(log), default=None)
+    return _first_known((recorded_size, launched, largest_size))
 
 
 def run_sizes(gathered: Gathered) -> list[int]:
-    """Return how many ranks a run may have by its reports, sorted.
+    """Return the numbers of ranks that a run may have by its reports, sorted.
 
-    These are the number of its ranks, and world sizes.
+    These are the number of ranks in the reports, the world size, and what the launcher started.
     """
     digests = gathered.digests
     sidecars = gathered.sidecars
@@ -891,8 +970,8 @@ def run_sizes(gathered: Gathered) -> list[int]:
     n_ranks = len(joined_ranks(place(digests), is_one_job=is_one_job))
     sizes = {n_ranks, world_size(digests, sidecars) or n_ranks}
     for digest in digests:
-        launched = _known(map(digest.facts.number, LAUNCHER_SIZES.values()))
-        sizes.update(size for size in launched if size >= n_ranks)
+        launched_sizes = _known(map(digest.facts.number, LAUNCHER_SIZES.values()))
+        sizes.update(size for size in launched_sizes if size >= n_ranks)
     return sorted(sizes)
 
 
@@ -904,23 +983,25 @@ def stem_rank(path: str | Path) -> int | None:
 
 
 def ranks_by_map(ranks: Ranks, rank_map: Mapping[str, int], sidecars: RunSidecars) -> list[int]:
-    """Return the rank that a map gives to each process.
+    """Return the number that a map gives to each process. `ranks` has one rank of each process.
 
     Raises `OptionError` unless the map names each process and no other, and each number once.
     """
-    names: list[str] = []
-    used_names: list[list[str]] = []
+    # The name by which errors call each process, and the names that the map has of it.
+    shown_names: list[str] = []
+    keys_of_processes: list[list[str]] = []
     for rank in ranks:
         # A process that was captured several times may be named by any of its reports.
         names_of_parts = [_names_of(part) for part in rank.parts]
-        names.append(names_of_parts[0][0])
-        used_names.append(_first_names(names_of_parts, rank_map))
-    for name, rank_names in zip(names, used_names, strict=True):
-        _check_one_number(name, rank_names, rank_map)
-    _check_all_used(names, used_names, rank_map)
-    keys = _check_all_named(names, used_names, rank_map)
+        names_of_first_part = names_of_parts[0]
+        shown_names.append(names_of_first_part[0])
+        keys_of_processes.append(_keys_of_parts(names_of_parts, rank_map))
+    for shown_name, keys in zip(shown_names, keys_of_processes, strict=True):
+        _check_one_number(shown_name, keys, rank_map)
+    _check_all_used(shown_names, keys_of_processes, rank_map)
+    first_keys = _check_all_named(shown_names, keys_of_processes, rank_map)
     numbers: list[int] = []
-    for key in keys:
+    for key in first_keys:
         number = rank_map[key]
         if number in numbers:
             what = f"gives rank {number} twice"
@@ -930,9 +1011,9 @@ def ranks_by_map(ranks: Ranks, rank_map: Mapping[str, int], sidecars: RunSidecar
     return numbers
 
 
-def _check_one_number(name: str, used_names: Sequence[str], rank_map: Mapping[str, int]) -> None:
-    """Raise if the names of one process have several numbers."""
-    numbers = {rank_map[key] for key in used_names}
+def _check_one_number(name: str, keys: Sequence[str], rank_map: Mapping[str, int]) -> None:
+    """Raise if the keys of one process in the map have several numbers."""
+    numbers = {rank_map[key] for key in keys}
     if len(numbers) > 1:
         first, second, *_ = sorted(numbers)
         what = f"assigns ranks {first} and {second} to one process that was captured several times"
@@ -940,11 +1021,11 @@ def _check_one_number(name: str, used_names: Sequence[str], rank_map: Mapping[st
 
 
 def _check_all_used(
-    names: Sequence[str], used_names: Sequence[Sequence[str]], rank_map: Mapping[str, int]
+    names: Sequence[str], keys_of_processes: Sequence[Sequence[str]], rank_map: Mapping[str, int]
 ) -> None:
-    """Raise if the map has a name of no process, or a second name of one."""
-    all_used = set(itertools.chain.from_iterable(used_names))
-    unused = rank_map.keys() - all_used
+    """Raise if the map has a key that names no process, or a second key for one report."""
+    used_keys = set(itertools.chain.from_iterable(keys_of_processes))
+    unused = rank_map.keys() - used_keys
     if unused:
         what = f"names {min(unused)}, but no such report has GPU activity or steps"
         fix = "use one of these reports, or leave out --rank-map"
@@ -952,28 +1033,29 @@ def _check_all_used(
 
 
 def _check_all_named(
-    names: Sequence[str], used_names: Sequence[Sequence[str]], rank_map: Mapping[str, int]
+    names: Sequence[str], keys_of_processes: Sequence[Sequence[str]], rank_map: Mapping[str, int]
 ) -> list[str]:
-    """Return the name by which the map has each process, and raise if it does not have one."""
-    keys: list[str] = []
+    """Return the first key of each process in the map, and raise if a process has none."""
+    first_keys: list[str] = []
     absent: list[str] = []
-    for name, rank_names in zip(names, used_names, strict=True):
-        if rank_names:
-            keys.append(rank_names[0])
+    for name, keys in zip(names, keys_of_processes, strict=True):
+        if keys:
+            first_keys.append(keys[0])
         else:
             absent.append(name)
     if absent:
         shown_absent = absent[:MAX_NAMED_REPORTS]
         shown_map = list(rank_map)[:MAX_NAMED_REPORTS]
-        entries = [f"{key}={rank_map[key]}" for key in keys]
+        entries = [f"{key}={rank_map[key]}" for key in first_keys]
         entries += [f"{name}=N" for name in shown_absent]
         what = f"gives no rank to {', '.join(shown_absent)}"
         fix = f'--rank-map "{",".join(entries)}"'
         raise OptionError("--rank-map", what, found=", ".join(shown_map), fix=fix)
-    return keys
+    return first_keys
 
 
 def _check_below_world_size(ranks: Ranks, numbers: Sequence[int], sidecars: RunSidecars) -> None:
+    """Raise if a number is not below the largest recorded world size."""
     sizes = _known(recorded_world_size([rank.report], sidecars) for rank in ranks)
     world_size = max(sizes, default=None)
     if world_size is not None and max(numbers) >= world_size:
@@ -982,24 +1064,32 @@ def _check_below_world_size(ranks: Ranks, numbers: Sequence[int], sidecars: RunS
 
 
 def _names_of(part: _AnyRank) -> list[str]:
+    """Return the names that a rank map may use for a process in one report."""
     pid = None if part.is_alone else part.process.pid
     return _map_keys(part.report.file.source, pid)
 
 
-def _first_names(parts: Sequence[Sequence[str]], rank_map: Mapping[str, int]) -> list[str]:
-    """Return the first name that a map has of each report of one rank."""
-    first_names = []
-    for keys in parts:
-        used_keys = [key for key in keys if key in rank_map]
-        first_names += used_keys[:1]
-    return first_names
+def _keys_of_parts(
+    names_of_parts: Sequence[Sequence[str]], rank_map: Mapping[str, int]
+) -> list[str]:
+    """Return the first key that a map has of each report of one process.
+
+    Reports that the map does not name are left out.
+    """
+    keys = []
+    for names in names_of_parts:
+        key = next((name for name in names if name in rank_map), None)
+        if key is not None:
+            keys.append(key)
+    return keys
 
 
 def _map_keys(path: Path, pid: int | None) -> list[str]:
-    """Return the names that a rank map may use for a report.
+    """Return the names that a rank map may use for a process of a report.
 
-    They are every tail of its path, its stem, its path, and every tail of the path of its export.
-    With several processes in the report, each name ends in ``:PID``.
+    The names are every tail of the report's path, its stem, its path, and every tail of the path of
+    its export. `pid` is None if the process is alone in the report. Else each name ends in
+    ``:PID``.
     """
     exported = path.with_suffix(files.EXPORT_SUFFIX)
     names = _tails(path)
@@ -1011,7 +1101,7 @@ def _map_keys(path: Path, pid: int | None) -> list[str]:
 
 
 def _tails(path: Path) -> list[str]:
-    """Return the ends of a path, from its name to all of it."""
+    """Return the ends of a path, from its last part to all its parts: ``c``, ``b/c``, ``a/b/c``."""
     tails: list[str] = []
     for n_parts in range(1, len(path.parts) + 1):
         last_parts = path.parts[-n_parts:]
@@ -1020,19 +1110,24 @@ def _tails(path: Path) -> list[str]:
 
 
 class ChosenRanks(Struct, frozen=True):
-    """The reports that are read of a run of which some ranks were asked for."""
+    """The reports that are read if the user asks for some ranks of a run."""
 
+    # the value of --ranks in words
     asked: str
     reports: tuple[ReportFile, ...]
     # of these reports
     ranks: frozenset[int]
     # of all reports of the run, read or not
     ranks_of_all_reports: frozenset[int]
-    # of these reports
+    # the entries of these reports, or None without a rank map
     rank_map: Mapping[str, int] | None
 
     def check(self, numbers: Sequence[int], source: str) -> None:
-        """Refuse reports that turn out to be of other ranks than was taken from their names."""
+        """Raise if the reports turn out to have ranks that were not expected of them.
+
+        `numbers` are the ranks that were read from the reports, and `source` is the source of these
+        numbers.
+        """
         if not self.ranks.issuperset(numbers):
             option = f"--ranks {self.asked}"
             what = f"does not match the reports, because their names and ranks differ ({source})"
@@ -1059,33 +1154,37 @@ def choose_ranks(
         raise _unknown_ranks(option, reports)
     existing = frozenset(itertools.chain.from_iterable(ranks_of_reports))
     _check_all_exist(option, wanted, existing)
-    is_chosen = [not wanted.isdisjoint(report_ranks) for report_ranks in ranks_of_reports]
-    chosen = itertools.compress(ranks_of_reports, is_chosen)
-    ranks = frozenset(itertools.chain.from_iterable(chosen))
-    left_out = ranks - wanted
-    if left_out:
-        what = f"leaves out {shown_ranks(left_out)}, but nsyspipe reads a report with all its ranks"
-        fix = f"--ranks {shown_ranks(ranks)}, or leave out --ranks"
+    has_wanted_rank = [not wanted.isdisjoint(report_ranks) for report_ranks in ranks_of_reports]
+    ranks_of_chosen_reports = itertools.compress(ranks_of_reports, has_wanted_rank)
+    chosen_ranks = frozenset(itertools.chain.from_iterable(ranks_of_chosen_reports))
+    unwanted = chosen_ranks - wanted
+    if unwanted:
+        what = f"leaves out {shown_ranks(unwanted)}, but nsyspipe reads a report with all its ranks"
+        fix = f"--ranks {shown_ranks(chosen_ranks)}, or leave out --ranks"
         raise OptionError(option, what, fix=fix)
-    chosen_reports = itertools.compress(reports, is_chosen)
-    chosen_map = full_map and _entries_of(ranks, full_map)
+    chosen_reports = itertools.compress(reports, has_wanted_rank)
+    chosen_map = full_map and _entries_of(chosen_ranks, full_map)
     return ChosenRanks(
         asked=shown,
         reports=tuple(chosen_reports),
-        ranks=ranks,
+        ranks=chosen_ranks,
         ranks_of_all_reports=existing,
         rank_map=chosen_map,
     )
 
 
 def _check_all_exist(option: str, wanted: frozenset[int], existing: frozenset[int]) -> None:
-    """Raise if a rank that was asked for does not exist."""
+    """Raise if a rank that was asked for does not exist.
+
+    The fix suggests the wanted ranks that exist, or all ranks if none of the wanted ones exists.
+    """
     absent = wanted - existing
     if not absent:
         return
     fix = RANK_MAP
     if existing:
-        suggested = wanted & existing or existing
+        wanted_and_existing = wanted & existing
+        suggested = wanted_and_existing or existing
         fix = f"--ranks {shown_ranks(suggested)}"
     what = f"rank {min(absent)} is not there"
     raise OptionError(option, what, found=shown_ranks(existing), fix=fix)
@@ -1103,7 +1202,10 @@ def _shown_option(asked: str | int | Iterable[int], wanted: Iterable[int]) -> st
 
 
 def _unknown_ranks(option: str, reports: Sequence[ReportFile]) -> OptionError:
-    """Return the error that nothing tells the ranks of reports."""
+    """Return the error that nothing tells the ranks of reports.
+
+    The fix is a rank map with the first reports, or no --ranks if there is one report.
+    """
     what = (
         "cannot choose reports, because their ranks are unknown (no names like REPORT_0.sqlite, no "
         "recorded RANK)"
@@ -1123,12 +1225,15 @@ def _unknown_ranks(option: str, reports: Sequence[ReportFile]) -> OptionError:
 def _ranks_of(
     reports: Sequence[ReportFile], rank_map: Mapping[str, int] | None
 ) -> list[set[int]] | None:
-    """Return the ranks of each report before it is read, None if nothing numbers all reports."""
-    sources = [Path(str(report)) for report in reports]
+    """Return the ranks of each report before it is read, None if nothing numbers all reports.
+
+    A report that the rank map does not name has no ranks.
+    """
+    given_paths = [Path(str(report)) for report in reports]
     if rank_map is not None:
         ranks_of_name = grouped((_without_pid(key), rank) for key, rank in rank_map.items())
-        return [_mapped_ranks(source, ranks_of_name) for source in sources]
-    numbers = _all_numbers([stem_rank(source) for source in sources])
+        return [_mapped_ranks(path, ranks_of_name) for path in given_paths]
+    numbers = _all_numbers([stem_rank(path) for path in given_paths])
     are_exports = all(report.path.suffix == files.EXPORT_SUFFIX for report in reports)
     if numbers is None and are_exports:
         facts = [_facts_of(report) for report in reports]
@@ -1139,12 +1244,15 @@ def _ranks_of(
 
 
 def _without_pid(key: str) -> str:
-    """Return the report that a name in a rank map is of, if it names a process of it."""
+    """Return the name of the report in a key of a rank map, which may be ``REPORT:PID``."""
     return re.sub(r":\d+$", "", key)
 
 
 def _mapped_ranks(path: Path, ranks_of_name: Mapping[str, Sequence[int]]) -> set[int]:
-    """Return the ranks that a map gives to the processes of a report."""
+    """Return the ranks that a map gives to the processes of a report, empty if it does not name it.
+
+    `ranks_of_name` has the ranks by the name of the report.
+    """
     for name in _map_keys(path, None):
         if name in ranks_of_name:
             return set(ranks_of_name[name])
@@ -1152,9 +1260,9 @@ def _mapped_ranks(path: Path, ranks_of_name: Mapping[str, Sequence[int]]) -> set
 
 
 def _captured_ranks(facts: Sequence[ReportFacts]) -> list[int] | None:
-    """Return the rank of each report by the first variable that all have.
+    """Return the rank of each report by the first variable that all have, None without one.
 
-    Reports of one rank are its captures.
+    Several reports may have the same rank, because a rank may be captured several times.
     """
     for variable in ("RANK", *LAUNCHER_SIZES):
         numbers = _known(each.number(variable) for each in facts)

@@ -102,7 +102,10 @@ def _problems_of_reports(
 
 
 def _numbers_by_report(ranks: Ranks) -> dict[int, _RankNumbers]:
-    """Return the rank numbers of each report, by its argument, and by process and device."""
+    """Return the numbers of the ranks of each report, by its argument.
+
+    In a report, a rank has its process ID and its device as the key.
+    """
     numbers: dict[int, _RankNumbers] = {}
     for rank in ranks:
         for part in rank.parts:
@@ -114,6 +117,10 @@ def _numbers_by_report(ranks: Ranks) -> dict[int, _RankNumbers]:
 def _problems_of_report(
     digest: ReportDigest, name: str, rank_numbers: _RankNumbers, *, may_hide_comm: bool
 ) -> Iterator[Problem]:
+    """Yield the problems of one report with the report's name and the rank.
+
+    A problem of the whole report has a rank only if the report has one rank.
+    """
     only_rank = None
     if len(rank_numbers) == 1:
         (only_rank,) = rank_numbers.values()
@@ -127,14 +134,20 @@ def _problems_of_report(
 
 
 def _problems_of_captures(ranks: Ranks) -> Iterator[Problem]:
-    n_captures = [len(rank.captures) for rank in ranks if rank.captures]
-    if n_captures:
-        extremes = sorted({min(n_captures), max(n_captures)})
-        times = " to ".join(map(str, extremes))
-        yield problem("captured-several-times", n=len(n_captures), times=times)
+    """Yield how many ranks were captured several times, and how often: ``2`` or ``2 to 3``."""
+    n_captures_of_ranks = [len(rank.captures) for rank in ranks if rank.captures]
+    if n_captures_of_ranks:
+        fewest_and_most = sorted({min(n_captures_of_ranks), max(n_captures_of_ranks)})
+        times = " to ".join(map(str, fewest_and_most))
+        yield problem("captured-several-times", n=len(n_captures_of_ranks), times=times)
 
 
 def _problems_of_ranks(run: NumberedRun, ranks: Ranks) -> Iterator[Problem]:
+    """Yield ranks without a GPU model, a run without communication, and ranks of the job missing.
+
+    The missing ranks are named by the world size. Without a world size, NCCL may show how many
+    there are.
+    """
     numbering = run.numbering
     job = run.job
     for rank in ranks:
@@ -167,7 +180,7 @@ class _AbsentRanks(Struct, frozen=True):
     not_captured: list[int]
     # Numbers that are in the run, or in one of the lists above.
     accounted: frozenset[int]
-    # All numbers below the world size that are not accounted for.
+    # How many numbers below the world size are not accounted for.
     n_missing: int
 
 
@@ -204,12 +217,16 @@ def _find_absent_ranks(
     sidecars: RunSidecars,
     ranks_of_all_reports: frozenset[int],
 ) -> _AbsentRanks:
-    read_or_not = present | ranks_of_all_reports
-    without_report = [rank for rank in sidecars.ranks if rank.report is None]
-    left_out = {rank.rank for rank in without_report if rank.problem is None}
-    not_captured = left_out - read_or_not
+    """Find the numbers of the job that are not among the `present` ones, and why.
+
+    A sidecar says that a rank was not captured: it has neither a report nor a problem.
+    """
+    with_report = present | ranks_of_all_reports
+    entries_without_report = [entry for entry in sidecars.ranks if entry.report is None]
+    left_out = {entry.rank for entry in entries_without_report if entry.problem is None}
+    not_captured = left_out - with_report
     not_captured_in_job = sorted(number for number in not_captured if number < world_size)
-    accounted = frozenset(read_or_not.union(not_captured_in_job))
+    accounted = frozenset(with_report.union(not_captured_in_job))
     n_accounted = sum(number < world_size for number in accounted)
     unread = sorted(ranks_of_all_reports - present)
     n_missing = world_size - n_accounted
@@ -217,9 +234,12 @@ def _find_absent_ranks(
 
 
 def _name_unread_files(sidecars: RunSidecars, accounted: frozenset[int]) -> str:
-    """Return the names of reports that sidecars have for missing ranks, as the end of a list."""
-    missing_ranks = [rank for rank in sidecars.ranks if rank.rank not in accounted]
-    reports = {rank.report for rank in missing_ranks if rank.report}
+    """Return the names of reports that sidecars have for missing ranks, as the end of a sentence.
+
+    Empty if sidecars have none.
+    """
+    missing_entries = [entry for entry in sidecars.ranks if entry.rank not in accounted]
+    reports = {entry.report for entry in missing_entries if entry.report}
     if not reports:
         return ""
     listed = sorted(reports)[:MAX_LISTED_NUMBERS]
@@ -234,6 +254,7 @@ def _problems_of_unrecorded_processes(run: NumberedRun) -> Iterator[Problem]:
     missing_numbers = None
     if world_size is not None and run.is_numbered:
         present = set(run.numbering.process_numbers)
+        # The first numbers are enough. A world size may be any number.
         missing = (number for number in range(world_size) if number not in present)
         missing_numbers = list(itertools.islice(missing, MAX_NAMED_MISSING_RANKS))
     missing_ranks = MissingRanks(world_size, missing_numbers)
@@ -252,8 +273,10 @@ def _problems_of_world_size(run: NumberedRun) -> Iterator[Problem]:
 def _problems_of_message_sizes(
     cross_rank: comm.CrossRank, digests: Sequence[ReportDigest]
 ) -> Iterator[Problem]:
-    # One rank sends nothing.
-    if len(cross_rank.placed) < 2:  # noqa: PLR2004
+    """Yield that some or all operations in steps have no message size, and why if all."""
+    has_one_rank = len(cross_rank.placed) <= 1
+    if has_one_rank:
+        # One rank sends nothing.
         return
     in_steps = np.flatnonzero(cross_rank.rows.in_step)
     n_operations = in_steps.size
@@ -266,7 +289,7 @@ def _problems_of_message_sizes(
         yield problem("few-message-sizes", n=n_absent, total=n_operations)
         return
     gaps = {digest.size_gap for digest in digests}
-    # Without a gap there are sizes, but none belongs to a kernel.
+    # If no report has a gap, there are sizes, but none belongs to a kernel.
     without_kernel = (
         "no NCCL payload matches a communication kernel",
         "capture whole steps on every rank, with CUDA API calls (--trace=cuda,nvtx)",
@@ -279,6 +302,7 @@ def _problems_of_message_sizes(
 def _problems_of_steps(
     ranks: Ranks, steps: SelectedSteps, why_no_steps: str | None
 ) -> Iterator[Problem]:
+    """Yield that there are no steps, or what is doubtful about the steps and their selection."""
     if not ranks:
         return
     if why_no_steps is not None:
@@ -309,7 +333,10 @@ def _problems_of_selection(steps: SelectedSteps, n_ranks: int) -> Iterator[Probl
 
 
 def _problems_of_allocs(ranks: Ranks, steps: StepsTable) -> Iterator[Problem]:
-    """Yield that sizes are missing of allocations in summary steps, if no event was recorded."""
+    """Yield that the sizes of allocations in summary steps are missing, with how many steps.
+
+    There is no such problem if each report has memory events, or if no step allocates.
+    """
     if all(part.report.has_memory_sizes for rank in ranks for part in rank.parts):
         return
     summary_steps = steps.filter(steps["in_summary"])
@@ -321,15 +348,19 @@ def _problems_of_allocs(ranks: Ranks, steps: StepsTable) -> Iterator[Problem]:
 
 
 def _problems_of_slowest_rank(steps: StepsTable) -> Iterator[Problem]:
-    """Yield by what share the largest step times sum to more than those of any single rank."""
+    """Yield the problem that the slowest rank changes from step to step.
+
+    Then the largest time of each step sums to more than the times of any single rank. The problem
+    says by which share.
+    """
     summary_steps = steps.filter(steps["in_summary"])
     by_rank = summary_steps.group_by("rank", use_threads=False)
-    rank_sums = by_rank.aggregate([("wall_ns", "sum")])["wall_ns_sum"]
-    longest_ns = pc.max(rank_sums).as_py()
-    if not longest_ns:
+    sums_of_ranks = by_rank.aggregate([("wall_ns", "sum")])["wall_ns_sum"]
+    slowest_rank_ns = pc.max(sums_of_ranks).as_py()
+    if not slowest_rank_ns:
         return
-    sum_of_longest_ns = int(step_times(summary_steps).sum())
-    changing_share = sum_of_longest_ns / longest_ns - 1
+    largest_of_steps_ns = int(step_times(summary_steps).sum())
+    changing_share = largest_of_steps_ns / slowest_rank_ns - 1
     if changing_share > MIN_CHANGING_SHARE_FOR_NOTE:
         severity = "warning" if changing_share > MIN_CHANGING_SHARE_FOR_WARNING else None
         percent = f"{100 * changing_share:.1f}"
@@ -340,6 +371,7 @@ def _counts_start_of_capture(steps: SelectedSteps) -> bool:
     """Tell whether the first step of a capture is a summary step."""
     start_ns = steps.table["start_ns"].to_numpy()
     in_summary = steps.table["in_summary"].to_numpy()
+    # By capture, then by time, so that the first row of each capture is its first step.
     order = np.lexsort((start_ns, steps.capture))
     capture_of_ordered = steps.capture[order]
     first_steps = order[run_starts(capture_of_ordered)]
@@ -352,8 +384,8 @@ def _ranks_without_steps(
     """Return the steps that not every rank has, by the ranks that do not have them."""
     rank = steps["rank"].to_numpy()
     step = steps["step"].to_numpy()
-    step_numbers, n_ranks = np.unique(step, return_counts=True)
-    incomplete_steps = step_numbers[n_ranks < len(ranks)]
+    step_numbers, n_ranks_of_step = np.unique(step, return_counts=True)
+    incomplete_steps = step_numbers[n_ranks_of_step < len(ranks)]
     steps_by_ranks: dict[tuple[int, ...], list[int]] = {}
     for number in incomplete_steps.tolist():
         ranks_with_step = rank[step == number]
@@ -381,11 +413,12 @@ def _list_numbers(numbers: Iterable[int], n_numbers: int) -> str:
 
 def problems_table(problems: Iterable[Problem]) -> pa.Table:
     """Return `schema.PROBLEMS`, the most severe first, each problem once."""
-    in_order = sorted(set(problems), key=_severity_order)
-    return schema.PROBLEMS.from_rows([run_problem.row for run_problem in in_order])
+    most_severe_first = sorted(set(problems), key=_severity_order)
+    return schema.PROBLEMS.from_rows([run_problem.row for run_problem in most_severe_first])
 
 
 def _severity_order(run_problem: Problem) -> tuple[object, ...]:
+    """Return the key by which problems are sorted. A problem without a rank comes first."""
     severity = SEVERITIES.index(run_problem.severity)
     rank = -1 if run_problem.rank is None else run_problem.rank
     report = run_problem.report or ""

@@ -42,7 +42,11 @@ class RunSidecars(Struct, frozen=True):
     problems: tuple[Problem, ...] = ()
 
     def rank_of(self, argument: int, pid: int, *, is_alone: bool) -> CapturedRank | None:
-        """Return the entry of one process of a report, by its pid or because it is the only one."""
+        """Return the sidecar's entry of one process of a report, None if there is none.
+
+        The entry has the process ID. An only entry without a process ID is that of a process that
+        is alone in its report (`is_alone`).
+        """
         _, ranks = self.by_argument.get(argument, (None, ()))
         for rank in ranks:
             if rank.pid == pid:
@@ -65,7 +69,7 @@ class RunSidecars(Struct, frozen=True):
 
     @property
     def ranks(self) -> list[CapturedRank]:
-        """Every rank that they list."""
+        """Every rank that the sidecars list."""
         return [rank for sidecar in self.sidecars for rank in sidecar.ranks]
 
     @property
@@ -109,6 +113,7 @@ def _joined_environment(environments: Sequence[Mapping[str, str]]) -> dict[str, 
 
 
 def _same(values: Iterable[T | None]) -> T | None:
+    """Return the value that all known values have, None if they differ or none is known."""
     known = {value for value in values if value is not None}
     return known.pop() if len(known) == 1 else None
 
@@ -125,8 +130,9 @@ def with_sidecar_facts(
             facts = replace(facts, host=sidecar.host or None)
         models = sorted({rank.gpu_name for rank in ranks if rank.gpu_name})
         model_of_device = _models_of_devices(digest, argument, sidecars, models)
-        # A model would count for all devices, so that each device needs its own.
-        if not facts.gpu_names and len(model_of_device) == len(digest.processes):
+        # A model that is known of one device alone would count for all devices.
+        have_all_devices_models = len(model_of_device) == len(digest.processes)
+        if not facts.gpu_names and have_all_devices_models:
             names = dict(enumerate(models))
             facts = replace(facts, gpu_names=names, gpu_of_ordinal=model_of_device)
         filled[argument] = replace(digest, facts=facts)
@@ -136,7 +142,7 @@ def with_sidecar_facts(
 def _models_of_devices(
     digest: ReportDigest, argument: int, sidecars: RunSidecars, models: Sequence[str]
 ) -> dict[tuple[int, int], int]:
-    """Return the index of the model of each process and device that a sidecar has."""
+    """Return the index in `models` of the GPU of each process and device that a sidecar has."""
     model_of_device = {}
     is_alone = len({process.process_id for process in digest.processes}) == 1
     for process in digest.processes:
@@ -149,7 +155,10 @@ def _models_of_devices(
 def run_sidecars(
     found: FoundSidecars, digests: Sequence[ReportDigest], *, asks_for_steps: bool
 ) -> RunSidecars:
-    """Choose the sidecars of a run's reports, and the step family that they name if asked for."""
+    """Choose the sidecars that are of a run's reports, with problems of the others.
+
+    If `asks_for_steps`, the result has the step family that the sidecars name.
+    """
     fitting = []
     problems = [*found.problems]
     for sidecar in found.found:
@@ -193,15 +202,21 @@ def _misfit(candidate: FoundSidecar, digests: Sequence[ReportDigest]) -> str | N
 
 
 def _are_of_different_days(first_ns: int | None, second_ns: int | None) -> bool:
+    """Tell whether two times are known, and more than a day apart."""
     if first_ns is None or second_ns is None:
         return False
     return abs(first_ns - second_ns) > MAX_AGE_DIFFERENCE_NS
 
 
 def _agreeing(candidates: Sequence[FoundSidecar]) -> tuple[list[FoundSidecar], list[Problem]]:
-    """Return the sidecars that no other one contradicts, and a problem of the others."""
+    """Return the sidecars that no other one contradicts, and a problem of the others.
+
+    Two sidecars contradict each other if both are of one report. The list of problems is empty if
+    there are no such sidecars.
+    """
     distinct = _without_copies(candidates)
     claims = Counter(itertools.chain.from_iterable(sidecar.by_argument for sidecar in distinct))
+    # The arguments of reports that several sidecars claim.
     disputed = {argument for argument, n_claims in claims.items() if n_claims > 1}
     agreeing = [sidecar for sidecar in distinct if disputed.isdisjoint(sidecar.by_argument)]
     conflicting = [sidecar for sidecar in distinct if not disputed.isdisjoint(sidecar.by_argument)]
@@ -215,7 +230,7 @@ def _agreeing(candidates: Sequence[FoundSidecar]) -> tuple[list[FoundSidecar], l
 
 
 def _without_copies(candidates: Sequence[FoundSidecar]) -> list[FoundSidecar]:
-    """Return the sidecars without those that have the content of an earlier one beside them."""
+    """Return the sidecars without copies: those with the folder and content of an earlier one."""
     contents: list[Sidecar] = []
     distinct = []
     for candidate in candidates:
@@ -230,7 +245,10 @@ def _without_copies(candidates: Sequence[FoundSidecar]) -> list[FoundSidecar]:
 def _step_family(
     sidecars: Sequence[Sidecar], digests: Sequence[ReportDigest]
 ) -> tuple[str | None, list[Problem]]:
-    """Return the family that the sidecars name, if every rank has it, or why it is ignored."""
+    """Return the family that the sidecars name, or None and a problem that says why it is ignored.
+
+    The family must be on every rank. If it is on no rank, there is no problem.
+    """
     family_of_pattern = {}
     for sidecar in sidecars:
         if sidecar.step_pattern:
@@ -247,8 +265,8 @@ def _step_family(
         is_on_ranks = _ranks_with_family(family, digests)
         if all(is_on_ranks):
             return family, []
-        # The launcher has a pattern of its own, and the program names its steps differently.
         if not any(is_on_ranks):
+            # The launcher has a pattern of its own, and the program names its steps differently.
             return None, []
         why = "some ranks have no such step"
     pattern = " and ".join(map(repr, sorted(family_of_pattern)))
@@ -256,10 +274,10 @@ def _step_family(
 
 
 def _ranks_with_family(family: str, digests: Sequence[ReportDigest]) -> list[bool]:
-    """Tell which ranks have steps of a family.
+    """Tell of each rank whether it has steps of a family.
 
-    In a run without device activity, tell which reports have them, because only some hosts may be
-    ranks.
+    A run without GPU activity has no ranks. The result is then of each report with hosts, because
+    only some of its hosts may be ranks.
     """
     candidates_of_ranks = [process.candidates for digest in digests for process in digest.processes]
     if not candidates_of_ranks:
@@ -280,7 +298,7 @@ def _may_be_steps(candidate: Candidate) -> bool:
 
 
 def _failures(sidecars: Sequence[Sidecar]) -> Iterator[Problem]:
-    """Yield how captures failed, with the ranks that failed in the same way."""
+    """Yield a problem for each way in which captures failed, with the ranks that failed so."""
     ranks_of_outcome: dict[str, list[int]] = {}
     for sidecar in sidecars:
         for rank in sidecar.ranks:

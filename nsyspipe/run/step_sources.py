@@ -89,11 +89,12 @@ def process_steps(
     family: str | None,
     is_decided: bool,
 ) -> tuple[list[ProcessSteps], str | None]:
-    """Return the steps of each rank of a report, and their family.
+    """Return the steps of each rank of a report, and the family that the steps are of.
 
-    That is the family of the run if it `is_decided`, else the best one in this report. `codes` are
-    phases by text. nsyspipe looks for a periodic launch pattern if no family of ranges qualifies,
-    or if you ask for it. It looks for the backward pass in launches if no range marks it.
+    The family of steps is `family` if the run `is_decided` on it. Else it is the best one in this
+    report. `codes` has the phase of each range text. If no family of ranges qualifies, or if the
+    user asks for it, nsyspipe looks for a periodic launch pattern. If no range marks the backward
+    pass, nsyspipe looks for it in the launches.
     """
     names = capture.operations.names
     n_ranks = len(events)
@@ -102,7 +103,7 @@ def process_steps(
     no_repetitions: list[Repetition | None] = [None] * n_ranks
     candidates_of_ranks: list[list[Candidate]] = [[] for _ in events]
     if not reading.is_repetition:
-        candidates_of_ranks = [_candidates(rank, families, names) for rank in events]
+        candidates_of_ranks = [_range_candidates(rank, families, names) for rank in events]
         if not is_decided and not reading.is_capture:
             family = choose(candidates_of_ranks, shifts_ns)
     ranks = _launches_of_ranks(capture, events)
@@ -110,8 +111,10 @@ def process_steps(
     if _may_repeat(capture, reading, family):
         repetitions = _find_repetitions(ranks, reading)
         candidates_of_ranks = _with_repetitions(candidates_of_ranks, repetitions)
+        # The launch pattern is one more candidate, so the best one is chosen again.
         if not is_decided:
             family = choose(candidates_of_ranks, shifts_ns)
+    # Patterns that were found, but not chosen, make no steps.
     if family != REPETITION:
         repetitions = no_repetitions
     steps = []
@@ -135,20 +138,28 @@ def _launches_of_ranks(capture: Capture, events: Sequence[ProcessEvents]) -> lis
 
 
 def _may_repeat(capture: Capture, reading: Reading, family: str | None) -> bool:
-    """Tell whether to look for a periodic launch pattern."""
+    """Tell whether to look for a periodic launch pattern.
+
+    `family` is the best family of ranges, or the one on which the run decided. Patterns are looked
+    for if it is no family of ranges, or if its ranges are named like a part of a step.
+    """
     if reading.step is not None or reading.is_capture or not capture.operations.has_names:
         return False
     return family in {None, REPETITION} or is_part_of_step(family)
 
 
 def _find_repetitions(ranks: Sequence[_RankLaunches], reading: Reading) -> list[Repetition | None]:
-    """Return the periodic launch pattern of each rank, which the ranks of a process share."""
-    by_rank = [find_repetition(rank.sequence, reading.n_steps) for rank in ranks]
+    """Return the periodic launch pattern of each rank, None for a rank without one.
+
+    The ranks of a process share one pattern. Raises `OptionError` if the user says how many steps
+    there are, and a rank has no pattern that repeats about as often.
+    """
+    repetitions_alone = [find_repetition(rank.sequence, reading.n_steps) for rank in ranks]
     events = [rank.events for rank in ranks]
-    repetitions = _share_in_processes(events, by_rank)
+    repetitions = _share_in_processes(events, repetitions_alone)
     if reading.n_steps is not None and None in repetitions:
         first_without = repetitions.index(None)
-        raise _not_as_many(reading.n_steps, ranks[first_without].sequence)
+        raise _error_of_n_steps(reading.n_steps, ranks[first_without].sequence)
     return repetitions
 
 
@@ -166,22 +177,24 @@ def _with_repetitions(
 def _share_in_processes(
     events: Sequence[ProcessEvents], repetitions: Sequence[Repetition | None]
 ) -> list[Repetition | None]:
-    """Give all ranks of a process one repetition, because they share its host.
+    """Return the repetition that each rank shares with the other ranks of its process.
 
-    It is the one that shows most of what a step is.
+    One CPU process launches for all its ranks, so that their steps are the same. Of their
+    repetitions, the one with the strongest evidence is shared. The result is None for a rank whose
+    process has no repetition.
     """
-    best: dict[int, Repetition] = {}
+    best_of_process: dict[int, Repetition] = {}
     for rank, repetition in zip(events, repetitions, strict=True):
         if repetition is None:
             continue
-        best_so_far = best.get(rank.process_id)
+        best_so_far = best_of_process.get(rank.process_id)
         if best_so_far is None or _evidence(repetition) > _evidence(best_so_far):
-            best[rank.process_id] = repetition
-    return [best.get(rank.process_id) for rank in events]
+            best_of_process[rank.process_id] = repetition
+    return [best_of_process.get(rank.process_id) for rank in events]
 
 
 class _Evidence(NamedTuple):
-    """What units show of steps, in order of importance."""
+    """What shows that the units of a repetition are steps. The first field counts most."""
 
     has_optimizer: bool
     is_step: bool
@@ -189,6 +202,7 @@ class _Evidence(NamedTuple):
 
 
 def _evidence(repetition: Repetition) -> _Evidence:
+    # All launches from the first unit's first to the last unit's last.
     n_launches = int(np.ptp(repetition.edges))
     return _Evidence(repetition.has_optimizer, repetition.is_step, n_launches)
 
@@ -200,23 +214,28 @@ def _steps_of_rank(
     units: Repetition | None,
     codes: Int64,
 ) -> ProcessSteps:
-    """Return the steps of one rank with their phases. `units` are its steps by repetition."""
+    """Return the steps of one rank with their phases.
+
+    `members` are the steps. `units` is None if the steps are ranges. Else it is the repetition
+    whose units the steps are. `codes` has the phase of each range text.
+    """
     process_id = rank.events.process_id
-    marked = _find_phases(rank, codes, members)
+    marked = _find_marked_phases(rank, codes, members)
     problems: list[Problem] = []
     if units is not None:
-        optimizer_member = marked.phases["optimizer"].member
-        n_optimizers = np.bincount(optimizer_member, minlength=members.starts.size)
-        has_one_optimizer = n_optimizers == 1
+        step_of_optimizer = marked.phases["optimizer"].member
+        n_optimizers_of_step = np.bincount(step_of_optimizer, minlength=members.starts.size)
+        has_one_optimizer = n_optimizers_of_step == 1
         is_marked = bool(has_one_optimizer.all())
         problems += _problems_of_repetition(process_id, units, is_marked=is_marked)
     passes = marked.passes
+    # Stays None if ranges mark the backward pass.
     backward = None
     if not marked.phases["backward"].starts.size:
-        backward, source = _find_unmarked_backward(rank, members)
+        backward, problem_code = _find_unmarked_backward(rank, members)
         if backward is not None:
             passes = backward
-            problems.append(problem(source, process_id=process_id))
+            problems.append(problem(problem_code, process_id=process_id))
     return ProcessSteps(
         candidates=rank_candidates,
         members=members,
@@ -232,13 +251,17 @@ class _FoundPhases(Struct, frozen=True):
     """The phases of a rank that ranges mark."""
 
     phases: dict[str, PhaseRanges]
-    # threads that have some, other than that of the steps
+    # threads with phases, other than the thread of the steps
     other_threads: LaunchingThreads
-    # backward passes
+    # the backward passes, of which a step with several micro-batches has several
     passes: PhaseRanges
 
 
-def _find_phases(rank: _RankLaunches, codes: Int64, members: Members) -> _FoundPhases:
+def _find_marked_phases(rank: _RankLaunches, codes: Int64, members: Members) -> _FoundPhases:
+    """Find the phases that ranges mark, on the thread of the steps and on other threads.
+
+    `codes` has the phase of each range text.
+    """
     ranges = rank.events.ranges
     operations = rank.events.operations
     if rank.calls is None or not has_phases_elsewhere(ranges, codes, members):
@@ -255,15 +278,19 @@ def _find_phases(rank: _RankLaunches, codes: Int64, members: Members) -> _FoundP
 def _find_unmarked_backward(
     rank: _RankLaunches, members: Members
 ) -> tuple[PhaseRanges | None, str]:
-    """Return the backward pass by autograd's operators or its thread, with the problem's code."""
+    """Find the backward pass by autograd's operators, else by autograd's thread.
+
+    Returns the backward pass, or None if neither shows it, and the code of the problem that says
+    how it was found.
+    """
     backward = backward_of_operators(rank.events.ranges, members)
-    source = "backward-by-operators"
+    problem_code = "backward-by-operators"
     if backward is None:
         backward = backward_of_thread(rank.sequence, members)
-        source = "backward-by-thread"
+        problem_code = "backward-by-thread"
     if backward is None:
-        return None, source
-    return with_copies_behind(backward, rank.events.operations), source
+        return None, problem_code
+    return with_copies_behind(backward, rank.events.operations), problem_code
 
 
 def _step_members(
@@ -272,29 +299,42 @@ def _step_members(
     process_candidates: Sequence[Candidate],
     family: str | None,
 ) -> Members:
-    """Return the step ranges of a process that are of one family."""
+    """Return the step ranges of a process that are of one family, empty if it has none."""
     for candidate in process_candidates:
         if candidate.name == family:
             return members_of(ranges, families, candidate)
     return _NO_MEMBERS
 
 
-def _candidates(
+def _range_candidates(
     events: ProcessEvents, families: TextFamilies, names: Mapping[int, str]
 ) -> list[Candidate]:
+    """Return the families of a rank's ranges that may be its steps.
+
+    `names` are names of kernels by ID. Launches of the optimizer's kernels help to tell steps from
+    parts of steps.
+    """
     operations = events.operations
-    optimizer_ids = [name_id for name_id, name in names.items() if is_optimizer(name)]
+    optimizer_name_ids = [name_id for name_id, name in names.items() if is_optimizer(name)]
+    # The kernels whose launch is known come first.
     launches = operations.kernel_launch[: operations.n_launched]
     name_ids = operations.kernel_column("name_id", 0, operations.n_launched)
-    updates = launches[np.isin(name_ids, optimizer_ids)]
-    return candidates(events.ranges, families, operations, updates if updates.size else None)
+    is_optimizer_launch = np.isin(name_ids, optimizer_name_ids)
+    optimizer_launches = launches[is_optimizer_launch]
+    known_launches = optimizer_launches if optimizer_launches.size else None
+    return candidates(events.ranges, families, operations, known_launches)
 
 
-def _not_as_many(n_steps: int, sequence: LaunchSequence) -> OptionError:
+def _error_of_n_steps(n_steps: int, sequence: LaunchSequence) -> OptionError:
+    """Return the error that no launch pattern repeats about as often as --steps says.
+
+    The error names how often a pattern repeats, if any does.
+    """
     option = f"--steps {short_repr(n_steps)}"
     repeated = find_repetition(sequence)
     if repeated is None:
         return OptionError(option, "no launch pattern repeats", fix="leave out --steps")
+    # A unit lies between two edges.
     n_units = repeated.edges.size - 1
     pattern = f"{n_units} x {repeated.n_launches} launches"
     fix = f"--steps {n_units}, or leave out --steps"
@@ -304,9 +344,10 @@ def _not_as_many(n_steps: int, sequence: LaunchSequence) -> OptionError:
 def _problems_of_repetition(
     process_id: int, units: Repetition, *, is_marked: bool
 ) -> Iterator[Problem]:
-    """Yield what units of a launch pattern are, how sure that is, and what they leave out.
+    """Yield the problems of steps that are units of a launch pattern.
 
-    `is_marked` says that each unit has one optimizer range.
+    They say what the units are, how sure it is that a unit is a step, and how much the units leave
+    out. `is_marked` says that each unit has one optimizer range.
     """
     yield _problem_of_pattern(process_id, units)
     if not (units.has_optimizer or is_marked):
@@ -314,18 +355,20 @@ def _problems_of_repetition(
     elif units.n_updates > 1:
         yield problem("steps-of-several-updates", process_id=process_id, n=units.n_updates)
     n_launches = units.sequence.time_ns.size
+    # The units follow one another, so they cover all launches from the first edge to the last.
     n_covered = int(np.ptp(units.edges))
-    # At both ends of the capture, a unit may be cut off.
-    n_cut_off = 2 * units.n_launches
     n_outside = n_launches - n_covered
+    # At both ends of the capture, a unit may be cut off.
+    max_n_cut_off = 2 * units.n_launches
     is_small_share = n_covered < MIN_COVERED_SHARE * n_launches
-    if is_small_share and n_outside > n_cut_off:
+    if is_small_share and n_outside > max_n_cut_off:
         percent = f"{100 * n_covered / n_launches:.0f}"
         yield problem("steps-cover-part", process_id=process_id, percent=percent)
 
 
 def _problem_of_pattern(process_id: int, units: Repetition) -> Problem:
     """Return the problem that steps are units of a launch pattern, with the pattern."""
+    # A unit lies between two edges.
     n_units = units.edges.size - 1
     return problem(
         "steps-by-repetition",
@@ -338,39 +381,50 @@ def _problem_of_pattern(process_id: int, units: Repetition) -> Problem:
 
 
 def host_families(ranges: RangesOfReportTable, families: TextFamilies) -> _Hosts:
-    """Return the ranges and families of the processes of a report without device activity."""
+    """Return the ranges of each process, and the families of them that may be steps.
+
+    The report has no GPU activity. Processes without such a family are left out.
+    """
     no_kernels = canonical.KERNELS.empty()
     no_copies = canonical.COPIES.empty()
     no_operations = operations_of(no_kernels, _NO_NUMBERS, no_copies, _NO_NUMBERS)
     process_ids = ranges["process_id"]
     hosts = {}
-    for process in np.unique(process_ids.to_numpy()).tolist():
-        is_of_process = pc.equal(process_ids, process)
+    for process_id in np.unique(process_ids.to_numpy()).tolist():
+        is_of_process = pc.equal(process_ids, process_id)
         process_ranges = ranges.filter(is_of_process)
         process_candidates = candidates(process_ranges, families, no_operations)
         if process_candidates:
-            hosts[process] = process_ranges, process_candidates
+            hosts[process_id] = process_ranges, process_candidates
     return hosts
 
 
 def digest_hosts(
     hosts: _Hosts, families: TextFamilies, codes: Int64, family: str | None, open_end_ns: int | None
 ) -> tuple[HostDigest, ...]:
-    """Reduce each process to its digest. Ranges that never closed end at `open_end_ns`."""
+    """Return the digest of each process, with its step ranges of `family`.
+
+    Ranges that never closed end at `open_end_ns`, which is None if all closed. `codes` has the
+    phase of each range text.
+    """
     digests = []
-    for process, (ranges, process_candidates) in hosts.items():
+    for process_id, (ranges, process_candidates) in hosts.items():
         members = _step_members(ranges, families, process_candidates, family)
         columns = member_columns(ranges, members)
         columns["is_complete"] = _are_closed(members, open_end_ns)
         for phase, phase_of_steps in phase_ranges(ranges, codes, members).items():
             columns[f"{phase}_ns"] = _times_of_members(phase_of_steps, members)
-        digest = HostDigest(process, tuple(process_candidates), pa.table(columns))
+        digest = HostDigest(process_id, tuple(process_candidates), pa.table(columns))
         digests.append(digest)
     return tuple(digests)
 
 
 def _are_closed(members: Members, open_end_ns: int | None) -> Flags:
-    """Tell which step ranges closed. No recorded range ends as late as one that never closed."""
+    """Tell which step ranges closed.
+
+    Ranges that never closed have the end `open_end_ns`. It is later than the end of every range
+    that closed, so the end tells them apart. None means that all ranges closed.
+    """
     if open_end_ns is None:
         return np.ones(members.starts.size, np.bool_)
     is_closed: Flags = members.ends != open_end_ns

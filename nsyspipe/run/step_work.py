@@ -36,8 +36,8 @@ class RunWork(Struct, frozen=True):
 def work_of_run(ranks: Ranks, sidecars: RunSidecars, asked: AskedWork) -> RunWork:
     """Return the work of each rank, with a problem for each contradiction and unknown peak.
 
-    An option wins over the sidecars. Tokens and samples are of the whole job, so that sidecars
-    which contradict each other say nothing.
+    An option has priority over the sidecars. Tokens and samples are of the whole job. If sidecars
+    differ in them, they are not known.
     """
     recorded = [_recorded_work(rank, sidecars) for rank in ranks]
     problems = [*_contradictions(recorded, asked)]
@@ -46,14 +46,17 @@ def work_of_run(ranks: Ranks, sidecars: RunSidecars, asked: AskedWork) -> RunWor
     works = []
     for rank, work in zip(ranks, recorded, strict=True):
         flops = work.flops if asked.flops is None else asked.flops
-        of_rank = RankWork(tokens=tokens, samples=samples, flops=flops)
-        works.append(_with_peak(of_rank, rank, asked))
+        work_of_rank = RankWork(tokens=tokens, samples=samples, flops=flops)
+        works.append(_with_peak(work_of_rank, rank, asked))
     problems += _problems_of_peak(ranks, works)
     return RunWork(tuple(works), tuple(problems))
 
 
 def _with_peak(work: RankWork, rank: Rank[ProcessDigest], asked: AskedWork) -> RankWork:
-    """Add the peak of a rank for the datatype of the option, else for that of its kernels."""
+    """Add the peak of a rank's GPU for the datatype of the option, else for that of its kernels.
+
+    If neither gives a datatype, nothing is added.
+    """
     datatype = asked.datatype
     source = OPTION
     if datatype is None:
@@ -108,7 +111,10 @@ def _known(values: Sequence[int | None]) -> list[int]:
 
 
 def _contradictions(recorded: Sequence[WorkPerStep], asked: AskedWork) -> Iterator[Problem]:
-    """Yield where an option replaces what the sidecars say, and where these differ."""
+    """Yield where an option replaces what the sidecars say, and where the sidecars differ.
+
+    FLOPs may differ, because they are of each rank.
+    """
     for name in ("tokens", "samples", "flops"):
         known = _known([getattr(work, name) for work in recorded])
         values = ", ".join(map(str, known[:_MAX_SHOWN_VALUES]))
@@ -141,7 +147,7 @@ def _problems_of_peak(ranks: Ranks, works: Sequence[RankWork]) -> Iterator[Probl
 
 
 def _problem_of_datatype(shares: DatatypeShares) -> Problem:
-    """Return why the names of kernels give no datatype."""
+    """Return the problem that the names of kernels give no datatype, because of their shares."""
     datatypes = ", ".join(DATATYPES)
     if not shares.of_datatypes:
         return problem("no-datatype", datatypes=datatypes)

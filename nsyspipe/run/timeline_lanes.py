@@ -46,7 +46,8 @@ def sampled_ranks(ranks: Ranks) -> SampledRanks:
 
 
 def _samples_of_rank(rank: Rank[ProcessDigest], samples: HostLines) -> LineSamples:
-    # Captures of one rank may stand in any order.
+    """Return the samples of a rank in order of time, in aligned time."""
+    # Captures of one rank may stand in any order, and so may their samples.
     order = np.argsort(samples.times, kind="stable")
     times = samples.times[order]
     aligned_times = times + rank.shift_ns
@@ -113,7 +114,7 @@ def _columns_of_lines(samples: LineSamples, bars: LineBars) -> dict[str, Any]:
 
 
 def _windows(steps: StepsTable, drawn: schema.DrawnStep) -> Iterator[tuple[int, Window]]:
-    """Yield each rank that has the step, with its window."""
+    """Yield each drawn rank that has the drawn step, with its window, in order of rank."""
     is_of_step = pc.equal(steps["step"], drawn.step)
     rows = steps.filter(is_of_step).to_pylist()
     rows.sort(key=itemgetter("rank"))
@@ -124,6 +125,7 @@ def _windows(steps: StepsTable, drawn: schema.DrawnStep) -> Iterator[tuple[int, 
 
 
 def _of_rank(step: int, rank: int, columns: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns ``step`` and ``rank``, with as many rows as other columns have."""
     n_rows = columns["start_ns"].size
     steps = np.full(n_rows, step)
     ranks = np.full(n_rows, rank)

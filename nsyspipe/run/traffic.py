@@ -56,28 +56,27 @@ _SKIP_NO_NULL = pc.ScalarAggregateOptions(skip_nulls=False)
 
 
 def traffic_table(cross_rank: CrossRank, steps: StepsTable, *, is_capture: bool) -> pa.Table:
-    """Return `schema.TRAFFIC`: a row per (rank, communicator, collective), and one for all ranks.
+    """Return `schema.TRAFFIC`: a row per (rank, communicator, collective).
 
-    `steps` is `schema.STEPS`.
+    Each communicator and collective has one more row for all ranks. `steps` is `schema.STEPS`.
     """
     rows = cross_rank.rows
     summary_steps = steps.filter(steps["in_summary"])
-    step_numbers = summary_steps["step"].to_numpy()
-    is_summary_step = np.isin(rows.step, step_numbers)
-    in_summary = rows.in_step & is_summary_step
-    cells_of_ranks = [*_cells(cross_rank, summary_steps, in_summary)]
-    cells = pa.Table.from_pylist(cells_of_ranks, _CELLS)
-    all_ranks = _sum_over_ranks(cells)
-    uses = _uses(cross_rank, cells, all_ranks, in_summary)
-    all_ranks = all_ranks.select(_CELLS.names)
-    table = pa.concat_tables([all_ranks, cells])
+    summary_numbers = summary_steps["step"].to_numpy()
+    in_summary = rows.in_step & np.isin(rows.step, summary_numbers)
+    rows_of_cells = [*_cells(cross_rank, summary_steps, in_summary)]
+    cells = pa.Table.from_pylist(rows_of_cells, _CELLS)
+    sums_over_ranks = _sum_over_ranks(cells)
+    uses = _uses(cross_rank, cells, sums_over_ranks, in_summary)
+    sums_over_ranks = sums_over_ranks.select(_CELLS.names)
+    unordered = pa.concat_tables([sums_over_ranks, cells])
+    # By rank, then by use. The rows of all ranks, whose rank is null, come first.
     use_numbers = pa.array(uses, pa.int64())
-    place_of_use = pc.index_in(table["use"], value_set=use_numbers).to_numpy()
-    # The rows of all ranks come first.
-    rank_or_none = pc.fill_null(table["rank"], NONE)
-    order = np.lexsort((place_of_use, rank_or_none))
-    table = table.take(pa.array(order))
-    columns = _columns_of_uses([*uses.values()], place_of_use[order])
+    index_of_use = pc.index_in(unordered["use"], value_set=use_numbers).to_numpy()
+    rank_or_none = pc.fill_null(unordered["rank"], NONE)
+    order = np.lexsort((index_of_use, rank_or_none))
+    table = unordered.take(pa.array(order))
+    columns = _columns_of_uses([*uses.values()], index_of_use[order])
     columns |= _values_per_step(
         table, is_capture=is_capture, has_comm_between=cross_rank.has_comm_between
     )
@@ -89,7 +88,10 @@ def traffic_table(cross_rank: CrossRank, steps: StepsTable, *, is_capture: bool)
 
 
 def _sum_over_ranks(cells: pa.Table) -> pa.Table:
-    """Return a cell of each use for all ranks, whose rank is null."""
+    """Return a row of `_CELLS` for each use, with the sums over all ranks. Its rank is null.
+
+    A sum is null if the value of one rank is null.
+    """
     by_use = cells.group_by("use", use_threads=False)
     aggregations = [(name, "sum", _SKIP_NO_NULL) for name in _SUMS]
     sums = by_use.aggregate(aggregations)
@@ -98,8 +100,11 @@ def _sum_over_ranks(cells: pa.Table) -> pa.Table:
     return sums.append_column("rank", no_rank)
 
 
-def _columns_of_uses(uses: Sequence[CommUse], index: Int64) -> dict[str, Any]:
-    """Return what identifies the use of each row, whose place in `uses` is its index."""
+def _columns_of_uses(uses: Sequence[CommUse], index_of_use: Int64) -> dict[str, Any]:
+    """Return the columns that describe the use of each row.
+
+    `index_of_use` has for each row the index of its use in `uses`.
+    """
     communicators = [use.communicator for use in uses]
     collectives = [use.collective for use in uses]
     names_of_uses = {
@@ -107,13 +112,13 @@ def _columns_of_uses(uses: Sequence[CommUse], index: Int64) -> dict[str, Any]:
         "collective": collectives,
         "role": roles(uses),
     }
-    places = pa.array(index)
+    indices = pa.array(index_of_use)
     columns: dict[str, Any] = {}
     for column, names in names_of_uses.items():
         texts_of_uses = pa.array(names, pa.string())
-        columns[column] = texts_of_uses.take(places)
-    texts = _texts_of_ranks(uses)
-    texts_of_rows = [texts[place] for place in index.tolist()]
+        columns[column] = texts_of_uses.take(indices)
+    rank_texts = _texts_of_ranks(uses)
+    texts_of_rows = [rank_texts[index] for index in index_of_use.tolist()]
     columns["ranks"] = pa.chunked_array(texts_of_rows, pa.string())
     return columns
 
@@ -132,7 +137,10 @@ def _texts_of_ranks(uses: Sequence[CommUse]) -> list[pa.Array]:
 
 
 def _sizes_of_communicators(cross_rank: CrossRank, use: Int64) -> pa.Array:
-    """Return the number of ranks of the communicator of each use, null if it is not known."""
+    """Return the number of ranks of the communicator of each use, null if it is not known.
+
+    `use` has numbers of uses, as `use_of` makes them.
+    """
     communicator = use // len(COLLECTIVES)
     n_ranks = cross_rank.sizes[communicator]
     is_unknown = n_ranks == 0
@@ -142,6 +150,10 @@ def _sizes_of_communicators(cross_rank: CrossRank, use: Int64) -> pa.Array:
 def _values_per_step(
     table: pa.Table, *, is_capture: bool, has_comm_between: bool
 ) -> dict[str, pa.ChunkedArray]:
+    """Return sums as means per step, null without steps (`is_capture`).
+
+    Some are also null if much communication runs between steps (`has_comm_between`).
+    """
     n_steps = pc.cast(table["n_steps"], pa.float64())
     divisor = pc.if_else(is_capture, None, n_steps)
     values = {}
@@ -154,7 +166,10 @@ def _values_per_step(
 
 
 def _waits_and_bubbles(columns: Mapping[str, Any]) -> dict[str, pa.ChunkedArray]:
-    """Return the wait times of stages as bubbles, because stages wait for each other by design."""
+    """Return wait times in two columns, of which each row has one: bubbles, and other waiting.
+
+    The wait times of pipeline stages are bubbles, because stages wait for each other by design.
+    """
     is_staged = pc.equal(columns["role"], PIPELINE)
     wait_ns = columns["wait_ns_per_step"]
     return {
@@ -175,9 +190,9 @@ def _bandwidths(table: pa.Table) -> dict[str, pa.ChunkedArray]:
 def _divide(values: pa.ChunkedArray, divisor: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return the quotient, null for a divisor that is not above 0."""
     is_positive = pc.greater(divisor, 0)
-    positive = pc.if_else(is_positive, divisor, None)
+    positive_or_null = pc.if_else(is_positive, divisor, None)
     dividend = pc.cast(values, pa.float64(), safe=False)
-    return pc.divide(dividend, positive)
+    return pc.divide(dividend, positive_or_null)
 
 
 class _Calls(Struct, frozen=True):
@@ -201,7 +216,7 @@ class _StepsOfRank(Struct, frozen=True):
     hidden: IntervalSet
 
     def time_in_steps(self, intervals: IntervalSet) -> int:
-        """Return how much of the steps some intervals cover, in ns."""
+        """Return how much of the time of the steps the intervals cover, in ns."""
         ns_of_steps = intervals.lengths(self.starts, self.ends)
         return int(ns_of_steps.sum())
 
@@ -209,49 +224,53 @@ class _StepsOfRank(Struct, frozen=True):
 def _cells(
     cross_rank: CrossRank, summary_steps: StepsTable, in_summary: Flags
 ) -> Iterator[dict[str, Any]]:
-    """Yield a row of `_CELLS` for each rank and use."""
+    """Yield a row of `_CELLS` for each rank and use.
+
+    A rank with communication that was not recorded has no times, calls and bytes.
+    """
     rows = cross_rank.rows
     all_operations = np.arange(len(rows))
     sizes = message_sizes(cross_rank, all_operations)
     calls = _Calls(cross_rank, use_of(rows), in_summary, sizes, cross_rank.is_known)
-    ranks_with_hidden_comm = _ranks_with_hidden_comm(summary_steps)
-    for rank, span in cross_rank.by_rank():
-        has_hidden_comm = rank.number in ranks_with_hidden_comm
+    ranks_with_unknown_comm = _ranks_with_unknown_comm(summary_steps)
+    for rank, rows_of_rank in cross_rank.by_rank():
+        is_comm_known = rank.number not in ranks_with_unknown_comm
         steps = _steps_of_rank(summary_steps, rank)
         n_steps = steps.starts.size
-        operations_of_use = _operations_of_uses(calls.use, span)
-        times = {} if has_hidden_comm else _times_of_uses(calls, operations_of_use, steps)
+        operations_of_use = _operations_of_uses(calls.use, rows_of_rank)
+        times_of_use = _times_of_uses(calls, operations_of_use, steps) if is_comm_known else {}
         for use, operations in operations_of_use.items():
             cell = {"rank": rank.number, "use": use, "n_steps": n_steps}
             cell |= _sized_sums(calls, operations)
-            if not has_hidden_comm:
-                cell |= times[use]
+            if is_comm_known:
+                cell |= times_of_use[use]
                 cell |= _sums_of_use(calls, operations, steps)
             yield cell
 
 
-def _ranks_with_hidden_comm(summary_steps: StepsTable) -> set[int]:
+def _ranks_with_unknown_comm(summary_steps: StepsTable) -> set[int]:
     """Return the ranks that have a summary step whose communication time is not known."""
     is_comm_unknown = pc.is_null(summary_steps["comm_ns"])
-    steps_with_hidden_comm = summary_steps.filter(is_comm_unknown)
-    return {*steps_with_hidden_comm["rank"].to_pylist()}
+    steps_with_unknown_comm = summary_steps.filter(is_comm_unknown)
+    return {*steps_with_unknown_comm["rank"].to_pylist()}
 
 
-def _operations_of_uses(use: Int64, span: slice) -> dict[int, Int64]:
-    """Return the operations of each use in a span of all operations."""
-    use_in_span = use[span]
-    operations = {}
-    for number in np.unique(use_in_span).tolist():
-        place_in_span = np.flatnonzero(use_in_span == number)
-        operations[number] = place_in_span + span.start
-    return operations
+def _operations_of_uses(use: Int64, rows_of_rank: slice) -> dict[int, Int64]:
+    """Return the operations of one rank by the number of their use, as indices into all rows."""
+    use_of_rank = use[rows_of_rank]
+    operations_of_use = {}
+    for number in np.unique(use_of_rank).tolist():
+        index_in_rank = np.flatnonzero(use_of_rank == number)
+        operations_of_use[number] = index_in_rank + rows_of_rank.start
+    return operations_of_use
 
 
 def _steps_of_rank(summary_steps: StepsTable, rank: Rank[ProcessDigest]) -> _StepsOfRank:
+    """Return the summary steps of one rank. `summary_steps` is in order of rank."""
     rank_of_step = summary_steps["rank"].to_numpy()
-    first = np.searchsorted(rank_of_step, rank.number)
-    n_steps = np.searchsorted(rank_of_step, rank.number, side="right") - first
-    steps_of_rank = summary_steps.slice(first, n_steps)
+    first_row = np.searchsorted(rank_of_step, rank.number)
+    n_steps = np.searchsorted(rank_of_step, rank.number, side="right") - first_row
+    steps_of_rank = summary_steps.slice(first_row, n_steps)
     hidden = rank.process.hidden.shifted(rank.shift_ns)
     starts = steps_of_rank["start_ns"].to_numpy()
     ends = steps_of_rank["end_ns"].to_numpy()
@@ -261,7 +280,11 @@ def _steps_of_rank(summary_steps: StepsTable, rank: Rank[ProcessDigest]) -> _Ste
 def _times_of_uses(
     calls: _Calls, operations_of_use: Mapping[int, Int64], steps: _StepsOfRank
 ) -> dict[int, dict[str, Any]]:
-    """Return how long each use runs in the steps, exposed and overlapped by compute."""
+    """Return columns of `_CELLS` by use: how long the use runs in the steps, and how it is hidden.
+
+    Compute hides a part of the time, and the rest is exposed. Uses that are exposed at the same
+    time share that time in ``exposed_part_ns``.
+    """
     rows = calls.cross_rank.rows
     unions = []
     for operations in operations_of_use.values():
@@ -286,15 +309,17 @@ def _times_of_uses(
 
 
 def _sized_sums(calls: _Calls, operations: Int64) -> dict[str, Any]:
-    """Return bytes and time of a use if all its operations are matched and have known sizes."""
+    """Return bytes and transfer time of a use, from which its bandwidth follows.
+
+    They are empty unless the wait times and sizes of all its operations in summary steps are known.
+    """
     waiting = calls.cross_rank.waiting
     sizes = calls.sizes
     in_summary = calls.in_summary[operations]
     counted = operations[in_summary]
-    has_wait = calls.is_known[counted]
-    is_measured = sizes.is_bus_known[counted] & has_wait
-    are_all_measured = counted.size and is_measured.all()
-    if waiting is None or not are_all_measured:
+    is_measured = sizes.is_bus_known[counted] & calls.is_known[counted]
+    are_all_measured = bool(is_measured.all())
+    if waiting is None or not counted.size or not are_all_measured:
         return {}
     message_bytes = sizes.message_bytes[counted]
     bus_bytes = sizes.bus_bytes[counted]
@@ -307,7 +332,10 @@ def _sized_sums(calls: _Calls, operations: Int64) -> dict[str, Any]:
 
 
 def _sums_of_use(calls: _Calls, operations: Int64, steps: _StepsOfRank) -> dict[str, Any]:
-    """Return the counts, bytes and wait time of a use, without those that are not known."""
+    """Return the counts, bytes and wait time of a use over the summary steps.
+
+    A sum is left out if one of its operations does not have the value.
+    """
     cross_rank = calls.cross_rank
     in_summary = calls.in_summary[operations]
     counted = operations[in_summary]
@@ -332,7 +360,8 @@ def _uses(
 ) -> dict[int, CommUse]:
     """Return the uses by their number, in order of communicator and collective.
 
-    They hold what `roles` needs to find the kind of parallelism.
+    They hold what `roles` needs to find the kind of parallelism. `all_ranks` has the sums of each
+    use over all ranks.
     """
     communicators = cross_rank.rows.communicators
     ranks_of_communicator = _ranks_of_communicators(cells)
@@ -340,15 +369,15 @@ def _uses(
     uses = {}
     for row in all_ranks.to_pylist():
         number = row["use"]
-        communicator, collective = divmod(number, len(COLLECTIVES))
-        ranks = ranks_of_communicator[communicator]
+        # `use_of` made the number of these two.
+        communicator_index, collective_index = divmod(number, len(COLLECTIVES))
         n_calls = row["calls"] or 0
         n_steps = row["n_steps"]
         calls_per_step = n_calls / n_steps if n_steps else 0.0
         uses[number] = CommUse(
-            communicator=communicators[communicator],
-            collective=COLLECTIVES[collective],
-            ranks=ranks,
+            communicator=communicators[communicator_index],
+            collective=COLLECTIVES[collective_index],
+            ranks=ranks_of_communicator[communicator_index],
             calls_per_step=calls_per_step,
             kernels_before=kernels_before.get(number, ()),
             **_means_per_call(row),
@@ -363,23 +392,28 @@ def _uses(
 
 
 def _ranks_of_communicators(cells: pa.Table) -> dict[int, tuple[int, ...]]:
-    """Return the ranks that use each communicator, in order of their first cell."""
-    # A dict keeps the order, and each rank once.
-    users: dict[int, dict[int, None]] = {}
+    """Return the ranks that use each communicator, each once, in order of their first cell."""
+    ranks_of_communicator: dict[int, list[int]] = {}
     ranks = cells["rank"].to_pylist()
     uses = cells["use"].to_pylist()
     for rank, use in zip(ranks, uses, strict=True):
         communicator = use // len(COLLECTIVES)
-        users.setdefault(communicator, {})[rank] = None
-    return {communicator: tuple(user_ranks) for communicator, user_ranks in users.items()}
+        ranks_of_communicator.setdefault(communicator, []).append(rank)
+    return {
+        communicator: tuple(dict.fromkeys(user_ranks))
+        for communicator, user_ranks in ranks_of_communicator.items()
+    }
 
 
 def _means_per_call(row: Mapping[str, Any]) -> dict[str, float | None]:
-    """Return what `CommUse` has of a mean call, None if it is not known or there are no calls."""
+    """Return the fields of `CommUse` that are means over calls.
+
+    A mean is None if its sum is not known, or if there are no calls.
+    """
     n_calls = row["calls"] or 0
     means: dict[str, float | None] = {}
     for name, column in _SUMS_PER_CALL.items():
         total = row[column]
-        is_known = n_calls and total is not None
+        is_known = n_calls > 0 and total is not None
         means[name] = total / n_calls if is_known else None
     return means

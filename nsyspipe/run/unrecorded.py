@@ -49,10 +49,11 @@ def unrecorded_processes(
     family: str | None,
     numbers: Mapping[int, int],
 ) -> tuple[UnrecordedProcess, ...]:
-    """Return the processes without kernels, with what their ranges show.
+    """Return the processes without kernels that launched work or have ranges of the user.
 
-    `launches` is `metadata.Capture.launches_without_kernels`. `families` and `family` are those of
-    the steps. `numbers` are the ranks by process that the report has.
+    `launches` has the number of launches of each process without kernels, by its ID. `families` are
+    the families that steps may be of, and `family` is that of the steps. `numbers` has the rank of
+    each process that the report names.
     """
     if not launches:
         return ()
@@ -60,15 +61,15 @@ def unrecorded_processes(
     is_of_user = ~ranges["is_library"].to_numpy()
     is_step = np.zeros(ranges.num_rows, np.bool_)
     if family in families.names:
-        text_code = ranges["text"].combine_chunks().indices.to_numpy()
-        family_of_range = families.of_text[text_code]
+        text_of_range = ranges["text"].combine_chunks().indices.to_numpy()
+        family_of_range = families.of_text[text_of_range]
         is_step = family_of_range == families.names.index(family)
-    ranges_of_processes = Counter(process_id_of_range[is_of_user].tolist())
-    steps_of_processes = Counter(process_id_of_range[is_step].tolist())
+    n_ranges_of_process = Counter(process_id_of_range[is_of_user].tolist())
+    n_steps_of_process = Counter(process_id_of_range[is_step].tolist())
     processes = []
     for process_id, n_launches in sorted(launches.items()):
-        n_ranges = ranges_of_processes[process_id]
-        n_steps = steps_of_processes[process_id]
+        n_ranges = n_ranges_of_process[process_id]
+        n_steps = n_steps_of_process[process_id]
         number = numbers.get(process_id)
         if n_launches or n_ranges:
             process = UnrecordedProcess(process_id, n_launches, n_ranges, n_steps, number)
@@ -84,7 +85,10 @@ class MissingRanks(Struct, frozen=True):
 
 
 def problems_of(processes: Sequence[UnrecordedProcess], missing: MissingRanks) -> Iterator[Problem]:
-    """Yield problems that name the processes of one report without kernels, ranks first."""
+    """Yield problems that name the processes without kernels in one report, ranks first.
+
+    `missing` are the ranks of the job that no report has, which these processes may be.
+    """
     ranks = [process for process in processes if process.is_rank]
     yield from _problems_of_ranks(ranks, missing)
     helpers = [process for process in processes if not process.is_rank]
@@ -97,6 +101,7 @@ def problems_of(processes: Sequence[UnrecordedProcess], missing: MissingRanks) -
 def _problems_of_ranks(
     ranks: Sequence[UnrecordedProcess], missing: MissingRanks
 ) -> Iterator[Problem]:
+    """Yield a problem of the ranks that launched work, and one of those that have only steps."""
     launching = [rank for rank in ranks if rank.n_launches]
     if launching:
         n_launches = sum(rank.n_launches for rank in launching)
@@ -139,13 +144,16 @@ def _have(processes: Sequence[UnrecordedProcess]) -> str:
 
 
 def _identify(processes: Sequence[UnrecordedProcess], missing: MissingRanks, n_ranks: int) -> str:
-    """Return in words which ranks the processes are, if all reports lack kernels of `n_ranks`."""
+    """Return in words which ranks the processes are, empty if nothing shows it.
+
+    `n_ranks` is the number of ranks without kernels, of which the processes are some or all.
+    """
     n_processes = len(processes)
     world_size = missing.world_size
     numbers = [process.number for process in processes]
-    known = sorted(number for number in numbers if number is not None)
-    if known and len(known) == n_processes:
-        return f" (these processes are {_list_ranks(known)})"
+    known_numbers = sorted(number for number in numbers if number is not None)
+    if known_numbers and len(known_numbers) == n_processes:
+        return f" (these processes are {_list_ranks(known_numbers)})"
     if world_size is None:
         return ""
     if missing.numbers is None:
@@ -153,7 +161,8 @@ def _identify(processes: Sequence[UnrecordedProcess], missing: MissingRanks, n_r
     if not missing.numbers:
         return ""
     missing_ranks = _list_ranks(missing.numbers)
-    if len(missing.numbers) == n_ranks == n_processes:
+    are_all_missing = len(missing.numbers) == n_ranks == n_processes
+    if are_all_missing:
         return f" (these processes are {missing_ranks})"
     return f" (these processes are some of {missing_ranks})"
 

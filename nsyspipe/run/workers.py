@@ -86,7 +86,8 @@ class Workers(ThreadPoolExecutor):
         package = Path(sys.modules["nsyspipe"].__path__[0])
         folder = str(package.absolute().parent)
         self._argument = pickle.dumps((folder, import_path(), os.getpid())).hex()
-        # Without it, one thread could start the processes of several.
+        # Each thread starts its own process. Without the barrier, the first thread could take the
+        # starts of several.
         self._all_started = threading.Barrier(number)
         try:
             for _ in range(number):
@@ -96,6 +97,7 @@ class Workers(ThreadPoolExecutor):
             self.shutdown(cancel_futures=True)
             if not isinstance(error, RuntimeError):
                 raise
+            # The system has no thread left.
             problem = f"no more processes can be started ({error})"
             raise InputError("analysis", problem, fix=_FEWER_JOBS) from error
 
@@ -129,7 +131,7 @@ class Workers(ThreadPoolExecutor):
             process.kill()
 
     def _start_process(self) -> None:
-        """Start the process of this thread."""
+        """Start the process of this thread. If it cannot be started, all calls are refused."""
         self._all_started.wait()
         options = [
             option for name, option in _INHERITED_OPTIONS.items() if getattr(sys.flags, name)
@@ -179,10 +181,10 @@ class Workers(ThreadPoolExecutor):
                 process.kill()
             error = dead_worker(_wait_for_end(process))
             raise self._refuse_calls(error) from failure
-        call_error, result = pickle.loads(payload)  # noqa: S301 - from a process of ours
+        call_error, returned = pickle.loads(payload)  # noqa: S301 - from a process of ours
         if call_error is not None:
             raise call_error
-        return result
+        return returned
 
     def _refuse_calls(self, error: InputError) -> InputError:
         """Refuse all remaining and further calls, and return the first error of all processes."""
@@ -201,19 +203,25 @@ def _wait_for_end(process: subprocess.Popen[bytes]) -> int:
 
 
 def dead_worker(status: int | None = None) -> InputError:
-    """Return the error for a worker that died. Its exit status is negative for a signal."""
+    """Return the error for a worker that died.
+
+    `status` is its exit status, which is minus the number of a signal that ended it. None is not
+    known.
+    """
     problem = f"a worker process died{_describe_end(status)}, perhaps out of memory"
     return InputError("analysis", problem, fix=_FEWER_JOBS)
 
 
 def _describe_end(status: int | None) -> str:
+    """Return in words what ended a process, by its exit status. Empty if it is not known."""
     if status is None:
         return ""
     if status >= 0:
         return f" with status {status}"
-    if -status in set(signal.Signals):
-        return f" by {signal.Signals(-status).name}"
-    return f" by signal {-status}"
+    signal_number = -status
+    if signal_number in set(signal.Signals):
+        return f" by {signal.Signals(signal_number).name}"
+    return f" by signal {signal_number}"
 
 
 def _send(file: IO[bytes], payload: bytes) -> None:
@@ -223,25 +231,30 @@ def _send(file: IO[bytes], payload: bytes) -> None:
 
 
 def serve(parent: int) -> None:
-    """Make the calls that come through standard input of a worker, until there are none."""
+    """Make the calls that come through standard input of a worker, until the input ends.
+
+    `parent` is the process ID of the parent. If the parent ends, the worker ends too.
+    """
     # The system ends this process with its parent, even during a call that holds the interpreter.
-    # The signal comes when the thread ends that started this process. That thread lives as long as
-    # the parent.
+    # It does so when the thread ends that started this process. That thread lives as long as the
+    # parent.
     prctl()(SET_DEATH_SIGNAL, signal.SIGKILL)
     if os.getppid() != parent:
-        # The parent ended before.
+        # The parent ended before it was watched, so that no signal comes.
         os._exit(1)
-    # If the system cannot do that, a thread watches the parent.
+    # A thread watches the parent too, for systems that do not send the signal.
     threading.Thread(target=_end_with_parent, args=(parent,), daemon=True).start()
     set_up_process()
     without_other_frames()
     requests = sys.stdin.buffer
+    # Answers go through the pipe of standard output. What a library prints must not be in it, and
+    # so goes to standard error.
     answers = os.fdopen(os.dup(1), "wb")
-    # What a library prints must not be in the pipe of answers.
     os.dup2(2, 1)
-    # If the import fails, the calls raise an error that says why.
+    # The import saves time in the first call. If it fails, the calls raise an error that says why.
     with contextlib.suppress(Exception):
         importlib.import_module("nsyspipe.run.gather")
+    # Any of these errors means that the parent sends no more requests.
     with contextlib.suppress(EOFError, pickle.UnpicklingError, BrokenPipeError):
         while True:
             request = pickle.load(requests)  # noqa: S301 - from our parent
@@ -249,7 +262,7 @@ def serve(parent: int) -> None:
 
 
 def _make_call(request: bytes) -> bytes:
-    """Make one call, and return a pickle of its error, or None, and its result."""
+    """Make one call, and return a pickle of two things: its error or None, and what it returns."""
     try:
         function, args, kwargs = pickle.loads(request)  # noqa: S301 - from our parent
         return pickle.dumps((None, function(*args, **kwargs)), protocol=5)
@@ -259,15 +272,18 @@ def _make_call(request: bytes) -> bytes:
         try:
             return pickle.dumps((error, None))
         except Exception:  # noqa: BLE001 - an error that holds what cannot be sent
+            # The text of the error can be sent in any case.
             substitute = RuntimeError(f"{type(error).__name__}: {error}")
             return pickle.dumps((substitute, None))
 
 
 def _end_with_parent(parent: int) -> None:
     """End this process when its parent has ended, or has closed our standard input."""
+    # No event is asked for, so only the end of standard input (file 0) is reported.
     hang_up = select.poll()
     hang_up.register(0, 0)
     while os.getppid() == parent and not hang_up.poll(_PARENT_CHECK_INTERVAL_MS):
+        # `poll` waits, so that this is no busy loop.
         pass
     os._exit(1)
 
@@ -329,14 +345,20 @@ def jobs_for(
     """Return how many processes to use for reports of these sizes in bytes.
 
     There is at least 1 process, at most one per report, and no more than memory can hold.
+    `available` is that memory in bytes, 0 if it is not known. By default it is what the system has.
     """
-    wanted = requested or min(count_cores(), 1 + sum(sizes) // _MIN_BYTES_PER_PROCESS)
+    n_wanted = requested
+    if not n_wanted:
+        # Small reports are not worth the start of a process.
+        n_worth_starting = 1 + sum(sizes) // _MIN_BYTES_PER_PROCESS
+        n_wanted = min(count_cores(), n_worth_starting)
     memory_bytes = _free_memory() if available is None else available
-    n_fitting = wanted
+    n_fitting = n_wanted
     if memory_bytes:
         largest = max(sizes, default=0)
-        n_fitting = memory_bytes // (_IMPORT_BYTES + _MEMORY_PER_REPORT_BYTE * largest)
-    return max(1, min(wanted, len(sizes), n_fitting))
+        bytes_per_process = _IMPORT_BYTES + _MEMORY_PER_REPORT_BYTE * largest
+        n_fitting = memory_bytes // bytes_per_process
+    return max(1, min(n_wanted, len(sizes), n_fitting))
 
 
 @contextlib.contextmanager
@@ -345,8 +367,8 @@ def executor_for(
 ) -> Iterator[Executor]:
     """Yield an executor for the work on some reports.
 
-    It is the cluster of a scheduler, or the requested number of processes, which end with the
-    context.
+    With a scheduler, the executor is its cluster. Else it is the requested number of processes,
+    which end with the context. If one process is enough, this process does the work itself.
     """
     if scheduler:
         from nsyspipe.run.cluster import Cluster  # noqa: PLC0415 - few have one
@@ -364,6 +386,7 @@ def executor_for(
     try:
         yield workers
     except BaseException:
+        # The work is of no use any more, so nobody waits for its end.
         workers.kill()
         raise
     finally:
@@ -389,6 +412,6 @@ def _free_memory() -> int:
         limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
         used = int(Path("/sys/fs/cgroup/memory.current").read_text(encoding="ascii"))
         if limit.isdigit():
-            # At least 1, because 0 means that there is no limit.
+            # At least 1, because a result of 0 means that the memory is not known.
             limits.append(max(int(limit) - used, 1))
     return min(limits, default=0)

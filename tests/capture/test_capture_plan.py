@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from nsyspipe.capture import plan as ready
+from nsyspipe.capture.job import opening
 from nsyspipe.capture.plan import earlier_files, parse_job, room_for
 from nsyspipe.capture.supervision import short_directory
 from nsyspipe.errors import OptionError
@@ -251,3 +252,18 @@ def test_all_that_is_missing_is_said_at_once_and_ends_a_run_but_not_a_dry_one(ca
     assert {"error: /no/train.py", "error: /no/nsys"} <= {
         *re.findall(r"error: /no/[\w.]+", told.err)
     }
+
+
+@pytest.mark.parametrize(
+    ("words", "ranks"),
+    [
+        (["--node-rank=0", "--ranks=0"], "1 of 2 ranks"),
+        (["--node-rank=1", "--ranks=0"], "0 of 2 ranks"),
+        (["--node-rank=1"], "2 ranks"),
+        # The rendezvous has not assigned the ranks yet.
+        (["--rendezvous=c10d", "--ranks=0"], "2 ranks"),
+    ],
+)
+def test_the_first_line_has_the_captured_ranks_of_the_node(words, ranks):
+    of_node = job("--nodes=2", "--nproc=2", "--nsys=nsys", *words)
+    assert opening(of_node).startswith(f"capturing train.py: {ranks},")

@@ -141,7 +141,8 @@ RUNS_OF_COMMAND = {
     "doctor": [["ddp-4gpu-shm_*.sqlite"]],
     "analyze": [[f"{name}_*.sqlite"] for name in ("ddp-4gpu-shm", "ddp-2gpu-straggler", "ddp-1gpu")]
     + [[str(SAMPLES / "ddp-4gpu-before_*.sqlite")]]  # with a log
-    + [["2gpu-counters.sqlite"], ["2gpu-gpt-accum_*.sqlite"], ["4gpu-item-pageable_*.sqlite"]],
+    + [["2gpu-counters.sqlite"], ["2gpu-gpt-accum_*.sqlite"], ["4gpu-item-pageable_*.sqlite"]]
+    + [["4gpu-tpddp_*.sqlite"]],
     "whatif": [["ddp-4gpu-shm_*.sqlite", "--bucket-mb", "25"]],
     "diff": [["ddp-4gpu-shm_*.sqlite", "ddp-4gpu-shm-bucket100_*.sqlite"]],
     "compare": [["2gpu-gpt-one-shm_*.sqlite", "2gpu-gpt-b25-shm_*.sqlite"]],

@@ -343,6 +343,14 @@ def test_a_command_of_a_launcher_is_told_once(tmp_path):
     assert not [what for _, what in changes(*told) if "command" in what]
 
 
+def test_commands_of_different_kinds_cannot_be_compared_and_have_no_words(run, tmp_path):
+    by_launcher = captured(run, command=["torchrun", "train.py"])
+    by_nsys = commanded(tmp_path / "a", "python3", "train.py")
+    found = facts(by_launcher, by_nsys)["command"]
+    assert (found["recorded_on"], found["is_same"]) == ("neither", None)
+    assert found["words"] is None
+
+
 def test_a_value_of_a_command_that_is_hidden_may_have_changed(tmp_path):
     before, after = (
         commanded(tmp_path / name, "python3", "train.py", "--data", f"/mnt/{name}") for name in "ab"

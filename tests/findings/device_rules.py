@@ -474,6 +474,11 @@ GRAD_COPY = of(
 DDP_SINGLE_GPU = of(
     ddp_single_gpu,
     case("a world of one", evidence([step(**DDP, idle_launch_ns=25)]), saving=65),
+    case(
+        "partly in pauses of the host",
+        evidence([step(**DDP, idle_launch_ns=25, idle_pause_ns=20)]),
+        saving=45,
+    ),
     case("hidden copies", evidence([step(**DDP | {"exposed_grad_copy_ns": 0})]), saving=0),
     # Inside backward only DDP copies that many tensors in a row; elsewhere it may be an average of
     # weights.

@@ -103,14 +103,14 @@ def _section(heading: str, *pieces: Piece) -> Section:
 def _with_placeholders(template: str) -> str:
     """Return a template of a message with words in capital letters for its fields.
 
-    Counted nouns are in the plural.
+    A field ``{n_steps:step|steps}`` is a counted noun. It becomes ``N_STEPS steps``.
     """
-    counted = re.sub(r"\{(\w+):[^|}]+\|([^}]+)\}", r"{\1} \2", template)
+    with_plain_fields = re.sub(r"\{(\w+):[^|}]+\|([^}]+)\}", r"{\1} \2", template)
 
     def placeholder(field: re.Match[str]) -> str:
         return field[1].upper()
 
-    return re.sub(r"\{(\w+)\}", placeholder, counted)
+    return re.sub(r"\{(\w+)\}", placeholder, with_plain_fields)
 
 
 def _fix_text(fix: str) -> str:
@@ -149,16 +149,16 @@ def explain_term(name: str) -> Explanation | None:
 def explain_metric(name: str) -> Explanation | None:
     """Return the explanation of a metric by its name, column or label. None if there is none.
 
-    If the name is that of the column, the explanation includes what the column means in tables
+    If only the column has this name, the explanation includes what the column means in tables
     without metrics.
     """
     figure = _figure_named(name)
     if figure is None:
         return None
     explanation = _explanation_of_metric(figure)
-    is_column = name == normalized(figure.column)
-    is_metric = name == normalized(figure.name)
-    if is_metric or not is_column:
+    is_name_of_metric = name == normalized(figure.name)
+    is_name_of_column = name == normalized(figure.column)
+    if is_name_of_metric or not is_name_of_column:
         return explanation
     places = columns_by_name()[figure.column]
     other_places = [place for place in places if place.table not in _TABLES_OF_METRICS]
@@ -168,13 +168,20 @@ def explain_metric(name: str) -> Explanation | None:
 
 
 def _figure_named(name: str) -> Figure | None:
-    """Return the figure with a normalized name; otherwise that with the column or label."""
+    """Return the figure whose metric has a normalized name, or else whose column or label has it.
+
+    None if no figure has the name. Of several figures with one label, the first counts.
+    """
     figure_of_label: dict[str, Figure] = {}
+    # The first figure is the last to be assigned.
     for figure in reversed(METRICS.values()):
         figure_of_label[normalized(figure.short)] = figure
         figure_of_label[normalized(figure.label)] = figure
-    figures = figure_of_label | _with_normalized_names(FIGURES) | _with_normalized_names(METRICS)
-    return figures.get(name)
+    figure_of_column = _with_normalized_names(FIGURES)
+    figure_of_metric = _with_normalized_names(METRICS)
+    # What stands further right comes first.
+    figure_of_name = figure_of_label | figure_of_column | figure_of_metric
+    return figure_of_name.get(name)
 
 
 def _with_normalized_names(figures: Mapping[str, Figure]) -> dict[str, Figure]:
@@ -222,13 +229,16 @@ def _columns_named(schema: TableSchema, names: Container[str | None]) -> list[Co
 
 
 def columns_by_name() -> dict[str, list[_Place]]:
-    """Return every column of `nsyspipe schema` by name, with the tables that have it."""
-    places: dict[str, list[_Place]] = {}
+    """Return the places of every column of `nsyspipe schema`, by the name of the column.
+
+    A place is a table that has a column with this name.
+    """
+    places_by_name: dict[str, list[_Place]] = {}
     for table in DESCRIBED.values():
         for column in table.columns:
-            places_of_column = places.setdefault(column.name, [])
-            places_of_column.append(_Place(table.name, column))
-    return places
+            places = places_by_name.setdefault(column.name, [])
+            places.append(_Place(table.name, column))
+    return places_by_name
 
 
 def explain_column(name: str) -> Explanation | None:
@@ -250,6 +260,7 @@ def explain_column(name: str) -> Explanation | None:
 
 
 def _section_of_column(place: _Place) -> Section:
+    """Return what a column means in one table: its definition, unit, and when it is null."""
     column = place.column
     meaning = definition_of(place.table, column.name)
     formula = _definition(column)

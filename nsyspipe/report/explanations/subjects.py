@@ -107,16 +107,19 @@ def explain_finding(name: str) -> Explanation:
 
 
 def similar_ids(topic: str) -> list[str]:
-    """Return the IDs that somebody may have meant, the most similar first."""
+    """Return the IDs that somebody may have meant, the most similar first.
+
+    IDs that contain the topic come last.
+    """
     name = normalized(topic)
     id_of_name = {normalized(known_id): known_id for known_id in all_ids()}
-    most = _MAX_SIMILAR_IDS
-    names = difflib.get_close_matches(name, id_of_name, n=most, cutoff=_MIN_SIMILARITY)
+    similar_names = difflib.get_close_matches(
+        name, id_of_name, n=_MAX_SIMILAR_IDS, cutoff=_MIN_SIMILARITY
+    )
     if len(name) >= _MIN_LETTERS_OF_PART:
-        names += [known_name for known_name in id_of_name if name in known_name]
-    distinct_names = dict.fromkeys(names)
-    similar = [id_of_name[known_name] for known_name in distinct_names]
-    return similar[:most]
+        similar_names += [known_name for known_name in id_of_name if name in known_name]
+    distinct_names = [*dict.fromkeys(similar_names)]
+    return [id_of_name[similar_name] for similar_name in distinct_names[:_MAX_SIMILAR_IDS]]
 
 
 def all_ids() -> list[str]:

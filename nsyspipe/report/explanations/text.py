@@ -99,18 +99,18 @@ def parse_explanation(text: str, name: str, group: Group) -> Explanation:
     ValueError
         If there is no title or no summary, or a picture cannot be read.
     """
-    head, *parts = re.split(r"^## ", text, flags=re.MULTILINE)
+    head, *section_texts = re.split(r"^## ", text, flags=re.MULTILINE)
     title_and_summary = head.strip()
-    title, _, summary = title_and_summary.partition("\n")
-    has_title = title.startswith("# ")
+    title_line, _, summary = title_and_summary.partition("\n")
+    has_title = title_line.startswith("# ")
     if not has_title or not summary.strip():
         raise ValueError(f"{name}: the title or the summary is missing")
-    title_text = title.removeprefix("# ")
-    sections = tuple(map(_section, parts))
-    return Explanation(name, group, title_text, _joined(summary), sections)
+    title = title_line.removeprefix("# ")
+    sections = tuple(map(_section, section_texts))
+    return Explanation(name, group, title, _in_one_line(summary), sections)
 
 
-def _joined(text: str) -> str:
+def _in_one_line(text: str) -> str:
     """Return lines of text as one line."""
     return " ".join(text.split())
 
@@ -125,12 +125,13 @@ def _pieces(body: str) -> Iterator[Piece]:
     """Yield the pieces of a section: fenced blocks, and paragraphs and lists between them."""
     parts = body.split(f"\n{_FENCE}")
     for number, part in enumerate(parts):
+        # A fence begins each block, and another one ends it. So every second part is inside.
         is_fenced = number % 2 == 1
         if is_fenced:
             yield _fenced_piece(part)
         else:
             blocks = [block.strip() for block in part.split("\n\n")]
-            yield from map(_words, filter(None, blocks))
+            yield from map(_paragraph_or_list, filter(None, blocks))
 
 
 def _fenced_piece(text: str) -> Picture | Code:
@@ -139,14 +140,16 @@ def _fenced_piece(text: str) -> Picture | Code:
     return parse_picture(content) if is_picture else Code(language, content)
 
 
-def _words(block: str) -> Paragraph | Items:
-    """Return a block as a list if each of its entries begins with a mark."""
+def _paragraph_or_list(block: str) -> Paragraph | Items:
+    """Return a block of words as a list if each of its entries begins with ``-`` or ``1.``."""
+    # An entry begins at a line with a mark, and may have more lines.
     entries = re.split(r"\n(?=(?:-|\d+\.) )", block)
     matches = map(_ITEM.fullmatch, entries)
     items = [match for match in matches if match is not None]
-    if len(items) != len(entries):
-        return Paragraph(_joined(block))
-    texts = [_joined(item[1]) for item in items]
+    are_all_items = len(items) == len(entries)
+    if not are_all_items:
+        return Paragraph(_in_one_line(block))
+    texts = [_in_one_line(item[1]) for item in items]
     first_character = block[0]
     return Items(tuple(texts), is_numbered=first_character.isdigit())
 

@@ -138,17 +138,18 @@ def _lane(line: str) -> Lane:
         raise ValueError(f"not a lane: {line!r}")
     name, text = name_and_bars.groups()
     bars = tuple(map(_bar, _BAR.finditer(text)))
-    free_from = 0
+    end_of_last_bar = 0
     for bar in bars:
         if bar.kind not in KINDS:
             raise ValueError(f"not a kind of bar: {bar.kind!r}")
-        if not free_from <= bar.start < bar.end <= MAX_UNITS:
+        is_in_range = end_of_last_bar <= bar.start < bar.end <= MAX_UNITS
+        if not is_in_range:
             raise ValueError(f"bars overlap or are out of range: {line!r}")
-        free_from = bar.end
-    # What is not a bar was skipped.
+        end_of_last_bar = bar.end
+    # `finditer` skips what is not a bar. Then the bars are not the whole text.
     text_of_bars = " ".join(f"{bar.start}-{bar.end} {bar.kind}" for bar in bars)
-    words = text.split()
-    if text_of_bars != " ".join(words):
+    text_with_single_spaces = " ".join(text.split())
+    if text_of_bars != text_with_single_spaces:
         raise ValueError(f"not a lane: {line!r}")
     return Lane(name, bars)
 
@@ -187,15 +188,18 @@ def _letters(lane: Lane) -> str:
 def _legend_lines(picture: Picture, indent: str) -> list[str]:
     """Return the entries of the legend, as many in a line as fit."""
     lines: list[str] = []
+    current_line = ""
     for kind in picture.kinds:
         entry = f"{kind.letter} {kind.meaning}"
-        longer_line = f"{lines[-1]}   {entry}" if lines else ""
-        if lines and len(longer_line) <= MAX_UNITS:
-            lines[-1] = longer_line
+        longer_line = f"{current_line}   {entry}" if current_line else entry
+        is_full = bool(current_line) and len(longer_line) > MAX_UNITS
+        if is_full:
+            lines.append(current_line)
+            current_line = entry
         else:
-            lines.append(entry)
-    if not lines:
-        return [indent]
+            current_line = longer_line
+    # Without bars, the legend is one empty line.
+    lines.append(current_line)
     return [f"{indent}{line}" for line in lines]
 
 
@@ -285,17 +289,20 @@ def _drawn_bar(bar: Bar, left: int, top: int) -> Iterator[str]:
 
 def _legend_rows(picture: Picture) -> list[list[Kind]]:
     """Return the entries of the legend, row by row, as many as fit into each."""
-    rows: list[list[Kind]] = [[]]
+    row: list[Kind] = []
+    rows = [row]
     max_width = _WIDTH - 2 * _MARGIN
-    used = 0.0
+    used_width = 0.0
     for kind in picture.kinds:
         width = _legend_width(kind)
-        is_full = used + width > max_width
-        if rows[-1] and is_full:
-            rows.append([])
-            used = 0.0
-        rows[-1].append(kind)
-        used += width
+        has_room = used_width + width <= max_width
+        # The first entry of a row may be wider than the row.
+        if row and not has_room:
+            row = []
+            rows.append(row)
+            used_width = 0.0
+        row.append(kind)
+        used_width += width
     return rows
 
 

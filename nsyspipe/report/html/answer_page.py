@@ -106,16 +106,17 @@ def _context(page: AnswerPage) -> dict[str, object]:
     brand = subject or page.title
     sections = page.sections
     with_short_title = [section for section in sections if section.short_title]
-    short_titles = {section.title: section.short_title for section in with_short_title}
+    short_title_of = {section.title: section.short_title for section in with_short_title}
     links = [(section.anchor, section.title) for section in sections]
     introduction = with_kinds(page.introduction)
-    pictures = _shown_sections([page.picture])
-    picture = pictures[0] if pictures else None
+    # Empty if there is nothing to draw.
+    shown_pictures = _shown_sections([page.picture])
+    picture = shown_pictures[0] if shown_pictures else None
     beside_picture = _shown_sections(page.beside_picture)
     details = _shown_sections(page.details)
     return {
         "brand": brand,
-        "short": short_titles,
+        "short": short_title_of,
         "sections": links,
         "verdict": page.verdict,
         "introduction": introduction,

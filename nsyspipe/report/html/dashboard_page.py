@@ -99,52 +99,63 @@ class StorePage(NamedTuple):
 
 
 def _gpu_name(run: Mapping[str, Any]) -> str:
-    gpus = filter(None, run["gpu_names"].split(", "))
+    """Return the names of the GPUs of a run, without the word NVIDIA."""
+    gpus = filter(None, run["gpu_names"].split(", "))  # The text "" has no GPU.
     names = [gpu.removeprefix("NVIDIA ") for gpu in gpus]
     return ", ".join(names) or "GPU not recorded"
 
 
 def group_name(run: Mapping[str, Any]) -> str:
-    """Return the number of ranks and their GPU. Runs of different groups cannot be compared."""
+    """Return the name of the group of a run: the number of ranks and their GPU.
+
+    Runs of different groups cannot be compared.
+    """
     n_ranks = run["n_ranks"]
     world_size = job_ranks(n_ranks, run["n_processes"], run["world_size"])
-    of_world = f" of {world_size} ranks" if world_size not in (None, n_ranks) else ""
-    unknown = ", world size not recorded" if world_size is None else ""
-    return f"{n_ranks}{of_world} \N{MULTIPLICATION SIGN} {_gpu_name(run)}{unknown}"
+    ranks = f"{n_ranks}"
+    remark = ""
+    if world_size is None:
+        remark = ", world size not recorded"
+    elif world_size != n_ranks:
+        ranks = f"{n_ranks} of {world_size} ranks"
+    return f"{ranks} \N{MULTIPLICATION SIGN} {_gpu_name(run)}{remark}"
 
 
 def series_of(runs: Sequence[Mapping[str, Any]]) -> list[Series]:
-    """Return the series of each run.
+    """Return the series of each run, in order of the runs.
 
     Only runs that `compare` ranks together share a series: runs of one group, whose steps do the
-    same work. In a group where most runs share their label with another, each label is a series (a
-    nightly job). Where most labels occur once (a commit's ID, the variants of a study), all runs of
-    the same work are one, and its label is None. The group tells which work it is, if there are
-    several.
+    same work. In a group where most runs share their label with another run, there is a series for
+    each label and work (a nightly job). In a group where most labels occur once (commit IDs, the
+    variants of a study), there is a series for each work, whose label is None. Field `group` of a
+    series also tells which work it does, if several series would be called the same.
     """
-    series = []
-    members = []
+    series_of_runs = []
+    groups_and_runs = []
     for place, run in enumerate(runs):
         group = group_name(run)
         label = run["label"]
         without_work = Series(f"{group}, work not known", label, is_known=False)
-        series.append(without_work)
+        series_of_runs.append(without_work)
         work = Work.parsed(run[WORK])
         if work is not None:
             working_run = WorkingRun(place, run["run_id"], label, work)
-            members.append((group, working_run))
-    groups = grouped(members)
-    for group, runs_of_group in groups.items():
-        for place, series_of_run in _series_of_group(group, runs_of_group):
-            series[place] = series_of_run
-    return series
+            groups_and_runs.append((group, working_run))
+    # The runs whose work is known get the series of that work.
+    runs_by_group = grouped(groups_and_runs)
+    for group, runs_of_group in runs_by_group.items():
+        for place, series in _series_of_group(group, runs_of_group):
+            series_of_runs[place] = series
+    return series_of_runs
 
 
 def _series_of_group(group: str, runs: Sequence[WorkingRun]) -> Iterator[tuple[int, Series]]:
-    """Yield the place of each run of a group, and its series."""
+    """Yield for each run of a group: its place among all runs, and its series.
+
+    A kind is a list of runs that do the same work.
+    """
     kinds = kinds_of_work(runs)
-    is_by_label = are_most_labels_shared(runs)
-    n_kinds_by_label = Counter[str]()
+    has_series_per_label = are_most_labels_shared(runs)
     n_kinds_by_label = Counter[str]()
     for kind in kinds:
         labels = {run.label for run in kind}
@@ -152,8 +163,12 @@ def _series_of_group(group: str, runs: Sequence[WorkingRun]) -> Iterator[tuple[i
     for kind in kinds:
         name_of_kind = _name_of_kind(group, kind, kinds, n_kinds_by_label)
         for run in kind:
-            label = run.label if is_by_label else None
-            n_kinds = n_kinds_by_label[run.label] if is_by_label else len(kinds)
+            label = None
+            n_kinds = len(kinds)
+            if has_series_per_label:
+                label = run.label
+                n_kinds = n_kinds_by_label[label]
+            # The name of the group is enough if no other kind has the same group and label.
             name = group if n_kinds == 1 else name_of_kind
             series = Series(name, label, is_known=True)
             yield run.place, series
@@ -165,36 +180,41 @@ def _name_of_kind(
     kinds: Sequence[Sequence[WorkingRun]],
     n_kinds_by_label: Mapping[str, int],
 ) -> str:
-    """Return what tells a kind of a group from the others: its compute time, if needed a run."""
+    """Return the name of a kind, which tells it from the other kinds of its group.
+
+    It has the range of compute times of the runs. If that overlaps with the range of another kind,
+    it also has the name of a run. `kind` is sorted by compute time.
+    """
     least_ns = kind[0].compute_ns
     most_ns = kind[-1].compute_ns
     known_ns = [ns for ns in (least_ns, most_ns) if ns < math.inf]
     texts = [ms_text(ns, 2) for ns in known_ns]
-    # Both ends may read the same.
+    # Both ends may read the same. Then there is one text.
     span = " to ".join(dict.fromkeys(texts))
     compute = f"{span} a step" if span else "not known"
     name = f"{group}, compute {compute}"
-    n_overlapping = sum(_overlaps(peer, least_ns, most_ns) for peer in kinds)
-    if n_overlapping > 1:
-        first = min(kind, key=attrgetter("place"))
-        is_label_enough = n_kinds_by_label[first.label] == 1
-        run_name = first.label if is_label_enough else first.run_id
+    # Every kind overlaps with itself.
+    overlapping_kinds = [peer for peer in kinds if _overlaps(peer, least_ns, most_ns)]
+    if len(overlapping_kinds) > 1:
+        first_run = min(kind, key=attrgetter("place"))
+        is_label_enough = n_kinds_by_label[first_run.label] == 1
+        run_name = first_run.label if is_label_enough else first_run.run_id
         name += f", like {cut(run_name, MAX_LETTERS_OF_RUN)}"
     return name
 
 
 def _overlaps(kind: Sequence[WorkingRun], least_ns: float, most_ns: float) -> bool:
-    """Tell whether the compute times of a kind overlap with a range."""
+    """Tell whether the compute times of a kind, sorted by them, overlap with a range."""
     begins_before_end = kind[0].compute_ns <= most_ns
     ends_after_begin = kind[-1].compute_ns >= least_ns
     return begins_before_end and ends_after_begin
 
 
 def facets(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return what runs can be filtered by: name, title, words and codes.
+    """Return what runs can be filtered by, each with ``name``, ``title``, ``words`` and ``codes``.
 
-    The words are the distinct values in order, and the codes are each run's place among them.
-    Labels come by their number of runs, the rest in their own order.
+    ``words`` are the distinct values, sorted. ``codes`` has for each run the place of its value in
+    ``words``. Labels are sorted by their number of runs, all other values by themselves.
     """
     all_labels = [run["label"] for run in runs]
     n_by_label = Counter(all_labels)
@@ -214,39 +234,50 @@ def facets(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _facet(name: str, title: str, options: Sequence[tuple[Any, str]]) -> dict[str, Any]:
-    """Return a facet of the options of each run: what they are sorted by, and the word."""
+    """Return one entry of `facets`. `options` has for each run the sort key and word of its value.
+
+    The words are in order of their sort keys.
+    """
     distinct_options = sorted(set(options))
     words = [word for _, word in distinct_options]
-    code_of = {option: code for code, option in enumerate(distinct_options)}
-    codes = [code_of[option] for option in options]
+    code_of_option = {option: code for code, option in enumerate(distinct_options)}
+    codes = [code_of_option[option] for option in options]
     return {"name": name, "title": title, "words": words, "codes": codes}
 
 
 def _label_option(label: str, n_runs: int) -> tuple[Any, str]:
-    return (-n_runs, label), label
+    """Return sort key and word of a label: the label of most runs is first."""
+    most_runs_first = -n_runs
+    return (most_runs_first, label), label
 
 
 def _world_size_option(world_size: int | None) -> tuple[Any, str]:
-    if world_size is None:
-        return (True, 0), NOT_RECORDED
-    return (False, world_size), str(world_size)
+    """Return sort key and word of a world size: what was not recorded is last."""
+    is_unknown = world_size is None
+    word = NOT_RECORDED if is_unknown else str(world_size)
+    return (is_unknown, world_size or 0), word
 
 
 def _hosts_option(hosts: str) -> tuple[Any, str]:
-    names = filter(None, hosts.split(", "))
-    n_hosts = len(list(names))
-    return n_hosts, str(n_hosts or NOT_RECORDED)
+    """Return sort key and word of the number of hosts: what was not recorded is first."""
+    names = [name for name in hosts.split(", ") if name]
+    n_hosts = len(names)
+    word = str(n_hosts) if n_hosts else NOT_RECORDED
+    return n_hosts, word
 
 
 def _link_option(link_kind: str | None) -> tuple[Any, str]:
+    """Return sort key and word of a kind of link: what was not recorded is last."""
     link: Any = _LINKS.get(link_kind, link_kind)
-    return (link == NOT_RECORDED, link), link
+    is_unknown = link == NOT_RECORDED
+    return (is_unknown, link), link
 
 
 def value_of(run: Mapping[str, Any], figure: Figure) -> float | None:
-    """Return a metric of a row of `schema.RUNS` to nine digits.
+    """Return a metric of a row of `schema.RUNS` to nine digits; None if it was not recorded.
 
-    It is null where a damaged file has no finite number, which no page could carry.
+    A number that is not finite is None too. Only a damaged file has one, and no page could carry
+    it.
     """
     value = run[figure.column]
     if value is None or not math.isfinite(value):
@@ -255,19 +286,20 @@ def value_of(run: Mapping[str, Any], figure: Figure) -> float | None:
 
 
 def _without_outdated(rows: Sequence[RunsRow]) -> list[dict[str, Any]]:
-    """Return rows of `INDEX` without the metrics that have another definition in other rows.
+    """Return rows of `INDEX`, in which metrics with an outdated definition are None.
 
-    ``is_outdated`` tells which rows had such metrics.
+    A definition is outdated if it changed up to the latest version of any row. The key
+    ``is_outdated`` tells whether a row had such metrics.
     """
     versions = [row["definitions_version"] or FIRST_VERSION for row in rows]
-    latest = latest_of(versions)
+    latest_version = latest_of(versions)
     current_rows = []
     for row, version in zip(rows, versions, strict=True):
-        changed = changed_columns(version, latest)
+        changed = changed_columns(version, latest_version)
+        # A metric is computed from some columns of the steps.
         outdated = [figure.column for figure in FOLLOWED if not changed.isdisjoint(figure.of_step)]
         nulls = dict.fromkeys(outdated)
-        is_outdated = {"is_outdated": bool(outdated)}
-        current_rows.append(row | nulls | is_outdated)
+        current_rows.append({**row, **nulls, "is_outdated": bool(outdated)})
     return current_rows
 
 
@@ -285,12 +317,14 @@ def _missing_text(run: Mapping[str, Any], figure: Figure) -> str:
 
 
 def dashboard_runs(stored: StoredRuns, pages: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return the runs by time of capture, as the store has them.
+    """Return a dict per run, in the order of the store: by time of capture.
 
-    Each has its ``row`` of `store.index.INDEX`, ``group``, ``captured`` in words and
-    ``captured_ms`` since 1970 (UTC; None when not recorded), what to change first (``finding``),
-    the ``most`` that it could save, how (``hint``), and the URL of its own ``page``, relative to
-    the dashboard.
+    `pages` are the URLs of pages of runs, relative to the dashboard, by run ID.
+
+    Keys: ``row`` (of `store.index.INDEX`), ``group`` (its name), ``captured`` (the time of capture
+    in words), ``captured_ms`` (the same in ms since 1970 in UTC; None if not recorded), ``finding``
+    (what to change first), ``most`` (the most that this could save), ``hint`` (how to change it),
+    and ``page`` (the URL; None without a page).
     """
     captured_at = stored.runs["captured_at_utc"]
     microseconds = captured_at.cast(pa.int64()).to_pylist()
@@ -306,13 +340,13 @@ def dashboard_runs(stored: StoredRuns, pages: Mapping[str, str]) -> list[dict[st
 def _dashboard_run(
     row: Mapping[str, Any], captured_us: int | None, page: str | None
 ) -> dict[str, Any]:
-    """Return one run of `dashboard_runs`, captured so long after the start of 1970."""
+    """Return one run of `dashboard_runs`, captured `captured_us` after the start of 1970 in UTC."""
     captured_ms = None
     captured = NOT_RECORDED
     if captured_us is not None and 0 <= captured_us <= _MAX_CAPTURED_US:
         captured_ms = captured_us // 1000
-        # Of "Sun, 01 Mar 2026 04:30:59 GMT", whatever the locale.
         captured_s = captured_us // 1_000_000
+        # "Sun, 01 Mar 2026 04:30:59 GMT" in any locale, of which "1 Mar 2026 04:30" is shown.
         http_date = formatdate(captured_s, usegmt=True)
         captured = http_date[5:22].lstrip("0")
     finding = row["first_finding"]
@@ -351,6 +385,7 @@ def dashboard_page(
     choices = [facet for facet in facets(rows) if len(facet["words"]) > 1]
     unreadable = [*stored.unreadable, *problems]
     headline, *remarks = _few_runs_sentences(title, runs)
+    # With a chart, the template leaves out the remarks.
     if has_chart:
         headline = f"{len(runs)} runs in {title}"
     sections = _sections(has_chart=has_chart, has_problems=bool(unreadable))
@@ -395,10 +430,10 @@ class _TableRow(NamedTuple):
 
 
 def _latest_rows(runs: Sequence[Mapping[str, Any]]) -> list[_TableRow]:
-    """Return the rows of the latest runs, the latest first."""
+    """Return the rows of the latest runs, the latest first. In `runs`, the latest is last."""
     rows = []
-    latest_first = reversed(range(len(runs))[-MAX_ROWS_IN_TABLE:])
-    for place in latest_first:
+    places_of_latest = range(len(runs))[-MAX_ROWS_IN_TABLE:]
+    for place in reversed(places_of_latest):
         run = runs[place]
         cells = [_cell(run["row"], figure) for figure in FOLLOWED]
         rows.append(_TableRow(place, run, cells))
@@ -444,19 +479,22 @@ def _cell(row: Mapping[str, Any], figure: Figure) -> tuple[str, bool]:
 def _data(
     runs: Sequence[Mapping[str, Any]], choices: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Return what the scripts draw. Series and hints are listed once, and runs refer to them."""
+    """Return what the scripts draw.
+
+    Each series and each hint is listed once. A run has their places in these lists.
+    """
     rows = [run["row"] for run in runs]
     hints = _values(runs, "hint")
     distinct_hints = [*dict.fromkeys(hints)]
     place_of_hint = {hint: place for place, hint in enumerate(distinct_hints)}
-    series = series_of(rows)
+    series_of_runs = series_of(rows)
     columns = {
         "id": _values(rows, "run_id"),
         "label": _values(rows, "label"),
         "time": _values(runs, "captured_ms"),
         "n_steps": _values(rows, "n_summary_steps"),
     }
-    columns["series"] = _places_in_order(series)
+    columns["series"] = _places_of_series(series_of_runs)
     columns["hint"] = [place_of_hint[hint] for hint in hints]
     columns |= {name: _values(runs, name) for name in _RUN_KEYS_IN_DATA}
     codes = [{"name": facet["name"], "codes": facet["codes"]} for facet in choices]
@@ -466,39 +504,47 @@ def _data(
         "hints": distinct_hints,
         "runs": columns,
     }
-    return data | _series_data(series) | _figures_data(rows)
+    return data | _series_data(series_of_runs) | _figures_data(rows)
 
 
 def _values(rows: Sequence[Mapping[str, Any]], key: str) -> list[Any]:
     return list(map(itemgetter(key), rows))
 
 
-def _in_order(series: Iterable[Series]) -> list[Series]:
+def _distinct_series(series_of_runs: Iterable[Series]) -> list[Series]:
     """Return each series once, by group and label."""
-    distinct_series = set(series)
-    return sorted(distinct_series, key=lambda line: (line.group, line.label or ""))
+    return sorted(set(series_of_runs), key=lambda series: (series.group, series.label or ""))
 
 
-def _places_in_order(series: Sequence[Series]) -> list[int]:
-    """Return for each run the place of its series among those that the data list."""
-    listed_series = _in_order(series)
-    places = {line: place for place, line in enumerate(listed_series)}
-    return [places[line] for line in series]
+def _places_of_series(series_of_runs: Sequence[Series]) -> list[int]:
+    """Return for each run the place of its series among `_distinct_series`."""
+    listed_series = _distinct_series(series_of_runs)
+    place_of_series = {series: place for place, series in enumerate(listed_series)}
+    return [place_of_series[series] for series in series_of_runs]
 
 
-def _series_data(series: Sequence[Series]) -> dict[str, Any]:
-    """Return what the scripts need of the series, and their groups, the largest first."""
-    n_runs_by_group = Counter(line.group for line in series)
-    groups = sorted(n_runs_by_group, key=lambda group: (-n_runs_by_group[group], group))
-    lines = []
-    for line in _in_order(series):
-        group = groups.index(line.group)
-        lines.append({"group": group, "label": line.label, "is_known": line.is_known})
-    return {"groups": groups, "series": lines}
+def _series_data(series_of_runs: Sequence[Series]) -> dict[str, Any]:
+    """Return what the scripts need of each series, and the names of groups.
+
+    The group with most runs is first. A series has the place of its group in that list.
+    """
+    n_runs_by_group = Counter(series.group for series in series_of_runs)
+    by_name = sorted(n_runs_by_group)
+    # The sort is stable, so groups of the same size stay in order of their names.
+    groups = sorted(by_name, key=n_runs_by_group.__getitem__, reverse=True)
+    entries = []
+    for series in _distinct_series(series_of_runs):
+        place_of_group = groups.index(series.group)
+        entry = {"group": place_of_group, "label": series.label, "is_known": series.is_known}
+        entries.append(entry)
+    return {"groups": groups, "series": entries}
 
 
 def _figures_data(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the metrics of all runs, and why a value is missing."""
+    """Return the metrics, their values in order of the runs, and why values are missing.
+
+    In ``missing``, the reasons are by metric, then by the place of the run as text.
+    """
     figures = []
     values = {}
     missing = {}
@@ -516,7 +562,10 @@ def _figures_data(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def check_dashboard(path: str, store: Path, *, force: bool) -> None:
-    """Refuse (OutputError) what may not be replaced, before any work is done."""
+    """Raise an OutputError if `path` cannot become the page of a store, before any work is done.
+
+    Without `force`, a file at the path may only be replaced if it is a dashboard.
+    """
     target = Path(path)
     _check_no_link_inside(store, target)
     if target.suffix not in {"", ".html", ".htm"}:
@@ -525,8 +574,9 @@ def check_dashboard(path: str, store: Path, *, force: bool) -> None:
         raise OutputError(path, problem, fix=str(with_suffix))
     check_directory(path, f"{name_of_store(store)}.html")
     check_target(target, (), may_replace=lambda: True)
-    is_replaced = target.exists() and not force
-    if is_replaced and identity_of_page(target, STORE) != DASHBOARD:
+    if force or not target.exists():
+        return
+    if identity_of_page(target, STORE) != DASHBOARD:
         problem = "exists, but is not a dashboard of nsyspipe"
         raise OutputError(str(target), problem, fix="use --force or another name")
 
@@ -536,7 +586,7 @@ def _check_no_link_inside(store: Path, path: Path) -> None:
 
     Whoever may write to the store could have put the link there.
     """
-    # By the links that were given, not by what they lead to.
+    # Both paths as the user wrote them: `abspath` follows no links.
     absolute_path = os.path.abspath(path)  # noqa: PTH100
     absolute_store = os.path.abspath(store)  # noqa: PTH100
     inside = os.path.relpath(absolute_path, absolute_store)
@@ -557,7 +607,10 @@ def store_page(
     force: bool = False,
     stage: Callable[[str], Callable[[int, int], None] | None] = lambda _: None,
 ) -> StorePage:
-    """Return the page of a store, after the pages of its runs are written, if `pages` is given."""
+    """Return the page of a store. First write the page of each run into `pages`, unless it is None.
+
+    Links to these pages are relative to the directory of `target`.
+    """
     stored = stored_runs(store, on_progress=stage("reading runs"))
     runs = _with_works(stored.runs, store)
     stored = replace(stored, runs=runs)
@@ -574,14 +627,15 @@ def store_page(
 
 
 def _with_works(runs: RunsTable, store: Path) -> pa.Table:
-    """Return rows of `INDEX` with the work of the latest runs that were saved without it.
+    """Return rows of `INDEX` with the work of runs that an older nsyspipe saved without it.
 
-    An older nsyspipe did not save it.
+    The work is computed only for the latest `MAX_RUNS_WITHOUT_WORK` of these runs. It stays null if
+    a run cannot be read.
     """
     works = runs.column(WORK).to_pylist()
     run_ids = runs["run_id"].to_pylist()
-    without_work = [place for place, work in enumerate(works) if work is None]
-    for place in without_work[-MAX_RUNS_WITHOUT_WORK:]:
+    places_without_work = [place for place, work in enumerate(works) if work is None]
+    for place in places_without_work[-MAX_RUNS_WITHOUT_WORK:]:
         with contextlib.suppress(DatasetError, OptionError):
             run = open_saved(store, run_ids[place])
             works[place] = Work.of([run]).saved()
@@ -598,9 +652,10 @@ def write_pages(
     force: bool = False,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> list[Unreadable]:
-    """Write the page of each run as ``<run id>.html``, unless it is newer than the run.
+    """Write the page of each run into directory `pages`, as ``<run id>.html``.
 
-    Returns the runs that have no page, because one of their tables cannot be read.
+    Without `force`, a page that is newer than its run stays. Return the runs that get no page,
+    because one of their tables cannot be read.
     """
     _check_no_link_inside(store, pages)
     _make_directory(pages)
@@ -622,11 +677,12 @@ def write_pages(
 
 
 def _make_directory(pages: Path) -> None:
-    """Make a directory, or refuse one (OutputError) that cannot be made or entered."""
+    """Make a directory. Raise an OutputError if it cannot be made or entered."""
     try:
         pages.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileNotFoundError):
-            # Any name will do: this fails in a directory that may not be entered.
+            # The name does not matter. In a directory that may not be entered, this raises a
+            # PermissionError.
             (pages / "any").lstat()
     except OSError as error:
         why = f"cannot be made or entered ({error.strerror})"
@@ -634,7 +690,7 @@ def _make_directory(pages: Path) -> None:
 
 
 def _write_page(path: Path, text: str, run_id: str, *, force: bool) -> None:
-    """Write the page of a run. Without force, only a page of the same run is replaced."""
+    """Write the page of a run. Without `force`, replace only a page of the same run."""
 
     def may_replace() -> bool:
         return force or run_id_of_page(path) == run_id
@@ -658,28 +714,30 @@ def _is_fresh(path: Path, store: Path, run_id: str) -> bool:
 def page_links(
     store: Path, run_ids: Iterable[str], directory: Path, pages: Path | None = None
 ) -> dict[str, str]:
-    """Return the URL of each run's page, relative to a directory, without runs that have no page.
+    """Return the URL of the page of each run that has one, by run ID, relative to `directory`.
 
-    Pages are looked for in `pages`, in that directory and its ``pages/``, and in ``pages/`` of the
-    store. A file counts only if it says itself that it is the page of that run.
+    Pages are looked for in `pages`, in ``pages/`` of `directory`, in `directory`, and in ``pages/``
+    of the store. A file counts only if its text says that it is the page of that run.
     """
     store_pages = store / "pages"
     directories = [directory / "pages", directory, store_pages]
     if pages is not None:
         directories.insert(0, pages)
-    trusted = directories
+    # Whoever may write to the store could make its pages a link to anywhere.
     if store_pages.is_symlink():
-        trusted = [place for place in directories if place != store_pages]
+        directories = [place for place in directories if place != store_pages]
     links = {}
     for run_id in run_ids:
-        page = _page_of_run(run_id, trusted)
+        page = _page_of_run(run_id, directories)
         if page is None:
             continue
-        # Bytes, since names of files need not be text. With "./", none is ever taken for a scheme.
+        # Bytes, since names of files need not be text.
         name = os.fsencode(os.path.relpath(page, directory))
+        # Without "./", a name such as "a:b.html" would be a URL with the scheme "a".
         url = f"./{quote(name)}"
-        is_whole = cut(url) == url
-        if is_whole:
+        # A page shows long texts cut, and a cut URL leads nowhere.
+        is_short_enough = cut(url) == url
+        if is_short_enough:
             links[run_id] = url
     return links
 

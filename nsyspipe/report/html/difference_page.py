@@ -72,6 +72,8 @@ MAX_JUDGED_METRICS_WITH_TILES = 2
 MAX_UNFOLDED_METRICS = 6
 # Facts that changed, on the first screen.
 MAX_SHOWN_CHANGES = 8
+# The number of the column with the drawing in the table of kernels.
+_PLACE_OF_KERNEL_TRACK = 4
 # Letters of the label of a side above its timeline.
 MAX_LETTERS_OF_LABEL = 60
 # If the step time is more than so many times the change, the axis does not begin at 0.
@@ -144,21 +146,23 @@ def _introduction(difference: RunDifference, sentences: Sequence[Sentence]) -> I
     yield from sentences
     yield from report.gate_blocks(difference)
     yield from screen.side_blocks(difference)
-    rows = {row["metric"]: row for row in difference.judged_rows}
-    judged = difference.judged[:MAX_JUDGED_METRICS_WITH_TILES]
-    for metric in judged:
-        tiles = _tiles(rows[metric])
+    row_of_metric = {row["metric"]: row for row in difference.judged_rows}
+    first_metrics = difference.judged[:MAX_JUDGED_METRICS_WITH_TILES]
+    for metric in first_metrics:
+        tiles = _tiles(row_of_metric[metric])
         yield Tiles(tiles)
 
 
 def _picture(difference: RunDifference) -> PageBlock:
+    """Return the chart of the parts of the change, or their table if there is nothing to draw."""
     table = report.parts_table(difference)
     return _waterfall_chart(difference, table) or table
 
 
 def _changes(difference: RunDifference) -> Iterator[PageBlock]:
-    """Yield the facts that changed, and which facts could not be compared."""
+    """Yield the facts that changed, all of them in a folded table, and what was not compared."""
     table = report.changes_table(difference)
+    # One for each row of the table.
     changes = report.shown_changes(difference)
     lines = [Line(report.change_text_of_fact(row)) for row in changes]
     if lines:
@@ -175,14 +179,15 @@ def _changes(difference: RunDifference) -> Iterator[PageBlock]:
 
 
 def _metrics(difference: RunDifference) -> list[PageBlock]:
-    """Return the metrics that matter most, and the others folded."""
-    metrics = report.metrics_table(difference)
-    table = figure_table(difference, metrics)
+    """Return the table of metrics. If it is long, the rows after the first ones are folded."""
+    metrics_table = report.metrics_table(difference)
+    table = figure_table(difference, metrics_table)
     n_shown = max(MAX_UNFOLDED_METRICS, len(difference.judged))
     if len(table.rows) <= n_shown:
         return [table]
     shown_rows = table.rows[:n_shown]
     folded_rows = table.rows[n_shown:]
+    # The note and the rows in bold belong to the table that is always shown.
     shown = replace(table, rows=shown_rows)
     folded = replace(table, rows=folded_rows, note=None, strong=frozenset())
     return [shown, Fold(f"Show {len(folded_rows)} more metrics", [folded])]
@@ -195,13 +200,13 @@ def _kernels(difference: RunDifference) -> PageBlock:
 
 
 def _notes(difference: RunDifference) -> Iterator[PageBlock]:
-    """Yield problems of both sides, and what to know of the metrics."""
+    """Yield problems of both sides, what is the same on both, and what to know of the metrics."""
     problems = [*_problems(difference)]
     if problems:
         yield Troubles(problems)
-    same = report.same_facts(difference)
-    if same:
-        yield Notes([f"Same on both sides: {listed(same)}."])
+    same_facts = report.same_facts(difference)
+    if same_facts:
+        yield Notes([f"Same on both sides: {listed(same_facts)}."])
     texts = report.notes(difference)
     if texts:
         yield Notes(texts)
@@ -209,16 +214,20 @@ def _notes(difference: RunDifference) -> Iterator[PageBlock]:
 
 
 def _problems(difference: RunDifference) -> Iterator[Trouble]:
-    """Yield the rows of `Troubles` of both sides. A problem of several captures is one row."""
+    """Yield the problems of both sides, with the side in front of their messages.
+
+    A problem of several captures of a side is one row, which lists them unless it is of all.
+    """
     sides = zip(SIDES, (difference.baseline, difference.candidate), strict=True)
     for name, side in sides:
         rows = [row for row in difference.problem_rows if row["side"] == name]
         n_captures = len(side.runs)
-        captures_by_problem = grouped(_problems_of_captures(side, rows))
-        for (severity, message, place, fix), captures in captures_by_problem.items():
+        capture_numbers_by_problem = grouped(_problems_of_captures(side, rows))
+        for problem, capture_numbers in capture_numbers_by_problem.items():
+            severity, message, place, fix = problem
             subject = name
-            if len(captures) < n_captures:
-                numbers = ", ".join(ranges(captures))
+            if len(capture_numbers) < n_captures:
+                numbers = ", ".join(ranges(capture_numbers))
                 subject += f", capture {numbers} of {n_captures}"
             yield severity, f"{subject}: {message}", place, fix
 
@@ -226,18 +235,19 @@ def _problems(difference: RunDifference) -> Iterator[Trouble]:
 def _problems_of_captures(
     side: Side, rows: Sequence[Mapping[str, Any]]
 ) -> Iterator[tuple[Trouble, int]]:
-    """Yield each problem of a side, with the number of its capture."""
+    """Yield each problem of each capture of a side, with the number of the capture, from 1."""
     rows_by_run = grouped((row["run_id"], row) for row in rows)
-    for capture, run in enumerate(side.runs, start=1):
+    for capture_number, run in enumerate(side.runs, start=1):
         rows_of_run = rows_by_run.get(run.header.run_id, ())
         for problem in troubles(rows_of_run):
-            yield problem, capture
+            yield problem, capture_number
 
 
 def _tiles(row: Mapping[str, Any]) -> list[Tile]:
     """Return the key figures of a judged metric: both sides, the change, and its interval."""
     metric = metric_label(row["metric"]).capitalize()
     reason = row["why"] or "not decided"
+    # A tile has no room for what follows these words.
     why_missing, _, _ = reason.partition(", not comparable")
     tiles = [_tile_of_side(metric, side, row, why_missing) for side in SIDES]
     change = _tile_of_change(row, why_missing)
@@ -275,7 +285,7 @@ def _tile_of_side(metric: str, side: str, row: Mapping[str, Any], why_missing: s
 
 
 def _tile(name: str, text: str, meaning: str) -> Tile:
-    """Return a key figure; the last word of a text of several words is the unit."""
+    """Return a key figure. If its text has several words, the last word is the unit."""
     number, _, last_word = text.rpartition(" ")
     if not number:
         return Tile(name, text, "", meaning)
@@ -283,18 +293,19 @@ def _tile(name: str, text: str, meaning: str) -> Tile:
 
 
 def _waterfall_chart(difference: RunDifference, table: Table) -> Chart | None:
-    bars = waterfall(difference)
-    if bars is None:
+    """Return the chart of `waterfall` with the table of the parts; None if there is no chart."""
+    waterfall_data = waterfall(difference)
+    if waterfall_data is None:
         return None
     sentences = ["Means over steps of the slowest rank. The parts add up exactly."]
     if difference.statistic != MEAN:
         sentences.append("The verdict uses medians.")
-    axis_start_ns = bars["from"]
+    axis_start_ns = waterfall_data["from"]
     if axis_start_ns > 0:
         sentences.append(f"The axis begins at {ms_text(axis_start_ns)}, not at 0.")
     if table.note:
         sentences.append(table.note)
-    height = 32 * len(bars["bars"]) + 28
+    height = 32 * len(waterfall_data["bars"]) + 28
     caption = " ".join(sentences)
     without_note = replace(table, note=None)
     return Chart(
@@ -302,7 +313,7 @@ def _waterfall_chart(difference: RunDifference, table: Table) -> Chart | None:
         section=PARTS,
         label="From the mean step time of the baseline to that of the candidate, by part",
         height=height,
-        data=bars,
+        data=waterfall_data,
         table=without_note,
         caption=caption,
         legend=PART_LEGEND,
@@ -310,13 +321,15 @@ def _waterfall_chart(difference: RunDifference, table: Table) -> Chart | None:
 
 
 def waterfall(difference: RunDifference) -> dict[str, Any] | None:
-    """Return the bars of the chart; None where a side has no steps.
+    """Return the data of the waterfall chart; None if a side has no steps.
 
-    ``from`` is where the axis begins, in ns. It is above 0 if the change could not be seen on a
-    whole axis. ``bars`` each have ``name``, ``category``, ``start`` and ``end`` (ns; of a part, the
-    sum so far without it and with it), ``baseline``, ``candidate`` and ``delta``. The first is the
-    baseline, the last the candidate, and between them every bar begins exactly where the one before
-    ends. A part that a side did not record is in the bar ``not split``.
+    ``from`` is where the axis begins, in ns. It is above 0 if the change were too small to see on
+    an axis from 0. Each of the ``bars`` has ``name``, ``category``, ``start``, ``end``,
+    ``baseline``, ``candidate`` and ``delta``. ``start`` and ``end`` are places on the axis in ns.
+
+    The first bar is the step time of the baseline, and the last is that of the candidate. In
+    between are the parts of the change. Each begins at the end of the bar before it. What the known
+    parts leave of the change is the bar ``not split``.
     """
     before_ns, after_ns, delta_ns = difference.mean_step_time
     if before_ns is None or after_ns is None or delta_ns is None:
@@ -328,10 +341,10 @@ def waterfall(difference: RunDifference) -> dict[str, Any] | None:
         bar = _part_bar(row, end_ns)
         bars.append(bar)
         end_ns = bar["end"]
-    is_part_unknown = difference.step_time_parts["delta_ns"].null_count > 0
-    if end_ns != after_ns or is_part_unknown:
-        rest = {"delta_ns": after_ns - end_ns}
-        bar_of_rest = _waterfall_bar(_NOT_SPLIT, _NEUTRAL, end_ns, after_ns, rest)
+    is_any_part_unknown = difference.step_time_parts["delta_ns"].null_count > 0
+    if end_ns != after_ns or is_any_part_unknown:
+        rest_row = {"delta_ns": after_ns - end_ns}
+        bar_of_rest = _waterfall_bar(_NOT_SPLIT, _NEUTRAL, end_ns, after_ns, rest_row)
         bars.append(bar_of_rest)
     candidate = _waterfall_bar("candidate", _NEUTRAL, 0.0, after_ns, {})
     bars.append(candidate)
@@ -340,17 +353,21 @@ def waterfall(difference: RunDifference) -> dict[str, Any] | None:
 
 
 def _rows_of_parts(difference: RunDifference) -> list[Mapping[str, Any]]:
-    """Return the parts of the step time whose change is known, idle time by cause if possible."""
-    parts = part_rows(difference)[:-1]
-    rows = [row for row in parts if row["delta_ns"] is not None]
-    if any("cause" in row for row in rows):
-        return [row for row in rows if row.get("part") != "idle"]
-    return [*rows]
+    """Return the parts of the step time whose change is known.
+
+    If causes of idle time are known, they stand in place of the part idle, whose sum they have.
+    """
+    *parts_and_causes, _total = part_rows(difference)
+    known_rows = [row for row in parts_and_causes if row["delta_ns"] is not None]
+    if any("cause" in row for row in known_rows):
+        return [row for row in known_rows if row.get("part") != "idle"]
+    return [*known_rows]
 
 
 def _part_bar(row: Mapping[str, Any], start_ns: float) -> dict[str, Any]:
-    """Return the bar of a part, which begins where the bar before ends."""
+    """Return the bar of a part, or of a cause of idle time. It begins where the bar before ends."""
     name = f"idle: {row['cause']}" if "cause" in row else row["name"]
+    # The row of a cause has no "part", and its colour is that of idle time.
     part = BY_NAME[row.get("part", "idle")]
     category = part.category or _NEUTRAL
     end_ns = start_ns + row["delta_ns"]
@@ -360,37 +377,44 @@ def _part_bar(row: Mapping[str, Any], start_ns: float) -> dict[str, Any]:
 def _waterfall_bar(
     name: str, category: str, start_ns: float, end_ns: float, row: Mapping[str, Any]
 ) -> dict[str, Any]:
+    """Return a bar of `waterfall`, with the values of both sides and their delta from the row."""
     columns = (*SIDES, "delta")
-    sides = {column: row.get(f"{column}_ns") for column in columns}
-    return {"name": name, "category": category, "start": start_ns, "end": end_ns, **sides}
+    values = {column: row.get(f"{column}_ns") for column in columns}
+    return {"name": name, "category": category, "start": start_ns, "end": end_ns, **values}
 
 
 def _axis_start(ends_ns: Sequence[float]) -> float:
-    """Return where the axis begins, in ns: at 0, unless the change would be too small to see."""
+    """Return where the axis begins, in ns: at 0, unless the change would be too small to see.
+
+    `ends_ns` are the ends of all bars. The axis then begins somewhat below the lowest end, at a
+    multiple of a power of ten.
+    """
     lowest_ns = min(ends_ns)
     highest_ns = max(ends_ns)
     span_ns = highest_ns - lowest_ns
-    if not span_ns or span_ns >= highest_ns / MAX_STEP_TIME_OVER_CHANGE:
+    if span_ns == 0 or span_ns >= highest_ns / MAX_STEP_TIME_OVER_CHANGE:
         return 0.0
+    # The largest power of ten that is not above the span.
     unit_ns = 10.0 ** math.floor(math.log10(span_ns))
-    start_ns = lowest_ns - span_ns / 2
-    n_units = math.floor(start_ns / unit_ns)
+    wanted_start_ns = lowest_ns - span_ns / 2
+    n_units = math.floor(wanted_start_ns / unit_ns)
     return max(unit_ns * n_units, 0.0)
 
 
 def _timeline_charts(difference: RunDifference) -> Iterator[Block | Chart]:
-    """Yield the representative step of the first capture of each side, on one rank.
+    """Yield one chart with the timeline of each side, and a sentence for a side without timeline.
 
-    That is the rank whose step is the longest (of several, the lowest).
+    A timeline shows the representative step of the first capture, on the rank where the step is
+    longest. Of equally long ones, it is the lowest rank.
     """
     named_sides = zip(SIDES, (difference.baseline, difference.candidate), strict=True)
     timelines = []
     for place, (name, side) in enumerate(named_sides):
         timeline = _side_timeline(name, side, place)
         timelines.append(timeline)
-    drawn = [timeline for timeline in timelines if timeline is not None]
-    if drawn:
-        yield _timeline_chart(difference, drawn)
+    known_timelines = [timeline for timeline in timelines if timeline is not None]
+    if known_timelines:
+        yield _timeline_chart(difference, known_timelines)
     for name, timeline in zip(SIDES, timelines, strict=True):
         if timeline is None:
             why = "The run was saved without a timeline, or no step was recorded on every rank."
@@ -398,14 +422,19 @@ def _timeline_charts(difference: RunDifference) -> Iterator[Block | Chart]:
 
 
 def _timeline_chart(difference: RunDifference, timelines: Sequence[_SideTimeline]) -> Chart:
+    """Return the chart with the timelines of both sides, or of the only side that has one.
+
+    The chart is made like that of one run, as if the sides were the ranks of one step.
+    """
     bars = pa.concat_tables([timeline.bars for timeline in timelines]).combine_chunks()
     windows = pa.concat_tables([timeline.window for timeline in timelines]).combine_chunks()
-    places = windows["rank"].to_pylist()
-    data = timeline_data(bars, windows, places, []) or {}
+    places_of_sides = windows["rank"].to_pylist()
+    # Not None, since each timeline has bars.
+    data = timeline_data(bars, windows, places_of_sides, []) or {}
     ranks = []
-    for row, timeline in zip(data["ranks"], timelines, strict=True):
-        side, _, rank = timeline.cells
-        ranks.append(row | {"rank": f"{rank} of the {side}"})
+    for rank_data, timeline in zip(data["ranks"], timelines, strict=True):
+        side, _step, rank = timeline.cells
+        ranks.append(rank_data | {"rank": f"{rank} of the {side}"})
     titles = [timeline.title for timeline in timelines]
     table = _timelines_table(timelines, bars, windows)
     legend = lane_legend(ranks, data["names"])
@@ -434,22 +463,26 @@ def _timelines_table(
 ) -> Table:
     """Return the table of timelines, with side, step number and rank instead of the place."""
     table = timeline_table(bars, windows)
-    _, *other_columns = table.columns
-    columns = [Field("side", kind="text"), Field("step number"), Field("rank"), *other_columns]
+    # The first column has the rank, which here is the place of the side.
+    _, *further_columns = table.columns
+    columns = [Field("side", kind="text"), Field("step number"), Field("rank"), *further_columns]
     rows = []
-    for timeline, (_, *other_cells) in zip(timelines, table.rows, strict=True):
-        rows.append([*timeline.cells, *other_cells])
+    for timeline, (_, *further_cells) in zip(timelines, table.rows, strict=True):
+        rows.append([*timeline.cells, *further_cells])
     return Table("Timelines of both sides", columns, rows)
 
 
 def _side_timeline(name: str, side: Side, place: int) -> _SideTimeline | None:
-    """Return the step of a side that is drawn in a place; None without a timeline."""
+    """Return what is drawn of a side; None if its first capture has no timeline.
+
+    `place` is that of the side among both.
+    """
     run = side.runs[0]
     bars = run.timeline()
     if not bars.num_rows:
         return None
-    longest = _longest_window(run.steps(), bars)
-    (window,) = longest.to_pylist()
+    window_table = _longest_window(run.steps(), bars)
+    (window,) = window_table.to_pylist()
     rank = window["rank"]
     start_ns = window["start_ns"]
     step = window["step"]
@@ -460,13 +493,16 @@ def _side_timeline(name: str, side: Side, place: int) -> _SideTimeline | None:
     title = f"{name}: {length_text}, {place_text}, {label}"
     is_on_rank = pc.equal(bars["rank"], rank)
     drawn_bars = _from_start(bars.filter(is_on_rank), start_ns, place)
-    drawn_window = _from_start(longest.drop_columns("length"), start_ns, place)
+    drawn_window = _from_start(window_table.drop_columns("length"), start_ns, place)
     cells = [name, str(step), str(rank)]
     return _SideTimeline(title, cells, drawn_bars, drawn_window)
 
 
 def _longest_window(steps: StepsTable, bars: pa.Table) -> pa.Table:
-    """Return the row of the longest of the steps that bars are drawn of, and its ``length``."""
+    """Return the row of the drawn step on the rank where it is longest, with its ``length`` in ns.
+
+    Of equally long ones, it is the row of the lowest rank. `bars` are all of one step.
+    """
     is_drawn_step = pc.field("step") == bars["step"][0]
     drawn_ranks = pc.unique(bars["rank"])
     is_drawn_rank = pc.field("rank").isin(drawn_ranks)
@@ -478,7 +514,7 @@ def _longest_window(steps: StepsTable, bars: pa.Table) -> pa.Table:
 
 
 def _from_start(table: pa.Table, start_ns: int, place: int) -> pa.Table:
-    """Return rows with times since a start, all of step 0, and with a place as their rank."""
+    """Return the rows with times since `start_ns`, step 0, and `place` as their rank."""
     columns = {name: table[name] for name in table.column_names}
     columns["start_ns"] = pc.subtract(table["start_ns"], start_ns)
     columns["end_ns"] = pc.subtract(table["end_ns"], start_ns)
@@ -488,12 +524,13 @@ def _from_start(table: pa.Table, start_ns: int, place: int) -> pa.Table:
 
 
 def scale_around(judged: Iterable[float], not_judged: Iterable[float]) -> float:
-    """Return where the scale ends, in percent: the smallest round value that has enough room.
+    """Return where the scale of changes ends, in percent, which is a round value.
 
-    It has room for all changes of `judged` metrics and half of the others. All of these would be
-    too many: a metric that changed tenfold would leave no room to see the rest.
+    The scale has room for all changes of judged metrics and for the smaller half of the others. A
+    metric outside the verdict may change tenfold. With room for it, no other change could be seen.
     """
     sizes = sorted(map(abs, not_judged))
+    # Of an odd number, the one in the middle counts as smaller.
     n_smaller = (len(sizes) + 1) // 2
     smaller_half = sizes[:n_smaller]
     largest = max([*map(abs, judged), *smaller_half], default=0)
@@ -504,23 +541,24 @@ def scale_around(judged: Iterable[float], not_judged: Iterable[float]) -> float:
 def figure_table(difference: RunDifference, table: Table) -> Table:
     """Return the table of metrics with each change drawn, and why a verdict is inconclusive.
 
-    The track is in percent of the baseline, for ratios in percentage points, as are the words next
-    to it.
+    The drawing is in percent of the baseline, and of a ratio in percentage points. So are the words
+    next to the drawing. A reason that most metrics share stands in the note of the table instead.
     """
     rows, _ = metric_rows(difference)
     common_reason = _common_reason(rows)
     note = table.note or ""
     if common_reason is not None:
         reason_text = common_reason.replace(":", ",")
-        reason = f"Inconclusive without a reason: {reason_text}."
-        note = f"{note} {reason}" if note else reason
+        # Without the space in front if there is no other note.
+        note = f"{note} Inconclusive without a reason: {reason_text}.".lstrip()
     rows_with_verdicts = _with_verdicts(difference, table, common_reason)
     table = replace(table, rows=rows_with_verdicts, note=note)
     changes = list(map(_in_percent, rows))
     limit = _end_of_scale(changes, len(difference.judged))
     track = Field(f"-{limit:g} to +{limit:g}%", kind="track", hint=_TRACK_LEGEND)
     tracks = [_track(change, limit) for change in changes]
-    table = with_column(table, len(table.columns) - 1, track, tracks)
+    place_before_verdict = len(table.columns) - 1
+    table = with_column(table, place_before_verdict, track, tracks)
     steps = Field("steps", hint="steps used for this metric: baseline, candidate")
     n_steps_texts = list(map(_n_steps_text, rows))
     return with_column(table, len(table.columns), steps, n_steps_texts)
@@ -529,10 +567,13 @@ def figure_table(difference: RunDifference, table: Table) -> Table:
 def _with_verdicts(
     difference: RunDifference, table: Table, common_reason: str | None
 ) -> list[list[Cell]]:
-    """Return the rows of the table of metrics, with the verdict and its reason in the last cell."""
+    """Return the rows of the table of metrics, with the verdict and its reason in the last cell.
+
+    The last cell of the table so far has the verdict only.
+    """
     rows, _ = metric_rows(difference)
     with_verdicts: list[list[Cell]] = []
-    for (*cells, _), row in zip(table.rows, rows, strict=True):
+    for (*cells, _verdict), row in zip(table.rows, rows, strict=True):
         word = report.verdict_word(row["verdict"])
         reason = _why_inconclusive(row, common_reason)
         is_outweighed = report.is_outweighed(difference, row)
@@ -542,17 +583,19 @@ def _with_verdicts(
 
 
 def _common_reason(rows: Sequence[Mapping[str, Any]]) -> str | None:
-    """Return why most of the rows are inconclusive; None without such a reason."""
+    """Return the reason why more than half of the rows are inconclusive; None without such one."""
     reasons = [row["why"] for row in rows if row["why"]]
-    counts = Counter(reasons)
-    for reason, n_rows in counts.most_common(1):
-        if n_rows > len(rows) / 2:
-            return str(reason)
-    return None
+    if not reasons:
+        return None
+    ((most_common_reason, n_rows),) = Counter(reasons).most_common(1)
+    return str(most_common_reason) if n_rows > len(rows) / 2 else None
 
 
 def _why_inconclusive(row: Mapping[str, Any], common_reason: str | None) -> str | None:
-    """Return why a row is inconclusive, unless the note has it, and what would settle it."""
+    """Return why the verdict of a row is inconclusive, and how many steps would decide it.
+
+    The reason is left out if it is the common one, which the note has. None if nothing is left.
+    """
     parts = []
     why = row["why"]
     if why and why != common_reason:
@@ -571,11 +614,13 @@ def _n_steps_text(row: Mapping[str, Any]) -> str:
 
 
 def _in_percent(row: Mapping[str, Any]) -> dict[str, float | None]:
-    """Return the change of a metric, its interval and the minimum effect in percent.
+    """Return the change of a metric, the ends of its interval and the minimum effect in percent.
 
-    The percents are of the baseline, for ratios of 1. All are None without a baseline.
+    The keys are those of `Track`. The change of a ratio is in percentage points, any other in
+    percent of the baseline. All values are None if the baseline is not known or 0.
     """
     baseline = row["baseline"]
+    # What is 100 %.
     whole = abs(baseline) if baseline else None
     if row["unit"] == "ratio":
         whole = 1
@@ -594,20 +639,23 @@ def _in_percent(row: Mapping[str, Any]) -> dict[str, float | None]:
 
 
 def _end_of_scale(changes: Sequence[Mapping[str, float | None]], n_judged: int) -> float:
-    """Return where the scale of changes in percent ends. Those of judged metrics come first."""
+    """Return where the scale of changes ends, in percent.
+
+    The first `n_judged` changes are those of judged metrics.
+    """
     sizes = [_size_of(change) for change in changes]
-    other_sizes = filter(None, sizes[n_judged:])
-    return scale_around(sizes[:n_judged], other_sizes)
+    sizes_of_changed = filter(None, sizes[n_judged:])
+    return scale_around(sizes[:n_judged], sizes_of_changed)
 
 
 def _size_of(change: Mapping[str, float | None]) -> float:
-    """Return how far a change or an end of its interval is from 0."""
+    """Return the largest distance from 0 of a change and of the ends of its interval."""
     values = [change[name] or 0 for name in ("at", "low", "high")]
     return max(map(abs, values))
 
 
 def _track(change: Mapping[str, float | None], limit: float) -> Track:
-    """Return a change in percent as shares of a track that ends at a limit."""
+    """Return the track of a change in percent, whose values are shares of `limit`."""
     shares: dict[str, float | None] = dict.fromkeys(change)
     for name, percent in change.items():
         if percent is not None:
@@ -619,10 +667,10 @@ def kernel_table(difference: RunDifference, table: Table) -> Table:
     """Return the table of kernels with each difference drawn, and how often each kernel runs."""
     rows = difference.top_kernels.to_pylist()
     differences_ns = [row["delta_ns_per_step"] for row in rows]
-    largest_ns = max(map(abs, differences_ns)) or 1
+    largest_ns = max(map(abs, differences_ns)) or 1  # No division by 0 if nothing changed.
     tracks = [Track(difference_ns / largest_ns) for difference_ns in differences_ns]
     track = Field("less, more", kind="track")
-    table = with_column(table, 4, track, tracks)
+    table = with_column(table, _PLACE_OF_KERNEL_TRACK, track, tracks)
     for side in SIDES:
         n_calls = [round(row[f"{side}_n_per_step"], 2) for row in rows]
         numbers = list(map(count_text, n_calls))
@@ -642,14 +690,15 @@ def _capture_columns(name: str, side: Side) -> Iterator[Field]:
 
 
 def _provenance_table(difference: RunDifference) -> Table:
+    """Return what identifies each capture of both sides: a row per fact, a column per capture."""
     columns = [Field("", kind="text")]
     captures = []
     sides = zip(SIDES, (difference.baseline, difference.candidate), strict=True)
     for name, side in sides:
         columns += _capture_columns(name, side)
         captures += [dict(provenance(run)) for run in side.runs]
-    # Not every capture has every fact. The facts are in the order of the first capture that has
-    # them.
+    # The names of all facts that any capture has, each once, in the order of the first capture
+    # that has them.
     facts = dict.fromkeys(itertools.chain.from_iterable(captures))
     rows = []
     for fact in facts:

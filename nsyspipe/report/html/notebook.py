@@ -117,7 +117,7 @@ def _in_python(block: Block | Bars) -> Block | Bars:
             return replace(block, texts=texts)
         case Table():
             rows = [list(map(_cell_in_python, row)) for row in block.rows]
-            note = block.note and in_python(block.note)
+            note = in_python(block.note) if block.note else block.note
             return replace(block, rows=rows, note=note)
     return block
 
@@ -127,9 +127,10 @@ def _cell_in_python(cell: Cell) -> Cell:
 
 
 def _blocks(shown: Answer) -> Iterator[Block | Bars]:
-    first, *sentences = _verdict_lines(shown)
-    yield Sentence(first)
-    yield from map(Heading, sentences)
+    """Yield the verdict, then the chart and the tables of an answer. A gate has only a verdict."""
+    first_sentence, *further_sentences = _verdict_lines(shown)
+    yield Sentence(first_sentence)
+    yield from map(Heading, further_sentences)
     match shown:
         case RunDifference():
             yield from _change_blocks(shown)
@@ -154,12 +155,13 @@ def _verdict_lines(shown: Answer) -> list[str]:
 
 
 def _scoreboard_blocks(board: Scoreboard) -> Iterator[Block | Bars]:
+    """Yield the chart of the sides, problems, and the table of results with its headings."""
     yield Heading("Mean step time on the slowest rank, by part:")
     yield from _chart_blocks(_side_bars(board))
     for block in of_scoreboard.scoreboard_blocks(board):
         yield from _troubles(block)
-        is_results = isinstance(block, Table) and block.caption == of_scoreboard.RESULTS
-        if is_results or isinstance(block, Facts | Heading):
+        is_table_of_results = isinstance(block, Table) and block.caption == of_scoreboard.RESULTS
+        if is_table_of_results or isinstance(block, Facts | Heading):
             yield block
 
 
@@ -171,11 +173,13 @@ def _side_bars(board: Scoreboard) -> Iterator[_StepTime]:
 
 
 def _whatif_blocks(answer: WhatIf) -> Iterator[Block | Bars]:
+    """Yield the chart and the table of changes, assumptions, refused changes, and problems."""
     answered = [scenario for scenario in answer.scenarios if scenario.refused is None]
     menu_rows = of_whatif.menu_rows(answer, answered, is_verbose=False)
-    rows = [row for row in menu_rows if row.step_time_ns is not None]
-    if len(rows) > 1:
-        yield from _chart_blocks(_simulated_bars(answer, rows), STEP_LEGEND)
+    drawn_rows = [row for row in menu_rows if row.step_time_ns is not None]
+    # The first row is the captured step. Alone it is no answer.
+    if len(drawn_rows) > 1:
+        yield from _chart_blocks(_simulated_bars(answer, drawn_rows), STEP_LEGEND)
         yield of_whatif.menu(answer, answered, is_verbose=False)
     if answered:
         yield from of_whatif.without_effect(answer, is_verbose=False)
@@ -189,14 +193,15 @@ def _whatif_blocks(answer: WhatIf) -> Iterator[Block | Bars]:
 
 
 def _simulated_bars(answer: WhatIf, rows: Sequence[of_whatif.MenuRow]) -> Iterator[_StepTime]:
-    """Yield the step time after each change."""
+    """Yield the step time of each row, with its parts in the order of `STEP_LEGEND`."""
     for row in rows:
-        parts_ns = dict(divided_step(answer, row))
-        in_order = [parts_ns.get(category) for category, _ in STEP_LEGEND]
-        yield _StepTime(row.label, row.step_time_ns, in_order)
+        ns_by_category = dict(divided_step(answer, row))
+        parts_ns = [ns_by_category.get(category) for category, _ in STEP_LEGEND]
+        yield _StepTime(row.label, row.step_time_ns, parts_ns)
 
 
 def _change_blocks(change: RunDifference) -> Iterator[Block | Bars]:
+    """Yield what a notebook shows of a difference below the verdict."""
     for sentence in of_difference.gate_blocks(change):
         yield Heading(sentence.text)
     if change.cause is not None:
@@ -217,31 +222,32 @@ def _change_blocks(change: RunDifference) -> Iterator[Block | Bars]:
 
 
 def _bars_of_sides(change: RunDifference) -> Iterator[_StepTime]:
-    """Yield the mean step time of each side of a difference."""
+    """Yield the mean step time of each side of a difference, with its parts."""
+    # Neither the causes of idle time nor the sum, which is the last row, are parts.
     rows = of_difference.part_rows(change)[:-1]
-    parts = [row for row in rows if "part" in row]
-    baseline_ns, candidate_ns, _ = change.mean_step_time
-    walls_ns = (baseline_ns, candidate_ns)
+    part_rows = [row for row in rows if "part" in row]
+    baseline_ns, candidate_ns, _delta_ns = change.mean_step_time
+    mean_step_times_ns = (baseline_ns, candidate_ns)
     sides = (change.baseline, change.candidate)
-    for name, side, wall_ns in zip(SIDES, sides, walls_ns, strict=True):
-        parts_ns = [row[f"{name}_ns"] for row in parts]
-        yield _StepTime(side.name, wall_ns, parts_ns)
+    for name, side, mean_ns in zip(SIDES, sides, mean_step_times_ns, strict=True):
+        parts_ns = [row[f"{name}_ns"] for row in part_rows]
+        yield _StepTime(side.name, mean_ns, parts_ns)
 
 
 def _without_bars(table: Table) -> Table:
-    """Return a table without its column of bars, which are made of letters and have no heading."""
-    places = [place for place, column in enumerate(table.columns) if column.heading]
+    """Return a table without the columns that have no heading: bars of letters, or numbers."""
+    kept_places = [place for place, column in enumerate(table.columns) if column.heading]
 
-    def select(cells: Sequence[Any]) -> list[Any]:
-        return [cells[place] for place in places]
+    def kept_of(cells: Sequence[Any]) -> list[Any]:
+        return [cells[place] for place in kept_places]
 
-    columns = select(table.columns)
-    rows = list(map(select, table.rows))
+    columns = kept_of(table.columns)
+    rows = list(map(kept_of, table.rows))
     return replace(table, columns=columns, rows=rows)
 
 
 def _troubles(block: Block) -> Iterator[Heading]:
-    """Yield the warnings and errors of a block of problems."""
+    """Yield the warnings and errors of a block; nothing of a block without problems."""
     if not isinstance(block, Troubles):
         return
     for severity, message, *_ in block.rows:
@@ -250,6 +256,7 @@ def _troubles(block: Block) -> Iterator[Heading]:
 
 
 def _run_blocks(run: Run) -> Iterator[Block | Bars]:
+    """Yield what a notebook shows of a run below the verdict."""
     (summary,) = run.summary().to_pylist()
     subject = map(printable, subject_parts(run, summary))
     yield Heading(", ".join(subject))
@@ -262,13 +269,13 @@ def _run_blocks(run: Run) -> Iterator[Block | Bars]:
         yield _rank_table(run)
     recommendations = overview.recommendations_of(run)
     for block in first_screen.alternatives_blocks(recommendations, MAX_LINES):
-        # On a narrow page the last columns have to be scrolled to: the numbers of rows go.
+        # The numbers of the rows go, because on a narrow page one has to scroll to the last column.
         yield _without_bars(block) if isinstance(block, Table) else block
     yield from _problems(run.problem_rows)
 
 
 def _rank_table(run: Run) -> Table:
-    """Return the table of the ranks, with what its shares are of."""
+    """Return the table of the ranks. Its note says what the shares are shares of."""
     table = of_run.rank_table(run, MAX_RANKS)
     whole = "capture" if run.is_capture else "mean step"
     note = f"Shares are of each rank's own {whole}."
@@ -278,44 +285,47 @@ def _rank_table(run: Run) -> Table:
 
 
 def _rank_bars(run: Run) -> Iterator[_StepTime]:
-    """Yield the ranks that tell most, with the parts of their steps."""
-    ranks = run.telling_ranks(MAX_RANKS)
+    """Yield the step time and its parts of the ranks that tell most.
+
+    A part that is not known counts as 0, which is not drawn.
+    """
+    telling_ranks = run.telling_ranks(MAX_RANKS)
     for row in of_run.rank_rows(run):
-        if row["rank"] in ranks:
+        if row["rank"] in telling_ranks:
             length_ns = row["length_ns"]
             parts_ns = []
             for part in STEP_PARTS:
                 share = row[f"{part.name}_share"] or 0
-                parts_ns.append(length_ns and share * length_ns)
+                parts_ns.append(share * (length_ns or 0))
             rank_name = run.rank_names.name(row["rank"])
             yield _StepTime(f"rank {rank_name}", length_ns, parts_ns)
 
 
 def _problems(rows: Sequence[Mapping[str, Any]]) -> Iterator[Heading]:
-    """Yield the first warnings and errors, and how many problems are not shown."""
-    doubts = [row for row in rows if row["severity"] != "info"]
-    shown = doubts[:MAX_LINES]
-    for row in shown:
+    """Yield the first warnings and errors, and how many problems are not shown.
+
+    Problems with severity info are notes, which are never shown.
+    """
+    warnings = [row for row in rows if row["severity"] != "info"]
+    shown_warnings = warnings[:MAX_LINES]
+    for row in shown_warnings:
         text = f"{row['severity']}: {row['message']}"
         yield Heading(printable(text))
-    hidden = [row for row in rows if row not in shown]
+    hidden = [row for row in rows if row not in shown_warnings]
     if not hidden:
         return
     is_plural = len(hidden) > 1
     noun = "notes" if is_plural else "note"
     if any(row["severity"] != "info" for row in hidden):
         noun = "warnings or notes" if is_plural else "warning or note"
-    more = "more " if shown else ""
+    more = "more " if shown_warnings else ""
     yield Heading(f"{len(hidden)} {more}{noun}: .problems")
 
 
 def _chart_blocks(
     step_times: Iterable[_StepTime], legend: Sequence[tuple[str, str]] = PART_LEGEND
 ) -> Iterator[Bars | Heading]:
-    """Yield the chart of step times, and how many it leaves out.
-
-    Nothing is drawn of what was not recorded.
-    """
+    """Yield the chart of the first `MAX_BARS` known step times, and how many it leaves out."""
     known = [step_time for step_time in step_times if step_time.wall_ns]
     drawn = known[:MAX_BARS]
     if drawn:
@@ -325,24 +335,28 @@ def _chart_blocks(
 
 
 def _bars(step_times: Sequence[_StepTime], legend: Sequence[tuple[str, str]]) -> Bars:
-    """Return the bars of known step times, with a legend of what is drawn."""
+    """Return the bars of known step times, with the part of the legend that is drawn."""
     longest_ns = max(step_time.wall_ns or 0 for step_time in step_times)
     texts = in_one_unit([ms_text(step_time.wall_ns) for step_time in step_times])
     bars = []
-    drawn = set()
+    drawn_categories = set()
     for step_time, text in zip(step_times, texts, strict=True):
         segments = [*_segments(step_time, longest_ns, legend)]
-        drawn |= {category for category, _, _ in segments}
+        drawn_categories |= {category for category, _, _ in segments}
         bars.append(Bar(step_time.label, text, segments))
-    drawn_legend = [(category, words) for category, words in legend if category in drawn]
+    drawn_legend = [(category, words) for category, words in legend if category in drawn_categories]
     return Bars(bars, drawn_legend)
 
 
 def _segments(
     step_time: _StepTime, longest_ns: float, legend: Sequence[tuple[str, str]]
 ) -> Iterator[tuple[str, float, str]]:
-    """Yield the parts of a step time that take time: category, share of the longest, and words."""
+    """Yield the parts of a step time that take time: category, share of the longest, and words.
+
+    The parts are in the order of the legend.
+    """
     wall_ns = step_time.wall_ns or longest_ns
+    # A step time may have fewer parts than the legend: none if they are not known.
     for (category, words), part_ns in zip(legend, step_time.parts_ns, strict=False):
         if part_ns:
             share = percent_text(part_ns / wall_ns)

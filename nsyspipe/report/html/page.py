@@ -113,10 +113,12 @@ def _hash_of(script: str) -> str:
 
 def cut(text: str, most: int = MOST_LETTERS) -> str:
     """Return a text fit to show: without control characters, and only the start if it is long."""
-    text = printable(text[: most + 1])
-    if len(text) <= most:
-        return text
-    start = text[: most - 1]
+    # One letter more than fits shows that the text is too long, however long it is.
+    shown = printable(text[: most + 1])
+    if len(shown) <= most:
+        return shown
+    # The ellipsis takes the place of a letter.
+    start = shown[: most - 1]
     return f"{start}\N{HORIZONTAL ELLIPSIS}"
 
 
@@ -130,7 +132,7 @@ def as_json(value: object) -> str:
 
 
 def _shown(value: object) -> object:
-    """Return a value with all its texts fit to show."""
+    """Return a value with all texts in it fit to show, also those in lists and dicts."""
     match value:
         case str():
             return cut(value)
@@ -154,14 +156,18 @@ def render(
 ) -> str:
     """Return a page as text. The same values give the same bytes.
 
-    `template` is a file in `templates/` that extends ``base.html.j2``, and `context` is what it
-    shows. `identity` is name and content of the meta element that says what the page shows. `data`
-    is what the charts draw, by name: plain values that JSON can hold (``nsyspipe.data(name)`` in a
-    script). `scripts` and `styles` are in `assets/`, and are added to those of every page.
+    `template` is a file in `templates/` that extends ``base.html.j2``. `context` has the values
+    that the template shows. `identity` is the name and the content of the meta element that says
+    what the page shows.
+
+    `data` is what the charts draw, by name: plain values that JSON can hold. A script reads them by
+    ``nsyspipe.data(name)``. `scripts` and `styles` are files in `assets/` that this page has in
+    addition to those of every page. A page without data has no library for charts.
     """
     library = read_asset(LIBRARY) if data else ""
     script_names = (*_SCRIPTS, *scripts, "start")
     script = "\n".join(read_asset(f"{name}.js") for name in script_names)
+    # No check of what users pass: this would be a bug of nsyspipe.
     if any("</script" in text.lower() for text in (library, script)):
         raise ValueError("a script of ours would end its own element")
     style_texts = map(read_asset, (*_STYLES, *styles))
@@ -181,8 +187,8 @@ def render(
         "styles": style,
         "data": data_texts,
     }
-    page = _environment().get_template(template)
-    text: str = page.render(**context, **frame)
+    page_template = _environment().get_template(template)
+    text: str = page_template.render(**context, **frame)
     # The scripts are put in last, so that nobody looks through a megabyte of library for blank
     # lines.
     without_blank_lines = _BLANK_LINES.sub("\n", text)
@@ -190,7 +196,10 @@ def render(
 
 
 def _with_scripts(text: str, library: str, script: str) -> str:
-    """Return a page with library and script in their places."""
+    """Return a page with library and script in their places, which stand at its end.
+
+    A text of a report may contain the words that mark the places, so the last ones count.
+    """
     before_library, _, after_library = text.rpartition("@@LIBRARY@@")
     before_script, _, after_script = after_library.rpartition("@@SCRIPT@@")
     return f"{before_library}{library}{before_script}{script}{after_script}"
@@ -204,6 +213,7 @@ def fragment(template: str, context: Mapping[str, Any]) -> str:
 
 @functools.cache
 def _environment() -> Environment:
+    """Return what renders templates: texts are escaped, and a missing value is an error."""
     import jinja2
 
     loader = jinja2.PackageLoader(__package__, "templates")
@@ -245,7 +255,8 @@ def _meanings() -> dict[str, str]:
     """Return the definitions of the vocabulary by the names that outputs use, in small letters."""
     figures = [*FIGURES.values(), *OTHER_FIGURES.values()]
     meanings = {term.name.lower(): term.definition for term in TERMS}
-    # The first metric of a name counts: of a time and its share, the time.
+    # Later entries replace earlier ones. In reverse, the first metric of a name stays: of a time
+    # and its share, this is the time.
     for figure in reversed(figures):
         meanings[figure.label.lower()] = figure.definition
         meanings[figure.short.lower()] = figure.definition
@@ -253,9 +264,10 @@ def _meanings() -> dict[str, str]:
 
 
 def meaning_of(name: str) -> str:
-    """Return the definition of a name of the vocabulary, as tooltips have it; else nothing."""
+    """Return the definition of a name of the vocabulary, for a tooltip; ``""`` for another name."""
     words = name.lower().split()
-    return _meanings().get(" ".join(words), "")
+    with_single_spaces = " ".join(words)
+    return _meanings().get(with_single_spaces, "")
 
 
 def _typeset(text: str) -> str:
@@ -275,6 +287,8 @@ def _name(text: str, unbroken: int = MAX_UNBROKEN_LETTERS) -> Markup:
 
 
 def _broken(word: str, unbroken: int) -> Markup:
+    """Return a word that a browser may break between parts of a name, if the word is long."""
+    # A hyphen at the start is that of an option or a negative number.
     has_hyphen = "-" in word[1:]
     if has_hyphen and len(word) <= MAX_UNBROKEN_LETTERS_WITH_HYPHEN:
         return Markup('<span class="whole">{}</span>').format(word)
@@ -292,22 +306,25 @@ def _code(
     Code stands in one line up to `longest` letters.
     """
     marked = Markup()
-    # Words and code take turns, and words come first and last.
     shown = cut(text, MAX_LETTERS_OF_TEXT)
-    *pairs, rest = _CODE.split(shown)
-    for words, code in zip(pairs[::2], pairs[1::2], strict=True):
+    # Words and code take turns, and words (perhaps none) come first and last.
+    *words_and_code, last_words = _CODE.split(shown)
+    all_words = words_and_code[::2]
+    all_code = words_and_code[1::2]
+    for words, code in zip(all_words, all_code, strict=True):
         marked += _name(words, unbroken)
         if len(code) > longest:
             broken_code = _name(code)
             marked += Markup('<code class="long">{}</code>').format(broken_code)
         else:
             marked += Markup("<code>{}</code>").format(code)
-    return marked + _name(rest, unbroken)
+    return marked + _name(last_words, unbroken)
 
 
 def _backticked(text: str) -> Markup:
     """Return a text of ours in which code stands between backticks."""
     marked = Markup()
+    # Words and code take turns, and words (perhaps none) come first.
     parts = cut(text, MAX_LETTERS_OF_TEXT).split("`")
     for place, part in enumerate(parts):
         is_code = place % 2 == 1
@@ -399,19 +416,21 @@ def blocks_page(
 ) -> str:
     """Return a page of blocks, with a section for each heading or table.
 
-    `short` is what links call a section whose name is long. The bar links to the `linked` sections,
-    by default to the first `MOST_LINKS`, and before them to what stands before all sections, if
-    that has a name. The template draws each block by the name of its class.
+    `short` has shorter names of some sections, for links to them. The bar at the top links to the
+    `linked` sections, by default to all, but to `MOST_LINKS` at most. If `head_name` is passed, the
+    first link is to the blocks before all sections, which have this name there.
+
+    The template draws each block by the name of its class.
     """
     sections = _sections_of(blocks)
     charts = chain.from_iterable(map(_charts_in_section, sections))
     data = {chart.name: chart.data for chart in charts}
-    head, *parts = sections
-    links = [(anchor_of(part.title), part.title) for part in parts]
+    head, *titled_sections = sections
+    links = [(anchor_of(section.title), section.title) for section in titled_sections]
     navigation = _navigation(links, linked, head_name)
     subject, _, _ = title.rpartition(": nsyspipe")
     brand = subject or title
-    blocks_of_parts = [with_kinds(part.blocks) for part in parts]
+    blocks_of_sections = [with_kinds(section.blocks) for section in titled_sections]
     context = {
         "head_name": head_name,
         "brand": brand,
@@ -419,14 +438,17 @@ def blocks_page(
         "head": with_kinds(head.blocks),
         "navigation": navigation,
         "sections": links,
-        "parts": blocks_of_parts,
+        "parts": blocks_of_sections,
     }
     styles = ("run.css", "blocks.css")
     return render("blocks.html.j2", title, identity, context, data, scripts=scripts, styles=styles)
 
 
 def _sections_of(blocks: Iterable[Any]) -> list[_PageSection]:
-    """Return the sections of a page. The first has what stands before all sections."""
+    """Return the sections of a page. The first one has no title, and the blocks before all others.
+
+    A block with another title begins a new section. Blocks without a title stay in the section.
+    """
     section = _PageSection("", [])
     sections = [section]
     for block in blocks:
@@ -446,18 +468,21 @@ def _charts_in_section(section: _PageSection) -> Iterator[Chart]:
 def _navigation(
     links: Sequence[tuple[str, str]], linked: Sequence[str] | None, head_name: str
 ) -> list[tuple[str, str]]:
-    """Return the links of the bar of `blocks_page`: anchors and names of sections."""
-    chosen = [*links]
+    """Return the links of the bar of `blocks_page`: anchors and names of sections.
+
+    `links` are those to all sections, and `linked` are the names of the sections that are chosen.
+    """
+    links_in_bar = [*links]
     if linked is not None:
-        chosen = [(anchor, name) for anchor, name in links if name in linked]
+        links_in_bar = [(anchor, name) for anchor, name in links if name in linked]
     if head_name:
         link_to_head = (anchor_of(head_name), head_name)
-        chosen.insert(0, link_to_head)
-    return chosen[:MOST_LINKS]
+        links_in_bar.insert(0, link_to_head)
+    return links_in_bar[:MOST_LINKS]
 
 
-def _inner(block: Any) -> Iterator[Any]:  # noqa: ANN401 - any block
-    """Yield the blocks that a block holds."""
+def _blocks_inside(block: Any) -> Iterator[Any]:  # noqa: ANN401 - any block
+    """Yield the blocks that a block holds directly; nothing for most blocks."""
     if isinstance(block, Fold):
         yield from block.blocks
     elif isinstance(block, Columns):
@@ -466,10 +491,11 @@ def _inner(block: Any) -> Iterator[Any]:  # noqa: ANN401 - any block
 
 
 def _charts_in(block: Any) -> Iterator[Chart]:  # noqa: ANN401 - any block
+    """Yield a block if it is a chart, and all charts inside it, however deep."""
     if isinstance(block, Chart):
         yield block
-    for inner in _inner(block):
-        yield from _charts_in(inner)
+    for inner_block in _blocks_inside(block):
+        yield from _charts_in(inner_block)
 
 
 def with_kinds(blocks: Iterable[Any]) -> list[tuple[str, Any]]:

@@ -10,8 +10,8 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from operator import itemgetter, methodcaller
-from typing import Any, NamedTuple, cast
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -130,6 +130,8 @@ _COLLECTIVE_KEYS_IN_DATA = (
     "n_waits",
 )
 _SIZE_KEYS_IN_DATA = ("seq", "collective", "bytes", "busbw", "transfer")
+# Where the facts of a collective have the rank that came last.
+_PLACE_OF_LAST_RANK = 2
 # Of collectives that hardware counters saw.
 _COUNTED_KEYS_IN_DATA = ("counted", "counted_ratio")
 
@@ -145,21 +147,20 @@ class After(Struct, frozen=True):
 def legend(rows: Iterable[Mapping[str, int]], *, has_comm: bool) -> list[tuple[str, str]]:
     """Return the parts of a step that take time in any row, as categories of the palette and words.
 
-    `rows` are results of `parts_of`.
+    Each row is a result of `parts_of`.
     """
-    names = set()
-    for row in rows:
-        names |= {name for name, ns in row.items() if ns}
+    drawn_categories = set()
+    for ns_by_category in rows:
+        drawn_categories |= {category for category, ns in ns_by_category.items() if ns}
     parts = _PARTS if has_comm else _PARTS_WITHOUT_COMM
-    return [(category, words) for category, words, _ in parts if category in names]
+    return [(category, words) for category, words, _ in parts if category in drawn_categories]
 
 
 def parts_of(row: Mapping[str, Any]) -> dict[str, int]:
-    """Split the wall time of a step into parts that sum exactly to it, in ns.
+    """Split the wall time of a step into parts that sum exactly to it: ns by category of `_PARTS`.
 
-    The parts are compute alone, compute during communication, exposed communication, exposed
-    copies and idle time. If one of them was not recorded, the result has only those of the last
-    three that are known.
+    If any part was not recorded, the result has no parts of compute. Then it has only what is known
+    of exposed communication, exposed copies and idle time.
     """
     compute = row["compute_ns"]
     hidden = row["overlap_compute_ns"]
@@ -193,13 +194,15 @@ def rank_chart(
     step_ns: float | None = None,
     after: After | None = None,
 ) -> Chart | None:
-    """Return where the time of the summary steps goes, per rank; None without such steps.
+    """Return the chart of where the time of the summary steps goes, per rank; None without steps.
 
-    The chart draws `ranks`. The table has the `listed` ranks, by default all. The data are sums
-    over the steps in ns, to be divided by their number: ``n_steps``, ``whole`` (what a bar is of),
-    and ``ranks``: ``wall``, ``parts`` (see `parts_of`), ``comm``, ``wait``, ``transfer``. ``step``
-    is what the shares in the bars are of, so that the whole first screen has one denominator.
-    ``after`` is drawn below the ranks.
+    The chart draws `ranks`. The table has the `listed` ranks, by default all.
+
+    In the data, ``ranks`` has the sums of each rank over the steps in ns: ``wall``, ``parts`` (see
+    `parts_of`), ``comm``, ``wait`` and ``transfer``. The script divides these sums by ``n_steps``.
+    ``whole`` says what a bar shows: a step, or the capture. ``step`` is the time that the shares in
+    the bars are of, so that the whole first screen has one denominator. ``after`` is drawn below
+    the ranks.
     """
     rank_rows = _sum_steps_by_rank(steps)
     drawn_ranks = set(ranks)
@@ -251,13 +254,14 @@ def _listed_rows(
 
 
 def _sum_steps_by_rank(steps: StepsTable) -> list[dict[str, Any]]:
-    """Return a row per rank, in their order, with the sums of `_SUMMED_COLUMNS` over the steps.
+    """Return a row per rank, by rank number, with the sums of `_SUMMED_COLUMNS` over the steps.
 
-    A sum is None if a value of any step is.
+    A sum is None if the value of any step is null.
     """
     options = pc.ScalarAggregateOptions(skip_nulls=False, min_count=1)
     aggregations = [(name, "sum", options) for name in _SUMMED_COLUMNS]
     sums = steps.group_by("rank", use_threads=False).aggregate(aggregations)
+    # Arrow calls the sum of a column NAME_sum.
     columns = [name.removesuffix("_sum") for name in sums.column_names]
     named_sums = sums.rename_columns(columns)
     by_rank = named_sums.sort_by("rank")
@@ -286,7 +290,7 @@ def _thin_bars(rank_bars: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
 def _rank_fields(
     rank_rows: Sequence[Mapping[str, Any]], n_steps: int, whole: str, names: RankNames
 ) -> list[Field]:
-    """Return the columns of the table of the ranks: means over the steps, and shares of them."""
+    """Return the columns of the table of the ranks: mean times per step, and their shares of it."""
 
     def mean_text(total_ns: int | None) -> str:
         mean_ns = None if total_ns is None else total_ns / n_steps
@@ -326,14 +330,14 @@ def _comm_fields(mean_text: Callable[[int | None], str]) -> list[Field]:
 def step_rows(steps: StepsTable, skipped: Sequence[int], n_ranks: int) -> list[dict[str, Any]]:
     """Return a row per step, in order of time: the row of its slowest rank, with more keys.
 
-    If several ranks are slowest, the row is that of the lowest. It has the columns of
-    `schema.STEPS`, and ``fastest_rank``, ``fastest_wall_ns``, ``median_wall_ns``, ``begin_ns``,
-    ``walls_ns`` (of its ranks, longest first; evenly spaced ones if there are many), and ``mark``:
-    ``""`` for a step that is used, else why it is not.
+    Of equally slow ranks, the lowest counts as the slowest. The keys are the columns of
+    `schema.STEPS` and: ``fastest_rank``, ``fastest_wall_ns``, ``median_wall_ns``, ``begin_ns`` (the
+    earliest start of any rank), ``walls_ns`` (the wall times of the ranks, longest first, or a
+    sample of them if there are many), and ``mark`` (why the step is not used, or ``""``).
     """
     if not steps.num_rows:
         return []
-    endless = steps_without_end(steps)
+    endless_steps = steps_without_end(steps)
     rows = []
     for walls in _walls_of_steps(steps):
         row = walls.row
@@ -343,7 +347,7 @@ def step_rows(steps: StepsTable, skipped: Sequence[int], n_ranks: int) -> list[d
         row["mark"] = _why_not_used(
             row,
             is_skipped=step in skipped,
-            is_endless=step in endless,
+            is_endless=step in endless_steps,
             is_on_all_ranks=is_on_all_ranks,
         )
         rows.append(row)
@@ -351,7 +355,7 @@ def step_rows(steps: StepsTable, skipped: Sequence[int], n_ranks: int) -> list[d
 
 
 class _StepWalls(NamedTuple):
-    """The wall times of one step on its ranks, the longest first."""
+    """The wall times of one step on its ranks. The arrays have the slowest rank first."""
 
     # The row of the slowest rank.
     row: dict[str, Any]
@@ -364,23 +368,28 @@ def _walls_of_steps(steps: StepsTable) -> Iterator[_StepWalls]:
     """Yield the wall times of each step, in order of their numbers."""
     step = np.asarray(steps["step"].to_numpy())
     wall_ns = np.asarray(steps["wall_ns"].to_numpy())
-    # The rows of a step are in order of rank, and so are those with the same wall time.
-    order = np.lexsort((-wall_ns, step))
-    first = run_starts(step[order])
-    first_rows = pa.array(order[first])
-    rows = steps.take(first_rows).to_pylist()
-    columns_of_steps = []
+    # Rows by step, and within a step by wall time, the longest first. Equal ones stay in order of
+    # rank, as in the table.
+    sorted_rows = np.lexsort((-wall_ns, step))
+    # Where each step begins among the sorted rows: with its slowest rank.
+    step_starts = run_starts(step[sorted_rows])
+    slowest_rows = pa.array(sorted_rows[step_starts])
+    row_of_steps = steps.take(slowest_rows).to_pylist()
+    arrays_of_columns = []
     for name in ("wall_ns", "rank", "start_ns"):
-        column = steps[name].to_numpy()
-        columns_of_steps.append(np.split(column[order], first[1:]))
-    yield from map(_StepWalls, rows, *columns_of_steps)
+        sorted_column = steps[name].to_numpy()[sorted_rows]
+        # One array per step: a split before each step but the first.
+        arrays_of_steps = np.split(sorted_column, step_starts[1:])
+        arrays_of_columns.append(arrays_of_steps)
+    yield from map(_StepWalls, row_of_steps, *arrays_of_columns)
 
 
 def _rank_figures(walls: _StepWalls) -> dict[str, Any]:
     """Return the keys of `step_rows` about the ranks of a step."""
     wall_ns = walls.wall_ns
     n_dots = min(wall_ns.size, MAX_DOTS_PER_STEP)
-    dots = np.linspace(0, wall_ns.size - 1, n_dots).astype(int)
+    # Evenly spaced places among the sorted ranks, from the slowest to the fastest.
+    drawn_places = np.linspace(0, wall_ns.size - 1, n_dots).astype(int)
     fastest_rank = int(walls.ranks[-1])
     fastest_wall_ns = int(wall_ns[-1])
     begin_ns = int(walls.starts_ns.min())
@@ -390,14 +399,14 @@ def _rank_figures(walls: _StepWalls) -> dict[str, Any]:
         "fastest_wall_ns": fastest_wall_ns,
         "begin_ns": begin_ns,
         "median_wall_ns": median_wall_ns,
-        "walls_ns": wall_ns[dots].tolist(),
+        "walls_ns": wall_ns[drawn_places].tolist(),
     }
 
 
 def _why_not_used(
     row: Mapping[str, Any], *, is_skipped: bool, is_endless: bool, is_on_all_ranks: bool
 ) -> str:
-    """Return in words why a step is not used; nothing if it is."""
+    """Return in words why a step is not used; ``""`` if it is used."""
     if is_skipped:
         return "skipped"
     if row["in_summary"]:
@@ -412,14 +421,14 @@ def step_chart(
 ) -> Chart | None:
     """Return the chart of the rows of `step_rows`; None without steps.
 
-    Of more than `MOST_COLUMNS` steps, a column is the slowest of some consecutive ones.
+    A chart of up to `MOST_COLUMNS` steps has a column per step. In a longer one, a column stands
+    for several consecutive steps and shows the slowest of them.
     """
     if not rows:
         return None
     n_rows = len(rows)
-    per_column = max(math.ceil(n_rows / MOST_COLUMNS), 1)
-    rows_of_columns = [rows[start : start + per_column] for start in range(0, n_rows, per_column)]
-    drawn_rows = [max(column_rows, key=itemgetter("wall_ns")) for column_rows in rows_of_columns]
+    per_column = math.ceil(n_rows / MOST_COLUMNS)
+    drawn_rows = _slowest_rows(rows, per_column)
     note = None
     caption = ""
     if per_column > 1:
@@ -446,17 +455,28 @@ def step_chart(
     )
 
 
+def _slowest_rows(rows: Sequence[dict[str, Any]], n_steps: int) -> list[dict[str, Any]]:
+    """Return the slowest of each `n_steps` consecutive rows, which have one step each."""
+    slowest_rows = []
+    for start in range(0, len(rows), n_steps):
+        consecutive_rows = rows[start : start + n_steps]
+        slowest_rows.append(max(consecutive_rows, key=itemgetter("wall_ns")))
+    return slowest_rows
+
+
 def _part_columns(parts: Sequence[Mapping[str, int]]) -> dict[str, list[int | None]]:
-    """Return the time of each part in each column of the chart; None where it is not known."""
+    """Return the times of each part by its category, in order of the columns of the chart.
+
+    `parts` has a result of `parts_of` for each column. A time that is not known is None.
+    """
     columns = {}
     for category, _, _ in _PARTS:
-        time_of = methodcaller("get", category)
-        columns[category] = list(map(time_of, parts))
+        columns[category] = [ns_by_category.get(category) for ns_by_category in parts]
     return columns
 
 
 def _columns_of(rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> dict[str, Any]:
-    """Return a list of values per key, as the data of a chart have them."""
+    """Return for each key the values of all rows, as the data of a chart have them."""
     return {key: list(map(itemgetter(key), rows)) for key in keys}
 
 
@@ -490,16 +510,18 @@ def collective_charts(
 ) -> list[Chart]:
     """Return the charts of the collectives of `whole`; none without collectives.
 
-    The first shows them in their order. The second shows bus bandwidth over message size, and is
-    there only if enough message sizes are known. The table has the wait of each rank if there are
-    few, else the longest.
+    The first chart shows the collectives in their order. Its table has the wait time of each rank
+    if there are few ranks. The second chart shows bus bandwidth over message size. It is left out
+    if fewer than `MIN_MESSAGE_SIZES` sizes are known.
+
+    `whole` is ``"a step"`` or ``"the capture"``.
     """
     rows = medians.rows
     if not rows:
         return []
     label = f"Collectives in the order of {whole}"
-    the_whole = whole.replace("a ", "the ")
-    axis = f"place in {the_whole}"
+    definite_whole = whole.replace("a ", "the ")
+    axis = f"place in {definite_whole}"
     if medians.n_left_out:
         axis += f" ({medians.n_left_out} shorter left out)"
     data = _columns_of(rows, _COLLECTIVE_KEYS_IN_DATA)
@@ -543,14 +565,20 @@ def _has_counted(rows: Iterable[Mapping[str, Any]]) -> bool:
 
 
 def _longest_wait_ns(row: Mapping[str, Any]) -> float | None:
-    """Return the longest wait in a collective of `Medians`; None where none is known."""
-    for _, wait_ns in row["longest"]:
-        return cast("float", wait_ns)
-    return None
+    """Return the longest wait of any rank in a collective of `Medians`; None if none is known."""
+    # Pairs of rank and wait, the longest wait first.
+    longest_waits: list[tuple[int, float]] = row["longest"]
+    if not longest_waits:
+        return None
+    _, wait_ns = longest_waits[0]
+    return wait_ns
 
 
 def _collective_legend(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """Return what the colours of the collectives mean, as far as they occur."""
+    """Return the colours that occur in the chart of the collectives, each with its meaning.
+
+    A colour is a category of the palette.
+    """
     colours = []
     if any(row["transfer"] for row in rows):
         colours.append(("transfer", "transfer time"))
@@ -562,10 +590,14 @@ def _collective_legend(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str
 
 
 def _collective_fields(medians: Medians, names: RankNames) -> list[Field]:
-    """Return the columns of the table of the collectives, without those that say nothing."""
+    """Return the columns of the table of the collectives.
+
+    A column is left out if no row has a value for it, or if there are too many ranks for it.
+    """
 
     def waiting_rank(row: Mapping[str, Any]) -> str:
-        if not any(ns for _, ns in row["longest"]):
+        longest_ns = _longest_wait_ns(row)
+        if not longest_ns:
             return absent
         rank, _ = row["longest"][0]
         return names.name(rank)
@@ -576,8 +608,8 @@ def _collective_fields(medians: Medians, names: RankNames) -> list[Field]:
     place = Field("place", of("seq"))
     kind = Field("collective", of("collective"), "text")
     fields = [place, kind]
-    n_steps = {row["n_steps"] for row in medians.rows}
-    if len(n_steps) > 1:
+    distinct_n_steps = {row["n_steps"] for row in medians.rows}
+    if len(distinct_n_steps) > 1:
         steps = Field("steps", of("n_steps"), hint="steps used that have the collective")
         fields.append(steps)
     duration = Field("longest duration", of("duration", ms_text), hint=duration_hint)
@@ -627,10 +659,11 @@ def _wait_field(rank: int, name: str) -> Field:
 
 
 def collective_facts(collectives: pa.Table, step: int) -> dict[str, list[float | None]]:
-    """Return what is known of each collective of a step, by its place in the step.
+    """Return what is known of each collective of a step, by its place (``seq``) as text.
 
-    That is message bytes, bus bandwidth and the rank that came last; null where it is not known. A
-    collective that was counted has the counted bandwidth and its ratio too.
+    The values are: message bytes, bus bandwidth, the rank that came last. If hardware counters saw
+    the collective, counted bandwidth and its ratio to bus bandwidth follow. A value that is not
+    known is None.
     """
     facts: dict[str, list[float | None]] = {}
     columns = ["seq", "rank", "late_by_ns", "message_bytes", "busbw_bytes_per_s"]
@@ -639,12 +672,15 @@ def collective_facts(collectives: pa.Table, step: int) -> dict[str, list[float |
     rows = collectives.select(columns).filter(in_step).to_pylist()
     for row in rows:
         seq = str(row["seq"])
-        measured = [row["message_bytes"], row["busbw_bytes_per_s"], None]
+        last_rank = None
+        measured = [row["message_bytes"], row["busbw_bytes_per_s"], last_rank]
         if row["counted_bytes_per_s"] is not None:
             measured += [row[name] for name in _COUNTED_COLUMNS]
+        # The first row of a collective has the values that all its ranks share.
         facts_of_collective = facts.setdefault(seq, measured)
+        # Only the rank that came last is late by more than 0.
         if row["late_by_ns"]:
-            facts_of_collective[2] = row["rank"]
+            facts_of_collective[_PLACE_OF_LAST_RANK] = row["rank"]
     return facts
 
 
@@ -684,17 +720,23 @@ class _SampledSteps(NamedTuple):
 
 
 def _sample_steps(collectives: pa.Table) -> _SampledSteps:
-    """Choose all summary steps, or as many that they have about `MAX_ROWS_OF_MEDIANS` rows."""
-    in_summary = collectives["in_summary"]
-    steps = collectives["step"].filter(in_summary).unique().to_pylist()
-    n_steps = len(steps)
-    n_rows = pc.sum(in_summary).as_py() or 0
+    """Choose the summary steps that medians are computed over, from the rows of all collectives.
+
+    All are chosen if they have at most `MAX_ROWS_OF_MEDIANS` rows. Otherwise evenly spaced steps
+    are chosen, which have about that many rows, but at least one step.
+    """
+    is_in_summary = collectives["in_summary"]
+    summary_steps = collectives["step"].filter(is_in_summary).unique().to_pylist()
+    n_steps = len(summary_steps)
+    n_rows = pc.sum(is_in_summary).as_py() or 0  # Arrow's sum of no rows is null.
     if n_rows <= MAX_ROWS_OF_MEDIANS:
-        return _SampledSteps(n_steps, n_steps, in_summary)
-    n_used = max(n_steps * MAX_ROWS_OF_MEDIANS // n_rows, 1)
-    used_steps = [steps[place * n_steps // n_used] for place in range(n_used)]
+        return _SampledSteps(n_steps, n_steps, is_in_summary)
+    # As many steps as have that many rows, if all steps have about as many rows as each other.
+    n_affordable = n_steps * MAX_ROWS_OF_MEDIANS // n_rows
+    n_used = max(n_affordable, 1)
+    used_steps = [summary_steps[place * n_steps // n_used] for place in range(n_used)]
     is_used = pc.is_in(collectives["step"], pa.array(used_steps, pa.int64()))
-    is_chosen = pc.and_(in_summary, is_used)
+    is_chosen = pc.and_(is_in_summary, is_used)
     return _SampledSteps(n_steps, n_used, is_chosen)
 
 
@@ -742,33 +784,37 @@ def _row_notes(collective_rows: _CollectiveRows) -> Iterator[str]:
 
 
 def _matching_notes(used_rows: CollectivesTable, n_used: int) -> Iterator[str]:
-    """Yield which steps transfer and wait time rest on: those in which a collective is matched."""
+    """Yield which of the `n_used` steps transfer and wait time rest on; nothing if on all.
+
+    They rest on collectives that were matched over the ranks. A step may have some matched and some
+    unmatched collectives.
+    """
     is_matched = used_rows["is_matched"]
     step = used_rows["step"]
     is_unmatched = pc.invert(is_matched)
-    matched = {*step.filter(is_matched).unique().to_pylist()}
-    unmatched = {*step.filter(is_unmatched).unique().to_pylist()}
-    n_complete = len(matched - unmatched)
-    if n_used and not matched:
+    steps_with_matched = {*step.filter(is_matched).unique().to_pylist()}
+    steps_with_unmatched = {*step.filter(is_unmatched).unique().to_pylist()}
+    n_fully_matched = len(steps_with_matched - steps_with_unmatched)
+    if n_used and not steps_with_matched:
         yield "Transfer time and wait time are not known. The notes have the reason."
-    elif n_complete < n_used:
-        how_many = "some" if matched & unmatched else "all"
+    elif n_fully_matched < n_used:
+        how_many = "some" if steps_with_matched & steps_with_unmatched else "all"
         yield (
-            f"Transfer time and wait time rest on the {len(matched)} steps in which {how_many} "
-            "collectives could be matched."
+            f"Transfer time and wait time rest on the {len(steps_with_matched)} steps in which "
+            f"{how_many} collectives could be matched."
         )
 
 
 def _rows(calls: pa.Table) -> _CollectiveRows:
-    """Return one row per collective, in order, of a table with `_COLUMNS_OF_MEDIANS`.
+    """Return the rows of `Medians`: one per collective, in order of a step, the longest ones only.
 
-    The n-th collective of a kind is the same one in all steps that have it, whatever else is in
-    some of them.
+    `calls` has a row per call of a collective and rank, with `_COLUMNS_OF_MEDIANS`. The n-th
+    collective of a kind counts as the same collective in each step that has at least n of the kind.
     """
-    # One row for each call, whatever the number of ranks that take part.
-    calls_of_ranks = calls.group_by(_CALL_KEY, use_threads=False).aggregate([])
-    n_steps = pc.count_distinct(calls_of_ranks["step"]).as_py()
-    with_nth = _with_nth(calls_of_ranks)
+    # One row per call, whatever the number of ranks that take part.
+    calls_of_all_ranks = calls.group_by(_CALL_KEY, use_threads=False).aggregate([])
+    n_steps = pc.count_distinct(calls_of_all_ranks["step"]).as_py()
+    with_nth = _with_nth(calls_of_all_ranks)
     calls = _with_lengths(calls.join(with_nth, _CALL_KEY))
     collectives = _with_places(calls)
     by_length = [(f"{_LENGTH}_mean", "descending"), ("place", "ascending")]
@@ -776,18 +822,18 @@ def _rows(calls: pa.Table) -> _CollectiveRows:
     longest = longest_first.slice(0, MOST_COLLECTIVES)
     places = longest.select([*_COLLECTIVE_KEY, "place"])
     drawn_calls = calls.join(places, _COLLECTIVE_KEY, join_type="inner")
-    names = collectives["collective"].to_pylist()
-    n_steps_of_each = collectives["step_count_distinct"].to_pylist()
-    rows = _median_rows(drawn_calls, names, n_steps_of_each)
-    n_in_some_steps = sum(n_steps_with < n_steps for n_steps_with in n_steps_of_each)
-    return _CollectiveRows(rows, n_all=len(names), n_in_some_steps=n_in_some_steps)
+    name_of_place = collectives["collective"].to_pylist()
+    n_steps_of_place = collectives["step_count_distinct"].to_pylist()
+    rows = _median_rows(drawn_calls, name_of_place, n_steps_of_place)
+    n_in_some_steps = sum(n_with < n_steps for n_with in n_steps_of_place)
+    return _CollectiveRows(rows, len(name_of_place), n_in_some_steps)
 
 
 def _with_lengths(calls: pa.Table) -> pa.Table:
-    """Return calls with how long they take, and with waits of at most that long.
+    """Return calls with the column `_LENGTH`, and with wait times that are at most that long.
 
-    A rank whose call ends before the last rank starts, as the root of a broadcast may, waits until
-    its own end only.
+    The wait time of a rank lasts until the last rank starts. The call of the root of a broadcast
+    may end earlier. Then the rank waits only until its own call ends.
     """
     length_ns = pc.subtract(calls["end_ns"], calls["start_ns"])
     wait_ns = pc.min_element_wise(calls["wait_ns"], length_ns, skip_nulls=False)
@@ -797,18 +843,25 @@ def _with_lengths(calls: pa.Table) -> pa.Table:
 
 
 def _with_nth(calls: pa.Table) -> pa.Table:
-    """Return calls in order, with the column ``nth``: the place among those of a kind in a step."""
+    """Return calls, sorted by `_CALL_KEY`, with the column ``nth``.
+
+    ``nth`` counts the calls of one kind in one step from 0.
+    """
     calls = calls.sort_by([(name, "ascending") for name in _CALL_KEY])
-    kind = calls["collective"].combine_chunks().dictionary_encode()
-    n_kinds = len(kind.dictionary)
-    kind_of_step = calls["step"].to_numpy() * n_kinds
-    step_and_kind = kind_of_step + kind.indices.to_numpy()
-    nth = places_in_runs(step_and_kind)
+    kinds = calls["collective"].combine_chunks().dictionary_encode()
+    n_kinds = len(kinds.dictionary)
+    # A number for each pair of step and kind. Calls of one pair are neighbours after the sort.
+    first_pair_of_step = calls["step"].to_numpy() * n_kinds
+    pair_of_call = first_pair_of_step + kinds.indices.to_numpy()
+    nth = places_in_runs(pair_of_call)
     return calls.append_column("nth", pa.array(nth))
 
 
 def _with_places(calls: pa.Table) -> pa.Table:
-    """Return one row per collective with its ``place`` in the order of a step."""
+    """Return one row per collective, by its ``place``: 0 for the first collective of a step.
+
+    The place is by mean ``seq``. The row also has the mean length and the number of steps.
+    """
     means = [("seq", "mean"), (_LENGTH, "mean"), ("step", "count_distinct")]
     collectives = calls.group_by(_COLLECTIVE_KEY, use_threads=False).aggregate(means)
     in_order = [(name, "ascending") for name in ("seq_mean", *_COLLECTIVE_KEY)]
@@ -818,24 +871,24 @@ def _with_places(calls: pa.Table) -> pa.Table:
 
 
 def _median_rows(
-    calls: pa.Table, names: Sequence[str], n_steps_of_each: Sequence[int]
+    calls: pa.Table, name_of_place: Sequence[str], n_steps_of_place: Sequence[int]
 ) -> list[dict[str, Any]]:
-    """Return the rows of `Medians` of calls with a ``place``.
+    """Return the rows of `Medians`: one for each ``place`` that the calls have, in order.
 
-    `names` and `n_steps_of_each` tell by place what a collective is called, and how many steps
-    have it.
+    The name of a collective, and the number of steps that have it, are by the place.
     """
     times = _times_of_ranks(calls)
     rows = []
-    measured = _medians(calls, ["place"], _MEASURED_COLUMNS)
-    for place, transfer_ns, n_bytes, busbw, *counted in measured:
+    # In the order of `_MEASURED_COLUMNS`.
+    medians_of_places = _medians(calls, ["place"], _MEASURED_COLUMNS)
+    for place, transfer_ns, n_bytes, busbw, *counted in medians_of_places:
         wait_of_ranks = times.waits[place]
         known_waits = [(rank, ns) for rank, ns in wait_of_ranks.items() if ns is not None]
         longest_waits = heapq.nsmallest(MAX_SHOWN_WAITS, known_waits, key=_longest_wait_first)
         row = {
             "seq": place,
-            "collective": names[place],
-            "n_steps": n_steps_of_each[place],
+            "collective": name_of_place[place],
+            "n_steps": n_steps_of_place[place],
             "duration": times.durations[place],
             "wait": wait_of_ranks,
             "longest": longest_waits,
@@ -850,23 +903,24 @@ def _median_rows(
 
 
 class _TimesOfRanks(NamedTuple):
-    """The medians over steps of each collective, by its place."""
+    """The medians over steps of each collective in ns, by its place."""
 
-    # By rank: the wait time, None if it is not known.
+    # By place and rank: the wait time; None if it is not known.
     waits: Mapping[int, Mapping[int, float | None]]
-    # Of the rank that needs longest.
+    # The length of the collective on the rank where it is longest.
     durations: Mapping[int, float]
 
 
 def _times_of_ranks(calls: pa.Table) -> _TimesOfRanks:
+    """Return the median wait time of each rank, and the longest median length of any rank."""
     waits: dict[int, dict[int, float | None]] = {}
     durations: dict[int, float] = {}
     medians_of_ranks = _medians(calls, ["place", "rank"], ["wait_ns", _LENGTH])
     for place, rank, wait_ns, length_ns in medians_of_ranks:
         waits_of_place = waits.setdefault(place, {})
         waits_of_place[rank] = wait_ns
-        longest_ns = durations.get(place, 0.0)
-        durations[place] = max(longest_ns, length_ns)
+        longest_so_far_ns = durations.get(place, 0.0)
+        durations[place] = max(longest_so_far_ns, length_ns)
     return _TimesOfRanks(waits, durations)
 
 
@@ -877,19 +931,22 @@ def _longest_wait_first(wait: tuple[int, float]) -> tuple[float, int]:
 
 
 def _medians(table: pa.Table, keys: list[str], columns: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-    """Yield a tuple per group of rows: its keys, and the median of each column.
+    """Yield a tuple per group of rows with the same keys: the keys, then the median of each column.
 
-    A median is None if no value of the column is known.
+    The groups are sorted by their keys. A median is None if no value of the group is known.
     """
     in_lists = [(name, "list") for name in columns]
     by_keys = [(name, "ascending") for name in keys]
     groups = table.group_by(keys, use_threads=False).aggregate(in_lists)
     groups = groups.sort_by(by_keys)
     key_columns = [groups[name].to_pylist() for name in keys]
-    # Each list becomes Python numbers on its own, since all of them take far more memory.
-    lists = [groups[f"{name}_list"] for name in columns]
-    medians = [list(map(_median, lists_of_column)) for lists_of_column in lists]
-    return zip(*key_columns, *medians, strict=True)
+    median_columns = []
+    for name in columns:
+        # Of each group, an Arrow list of values. Each list becomes Python numbers on its own, since
+        # all of them together take far more memory.
+        lists_of_groups = groups[f"{name}_list"]
+        median_columns.append(list(map(_median, lists_of_groups)))
+    return zip(*key_columns, *median_columns, strict=True)
 
 
 def _median(values: pa.ListScalar) -> float | None:

@@ -129,7 +129,11 @@ class Explained(Struct, frozen=True):
 
 
 def overview_blocks(run: Run, listed: Sequence[int]) -> Iterator[Block | Answer | Columns]:
-    """Yield the first screen."""
+    """Yield the first screen: the answer, whether to trust the metrics, tiles, and two columns.
+
+    The left column has what can be changed. The right one has where the time goes, also by rank:
+    its table has the `listed` ranks.
+    """
     step = overview.step_time_of(run)
     recommendations = overview.recommendations_of(run)
     checks = overview.checks_of(run)
@@ -140,14 +144,14 @@ def overview_blocks(run: Run, listed: Sequence[int]) -> Iterator[Block | Answer 
     for block in first_screen.trust_blocks(run):
         if isinstance(block, Troubles):
             yield replace(block, is_close=True)
-    where = [*first_screen.step_blocks(run, step)]
-    bars = next((block for block in where if isinstance(block, Bars)), None)
+    blocks_of_step = [*first_screen.step_blocks(run, step)]
+    bars = next((block for block in blocks_of_step if isinstance(block, Bars)), None)
     tiles = [] if step is None else tiles_of(run, step, bars)
     if tiles:
         yield Tiles(tiles)
     left = [*opportunity_blocks(run, recommendations, checks, step_ns)]
-    on_ranks = rank_blocks(run, step, recommendations, listed)
-    right = [*where, *on_ranks]
+    blocks_of_ranks = rank_blocks(run, step, recommendations, listed)
+    right = [*blocks_of_step, *blocks_of_ranks]
     columns = [column for column in (left, right) if column]
     yield Columns(columns)
 
@@ -159,20 +163,25 @@ def answer_of(
     checks: Checks,
     step_ns: float | None,
 ) -> Answer:
-    """Return the headline of the page.
+    """Return the answer at the top of the page: its headline, and what stands below.
 
-    It is a doubt about all metrics, else what to change first, else that nothing is to change.
+    The headline is a doubt about all metrics, if there is one. Otherwise it is what to change
+    first, or that there is nothing to change. Below a doubt stands the same answer as without it.
     """
     if not run.header.n_ranks or step is None:
         headline = first_screen.headline_of(run, step)
         return Answer(headline.removesuffix("."))
+    # The first sentence of a doubt says what is wrong, and the others say what to do.
     doubt, _, remedy = _doubt(run).partition(". ")
     is_doubt = bool(doubt)
     first = recommendations.first
     if first is None or step_ns is None:
-        texts = [remedy] if is_doubt else [first_screen.headline_of(run, step)]
-        texts = first_screen.nothing_sentences(run, recommendations, checks) or texts
-        headline, *reasons = [doubt, *texts] if is_doubt else texts
+        sentences = first_screen.nothing_sentences(run, recommendations, checks)
+        if not sentences:
+            sentences = [remedy] if is_doubt else [first_screen.headline_of(run, step)]
+        if is_doubt:
+            sentences = [doubt, *sentences]
+        headline, *reasons = sentences
         return Answer(headline.removesuffix("."), is_doubt=is_doubt, reasons=reasons)
     finding = first.finding
     assumptions = first_screen.assumptions_of(first)
@@ -192,7 +201,7 @@ def answer_of(
 
 
 def _doubt(run: Run) -> str:
-    """Return why nothing that follows may be true; nothing if there is no such reason."""
+    """Return why all metrics of the run may be wrong; ``""`` if there is no such reason."""
     if overview.is_of_mixed_runs(run):
         return first_screen.MIXED
     comm_share = run.summary()["comm_share"][0]
@@ -202,7 +211,10 @@ def _doubt(run: Run) -> str:
 
 
 def effect_of(change: Recommendation, step_ns: float) -> Effect:
-    """Return what a recommendation saves, in words."""
+    """Return what a recommendation saves, in words. `step_ns` is the captured step time.
+
+    A saving without a range is an upper bound: the words are "at most".
+    """
     if change.saving_ns is None or change.step_ns is None:
         return Effect("", "", "")
     condition = "if available" if change.known == CONDITIONAL else ""
@@ -243,6 +255,7 @@ def trust_facts(run: Run) -> Facts:
     facts = [title.name, *title.facts, steps_text(run)]
     captured = run.header.captured_at_utc
     if captured:
+        # Of a text such as 2026-03-01T04:30:59Z.
         day = captured[:10]
         time = captured[11:16]
         facts.append(f"captured {day} {time} UTC")
@@ -250,7 +263,10 @@ def trust_facts(run: Run) -> Facts:
 
 
 def tiles_of(run: Run, step: StepTime, bars: Bars | None) -> list[Tile]:
-    """Return the metrics of the first screen. The parts have the words of the bars, to agree."""
+    """Return the first `MAX_TILES` of the metrics that a run has, the most important ones first.
+
+    A tile of a part of the step has the same time and share as the bar of that part.
+    """
     (summary,) = run.summary().to_pylist()
     step_tile = _step_tile(run, step)
     tiles = [step_tile]
@@ -260,6 +276,7 @@ def tiles_of(run: Run, step: StepTime, bars: Bars | None) -> list[Tile]:
     straggler = _straggler_tile(run, step)
     if straggler is not None:
         tiles.append(straggler)
+    # They fill the places that communication leaves.
     tiles += [_part_tile(run, name, bars) for name in ("idle_share", "exposed_memory_share")]
     if not run.is_capture:
         rate_tile = _rate_tile(step)
@@ -275,47 +292,59 @@ def _rate_tile(step: StepTime) -> Tile:
 
 
 def _step_tile(run: Run, step: StepTime) -> Tile:
+    """Return the tile with the step time, or with the length of a capture without steps."""
     value, unit = ms_text(step.mean_ns).split(" ")
     has_several_ranks = run.header.n_ranks > 1
     if run.is_capture:
-        of_capture = "longest rank" if has_several_ranks else ""
-        return Tile("capture", value, unit, of_capture)
-    of_rank = "slowest rank, " if has_several_ranks else ""
-    over = f"mean of {step.n_used} steps"
+        which_rank = "longest rank" if has_several_ranks else ""
+        return Tile("capture", value, unit, which_rank)
+    which_rank = "slowest rank, " if has_several_ranks else ""
+    which_steps = f"mean of {step.n_used} steps"
     if step.n_used == 1:
-        over = "the only step used"
+        which_steps = "the only step used"
     name = FIGURES["step_time_ns"].short
-    return Tile(name, value, unit, f"{of_rank}{over}", hint=_STEP_HINT)
+    return Tile(name, value, unit, f"{which_rank}{which_steps}", hint=_STEP_HINT)
 
 
 def _part_tile(run: Run, name: str, bars: Bars | None) -> Tile:
+    """Return the tile of a part of the step, or why the part is not known.
+
+    `name` is the metric of its share.
+    """
     figure = FIGURES[name]
-    summary: dict[str, Any] = {**run.summary().to_pylist()[0]}
+    (summary_row,) = run.summary().to_pylist()
+    summary: dict[str, Any] = {**summary_row}
     if summary[name] is None:
         missing, why = run_report.why_null(name, run, summary)
         return Tile(figure.short, "", "", why, missing=missing, category=figure.category)
-    time, share = _part_words(run, name, bars)
+    time, share = _time_and_share(run, name, bars)
     value, unit = time.split(" ")
-    is_lower_bound = name == "idle_share" and words.unseen_idle(run)
+    is_lower_bound = name == "idle_share" and words.unseen_idle(run) != ""
     if is_lower_bound:
         value = f"\N{GREATER-THAN OR EQUAL TO}{value}"
     whole = "capture" if run.is_capture else "step"
     return Tile(figure.short, value, unit, f"{share} of the {whole}", category=figure.category)
 
 
-def _part_words(run: Run, name: str, bars: Bars | None) -> tuple[str, str]:
-    """Return the time and the share of a part of the step, as the bars have them if possible."""
+def _time_and_share(run: Run, name: str, bars: Bars | None) -> tuple[str, str]:
+    """Return time and share of a part of the step, in words: those of its bar, if there are bars.
+
+    `name` is the metric of the share.
+    """
     if bars is None:
+        # The share is the time of this column, divided by the step time.
         column, *_ = RATIOS[name]
-        means = means_of_slowest(run.breakdown(), ["wall_ns", column])
-        part_ns = means[column] or 0.0
-        step_ns = means["wall_ns"] or 1.0
+        means_ns = means_of_slowest(run.breakdown(), ["wall_ns", column])
+        part_ns = means_ns[column] or 0.0
+        step_ns = means_ns["wall_ns"] or 1.0
         share = part_ns / step_ns
         return ms_text(part_ns, _DIGITS_OF_ESTIMATE), short_percent(share)
     category = FIGURES[name].category
-    rows_of_part = (row for row in bars.rows if row.category == category)
-    row = next(rows_of_part, None)
-    return ("0 ms", "0%") if row is None else (row.time, row.percent)
+    for row in bars.rows:
+        if row.category == category:
+            return row.time, row.percent
+    # A part that takes no time has no bar.
+    return "0 ms", "0%"
 
 
 def _overlap_tile(run: Run) -> Tile:
@@ -330,9 +359,10 @@ def _overlap_tile(run: Run) -> Tile:
 
 
 def _straggler_tile(run: Run, step: StepTime) -> Tile | None:
-    """Return who is late and by how much; None where that is not known.
+    """Return the tile with the latest rank and its mean delay; None if no delay is known.
 
-    A large delay names its rank, also where another finding than the straggler explains the delay.
+    A small delay without the finding straggler names no rank. Any other delay names its rank, also
+    if another finding explains it.
     """
     latest = overview.latest_rank(run)
     if latest is None:
@@ -345,14 +375,17 @@ def _straggler_tile(run: Run, step: StepTime) -> Tile | None:
         return Tile(figure.short, value, unit, "no straggler", category="waiting")
     value, unit = ms_text(latest.delay_ns, _DIGITS_OF_ESTIMATE).split(" ")
     rank_name = run.rank_names.name(latest.rank)
-    whose = f"rank {rank_name}, mean per step"
-    return Tile(figure.short, value, unit, whose, category="waiting")
+    meaning = f"rank {rank_name}, mean per step"
+    return Tile(figure.short, value, unit, meaning, category="waiting")
 
 
 def opportunity_blocks(
     run: Run, recommendations: Recommendations, checks: Checks, step_ns: float | None
 ) -> Iterator[Block | Opportunities | Fold]:
-    """Yield the recommendations as bars, in the order of their savings, and what was checked."""
+    """Yield the recommendations as bars, the largest saving first, and what was checked.
+
+    Without recommendations, yield why there are none.
+    """
     (summary,) = run.summary().to_pylist()
     has_ranks = run.header.n_ranks > 0
     is_judged = not run.is_capture and summary["comm_share"] is not None
@@ -394,48 +427,62 @@ def _not_judged(run: Run) -> str:
 
 
 def longest_saving(changes: Sequence[Recommendation], step_ns: float) -> float:
-    """Return how long the longest bar is, the ends of the ranges included."""
-    ends_ns = [change.saving_ns or 0.0 for change in changes]
-    known_lows_ns = [change.low_ns for change in changes if change.low_ns is not None]
-    ends_ns += [step_ns - low_ns for low_ns in known_lows_ns]
-    return max(ends_ns, default=0.0) or 1.0
+    """Return the largest saving of any change in ns, at the better end of its range if it has one.
+
+    `step_ns` is the captured step time. The result is never 0, so that bars can be shares of it.
+    """
+    savings_ns = [change.saving_ns or 0.0 for change in changes]
+    # The lower end of the predicted step time is the larger saving.
+    low_step_times_ns = [change.low_ns for change in changes if change.low_ns is not None]
+    savings_ns += [step_ns - low_ns for low_ns in low_step_times_ns]
+    return max(savings_ns, default=0.0) or 1.0
 
 
 def opportunity_of(
     change: Recommendation, step_ns: float, longest_ns: float, number: int | None = None
 ) -> Opportunity:
-    """Return a recommendation as a row."""
+    """Return a recommendation as a row, whose bar is a share of a bar of `longest_ns`.
+
+    `step_ns` is the captured step time.
+    """
+    gain = _gain_of(change, step_ns, longest_ns)
     saving_range = ""
-    if change.low_ns is not None and change.high_ns is not None:
+    if gain is not None and change.low_ns is not None and change.high_ns is not None:
+        # The change has a range of step times. The longest step time is the least saving.
         least = _number(step_ns - change.high_ns, _DIGITS_OF_ESTIMATE)
         most = ms_text(step_ns - change.low_ns, _DIGITS_OF_ESTIMATE)
         saving_range = f"{least} to {most}"
     finding = change.finding
     details = [*_details(finding)]
     effect = effect_of(change, step_ns)
-    gain = _gain_of(change, step_ns, longest_ns)
     return Opportunity(
         number=number,
         action=finding.headline,
         id=finding.id,
         effect=effect,
-        saving_range="" if gain is None else saving_range,
+        saving_range=saving_range,
         gain=gain,
         details=details,
     )
 
 
 def _gain_of(change: Recommendation, step_ns: float, longest_ns: float) -> Gain | None:
-    """Return the bar of a recommendation; None if its saving is not known."""
+    """Return the bar of a recommendation; None if its saving is not known.
+
+    All ends are shares of a bar of `longest_ns`. A negative saving, which makes the step longer,
+    counts as 0.
+    """
     if change.saving_ns is None:
         return None
-    share = min(max(change.saving_ns, 0.0) / longest_ns, 1.0)
+    saving_ns = max(change.saving_ns, 0.0)
+    share = min(saving_ns / longest_ns, 1.0)
     if change.low_ns is None or change.high_ns is None:
         return Gain(share, None, None, is_bound=True)
-    least_ns = max(step_ns - change.high_ns, 0.0)
-    most_ns = max(step_ns - change.low_ns, 0.0)
-    low = least_ns / longest_ns
-    high = min(most_ns / longest_ns, 1.0)
+    # The longest step time of the range is the least saving.
+    least_saving_ns = max(step_ns - change.high_ns, 0.0)
+    most_saving_ns = max(step_ns - change.low_ns, 0.0)
+    low = least_saving_ns / longest_ns
+    high = min(most_saving_ns / longest_ns, 1.0)
     return Gain(share, low, high, is_bound=False)
 
 
@@ -454,7 +501,7 @@ def _details(finding: Finding) -> Iterator[Block | Fold | Evidence]:
 
 
 def explained_blocks(explanation: Explanation) -> Iterator[Block | Explained | CodeLines]:
-    """Yield what an explanation says of the change itself; `nsyspipe explain` has the rest."""
+    """Yield the sections of `_EXPLAINED`; `nsyspipe explain` has the whole explanation."""
     for section in explanation.sections:
         if section.heading not in _EXPLAINED:
             continue
@@ -471,7 +518,11 @@ def explained_blocks(explanation: Explanation) -> Iterator[Block | Explained | C
 
 
 def _folded(recommendations: Recommendations, step_ns: float) -> Iterator[Fold]:
-    """Yield changes within noise, those that save little, and what all communication costs."""
+    """Yield folds with the recommendations that the list of changes leaves out.
+
+    These are the changes within noise, those that save little, and all communication together,
+    unless it is listed already.
+    """
     within_noise = recommendations.within_noise
     little = recommendations.little
     noise_summary = f"{_changes(len(within_noise))} with a saving within noise"
@@ -483,8 +534,8 @@ def _folded(recommendations: Recommendations, step_ns: float) -> Iterator[Fold]:
         groups.append(("All communication together", (exposure,)))
     for summary, changes in groups:
         if changes:
-            longest = longest_saving(changes, step_ns)
-            rows = [opportunity_of(change, step_ns, longest) for change in changes]
+            longest_ns = longest_saving(changes, step_ns)
+            rows = [opportunity_of(change, step_ns, longest_ns) for change in changes]
             yield Fold(summary, [Opportunities(rows)])
 
 
@@ -498,6 +549,7 @@ def _counted(number: int, noun: str) -> str:
 
 
 def _check_folds(checks: Checks) -> Iterator[Fold]:
+    """Yield a fold with the checks that found nothing, and one with the skipped checks."""
     if checks.passed:
         summary = f"{_counted(len(checks.passed), 'check')} found nothing"
         names = ", ".join(checks.passed)
@@ -511,17 +563,21 @@ def _check_folds(checks: Checks) -> Iterator[Fold]:
 def rank_blocks(
     run: Run, step: StepTime | None, recommendations: Recommendations, listed: Sequence[int]
 ) -> Iterator[Block | Chart]:
-    """Yield where the time of each rank goes, and below the ranks the simulated step."""
-    drawn = run.telling_ranks(MAX_DRAWN_RANKS)
+    """Yield the chart of where the time of each rank goes.
+
+    Below the ranks, the chart has the step that is predicted with the first recommendation. The
+    table of the chart has the `listed` ranks.
+    """
+    drawn_ranks = run.telling_ranks(MAX_DRAWN_RANKS)
     comm_share = run.summary()["comm_share"][0]
     has_comm = comm_share.as_py() != 0
     n_ranks = run.header.n_ranks
-    caption = run_report.left_out_note(len(drawn), n_ranks)
+    caption = run_report.left_out_note(len(drawn_ranks), n_ranks)
     step_ns = step.mean_ns if step else None
     after = _step_after(recommendations.first)
     chart = charts.rank_chart(
         run.breakdown(),
-        drawn,
+        drawn_ranks,
         listed,
         caption=caption,
         is_capture=run.is_capture,

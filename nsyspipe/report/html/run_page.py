@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -130,6 +130,14 @@ class _DrawnTimeline(NamedTuple):
     lanes: LaneTables
 
 
+class _IdleTime(NamedTuple):
+    """The mean idle time of a cause, per step."""
+
+    # A column of the steps.
+    cause: str
+    mean_ns: float
+
+
 class Details(NamedTuple):
     """A table under its name, to be opened."""
 
@@ -141,14 +149,16 @@ class Details(NamedTuple):
 def run_page(run: Run, top: int | None = None) -> str:
     """Return the page of a run as one HTML file, with `top` rows in the tables of costs.
 
-    The file is complete and needs no network. The same run gives the same bytes.
+    By default, these tables have `MAX_COST_ROWS` rows. The file is complete and needs no network.
+    The same run gives the same bytes.
     """
     n_rows = top or MAX_COST_ROWS
     tables = cost_tables(run, n_rows)
-    costs = {name: replace(table, is_close=True) for name, table in tables.items()}
+    # By what they cost: kernels, collectives, traffic.
+    cost_table_by_name = {name: replace(table, is_close=True) for name, table in tables.items()}
     header = run.header
     return blocks_page(
-        _blocks(run, costs),
+        _blocks(run, cost_table_by_name),
         title=f"{header.label}: nsyspipe",
         identity=(RUN_ID, header.run_id),
         scripts=_SCRIPTS,
@@ -158,15 +168,18 @@ def run_page(run: Run, top: int | None = None) -> str:
 
 
 def _blocks(run: Run, costs: Mapping[str, Table]) -> Iterator[Any]:
-    """Yield the first screen, then a section for each question that it leaves open."""
-    listed = run.telling_ranks(MAX_LISTED)
-    yield from overview_blocks(run, listed)
+    """Yield the first screen, then a section for each question that it leaves open.
+
+    A run without ranks recorded no GPU activity. It has no section about the GPU.
+    """
+    listed_ranks = run.telling_ranks(MAX_LISTED)
+    yield from overview_blocks(run, listed_ranks)
     if run.host_steps().num_rows:
         yield from _host_section(run)
     if run.header.n_ranks:
         yield Heading("Timeline")
-        first = run.telling_ranks(MAX_FIRST_TIMELINE_RANKS)
-        yield from _timeline(run, first, listed)
+        first_ranks = run.telling_ranks(MAX_FIRST_TIMELINE_RANKS)
+        yield from _timeline(run, first_ranks, listed_ranks)
         yield from _steps_section(run)
         yield from _ranks_section(run)
         yield from _communication_section(run, costs)
@@ -213,6 +226,7 @@ def _steps_section(run: Run) -> Iterator[Block | Chart]:
 
 
 def _idle_blocks(run: Run, summary: Mapping[str, Any]) -> Iterator[Block]:
+    """Yield idle time by cause, then the calls and the lines of Python in which the CPU waited."""
     whole = "capture" if run.is_capture else "step"
     table = idle_table(run.breakdown(), words.unseen_idle(run), whole)
     if table is not None:
@@ -280,10 +294,11 @@ def _communication_section(run: Run, costs: Mapping[str, Table]) -> Iterator[Blo
 
 
 def _collectives(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart]:
+    """Yield the charts of the collectives, and their costs by kind, size and process group."""
     whole = "the capture" if run.is_capture else "a step"
     medians = charts.collective_medians(run.collectives(), whole)
-    in_charts = charts.collective_charts(medians, whole, run.rank_names)
-    if not in_charts:
+    collective_charts = charts.collective_charts(medians, whole, run.rank_names)
+    if not collective_charts:
         yield Sentence(_why_no_collectives(run))
         return
     measured = "Each column shows how long the collective takes."
@@ -293,19 +308,19 @@ def _collectives(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart
             "longest time that a rank waits "
             "in it for the others."
         )
-    in_order, *sizes = in_charts
+    in_order, *over_size = collective_charts  # The second chart may be missing.
     hint = f"The collectives are in the order of {whole}. {measured} {medians.note}"
     yield replace(in_order, hint=hint)
-    for chart in sizes:
+    for chart in over_size:
         yield Heading("Bus bandwidth by message size", SUBSECTION)
         yield replace(chart, hint="Each point is a collective, with the medians over steps.")
-    hidden = Sentence(
+    without_table = Sentence(
         "Not known, because CUDA graphs that were captured as a whole may contain more."
     )
     yield Heading("By kind and size", SUBSECTION)
-    yield costs.get(COLLECTIVES, hidden)
+    yield costs.get(COLLECTIVES, without_table)
     yield Heading("By process group", SUBSECTION)
-    yield costs.get(TRAFFIC, hidden)
+    yield costs.get(TRAFFIC, without_table)
 
 
 def _why_no_collectives(run: Run) -> str:
@@ -346,7 +361,7 @@ def _about_section(run: Run) -> Iterator[Any]:
 
 
 def _denominator_text(run: Run) -> str:
-    """Return what these metrics are shares of: here of all ranks, above of the slowest."""
+    """Return the sentence about what all metrics are means of, unlike those of the overview."""
     if run.header.n_ranks == 1:
         return "These metrics are means over the steps used. The step time is a median."
     return (
@@ -357,14 +372,20 @@ def _denominator_text(run: Run) -> str:
 
 
 def _renamed(tiles: Sequence[Tile]) -> Iterator[Tile]:
-    """Yield tiles. The median step time gets a name that differs from the mean of the overview."""
+    """Yield the tiles, with another name for the step time.
+
+    It is a median here. The overview has a mean, which is called step time too.
+    """
     step_time_name = FIGURES["step_time_ns"].short
     for tile in tiles:
-        is_step_time = tile.name == step_time_name
-        yield replace(tile, name="median step time") if is_step_time else tile
+        if tile.name == step_time_name:
+            yield replace(tile, name="median step time")
+        else:
+            yield tile
 
 
 def _definitions() -> Iterator[Sentence | Details]:
+    """Yield the letters that formulas use, then for each table the meaning of its columns."""
     yield Sentence(
         "C is the time in which compute operations of a rank run. M is the time in which "
         "communication runs, and P the time "
@@ -372,15 +393,16 @@ def _definitions() -> Iterator[Sentence | Details]:
         "exposed communication, "
         "exposed copies and idle time sum exactly to the step."
     )
-    for schema in map(DESCRIBED.__getitem__, _DEFINED):
+    for table_name in _DEFINED:
+        schema = DESCRIBED[table_name]
         rows = []
         for column in schema.columns:
             meaning = meaning_of(schema, column)
             source = column.source or absent
             rows.append([column.name, column.unit, meaning, source])
         caption = f"Columns of {schema.name}"
-        table = Table(caption, _DEFINITION_FIELDS, rows, is_close=True)
-        yield Details(schema.name, schema.doc, table)
+        columns_table = Table(caption, _DEFINITION_FIELDS, rows, is_close=True)
+        yield Details(schema.name, schema.doc, columns_table)
 
 
 def _sentence(text: str) -> str:
@@ -389,31 +411,36 @@ def _sentence(text: str) -> str:
 
 
 def _pairs(caption: str, rows: Sequence[tuple[str, str]]) -> Table:
+    """Return the table of facts, each a name and a value."""
     fields = [Field("what", kind="text"), Field(caption, kind="name")]
     return Table(caption, fields, rows, is_close=True)
 
 
 def _step_chart(run: Run) -> Iterator[Block | Chart]:
+    """Yield the chart of step time over steps, or a sentence that says why there is none."""
     n_ranks = run.ranks.num_rows
     comm_share = run.summary()["comm_share"][0]
+    # A share that is not known counts as communication.
     has_comm = comm_share.as_py() != 0
-    steps = []
+    rows = []
     if not run.is_capture:
-        steps = charts.step_rows(run.steps(), run.skipped_steps, n_ranks)
-    columns = charts.step_chart(steps, has_comm=has_comm, names=run.rank_names)
-    if columns is None:
+        rows = charts.step_rows(run.steps(), run.skipped_steps, n_ranks)
+    chart = charts.step_chart(rows, has_comm=has_comm, names=run.rank_names)
+    if chart is None:
         which = " with GPU activity"
         if run.is_capture:
             which = ", because the metrics are of the capture as a whole"
         yield Sentence(f"There are no steps{which}.")
         return
-    hint = _steps_hint(run, steps, is_joined=bool(columns.caption))
-    yield replace(columns, hint=hint)
+    # Only a chart whose columns stand for several steps has a caption.
+    has_joined_steps = bool(chart.caption)
+    hint = _steps_hint(run, rows, has_joined_steps=has_joined_steps)
+    yield replace(chart, hint=hint)
 
 
-def _steps_hint(run: Run, steps: Sequence[Mapping[str, Any]], *, is_joined: bool) -> str:
-    """Return how to read the chart of the steps."""
-    which = "the slowest of some consecutive steps" if is_joined else "a step"
+def _steps_hint(run: Run, rows: Sequence[Mapping[str, Any]], *, has_joined_steps: bool) -> str:
+    """Return how to read the chart of the steps, which has the `rows` of `charts.step_rows`."""
+    which = "the slowest of some consecutive steps" if has_joined_steps else "a step"
     hint = f"Each column is {which}."
     if run.header.n_ranks > 1:
         hint = (
@@ -421,7 +448,7 @@ def _steps_hint(run: Run, steps: Sequence[Mapping[str, Any]], *, is_joined: bool
             "line is their median."
         )
     hints = [hint]
-    if any(row["mark"] for row in steps):
+    if any(row["mark"] for row in rows):
         hints.append("Shaded steps are not used.")
     unseen = words.unseen_idle(run)
     if unseen:
@@ -432,25 +459,33 @@ def _steps_hint(run: Run, steps: Sequence[Mapping[str, Any]], *, is_joined: bool
 
 
 def _clock_text(run: Run) -> str:
-    """Return how well bars of different ranks can be compared; nothing for one rank."""
-    errors = run.ranks["clock_error_ns"].to_pylist()
-    codes = [row["code"] for row in run.problem_rows]
-    if len(errors) < 2:  # noqa: PLR2004 - nothing to compare
+    """Return how well bars of different ranks can be compared; ``""`` for one rank."""
+    error_ns_of_ranks = run.ranks["clock_error_ns"].to_pylist()
+    if len(error_ns_of_ranks) <= 1:
         return ""
-    if "no-common-clock" in codes:
+    problem_codes = [row["code"] for row in run.problem_rows]
+    if "no-common-clock" in problem_codes:
         return "The clocks of the ranks do not agree. Compare bars within a rank only."
-    if None in errors:
+    if None in error_ns_of_ranks:
         return "How well the clocks of the ranks agree is not known."
-    max_error_ns = max(errors)
-    if not max_error_ns:
+    max_error_ns = max(error_ns_of_ranks)
+    if max_error_ns == 0:
         return "The ranks share one clock."
-    return f"The ranks share one clock, accurate to {max_error_ns / 1000:.1f} us."
+    max_error_us = max_error_ns / 1000
+    return f"The ranks share one clock, accurate to {max_error_us:.1f} us."
 
 
-def _timeline(run: Run, first: list[int], listed: Sequence[int]) -> Iterator[Block | Chart]:
+def _timeline(
+    run: Run, first_ranks: list[int], listed_ranks: Sequence[int]
+) -> Iterator[Block | Chart]:
+    """Yield the chart with the timelines of up to three steps, or why there is none.
+
+    The step closest to the median is drawn first, and the user can choose the others. The chart
+    begins with the first ranks, and a button shows the rest. Its table has the listed ranks.
+    """
     bars = run.timeline()
     ranks = run.ranks["rank"].to_pylist()
-    data = timeline_data(bars, run.steps(), first, ranks)
+    data = timeline_data(bars, run.steps(), first_ranks, ranks)
     if data is None:
         yield Sentence(
             "There is no timeline: the run was saved without one, or no step is complete on "
@@ -459,11 +494,11 @@ def _timeline(run: Run, first: list[int], listed: Sequence[int]) -> Iterator[Blo
         return
     which = _ONLY_STEP if n_steps(run) == 1 else "closest to the median"
     median = _DrawnTimeline(which, data, bars, _lanes(run))
-    more = _more_timelines(run, data, first)
-    data["others"] = [timeline.data for timeline in more]
-    colors = _add_lanes(run, [median, *more])
-    choices = [_choice(run, median, listed)]
-    choices += [_choice(run, timeline, first) for timeline in more]
+    more_timelines = _more_timelines(run, data, first_ranks)
+    data["others"] = [timeline.data for timeline in more_timelines]
+    color_of_line = _add_lanes(run, [median, *more_timelines])
+    choices = [_choice(run, median, listed_ranks)]
+    choices += [_choice(run, timeline, first_ranks) for timeline in more_timelines]
     n_drawn = len(data["ranks"])
     left_out = ""
     if n_drawn < len(ranks):
@@ -471,8 +506,8 @@ def _timeline(run: Run, first: list[int], listed: Sequence[int]) -> Iterator[Blo
     whole = "capture" if run.is_capture else "step"
     drawn_steps = [data, *data["others"]]
     legend = _timeline_legend(drawn_steps)
-    legend += lanes_legend(drawn_steps, colors)
-    hints = lanes_hints(drawn_steps, colors)
+    legend += lanes_legend(drawn_steps, color_of_line)
+    hints = lanes_hints(drawn_steps, color_of_line)
     yield Chart(
         name="timeline",
         section="Timeline",
@@ -490,6 +525,10 @@ def _timeline(run: Run, first: list[int], listed: Sequence[int]) -> Iterator[Blo
 
 
 def _lanes(run: Run, step: int | None = None, ranks: list[int] | None = None) -> LaneTables:
+    """Return what was sampled in a step on some ranks: counters, and lines of Python.
+
+    By default, this is the step of `run.timeline`, on all its ranks.
+    """
     counters = run.counter_bars(step, ranks)
     lines = run.line_bars(step, ranks)
     return LaneTables(counters, lines)
@@ -521,10 +560,10 @@ def _timeline_legend(steps: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]
     return [*dict.fromkeys(entries)]
 
 
-def _choice(run: Run, timeline: _DrawnTimeline, listed: Sequence[int]) -> Choice:
-    """Return what stands above the timeline of a step. The data get what is known of collectives.
+def _choice(run: Run, timeline: _DrawnTimeline, listed_ranks: Sequence[int]) -> Choice:
+    """Return the button, the text and the table of one timeline.
 
-    The step is what it is among those used, in words.
+    What is known of the collectives of its step is added to the data of the timeline.
     """
     which, data, bars, lanes = timeline
     step = data["step"]
@@ -538,7 +577,7 @@ def _choice(run: Run, timeline: _DrawnTimeline, listed: Sequence[int]) -> Choice
     table = timeline_table(
         bars,
         run.steps(),
-        listed,
+        listed_ranks,
         is_capture=run.is_capture,
         names=run.rank_names,
         other_fields=lane_fields(lanes),
@@ -547,7 +586,7 @@ def _choice(run: Run, timeline: _DrawnTimeline, listed: Sequence[int]) -> Choice
 
 
 def _gap_text(run: Run, data: Mapping[str, Any]) -> str:
-    """Return where the longest time without compute is; nothing if none is drawn."""
+    """Return where the longest time without compute is; ``""`` if no such time is drawn."""
     gap = data["stretch"]
     if not gap:
         return ""
@@ -561,14 +600,15 @@ def _gap_text(run: Run, data: Mapping[str, Any]) -> str:
 
 
 def _hidden_phases_text(run: Run, step: int, bars: pa.Table) -> str:
-    """Return which phases of a step run on the GPU but have no bar; nothing if there are none."""
+    """Return which phases of a step ran on the GPU but have no bar; ``""`` if all have one."""
     is_phase_bar = pc.field("lane") == "phase"
-    drawn = bars.filter(is_phase_bar)["name"].to_pylist()
+    drawn_phases = bars.filter(is_phase_bar)["name"].to_pylist()
     is_in_step = pc.field("step") == step
     is_on_gpu = pc.field("device_ns") > 0
-    phases = run.phases().filter(is_in_step & is_on_gpu)
-    on_gpu = phases["phase"].to_pylist()
-    hidden = [phase for phase in LOOP if phase in on_gpu and phase not in drawn]
+    phase_rows = run.phases().filter(is_in_step & is_on_gpu)
+    phases_on_gpu = phase_rows["phase"].to_pylist()
+    # In the order of the training loop.
+    hidden = [phase for phase in LOOP if phase in phases_on_gpu and phase not in drawn_phases]
     if not hidden:
         return ""
     subject = f"The {' and '.join(hidden)} phases have"
@@ -581,35 +621,37 @@ def _hidden_phases_text(run: Run, step: int, bars: pa.Table) -> str:
     )
 
 
-def _more_timelines(run: Run, data: Mapping[str, Any], first: list[int]) -> list[_DrawnTimeline]:
-    """Return the slowest and the fastest step used, if they were saved and `MOST_BARS` has room.
+def _more_timelines(run: Run, data: Mapping[str, Any], ranks: list[int]) -> list[_DrawnTimeline]:
+    """Return the timelines of the slowest and the fastest step used, on some ranks.
 
-    `data` are those of the step that is drawn first.
+    `data` are those of the step that is drawn first. A step is left out if it takes as long as that
+    one, or if its bars would exceed `MOST_BARS`. There are none for a very long run, or a run that
+    was saved without its operations.
     """
-    n_free = MOST_BARS - n_bars(data)
-    rows = charts.step_rows(run.breakdown(), [], 0)
-    walls_ns = {row["step"]: row["wall_ns"] for row in rows}
+    rows = charts.step_rows(run.breakdown(), skipped=[], n_ranks=0)
+    wall_ns_of_step = {row["step"]: row["wall_ns"] for row in rows}
     n_kernels = pc.sum(run.ranks["n_kernels"]).as_py() or 0
-    if data["step"] not in walls_ns or n_kernels > MAX_KERNELS_OF_MORE_TIMELINES:
+    first_step = data["step"]
+    if first_step not in wall_ns_of_step or n_kernels > MAX_KERNELS_OF_MORE_TIMELINES:
         return []
     timelines = []
-    drawn_wall_ns = walls_ns[data["step"]]
-    slowest = max(walls_ns, key=walls_ns.__getitem__)
-    fastest = min(walls_ns, key=walls_ns.__getitem__)
+    slowest = max(wall_ns_of_step, key=wall_ns_of_step.__getitem__)
+    fastest = min(wall_ns_of_step, key=wall_ns_of_step.__getitem__)
+    n_free_bars = MOST_BARS - n_bars(data)
     for which, step in (("the slowest", slowest), ("the fastest", fastest)):
-        if walls_ns[step] == drawn_wall_ns:
+        if wall_ns_of_step[step] == wall_ns_of_step[first_step]:
             continue
         try:
-            bars = run.timeline(step, first)
+            bars = run.timeline(step, ranks)
         except DatasetError:
             # The run was saved without its operations.
             return []
-        step_data = timeline_data(bars, run.steps(), first, [])
+        step_data = timeline_data(bars, run.steps(), ranks, [])
         if step_data is None:
             continue
-        n_free -= n_bars(step_data)
-        if n_free >= 0:
-            timeline = _DrawnTimeline(which, step_data, bars, _lanes(run, step, first))
+        n_free_bars -= n_bars(step_data)
+        if n_free_bars >= 0:
+            timeline = _DrawnTimeline(which, step_data, bars, _lanes(run, step, ranks))
             timelines.append(timeline)
     return timelines
 
@@ -620,13 +662,14 @@ def straggler_table(
     n_steps: int,
     names: RankNames | None = None,
 ) -> Table | None:
-    """Return how the others waited for each rank, the latest first.
+    """Return the table of how much the other ranks waited for each rank, the latest rank first.
 
-    None for one rank, or where nothing was matched.
+    The sums of `stragglers` become means over `n_steps`. The table has up to `MAX_LISTED` ranks. It
+    is None for one rank, without steps, or if no collective was matched over the ranks.
     """
     rows = sorted(stragglers.to_pylist(), key=_latest_first)
-    is_known = any(row["lateness_ns"] is not None for row in rows)
-    if len(rows) <= 1 or not n_steps or not is_known:
+    is_any_known = any(row["lateness_ns"] is not None for row in rows)
+    if len(rows) <= 1 or not n_steps or not is_any_known:
         return None
     names = names or RankNames()
     fields = [*_straggler_fields(rows, rank_summary, n_steps, names)]
@@ -643,19 +686,22 @@ def straggler_table(
 
 
 def _latest_first(row: Mapping[str, Any]) -> tuple[int, int]:
-    """Return the key that sorts the latest rank first, and equal ones by number."""
+    """Return the key that sorts the latest rank first, and equally late ranks by number."""
     lateness_ns = row["lateness_ns"] or 0
     return -lateness_ns, row["rank"]
 
 
 def _per_step(name: str, n_steps: int) -> Callable[[Mapping[str, Any]], float | None]:
-    """Return a function that gives a sum over steps as a mean; None where it is not known."""
+    """Return a function that returns the mean per step of column `name` of a row.
 
-    def mean(row: Mapping[str, Any]) -> float | None:
+    The column has a sum over the steps. The mean is None if the sum is.
+    """
+
+    def mean_per_step(row: Mapping[str, Any]) -> float | None:
         total = row[name]
         return None if total is None else total / n_steps
 
-    return mean
+    return mean_per_step
 
 
 def _straggler_fields(
@@ -665,10 +711,10 @@ def _straggler_fields(
     names: RankNames,
 ) -> Iterator[Field]:
     """Yield the columns of the table of stragglers."""
-    medians_ns = {row["rank"]: row["step_time_ns"] for row in rank_summary.to_pylist()}
+    median_ns_of_rank = {row["rank"]: row["step_time_ns"] for row in rank_summary.to_pylist()}
 
     def median_text(row: Mapping[str, Any]) -> str:
-        median_ns = medians_ns.get(row["rank"])
+        median_ns = median_ns_of_rank.get(row["rank"])
         return ms_text(median_ns)
 
     yield Field("rank", lambda row: names.name(row["rank"]))
@@ -678,63 +724,68 @@ def _straggler_fields(
 
 def _delay_fields(rows: Sequence[Mapping[str, Any]], n_steps: int) -> Iterator[Field]:
     """Yield the columns with delays and waits of a rank: means per step."""
-    wait_caused_ns = _per_step("wait_caused_ns", n_steps)
+    delay_of = _per_step("lateness_ns", n_steps)
+    wait_of = _per_step("wait_ns", n_steps)
+    wait_caused_of = _per_step("wait_caused_ns", n_steps)
 
     def wait_caused_text(row: Mapping[str, Any]) -> str:
-        wait_ns = wait_caused_ns(row)
-        return ms_text(wait_ns)
+        wait_caused_ns = wait_caused_of(row)
+        return ms_text(wait_caused_ns)
 
     def n_last_text(row: Mapping[str, Any]) -> str:
         n_per_step = round(row["n_arrived_last"] / n_steps, 2)
         return f"{n_per_step:g}"
 
     delay_name = OTHER_FIGURES["straggler_delay"].short
-    delay_ns = _per_step("lateness_ns", n_steps)
-    yield barred(rows, delay_name, delay_ns, "accent")
+    yield barred(rows, delay_name, delay_of, "accent")
     yield Field(OTHER_FIGURES["wait_caused"].short, wait_caused_text)
     wait_name = FIGURES["wait_ns"].short
-    wait_ns = _per_step("wait_ns", n_steps)
-    yield barred(rows, wait_name, wait_ns, "waiting")
+    yield barred(rows, wait_name, wait_of, "waiting")
     last_name = OTHER_FIGURES["arrived_last"].short
     last_hint = "Collectives per step in which the rank arrived last."
     yield Field(last_name, n_last_text, hint=last_hint)
 
 
 def idle_table(steps: StepsTable, unseen: str = "", whole: str = "step") -> Table | None:
-    """Return idle time by cause, the largest first; None where it is not known.
+    """Return the table of idle time by cause, the largest first; None if no cause is known.
 
-    The times are means over `steps`, or of a capture.
+    The times are means over the rows of `steps`. A capture as a `whole` has one row per rank. What
+    is `unseen` makes the times lower bounds.
     """
-    idle_ns = {}
+    idle_times = []
     for cause in IDLE_CAUSES:
         mean_ns = pc.mean(steps.column(cause), skip_nulls=False).as_py()
         if mean_ns:
-            idle_ns[cause] = mean_ns
-    rows = sorted(idle_ns.items(), key=lambda row: -row[1])
+            idle_times.append(_IdleTime(cause, mean_ns))
+    # Causes with the same time stay in the order of `IDLE_CAUSES`.
+    rows = sorted(idle_times, key=attrgetter("mean_ns"), reverse=True)
     if not rows:
         return None
     wall_ns = pc.mean(steps["wall_ns"]).as_py()
     share_heading = "of the capture" if whole == "capture" else "of step time"
-    cause_field = Field("cause", lambda row: words.idle_cause(row[0]), "text")
-    idle = barred(rows, f"idle per {whole}", itemgetter(1), "idle")
-    share = Field(share_heading, lambda row: percent_text(row[1] / wall_ns))
-    meaning = Field("meaning", lambda row: FIGURES[f"{row[0]}_per_step"].definition, "prose")
+    cause_field = Field("cause", lambda row: words.idle_cause(row.cause), "text")
+    idle = barred(rows, f"idle per {whole}", attrgetter("mean_ns"), "idle")
+    share = Field(share_heading, lambda row: percent_text(row.mean_ns / wall_ns))
+    meaning = Field("meaning", lambda row: FIGURES[f"{row.cause}_per_step"].definition, "prose")
     fields = [cause_field, idle, share, meaning]
     note = f"These times are lower bounds, because {unseen}." if unseen else None
     return table_of(f"Idle by cause, mean per {whole}", rows, fields, note, is_close=True)
 
 
 def link_table(links: LinksTable) -> Table | None:
-    """Return the connections between ranks, equal ones in one row; None where none is known."""
-    link_of = itemgetter(*_LINK_KEY)
-    connections = [(link_of(row), _connection_text(row)) for row in links.to_pylist()]
-    connections_by_link = grouped(connections)
-    if not connections_by_link:
+    """Return the table of the connections between ranks; None if no connection is known.
+
+    Connections with the same values in the columns of `_LINK_KEY` share a row.
+    """
+    key_of = itemgetter(*_LINK_KEY)
+    keys_and_texts = [(key_of(row), _connection_text(row)) for row in links.to_pylist()]
+    texts_by_key = grouped(keys_and_texts)
+    if not texts_by_key:
         return None
     rows = []
-    for link, texts in connections_by_link.items():
-        facts = zip(_LINK_KEY, link, strict=True)
-        rows.append(dict(facts) | {"connections": texts})
+    for key, texts in texts_by_key.items():
+        key_columns = zip(_LINK_KEY, key, strict=True)
+        rows.append(dict(key_columns) | {"connections": texts})
     fields = [*_link_fields(), *_connection_fields()]
     return table_of("Interconnect between ranks", rows, fields, is_close=True)
 
@@ -763,6 +814,7 @@ def _connection_fields() -> Iterator[Field]:
 
 def nccl_rows(nccl: NcclFacts) -> list[tuple[str, str]]:
     """Return what the NCCL log tells of NCCL, as names and values."""
+    # NCCL's name for NVLink SHARP is NVLS.
     nvls = {True: "set up", False: "not set up", None: "not in the log"}[nccl.nvls]
     version = nccl.version or absent
     settings = sorted(nccl.settings.items())
@@ -843,7 +895,10 @@ def _hardware_fields() -> Iterator[Field]:
 
 
 def _clock_fields() -> Iterator[Field]:
-    """Yield the columns with the numbers of kernels, and with the clock."""
+    """Yield the columns with the numbers of kernels, and with the clock.
+
+    A table converts a time to the unit of its column.
+    """
     yield Field("kernels", of("n_kernels", count_text))
     yield Field("communication kernels", of("n_comm", count_text))
     yield Field("clock offset us", of("clock_offset_ns", ms_text), unit="us")

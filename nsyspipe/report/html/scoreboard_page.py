@@ -51,11 +51,12 @@ def scoreboard_page(board: Scoreboard) -> str:
     The file is complete and needs no network. The same runs give the same bytes.
     """
     verdict, *sentences = report.headlines(board)
-    warnings = report.warnings(board, is_verbose=False)
+    main_warnings = report.warnings(board, is_verbose=False)
     all_warnings = report.warnings(board, is_verbose=True)
-    warnings_of_files = [row for row in all_warnings if row not in warnings]
-    first_warnings = warnings[:MAX_FIRST_WARNINGS]
-    more_warnings = warnings[MAX_FIRST_WARNINGS:] + warnings_of_files
+    minor_warnings = [row for row in all_warnings if row not in main_warnings]
+    first_warnings = main_warnings[:MAX_FIRST_WARNINGS]
+    # These are in the last section.
+    more_warnings = main_warnings[MAX_FIRST_WARNINGS:] + minor_warnings
     subject = report.subject(board)
     introduction = [*map(Sentence, sentences), subject, *_troubles(first_warnings)]
     identity = (report.RUNS, report.identity_of(board))
@@ -93,6 +94,7 @@ def _notes(board: Scoreboard) -> list[PageBlock]:
 
 
 def _results(board: Scoreboard) -> Iterator[PageBlock]:
+    """Yield a table of results for each group of runs. Several groups have headings."""
     kinds = report.rows_by_kind(board)
     for _, rows, kind_text in kinds:
         if len(kinds) > 1:
@@ -105,7 +107,8 @@ def _chart(board: Scoreboard) -> Chart:
     bars = _bars(board)
     kinds = report.rows_by_kind(board)
     over = f"over {board.reference}"
-    if len(kinds) != 1:
+    is_one_group = len(kinds) == 1
+    if not is_one_group:
         over = "over the first of its group"
     has_best = any(bar.get("is_best", False) for bar in bars)
     caption = (
@@ -131,24 +134,31 @@ def _chart(board: Scoreboard) -> Chart:
 
 
 def _bars(board: Scoreboard) -> list[Mapping[str, Any]]:
-    """Return what the script draws of all runs: several groups have a heading each."""
+    """Return what the script draws: an entry per run, and above each group its heading.
+
+    A single group has no heading. A group of one run has no best run.
+    """
     bars: list[Mapping[str, Any]] = []
     kinds = report.rows_by_kind(board)
     for kind, rows, kind_text in kinds:
         if len(kinds) > 1:
             heading = {"heading": kind_text}
             bars.append(heading)
-        best = kind.best if len(rows) > 1 else None
-        bars += [_bar(row, is_best=row["label"] == best) for row in rows]
+        label_of_best = kind.best if len(rows) > 1 else None
+        bars += [_bar(row, is_best=row["label"] == label_of_best) for row in rows]
     return bars
 
 
 def _bar(row: Mapping[str, Any], *, is_best: bool) -> dict[str, Any]:
-    """Return what the script draws of a run: its step time, and its speed-up."""
+    """Return what the script draws of a run: its step time, and its speed-up.
+
+    The parts of the step time are None unless all of them are known.
+    """
     bar = {key: row[column] for key, column in _COLUMN_OF_BAR.items()}
-    parts = {part.category: row[part.column] for part in STEP_PARTS}
+    ns_of_part = {part.category: row[part.column] for part in STEP_PARTS}
+    are_all_known = None not in ns_of_part.values()
     verdict = row["peer_verdict"]
-    bar["parts"] = None if None in parts.values() else parts
+    bar["parts"] = ns_of_part if are_all_known else None
     bar["verdict"] = verdict
     bar["word"] = report.verdict_word(verdict)
     bar["is_best"] = is_best
@@ -156,6 +166,7 @@ def _bar(row: Mapping[str, Any], *, is_best: bool) -> dict[str, Any]:
 
 
 def _parts_table(rows: Sequence[dict[str, Any]]) -> Table:
+    """Return the table with the parts of the mean step time, a row per run."""
     part_fields = [
         Field(figure.short, partial(_part_text, column=figure.column)) for figure in STEP_PARTS
     ]

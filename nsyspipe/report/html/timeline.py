@@ -91,16 +91,19 @@ class _StepWindow(NamedTuple):
 def timeline_data(
     timeline: TimelineTable, steps: StepsTable, first: list[int], listed: list[int]
 ) -> dict[str, Any] | None:
-    """Return the bars of the representative step; None without a timeline.
+    """Return the data of the bars of one step; None if `timeline` has no bars.
 
-    The bars are of the `first` ranks, and of as many of the `listed` ones as there is room for. The
-    result has ``step``, ``end`` (ns), ``names``, and ``ranks``: sorted, each with its window and by
-    lane the columns ``start``, ``length``, ``name`` (index, -1 for none) and, unless they are the
-    same for all bars, ``busy`` (= length), ``n`` (= 1), ``seq`` (-1 for none), ``exposed`` and, if
-    known, ``wait`` (both of ``comm``). ``start`` and ``length`` are what is drawn, with the gaps
-    between joined operations; ``busy``, ``exposed`` and ``wait`` are exact. ``stretch`` is where
-    the slowest rank is longest without compute. It is None if that is short, or if it is not known
-    which kernels are compute (the lane ``compute`` is then ``untold``).
+    The bars are of the `first` ranks, and of as many of the `listed` ranks as there is room for.
+    All times are in ns since the start of the step on the first rank.
+
+    Keys of the data:
+
+    - ``step``: the number of the step, and ``end``: its end on the last rank.
+    - ``names``: texts, which bars name by their place.
+    - ``ranks``: an entry per drawn rank, sorted by rank, see `_rank_data`. ``isFirst`` tells
+      whether it is one of the `first` ranks.
+    - ``stretch``: the longest time without compute on the slowest drawn rank, see `_longest_gap`.
+    - ``n_ranks``: how many ranks have bars, and ``n_shown``: how many of these are `first`.
     """
     if not timeline.num_rows:
         return None
@@ -109,24 +112,25 @@ def timeline_data(
     start_ns = min(window.start_ns for window in windows.values())
     end_ns = max(window.end_ns for window in windows.values())
     n_bars_by_rank = _n_bars_by_rank(timeline)
-    first_drawn = [rank for rank in first if rank in n_bars_by_rank]
-    listed_drawn = [rank for rank in listed if rank in n_bars_by_rank and rank not in first]
-    ranks = _fitting_ranks(first_drawn, listed_drawn, n_bars_by_rank)
+    first_with_bars = [rank for rank in first if rank in n_bars_by_rank]
+    further_ranks = [rank for rank in listed if rank in n_bars_by_rank and rank not in first]
+    ranks = _fitting_ranks(first_with_bars, further_ranks, n_bars_by_rank)
     bars = timeline.filter(pc.field("rank").isin(ranks))
+    # In the bars, the place of a name among the distinct names replaces the name.
     names = bars["name"].combine_chunks().dictionary_encode()
     bars = bars.set_column(bars.column_names.index("name"), "name", names.indices)
-    slowest = max(ranks, key=lambda rank: windows[rank].length_ns)
-    rank_data = [_rank_data(bars, rank, windows[rank], start_ns) for rank in ranks]
-    for data_of_rank in rank_data:
-        data_of_rank["isFirst"] = data_of_rank["rank"] in first
+    slowest_rank = max(ranks, key=lambda rank: windows[rank].length_ns)
+    rank_entries = [_rank_data(bars, rank, windows[rank], start_ns) for rank in ranks]
+    for entry in rank_entries:
+        entry["isFirst"] = entry["rank"] in first
     return {
         "step": step,
         "end": end_ns - start_ns,
-        "stretch": _longest_gap(bars, slowest, windows[slowest], start_ns),
+        "stretch": _longest_gap(bars, slowest_rank, windows[slowest_rank], start_ns),
         "n_ranks": len(n_bars_by_rank),
-        "n_shown": len(first_drawn),
+        "n_shown": len(first_with_bars),
         "names": names.dictionary.to_pylist(),
-        "ranks": rank_data,
+        "ranks": rank_entries,
     }
 
 
@@ -150,11 +154,12 @@ def _step_windows(steps: StepsTable) -> dict[int, _StepWindow]:
 def _fitting_ranks(
     first: Sequence[int], listed: Sequence[int], n_bars_by_rank: Mapping[int, int]
 ) -> list[int]:
-    """Return the first ranks, and as many listed ones as `MOST_BARS` has room for, sorted."""
+    """Return all `first` ranks, and as many `listed` ones as `MOST_BARS` has room for, sorted."""
     ranks = [*first, *listed]
     n_bars_of_ranks = [n_bars_by_rank[rank] for rank in ranks]
+    # Of each rank: the bars up to and with this rank.
     n_bars_so_far = np.cumsum(n_bars_of_ranks)
-    n_fitting = int(np.searchsorted(n_bars_so_far, MOST_BARS, side="right"))
+    n_fitting = int(np.count_nonzero(n_bars_so_far <= MOST_BARS))
     n_drawn = max(n_fitting, len(first))
     return sorted(ranks[:n_drawn])
 
@@ -162,7 +167,12 @@ def _fitting_ranks(
 def _rank_data(
     timeline: TimelineTable, rank: int, window: _StepWindow, start_ns: int
 ) -> dict[str, Any]:
-    """Return window and lanes of a rank, in times since a start."""
+    """Return ``rank``, ``window`` and ``lanes`` of a rank, in times since `start_ns`.
+
+    The window is the start and the end of the step. The lanes are the results of `_bars` by name,
+    of the lanes that have bars. If it is not known which kernels are compute, lane ``compute`` is
+    named ``untold``.
+    """
     is_of_rank = pc.field("rank") == rank
     bars_of_rank = timeline.filter(is_of_rank)
     lanes = {}
@@ -191,10 +201,11 @@ def _n_bars_of_rank(rank: Mapping[str, Any]) -> int:
 def _longest_gap(
     timeline: TimelineTable, rank: int, window: _StepWindow, start_ns: int
 ) -> dict[str, int] | None:
-    """Return where a rank is longest without compute in its window, in times since a start.
+    """Return ``rank``, ``start`` and ``end`` of the longest time without compute in a window.
 
-    That is between bars, because no bar joins operations with such a gap. None if the gap is too
-    short to matter, or if compute is not known.
+    The times are since `start_ns`. The gap is between bars, because no bar joins operations with
+    such a gap. The result is None if the gap is too short to matter, or if it is not known which
+    kernels are compute.
     """
     if not window.is_compute_known:
         return None
@@ -203,6 +214,7 @@ def _longest_gap(
     compute = timeline.filter(is_of_rank & is_compute)
     if not compute.num_rows:
         return None
+    # The first gap begins with the window, and the last one ends with it. The bars are in order.
     gap_starts_ns = np.append(window.start_ns, compute["end_ns"].to_numpy())
     gap_ends_ns = np.append(compute["start_ns"].to_numpy(), window.end_ns)
     gaps_ns = gap_ends_ns - gap_starts_ns
@@ -216,7 +228,14 @@ def _longest_gap(
 
 
 def _bars(rows: TimelineTable, start_ns: int) -> dict[str, list[int]]:
-    """Return the columns of bars, in times since a start, without those that say nothing."""
+    """Return the columns of the bars of a lane, in times since `start_ns`.
+
+    Every lane has ``start``, ``length`` and ``name`` (a place among names, -1 for none). These are
+    what is drawn: a bar may join operations and the gaps between them. Columns that would say
+    nothing are left out: ``busy`` (the time without gaps) if it is always the length, ``n`` (the
+    number of operations) if it is always 1, and ``seq`` (the place of a collective, -1 for none).
+    ``exposed`` and ``wait`` are there if they are known.
+    """
     starts_ns = rows["start_ns"].to_numpy()
     lengths_ns = rows["end_ns"].to_numpy() - starts_ns
     since_start_ns = starts_ns - start_ns
@@ -226,7 +245,7 @@ def _bars(rows: TimelineTable, start_ns: int) -> dict[str, list[int]]:
         "length": lengths_ns.tolist(),
         "name": names.tolist(),
     }
-    # Most bars are single operations, of which length and name tell all.
+    # In many lanes, each bar is one operation, of which length and name tell all.
     busy_ns = _without_nulls(rows["busy_ns"])
     if (busy_ns != lengths_ns).any():
         bars["busy"] = busy_ns.tolist()
@@ -245,6 +264,7 @@ def _bars(rows: TimelineTable, start_ns: int) -> dict[str, list[int]]:
 
 
 def _without_nulls(column: pa.ChunkedArray) -> np.ndarray:
+    """Return a column with `_NOT_KNOWN` in place of nulls."""
     known = pc.fill_null(column, _NOT_KNOWN)
     return np.asarray(known.to_numpy())
 
@@ -252,7 +272,10 @@ def _without_nulls(column: pa.ChunkedArray) -> np.ndarray:
 def lane_legend(
     ranks: Sequence[Mapping[str, Any]], names: Sequence[str] = ()
 ) -> list[tuple[str, str]]:
-    """Return what is drawn of any rank of a timeline: categories of the palette, and words."""
+    """Return what is drawn of any rank of a timeline: categories of the palette, and words.
+
+    `ranks` and `names` are those of `timeline_data`. Without names, phases are left out.
+    """
     drawn: set[str] = set()
     for rank in ranks:
         lanes = rank["lanes"]
@@ -266,13 +289,18 @@ def lane_legend(
 
 
 def _parts_of_comm(bars: Mapping[str, Sequence[int]]) -> set[str]:
-    """Return which parts of communication take time, of those that no lane shows."""
+    """Return which parts of communication take time: ``hidden`` and ``transfer``.
+
+    Exposed communication and wait time have lanes of their own. The rest of communication is hidden
+    communication, and transfer time.
+    """
+    # Without ``busy``, each bar is busy for its whole length.
     busy_ns = sum(bars.get("busy", bars["length"]))
     parts = set()
     exposed_ns = sum(bars.get("exposed", ()))
     if exposed_ns < busy_ns:
         parts.add("hidden")
-    # Where wait time is not known, no transfer time is drawn.
+    # Without ``wait``, wait time is not known, so that no transfer time is drawn.
     if "wait" in bars:
         wait_ns = sum(bars["wait"])
         if wait_ns < busy_ns:
@@ -300,13 +328,12 @@ def timeline_table(
     names: RankNames | None = None,
     other_fields: Iterable[Field] = (),
 ) -> Table:
-    """Return a row per rank: step window, how long its lanes are busy, and when its phases run.
+    """Return the table of a timeline, with a row per rank.
 
-    Other columns come last.
-
-    Of many ranks, those `listed` have a row. Times count from the first rank's start. What was not
-    recorded, or is not known, is a dash. A phase that runs several times is shown from its first
-    start to its last end.
+    The columns are the window of the step, how long each lane is busy, when each phase runs, and
+    the `other_fields`. If `listed` is passed, only these ranks have a row. Times count from the
+    first rank's start. A dash is what was not recorded. A phase that runs several times is shown
+    from its first start to its last end.
     """
     is_drawn_step = pc.equal(steps["step"], timeline["step"][0])
     steps = steps.filter(is_drawn_step)
@@ -335,13 +362,14 @@ def _busy_fields(timeline: TimelineTable, *, has_comm: bool) -> Iterator[Field]:
     """Yield the columns with how long each lane of a rank is busy."""
     by_lane = timeline.group_by(["rank", "lane"], use_threads=False)
     sums = by_lane.aggregate([("busy_ns", "sum")]).to_pylist()
-    busy_ns = {(row["rank"], row["lane"]): row["busy_ns_sum"] for row in sums}
+    busy_ns_of_lane = {(row["rank"], row["lane"]): row["busy_ns_sum"] for row in sums}
 
     def busy_text(column: _BusyColumn, row: Mapping[str, Any]) -> str:
         if row[column.step_column] is None:
             return absent
-        lane = (row["rank"], column.lane)
-        return ms_text(busy_ns.get(lane, 0))
+        rank_and_lane = (row["rank"], column.lane)
+        # A lane without bars is never busy.
+        return ms_text(busy_ns_of_lane.get(rank_and_lane, 0))
 
     for column in _BUSY_COLUMNS:
         if has_comm or not column.is_communication:
@@ -349,24 +377,27 @@ def _busy_fields(timeline: TimelineTable, *, has_comm: bool) -> Iterator[Field]:
 
 
 def _phase_fields(timeline: TimelineTable, start_ns: int) -> Iterator[Field]:
-    """Yield the columns with when each phase of a rank runs, in times since a start."""
+    """Yield the columns with when each phase of a rank runs, in times since `start_ns`.
+
+    The columns are in the order of the training loop.
+    """
     is_phase = pc.equal(timeline["lane"], "phase")
-    phases = timeline.filter(is_phase)
-    by_phase = phases.group_by(["rank", "name"], use_threads=False)
-    ends = by_phase.aggregate([("start_ns", "min"), ("end_ns", "max")])
-    spans_ns = {}
-    for row in ends.to_pylist():
-        phase_of_rank = (row["rank"], row["name"])
-        spans_ns[phase_of_rank] = (row["start_ns_min"], row["end_ns_max"])
-    names = {name for _, name in spans_ns}
+    bars_of_phases = timeline.filter(is_phase)
+    by_phase = bars_of_phases.group_by(["rank", "name"], use_threads=False)
+    first_starts_and_last_ends = by_phase.aggregate([("start_ns", "min"), ("end_ns", "max")])
+    span_ns_of_phase = {}
+    for row in first_starts_and_last_ends.to_pylist():
+        rank_and_phase = (row["rank"], row["name"])
+        span_ns_of_phase[rank_and_phase] = (row["start_ns_min"], row["end_ns_max"])
+    phases_of_any_rank = {phase for _, phase in span_ns_of_phase}
 
     def phase_text(phase: str, row: Mapping[str, Any]) -> str:
-        phase_of_rank = (row["rank"], phase)
-        span_ns = spans_ns.get(phase_of_rank)
+        rank_and_phase = (row["rank"], phase)
+        span_ns = span_ns_of_phase.get(rank_and_phase)
         return absent if span_ns is None else _span_text(span_ns, start_ns)
 
     for phase in LOOP:
-        if phase in names:
+        if phase in phases_of_any_rank:
             yield Field(f"{phase}, from and to", partial(phase_text, phase))
 
 

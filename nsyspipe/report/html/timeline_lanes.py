@@ -49,24 +49,29 @@ def _rows_of_rank(table: pa.Table, rank: int) -> pa.Table:
 
 
 def line_colors(steps: Sequence[LaneTables]) -> dict[str, str]:
-    """Return the category of the palette of the lines with most time in some steps, by label."""
-    total_ns: Counter[str] = Counter()
+    """Return a color for each of the `MAX_COLORED_LINES` lines with most time, by label.
+
+    The time is the sum over all steps. A color is a category of the palette.
+    """
+    total_ns_of_label: Counter[str] = Counter()
     for tables in steps:
         lengths_ns = pc.subtract(tables.lines["end_ns"], tables.lines["start_ns"])
         labels = _line_labels(tables.lines)
         for label, length_ns in zip(labels, lengths_ns.to_pylist(), strict=True):
-            total_ns[label] += length_ns
-    total_ns.pop(_NOT_SEEN_LABEL, None)
-    # Of lines with equal time the first in the alphabet counts.
-    labels = sorted(total_ns)
-    labels.sort(key=total_ns.__getitem__, reverse=True)
-    colors = {}
-    for number, label in enumerate(labels[:MAX_COLORED_LINES], start=1):
-        colors[label] = f"{LINE}-{number}"
-    return colors
+            total_ns_of_label[label] += length_ns
+    # Samples that show no line have no color of their own.
+    total_ns_of_label.pop(_NOT_SEEN_LABEL, None)
+    alphabetical = sorted(total_ns_of_label)
+    # The sort is stable, so lines with equal time stay in alphabetical order.
+    most_time_first = sorted(alphabetical, key=total_ns_of_label.__getitem__, reverse=True)
+    color_of_label = {}
+    for number, label in enumerate(most_time_first[:MAX_COLORED_LINES], start=1):
+        color_of_label[label] = f"{LINE}-{number}"
+    return color_of_label
 
 
 def _line_labels(lines: LineBarsTable) -> list[str]:
+    """Return the label of each row: ``FILE:NUMBER``, or `_NOT_SEEN_LABEL`."""
     numbers = pc.cast(lines["line"], pa.string())
     labels = pc.binary_join_element_wise(lines["file"], numbers, ":")
     is_not_seen = pc.equal(lines["file"], NOT_SEEN)
@@ -77,12 +82,14 @@ def _line_labels(lines: LineBarsTable) -> list[str]:
 def add_lanes(
     data: dict[str, Any], tables: LaneTables, steps: StepsTable, colors: Mapping[str, str]
 ) -> None:
-    """Add lanes to what `timeline.timeline_data` returned.
+    """Add lanes of what was sampled to `data`, a result of `timeline.timeline_data`.
 
-    A rank with counters gets ``counted``: the columns ``start`` and ``length``, and ``values`` with
-    the per cent of each counter. The data get ``counters``: the lanes of counters that any rank
-    has. A rank with samples of Python gets the lane ``line``, whose bars also have ``samples``,
-    ``function`` and ``color``, and the data get the names of lines.
+    A rank with samples of counters gets ``counted``: the columns ``start`` and ``length``, and
+    ``values`` with the percent of each counter. If there is any, `data` gets ``counters``: the
+    lanes of counters that any rank has.
+
+    A rank with samples of Python gets the lane ``line``, see `_lines`. The labels of its lines are
+    added to ``names`` of `data`.
     """
     is_of_step = pc.equal(steps["step"], data["step"])
     starts_ns = steps.filter(is_of_step)["start_ns"]
@@ -98,36 +105,40 @@ def add_lanes(
         if lines.num_rows:
             rank["lanes"][LINE] = _lines(lines, start_ns, names, colors)
     if counted_names:
-        lanes = _lanes_of(counted_names)
-        data["counters"] = [_described(lane) for lane in lanes]
+        lanes = _lanes_of_counters(counted_names)
+        data["counters"] = [_lane_data(lane) for lane in lanes]
 
 
-def _lanes_of(names: set[str]) -> Iterator[CounterLane]:
-    """Yield the lanes of which some counter was sampled."""
+def _lanes_of_counters(counted_names: set[str]) -> Iterator[CounterLane]:
+    """Yield the lanes of which at least one counter was sampled."""
     for lane in COUNTER_LANES:
         names_of_lane = {counter.name for counter in lane.counters}
-        if names & names_of_lane:
+        if not counted_names.isdisjoint(names_of_lane):
             yield lane
 
 
-def _described(lane: CounterLane) -> dict[str, Any]:
+def _lane_data(lane: CounterLane) -> dict[str, Any]:
+    """Return what the scripts need of a lane. ``isSum`` is whether its counters are stacked."""
     parts = [[counter.name, counter.label] for counter in lane.counters]
     return {"label": lane.label, "parts": parts, "isSum": lane.is_sum}
 
 
 def _counted(counters: CounterBarsTable, start_ns: int) -> dict[str, Any]:
+    """Return the bars of the counters that have any value, in percent with one decimal."""
     values = {}
     for name in COUNTERS:
         column: pa.ChunkedArray = counters.column(f"{name}_percent")
-        if column.null_count == len(column):
+        has_no_value = column.null_count == len(column)
+        if has_no_value:
             continue
         rounded = pc.round(column, 1)
         values[name] = rounded.to_pylist()
     counted: dict[str, Any] = {"values": values}
-    return counted | _places(counters, start_ns)
+    return counted | _starts_and_lengths(counters, start_ns)
 
 
-def _places(table: pa.Table, start_ns: int) -> dict[str, list[int]]:
+def _starts_and_lengths(table: pa.Table, start_ns: int) -> dict[str, list[int]]:
+    """Return the columns ``start``, since `start_ns`, and ``length`` of bars, in ns."""
     starts = pc.subtract(table["start_ns"], start_ns)
     lengths = pc.subtract(table["end_ns"], table["start_ns"])
     return {"start": starts.to_pylist(), "length": lengths.to_pylist()}
@@ -136,7 +147,11 @@ def _places(table: pa.Table, start_ns: int) -> dict[str, list[int]]:
 def _lines(
     lines: LineBarsTable, start_ns: int, names: list[str], colors: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return the bars of a lane of lines. Their labels are added to `names`."""
+    """Return the bars of a lane of lines of Python, in times since `start_ns`.
+
+    The labels of the lines are added to `names`. A bar names its label by the place there. A line
+    without a color of its own has the color of all other lines.
+    """
     labels = _line_labels(lines)
     for label in labels:
         if label not in names:
@@ -146,7 +161,7 @@ def _lines(
     bars["function"] = lines["function"].to_pylist()
     bars["samples"] = lines["n_samples"].to_pylist()
     bars["color"] = [colors.get(label, _OTHER_COLOR) for label in labels]
-    return bars | _places(lines, start_ns)
+    return bars | _starts_and_lengths(lines, start_ns)
 
 
 def lanes_legend(
@@ -168,7 +183,7 @@ def _has_other_lines(step: Mapping[str, Any]) -> bool:
     """Tell whether any rank has a line without a color of its own."""
     for rank in step["ranks"]:
         line = rank["lanes"].get(LINE)
-        if line and _OTHER_COLOR in line["color"]:
+        if line is not None and _OTHER_COLOR in line["color"]:
             return True
     return False
 
@@ -184,32 +199,33 @@ def lanes_hints(steps: Sequence[Mapping[str, Any]], colors: Mapping[str, str]) -
 
 
 def lane_fields(tables: LaneTables) -> Iterator[Field]:
-    """Yield the columns of the table of a timeline: the mean of each counter on each rank."""
+    """Yield a column for each counter that any rank has: its mean over the step on each rank."""
     counters = tables.counters
     ranks = counters["rank"].unique().to_pylist()
-    rows_of_ranks = {rank: _rows_of_rank(counters, rank) for rank in ranks}
+    bars_of_ranks = {rank: _rows_of_rank(counters, rank) for rank in ranks}
     for name, counter in COUNTERS.items():
-        means = {}
-        for rank, rows in rows_of_ranks.items():
-            mean = _mean(rows, f"{name}_percent")
-            if mean is not None:
-                means[rank] = f"{mean:.1f}%"
-        if means:
-            yield Field(counter.label, partial(_mean_of_rank, means))
+        text_of_rank = {}
+        for rank, bars in bars_of_ranks.items():
+            mean_percent = _mean(bars, f"{name}_percent")
+            if mean_percent is not None:
+                text_of_rank[rank] = f"{mean_percent:.1f}%"
+        if text_of_rank:
+            yield Field(counter.label, partial(_text_of_row, text_of_rank))
 
 
-def _mean_of_rank(means: Mapping[int, str], row: Mapping[str, Any]) -> str:
+def _text_of_row(text_of_rank: Mapping[int, str], row: Mapping[str, Any]) -> str:
+    """Return the text of the rank of a row."""
     rank = row["rank"]
-    return means.get(rank, absent)
+    return text_of_rank.get(rank, absent)
 
 
 def _mean(bars: pa.Table, column: str) -> float | None:
-    """Return the mean of a counter over its bars, weighted by their sampled time."""
+    """Return the mean of a column over bars, weighted by their sampled time; None without any."""
     known = bars.filter(pc.is_valid(bars[column]))
-    sampled_ns = pc.sum(known["sampled_ns"]).as_py()
-    if not sampled_ns:
+    total_sampled_ns = pc.sum(known["sampled_ns"]).as_py()  # Arrow's sum of no rows is null.
+    if not total_sampled_ns:
         return None
     weights_ns = pc.cast(known["sampled_ns"], pa.float64())
-    weighted = pc.multiply(known[column], weights_ns)
-    total = pc.sum(weighted).as_py()
-    return float(total / sampled_ns)
+    weighted_values = pc.multiply(known[column], weights_ns)
+    weighted_sum = pc.sum(weighted_values).as_py()
+    return float(weighted_sum / total_sampled_ns)

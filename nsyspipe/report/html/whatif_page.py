@@ -48,7 +48,7 @@ def whatif_page(answer: WhatIf, run: Run) -> str:
     """
     verdict, *sentences = report.headline_sentences(answer)
     answered = [scenario for scenario in answer.scenarios if scenario.refused is None]
-    # The first block is a heading, which the section has already.
+    # The first block is a heading, which the section has already. There may be no block at all.
     assumptions = [*report.assumption_blocks(answered, is_verbose=True)][1:]
     introduction = [*_introduction(answer, run, sentences)]
     bars = [*_picture(answer, answered)]
@@ -84,9 +84,9 @@ def _introduction(answer: WhatIf, run: Run, sentences: Sequence[str]) -> Iterato
 
 
 def _tiles(answer: WhatIf) -> list[Tile]:
-    """Return the captured step time, the best setting with its saving, and the limit.
+    """Return the tiles: the captured step time, the best setting with its saving, and the limit.
 
-    There are none without an estimate.
+    The list is empty if no change has an estimate.
     """
     captured_ns = answer.step_time_ns
     has_estimate = any(scenario.refused is None for scenario in answer.scenarios)
@@ -111,19 +111,21 @@ def _tiles_of_best(best: Scenario, captured_ns: float) -> list[Tile]:
     high = ms_text(best.high_ns, _DIGITS_OF_ESTIMATE)
     step_tile = _tile(f"With {best.label}", best.step_time_ns, f"estimated {low} to {high}")
     step_ns = best.step_time_ns or captured_ns
-    saved_ns = captured_ns - step_ns
-    share = abs(saved_ns) / captured_ns
-    name = "Saved" if saved_ns >= 0 else "Lost"
-    saved_tile = _tile(name, abs(saved_ns), f"{percent_text(share)} of the step")
+    difference_ns = abs(captured_ns - step_ns)
+    share = difference_ns / captured_ns
+    name = "Saved" if step_ns <= captured_ns else "Lost"
+    saved_tile = _tile(name, difference_ns, f"{percent_text(share)} of the step")
     return [step_tile, saved_tile]
 
 
 def _tile(name: str, ns: float | None, meaning: str) -> Tile:
+    """Return the tile of a time. Without a time, its number is empty, and its unit is a dash."""
     number, _, unit = ms_text(ns, _DIGITS_OF_ESTIMATE).rpartition(" ")
     return Tile(name, number, unit, meaning)
 
 
 def _picture(answer: WhatIf, answered: Sequence[Scenario]) -> Iterator[PageBlock]:
+    """Yield the bars of the captured step and of each change, and which changes have no effect."""
     rows = report.menu_rows(answer, answered, is_verbose=False)
     if len(rows) > 1:
         yield stacked_bars(answer, rows)
@@ -132,16 +134,16 @@ def _picture(answer: WhatIf, answered: Sequence[Scenario]) -> Iterator[PageBlock
 
 
 def stacked_bars(answer: WhatIf, rows: Sequence[report.MenuRow]) -> StackedBars:
-    """Return the rows of the menu as bars of two parts.
+    """Return the rows of the menu as bars of two parts, as shares of the longest bar.
 
-    The parts are the step time with zero communication time, and what communication adds.
+    The parts are the step time with zero communication time, and what communication adds. A line
+    marks the captured step time.
     """
     longest_ns = max(map(_longest_ns, rows)) or 1.0
     bars = [_bar(answer, row, longest_ns) for row in rows]
-    drawn = {segment.category for bar in bars for segment in bar.segments}
-    legend = [(category, words) for category, words in STEP_LEGEND if category in drawn]
-    captured_ns = answer.step_time_ns
-    mark = captured_ns and captured_ns / longest_ns
+    drawn_categories = {segment.category for bar in bars for segment in bar.segments}
+    legend = [(category, words) for category, words in STEP_LEGEND if category in drawn_categories]
+    mark = _share(answer.step_time_ns, longest_ns)
     note = _note_of_bars(rows)
     return StackedBars(
         caption="Step time after each change",
@@ -151,6 +153,10 @@ def stacked_bars(answer: WhatIf, rows: Sequence[report.MenuRow]) -> StackedBars:
         mark=mark,
         note=note,
     )
+
+
+def _share(ns: float | None, longest_ns: float) -> float | None:
+    return None if ns is None else ns / longest_ns
 
 
 def _longest_ns(row: report.MenuRow) -> float:
@@ -172,6 +178,7 @@ def _note_of_bars(rows: Sequence[report.MenuRow]) -> str:
 
 
 def _bar(answer: WhatIf, row: report.MenuRow, longest_ns: float) -> StackedBar:
+    """Return the bar of a row; only its label if the row is the name of a group."""
     if row.step_time_ns is None:
         return StackedBar(row.label)
     segments = []
@@ -181,23 +188,24 @@ def _bar(answer: WhatIf, row: report.MenuRow, longest_ns: float) -> StackedBar:
         share = part_ns / longest_ns
         segments.append(Segment(category, share, words))
     cells = report.menu_cells(row)
-    low = row.low_ns and row.low_ns / longest_ns
-    high = row.high_ns and row.high_ns / longest_ns
-    is_captured = row.low_ns is None
+    # Neither the captured step nor the limit is an estimate of a setting.
+    has_range = row.low_ns is not None
     return StackedBar(
         label=row.label,
         segments=segments,
         cells=cells,
-        low=low,
-        high=high,
-        is_faint=is_captured,
+        low=_share(row.low_ns, longest_ns),
+        high=_share(row.high_ns, longest_ns),
+        is_faint=not has_range,
     )
 
 
 def divided_step(answer: WhatIf, row: report.MenuRow) -> list[tuple[str, float]]:
-    """Return the parts of a step, in ns.
+    """Return the parts of the step of a row: categories of the palette, and ns.
 
-    The step is not divided if the limit is not known, or if the change is one of the work itself.
+    The parts are the step time with zero communication time (the limit), and what communication
+    adds. The step is one part if the limit is not known, if the step time is below it, or if the
+    change is one of the work, which has another limit.
     """
     step_ns = row.step_time_ns or 0.0
     limit_ns = answer.limit_step_time_ns
@@ -210,6 +218,7 @@ def divided_step(answer: WhatIf, row: report.MenuRow) -> list[tuple[str, float]]
 
 
 def _findings(answer: WhatIf, run: Run) -> list[PageBlock]:
+    """Return the lists of findings with their estimates; nothing without findings."""
     blocks = report.finding_blocks(answer, run)
     items = [block for block in blocks if isinstance(block, Items)]
     if not items:
@@ -219,6 +228,7 @@ def _findings(answer: WhatIf, run: Run) -> list[PageBlock]:
 
 
 def _refused(answer: WhatIf) -> list[PageBlock]:
+    """Return the changes without an estimate, each with its reason."""
     reasons = report.refusals(answer)
     return [Items(reasons)] if reasons else []
 

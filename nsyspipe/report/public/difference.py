@@ -21,7 +21,7 @@ class RunDifference(difference.RunDifference, ShownInNotebooks):
 
     @cached_property
     def gate(self) -> Gate | None:
-        """Whether it passes, by what it was asked to fail on; None if that is nothing."""
+        """Whether the difference passes, by what the user asked to fail on; None without that."""
         if self.fail_on is None:
             return None
         return Gate.of(self.judged_rows, self.fail_on)

@@ -89,6 +89,7 @@ def _value_of(text: str) -> str | int | None:
 
 def jq_filter(path: str) -> str:
     """Return the filter of jq that prints the values of a path."""
+    # The last stage is still being written. It may stay empty.
     stages = [""]
     for step in parse_path(path):
         match step:
@@ -99,8 +100,12 @@ def jq_filter(path: str) -> str:
             case RowAt():
                 stages[-1] += f"[{step.number}]"
             case RowsWith():
-                tests = [f".{each.key} == {json.dumps(each.value)}" for each in step.conditions]
+                tests = [
+                    f".{condition.key} == {json.dumps(condition.value)}"
+                    for condition in step.conditions
+                ]
                 stages[-1] += "[]"
+                # A filter of its own, and an empty one for the steps that follow.
                 stages += [f"select({' and '.join(tests)})", ""]
     return " | ".join(filter(None, stages))
 

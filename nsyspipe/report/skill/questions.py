@@ -210,7 +210,7 @@ QUESTIONS = (
         command=ANALYZE,
         path="summary.mfu",
         unit="ratio",
-        abstain=_NOT_RECORDED,
+        abstain="if null: it needs --flops-per-step, or FLOPs in the sidecar",
     ),
     Question(
         id="memory-headroom",
@@ -218,7 +218,7 @@ QUESTIONS = (
         command=ANALYZE,
         path="ranks[].headroom_bytes",
         unit="bytes",
-        abstain=_NOT_RECORDED,
+        abstain="if null: it needs torch's peaks in the sidecar",
     ),
     # Communication.
     Question(
@@ -238,11 +238,19 @@ QUESTIONS = (
     ),
     Question(
         id="traffic-exposed",
-        text="How much exposed time does one communicator cause? (choose by role)",
+        text="How much exposed time does one communicator cause? (choose role and ranks)",
         command=ANALYZE,
         path="traffic[rank=null,role=data].exposed_part_ns_per_step",
         unit="ns",
         abstain="about other communicators, and never add their rows over ranks",
+    ),
+    Question(
+        id="role-exposed",
+        text="The same for all communicators of a role, mean over ranks?",
+        command=ANALYZE,
+        path="findings[id=comm-bound].evidence.exposed_comm_ns_per_step_by_role.data",
+        unit="ns",
+        abstain="if there is no such finding",
     ),
     Question(
         id="traffic-bandwidth",
@@ -322,7 +330,7 @@ QUESTIONS = (
         command=ANALYZE,
         path="ranks[rank=0].clock_error_ns",
         unit="ns",
-        abstain="about the order of ranks if null",
+        abstain="about the order of ranks if null. 0 is exact: one report has these ranks",
     ),
     # What to change.
     Question(
@@ -351,7 +359,7 @@ QUESTIONS = (
     ),
     Question(
         id="alternative",
-        text="What does another change lead to?",
+        text="What step time does another change lead to? (findings[].evidence has the median)",
         command=ANALYZE,
         path="recommendations.alternatives[].step_time_ns",
         unit="ns",
@@ -394,7 +402,7 @@ QUESTIONS = (
         command=ANALYZE,
         path="findings[id=comm-bound].evidence",
         unit="",
-        abstain="about a key that is null, or begins with assumed",
+        abstain="about a key that is null, or begins with assumed: nothing measured it",
     ),
     # A simulation.
     Question(
@@ -486,7 +494,7 @@ QUESTIONS = (
     ),
     Question(
         id="kernel-change",
-        text="By how much did a kernel change per rank and step?",
+        text="By how much did a kernel change per rank and step? (only the ten largest)",
         command=DIFF,
         path="kernels[].delta_ns_per_step",
         unit="ns",
