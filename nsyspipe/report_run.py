@@ -45,6 +45,7 @@ from nsyspipe.run.beside import files_beside
 from nsyspipe.run.collectives import collectives_table
 from nsyspipe.run.digests import ReportDigest
 from nsyspipe.run.gather import Gathered, gather
+from nsyspipe.run.nccl_peers import PeerTraffic, peer_traffic
 from nsyspipe.run.nccl_tunings import problem_of_tunings
 from nsyspipe.run.ranks import ChosenRanks, n_unrecorded_ranks, run_sizes
 from nsyspipe.run.run import AskedRanks, AskedSteps, Run, RunHeader, steps_source
@@ -377,9 +378,8 @@ class ReportRun(Run):
                 table = phase_summary(self._phases_of_summary_steps)
             case "traffic":
                 table = traffic_table(tables.cross_rank, tables.steps, is_capture=is_capture)
-            case "links":
-                links_table = self._run_links.table
-                table = schema.LINKS.empty() if links_table is None else links_table
+            case "links" | "peers":
+                table = self._of_side_files(name)
             case "findings":
                 table = self.judged_findings()
             case "problems":
@@ -390,6 +390,12 @@ class ReportRun(Run):
                 # `merge` has made the others.
                 table = getattr(tables, name)
         return table
+
+    def _of_side_files(self, name: str) -> pa.Table:
+        if name == "peers":
+            return self._peer_traffic.table
+        links_table = self._run_links.table
+        return schema.LINKS.empty() if links_table is None else links_table
 
     def _drawn(self, name: str) -> pa.Table:
         """Return what is drawn of the representative step: its timeline, or what was sampled."""
@@ -418,10 +424,20 @@ class ReportRun(Run):
         return [*problems, *problems_of_rules, *self._stale()]
 
     def _problems_of_inspector(self) -> list[Problem]:
-        """Return the problem that records of NCCL Inspector fit no operations; empty if they do."""
+        """Return the problems that records of NCCL Inspector fit no operations or ranks, if so."""
         rows = self._tables.cross_rank.rows
-        problem_of_records = problem_of_tunings(rows, self._side_files.inspected)
-        return [] if problem_of_records is None else [problem_of_records]
+        of_tunings = problem_of_tunings(rows, self._side_files.inspected)
+        of_peers = self._peer_traffic.problem
+        return [row for row in (of_tunings, of_peers) if row is not None]
+
+    @cached_property
+    def _peer_traffic(self) -> PeerTraffic:
+        return peer_traffic(self.ranks, self._side_files.inspected, self._log)
+
+    @property
+    def has_peer_records(self) -> bool:
+        inspected = self._side_files.inspected
+        return inspected is not None and bool(inspected.processes)
 
     def _with_rank_names(self, problem: Problem) -> Problem:
         if not self.rank_names.names:

@@ -788,6 +788,7 @@ TERMS = (
         "Peak bandwidth",
         "The bandwidth that the data sheet of an interconnect gives for one direction.",
     ),
+    Term("Peer", "The rank that a rank sends to or receives from."),
     Term("Launch-bound", "The GPU waits because the CPU launches kernels late."),
     Term("Input-bound", "The GPU waits because the CPU is loading data."),
     Term(

@@ -1053,6 +1053,18 @@ _KINDS = (
             "--include-blobs=true"
         ),
     ),
+    ProblemKind(
+        code="nccl-inspector-peers",
+        severity="info",
+        message=(
+            "{n} of {total} sends and receives that NCCL Inspector recorded have no known peer: "
+            "{reason}"
+        ),
+        fix=(
+            "keep the files of NCCL Inspector of all processes next to the reports, or pass the "
+            "log with --nccl-log FILE"
+        ),
+    ),
     # Findings, predictions and comparisons.
     ProblemKind(
         code="not-judged",
@@ -1190,6 +1202,7 @@ OF_FILES_BESIDE = (
     "nccl-inspector-used",
     "nccl-inspector-unusable",
     "nccl-inspector-unmatched",
+    "nccl-inspector-peers",
 )
 # What nsyspipe takes for backward if no range marks it, in a few words.
 BACKWARD_SOURCES = {

@@ -1344,6 +1344,52 @@ LINKS = DescribedTable(
     ),
 )
 
+PEERS = DescribedTable(
+    name="peers",
+    summary="One row per rank, peer and direction: calls, bytes.",
+    doc=(
+        "One row per rank, peer and direction: the sends and receives that NCCL Inspector recorded "
+        "of the whole process. Its records have no time by default, so these are not the sends "
+        "and receives of steps. Inspector does not record calls below "
+        "NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES. The peer in a record is a rank of a communicator. "
+        "It is known as a rank of the run if the records, or an NCCL log, have all members of the "
+        "communicator. All unknown peers of a rank share a row. There are no rows without a file "
+        "of NCCL Inspector, and none for a process with several GPUs."
+    ),
+    key=("rank", "peer_rank", "direction"),
+    columns=(
+        _RANK_COLUMN,
+        identifier(
+            "peer_rank",
+            "Global rank of the peer. Null if the members of the communicator are not known, or "
+            "the peer is not in the run.",
+            source="NCCL Inspector, NCCL log",
+            nullable=True,
+        ),
+        text(
+            "direction",
+            "send if the rank sends to the peer, or recv if it receives from the peer",
+            source="NCCL Inspector",
+        ),
+        count(
+            "n_calls",
+            "Recorded sends or receives of the whole process, not only of steps",
+            source="NCCL Inspector",
+        ),
+        n_bytes(
+            "message_bytes",
+            "Their bytes, of the whole process, not only of steps",
+            source="NCCL Inspector",
+        ),
+        flag(
+            "is_lower_bound",
+            "Whether the process may have had more sends or receives: records were lost, the file "
+            "is cut, or its format (v4.0) does not count lost records",
+            source="NCCL Inspector",
+        ),
+    ),
+)
+
 EVENTS = DescribedTable(
     name="events",
     summary="One row per GPU operation.",
@@ -2373,6 +2419,7 @@ _RESULTS = (
     TRAFFIC,
     KERNEL_COSTS,
     LINKS,
+    PEERS,
     COUNTERS,
 )
 _SUMMARIES = (
@@ -2415,6 +2462,7 @@ DOCUMENTED = {
     STRAGGLERS.name: STRAGGLERS,
     TRAFFIC.name: TRAFFIC,
     LINKS.name: LINKS,
+    PEERS.name: PEERS,
 }
 # Tables that ``nsyspipe schema`` prints by name.
 DESCRIBED = RUN_TABLES | {

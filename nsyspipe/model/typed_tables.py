@@ -550,6 +550,25 @@ if TYPE_CHECKING:
 
     LinksTable: TypeAlias = TypedTable[LinksColumn, LinksRow]
 
+    PeersColumn: TypeAlias = Literal[
+        "rank",
+        "peer_rank",
+        "direction",
+        "n_calls",
+        "message_bytes",
+        "is_lower_bound",
+    ]
+
+    class PeersRow(TypedDict):
+        rank: int
+        peer_rank: Any
+        direction: str
+        n_calls: int
+        message_bytes: int
+        is_lower_bound: bool
+
+    PeersTable: TypeAlias = TypedTable[PeersColumn, PeersRow]
+
     EventsColumn: TypeAlias = Literal[
         "rank",
         "step",
@@ -1559,6 +1578,9 @@ else:
     LinksTable = pa.Table
     LinksRow = dict
     LinksColumn = str
+    PeersTable = pa.Table
+    PeersRow = dict
+    PeersColumn = str
     EventsTable = pa.Table
     EventsRow = dict
     EventsColumn = str

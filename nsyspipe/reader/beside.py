@@ -18,7 +18,7 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from nsyspipe.errors import InputError
-from nsyspipe.model.inspected import InspectedCalls
+from nsyspipe.model.inspected import InspectedCalls, InspectedProcess
 from nsyspipe.model.names import decoded, few, printable
 from nsyspipe.model.problems import Problem, problem
 from nsyspipe.model.side_files import NcclLog, Topology
@@ -31,7 +31,7 @@ from nsyspipe.reader.fabric import (
     read_nccl_logs,
     read_topology,
 )
-from nsyspipe.reader.nccl_inspector import InspectedProcess, read_inspected_calls
+from nsyspipe.reader.nccl_inspector import read_inspected_calls
 
 MOST_ENTRIES = 100_000
 MOST_LOGS = 4096
@@ -356,10 +356,10 @@ def _is_written_by(log: _LogContents, processes: Collection[RunProcess]) -> bool
 def _is_of_run(logged_process: Process, processes: Collection[RunProcess]) -> bool:
     logged_host, pid = logged_process
     hosts = (process.host for process in processes if process.pid == pid)
-    return any(_may_be_host(host, logged_host) for host in hosts)
+    return any(may_be_host(host, logged_host) for host in hosts)
 
 
-def _may_be_host(host: str | None, logged_host: str) -> bool:
+def may_be_host(host: str | None, logged_host: str) -> bool:
     """Tell whether a host may be the one that a log names.
 
     Logs have no domains. A redacted host may be any host.

@@ -11,27 +11,39 @@ from __future__ import annotations
 
 import re
 from array import array
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
 from msgspec import Meta, Struct
 
 from nsyspipe.errors import InputError
-from nsyspipe.model.inspected import InspectedCalls, Tuning
+from nsyspipe.model.inspected import (
+    DIRECTIONS,
+    InspectedCalls,
+    InspectedMember,
+    InspectedProcess,
+    PeerSum,
+    ProcessPeers,
+    Tuning,
+)
 from nsyspipe.model.names import COLLECTIVES, bare_name, decoded
 from nsyspipe.model.table import Int64
 
 _FIX = "the files that NCCL Inspector writes as JSON (v4.0 to v4.2)"
-_VERSIONS = ("v4.0", "v4.1", "v4.2")
+_WITHOUT_LOSSES = "v4.0"
+_VERSIONS = (_WITHOUT_LOSSES, "v4.1", "v4.2")
 # A verbose line has two entries for each channel, of which NCCL has at most 64.
 MAX_LINE_BYTES = 1 << 16
 _MAX_NUMBER = 2**62
 _MAX_NAME_CHARACTERS = 255
 _MAX_COMMUNICATORS = 10_000
 _MAX_TUNINGS = 100
+# Of one process, each with its direction.
+MAX_PEERS = 20_000
 # ``Unknown`` and ``unknown`` are no names.
 _TUNING_NAME = re.compile(r"[A-Z][A-Z0-9_]{0,31}")
 _PLACE_OF_COLLECTIVE = {bare_name(name): place for place, name in enumerate(COLLECTIVES)}
@@ -85,11 +97,60 @@ class _Line(Struct):
 _DECODER = msgspec.json.Decoder(_Line)
 
 
-class InspectedProcess(Struct, frozen=True):
-    """A process that wrote a file."""
+class _Peer(NamedTuple):
+    """Whom a rank of a communicator sends to, or receives from."""
 
-    host: str
-    pid: int
+    comm_id: str
+    rank: int
+    peer: int
+    direction: str
+
+
+class _Peers:
+    """The communicators, sends and receives of the lines of a file that were read so far."""
+
+    def __init__(self) -> None:
+        self.members: set[InspectedMember] = set()
+        self.incomplete: set[str] = set()
+        self.n_calls: Counter[_Peer] = Counter()
+        self.n_bytes: Counter[_Peer] = Counter()
+        self.total_bytes = 0
+
+    @property
+    def are_too_many(self) -> bool:
+        """Whether the file has more than any process can have."""
+        n_entries = max(len(self.members), len(self.n_calls))
+        return n_entries > MAX_PEERS or self.total_bytes > _MAX_NUMBER
+
+    def add(self, record: _Line) -> None:
+        """Add what a line says of the sends and receives of its communicator."""
+        comm = record.header
+        self.members.add(InspectedMember(comm.id, comm.rank, comm.n_ranks))
+        losses = record.dump_stats
+        is_lossy = losses is not None and losses.p2p_dropped_total > 0
+        if is_lossy or record.metadata.inspector_output_format_version == _WITHOUT_LOSSES:
+            self.incomplete.add(comm.id)
+        if record.p2p_perf is not None:
+            self._add_call(comm, record.p2p_perf)
+
+    def _add_call(self, comm: _Communicator, call: _PointToPoint) -> None:
+        """Add a call, unless it is neither a send nor a receive."""
+        direction = bare_name(call.p2p)
+        if direction not in DIRECTIONS:
+            return
+        peer = _Peer(comm.id, comm.rank, call.p2p_peer, direction)
+        self.n_calls[peer] += 1
+        self.n_bytes[peer] += call.p2p_msg_size_bytes
+        self.total_bytes += call.p2p_msg_size_bytes
+
+    def of_process(self, process: InspectedProcess) -> ProcessPeers:
+        """Return all of them."""
+        sums = [
+            PeerSum(*peer, n_calls=n_calls, n_bytes=self.n_bytes[peer])
+            for peer, n_calls in self.n_calls.items()
+        ]
+        members = frozenset(self.members)
+        return ProcessPeers(process, members, tuple(sums), frozenset(self.incomplete))
 
 
 class _Columns:
@@ -104,6 +165,7 @@ class _Columns:
         self.call_bytes = array("q")
         self.tuning = array("q")
         self.incomplete: set[str] = set()
+        self.processes: dict[InspectedProcess, ProcessPeers] = {}
 
     def add(self, comm_id: str, call: _Collective) -> None:
         """Add a call, if nsyspipe knows its collective.
@@ -143,6 +205,7 @@ class _Columns:
             call_bytes=call_bytes,
             tuning=tuning,
             incomplete=frozenset(self.incomplete),
+            processes=tuple(self.processes.values()),
         )
 
 
@@ -180,19 +243,27 @@ def _read_file(path: Path, process: InspectedProcess, columns: _Columns) -> None
 
     If the last line is cut off, the calls of all communicators of the file are incomplete.
     """
-    comm_ids: set[str] = set()
+    # Two files of one process would count each send twice.
+    if process in columns.processes:
+        raise InputError(decoded(str(path)), "another file of the same process is used")
+    peers = _Peers()
     is_last_complete = False
     for number, line in enumerate(_lines(path), start=1):
         # Only the last line can be without an end.
         is_last_complete = line.endswith(b"\n")
         if is_last_complete and line.strip():
-            comm_id = _read_line(path, process, columns, number=number, line=line)
-            comm_ids.add(comm_id)
+            record = _read_line(path, process, columns, number=number, line=line)
+            peers.add(record)
+            if peers.are_too_many:
+                raise _bad_line(path, number, "is beyond the limit of peers or bytes")
     if not is_last_complete:
         # The process was killed, and may have made more calls than its file has.
+        comm_ids = {member.comm_id for member in peers.members}
         columns.incomplete |= comm_ids
-    if not comm_ids:
+        peers.incomplete |= comm_ids
+    if not peers.members:
         raise InputError(decoded(str(path)), "contains no record of NCCL Inspector", fix=_FIX)
+    columns.processes[process] = peers.of_process(process)
 
 
 def _lines(path: Path) -> Iterator[bytes]:
@@ -215,8 +286,8 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 def _read_line(
     path: Path, process: InspectedProcess, columns: _Columns, *, number: int, line: bytes
-) -> str:
-    """Add what a line says, and return its communicator; `InputError` if the line is impossible.
+) -> _Line:
+    """Add the collective of a line, and return the line; `InputError` if the line is impossible.
 
     A line with a collective adds a call. A line about lost calls makes the communicator incomplete.
     """
@@ -232,7 +303,7 @@ def _read_line(
         columns.add(comm_id, record.coll_perf)
     if record.dump_stats is not None and record.dump_stats.coll_dropped_total:
         columns.incomplete.add(comm_id)
-    return comm_id
+    return record
 
 
 def _why_impossible(record: _Line, process: InspectedProcess, columns: _Columns) -> str | None:

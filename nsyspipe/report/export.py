@@ -339,7 +339,11 @@ def document(run: Run | RunDifference | Scoreboard | WhatIf) -> dict[str, Any]:
     if not isinstance(run, Run):
         formats = _answer_formats(run).formats
         return json.loads(formats["json"].text())  # type: ignore[no-any-return]
-    tables = {key: run.table(schema.name).to_pylist() for key, schema in DOCUMENTED.items()}
+    tables: dict[str, Any] = {
+        key: run.table(schema.name).to_pylist() for key, schema in DOCUMENTED.items()
+    }
+    if not run.has_peer_records:
+        tables["peers"] = None
     # The document leaves out what only the Python API has.
     tables["ranks"] = run.ranks.drop_columns(["device_ids", "clock_shift_ns"]).to_pylist()
     header = asdict(run.header)

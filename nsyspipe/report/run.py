@@ -38,6 +38,7 @@ from nsyspipe.report.overview import (
     recommendations_of,
     step_time_of,
 )
+from nsyspipe.report.peers import peer_blocks
 from nsyspipe.report.subject import title_of
 from nsyspipe.report.units import (
     absent,
@@ -358,6 +359,7 @@ def _origin_blocks(run: Run, summary: Mapping[str, Any]) -> Iterator[blocks.Bloc
     for text in (words.link_text(run), traffic_of(run)):
         if text:
             yield blocks.Sentence(text)
+    yield from peer_blocks(run)
 
 
 def _figure_blocks(run: Run, extent: Extent) -> Iterator[blocks.Block]:

@@ -48,6 +48,7 @@ from nsyspipe.model.typed_tables import (
     KernelsTable,
     LineBarsTable,
     LinksTable,
+    PeersTable,
     PhasesTable,
     PhaseSummaryTable,
     ProblemsTable,
@@ -326,6 +327,11 @@ class Run(NamedTables, ABC):
 
     @property
     @abstractmethod
+    def has_peer_records(self) -> bool:
+        """Whether NCCL Inspector recorded a process of the run, also without sends."""
+
+    @property
+    @abstractmethod
     def link(self) -> LinkVerdict | None:
         """The slowest connection and its bandwidth. None if no rank or connection is known."""
 
@@ -378,6 +384,10 @@ class Run(NamedTables, ABC):
     def links(self) -> LinksTable:
         """`schema.LINKS`: connections of ranks, by NCCL log or topology. No rows without either."""
         return self._table("links")
+
+    def peers(self) -> PeersTable:
+        """`schema.PEERS`: sends and receives of whole processes by peer (NCCL Inspector)."""
+        return self._table("peers")
 
     def findings(self) -> FindingsTable:
         """`schema.FINDINGS`: causes of lost time and recommendations, the largest saving first."""

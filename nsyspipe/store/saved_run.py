@@ -61,7 +61,7 @@ from nsyspipe.store.read import (
 # The code of the note about skipped checks.
 _SKIPPED_CHECKS_CODE = "not-judged"
 # Tables that the first stores did not have.
-_LATER_TABLES = ("host_lines", "counter_bars", "line_bars")
+_LATER_TABLES = ("host_lines", "counter_bars", "line_bars", "peers")
 # These tables may also have steps without a window on the GPU, because a capture may end while data
 # for the next step is fetched.
 _TABLES_WITH_OTHER_STEPS = ("collectives", "phases", "steps")
@@ -160,6 +160,10 @@ class SavedRun(Run):
     @property
     def nccl(self) -> NcclFacts | None:
         return self._details.nccl
+
+    @property
+    def has_peer_records(self) -> bool:
+        return self._details.n_peers is not None
 
     @property
     def link(self) -> LinkVerdict | None:
@@ -272,6 +276,9 @@ class Details:
     n_host_steps: int | None = None
     # As `n_host_steps`, of `schema.COUNTERS`.
     n_counters: int | None = None
+    # The number of rows of `schema.PEERS`. None without a file of NCCL Inspector, or if an older
+    # nsyspipe saved the run.
+    n_peers: int | None = None
     # None if an older nsyspipe saved the run, without this field.
     skipped_checks: list[SavedCheck] | None = None
 

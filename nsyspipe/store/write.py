@@ -103,6 +103,7 @@ def _details_of(run: Run, files: Mapping[str, str]) -> dict[str, Any]:
         link=run.link,
         n_host_steps=host_steps.num_rows,
         n_counters=run.counters().num_rows,
+        n_peers=run.peers().num_rows if run.has_peer_records else None,
         skipped_checks=list(checks),
     )
     work = Work.of([run]).saved()

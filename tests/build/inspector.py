@@ -44,10 +44,10 @@ def sent(peer, n_bytes, *, kind="Send", rank=0, **more):
     return line(rank, p2p_perf=part, **more)
 
 
-def lost(n_calls, *, rank=0, **more):
-    """Return the line that counts lost records."""
+def lost(n_calls, *, n_sends=0, rank=0, **more):
+    """Return the line that counts lost records: of collectives, and of sends and receives."""
     stats = {"coll_records": 5, "coll_dropped_total": n_calls, "p2p_records": 0}
-    return line(rank, dump_stats=stats | {"p2p_dropped_total": 0}, **more)
+    return line(rank, dump_stats=stats | {"p2p_dropped_total": n_sends}, **more)
 
 
 def write(folder, rank, *lines, host="node0", pid=None):

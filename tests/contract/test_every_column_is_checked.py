@@ -46,6 +46,7 @@ ROWS = {
         "run/test_counters.py",
         "test_every_column_of_the_counters_in_the_timeline",
     ),
+    "peers": ("run/test_nccl_peers.py", "test_every_column_of_a_peer"),
     "host_lines": ("run/test_host_lines.py", "test_every_column_of_a_line"),
     "line_bars": (
         "run/test_host_lines.py",

@@ -39,7 +39,7 @@ def store(tmp_path, saver):
 def test_every_table_of_the_old_run_differs_from_the_new_ones(expected):
     old, new = expected.sums["old"], expected.sums["new"]
     # Of runs without device activity, with counters, and with samples of Python only.
-    lanes = {"counter_bars", "line_bars"}
+    lanes = {"counter_bars", "line_bars", "peers"}
     absent = {"host_steps", "counters", "host_lines", *lanes} - old.keys()
     assert {table for table in TABLES if old.get(table) == new.get(table)} == absent
 
