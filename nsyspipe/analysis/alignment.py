@@ -17,11 +17,13 @@ def agreement(shorter: Int64, longer: Int64, least: float) -> tuple[float, slice
     """Return how much two sequences agree, and the block of the longer one that is left out.
 
     The agreement is the share of the longer sequence that the shorter one has in the same order. If
-    that is `least` or more, the block is empty. If it is less, but is `least` or more without a
-    block of the longer sequence, return the agreement without that block. Otherwise the agreement
-    is 0, and the block is empty.
+    it is at least `least`, the block is empty. If it is less, a block of the longer sequence is
+    left out, and what is left is compared with the shorter one. Tried are the middle of the longer
+    sequence, its begin, and its end. The result is the first agreement that is at least `least`. If
+    none is, the agreement is 0, and the block is empty.
     """
     n_equal_at_begin = _n_equal(shorter, longer[: shorter.size])
+    # What is equal at the begin is not counted again at the end.
     rest = shorter[n_equal_at_begin:]
     end_of_longer = longer[longer.size - rest.size :]
     n_equal_at_end = _n_equal(rest[::-1], end_of_longer[::-1])
@@ -36,10 +38,11 @@ def agreement(shorter: Int64, longer: Int64, least: float) -> tuple[float, slice
         share = (n_equal + n_equal_in_middle) / longer.size
         if share >= least:
             return share, _NO_BLOCK
-    n_added = longer.size - shorter.size
-    if not n_added:
+    if longer.size == shorter.size:
+        # Nothing was added to one of them that could be left out.
         return 0.0, _NO_BLOCK
     if n_equal >= least * shorter.size:
+        # Without its middle, the longer sequence has only what is equal.
         return n_equal / shorter.size, middle_of_longer
     return _agreement_without_end(shorter, longer, least)
 

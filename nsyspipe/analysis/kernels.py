@@ -747,6 +747,11 @@ class Compared(NamedTuple):
 def compared_kernels(kernels: pa.Table) -> Compared:
     """Return the slowdown of kernels during communication, of all ranks together.
 
+    Compared are kernels that run during communication and also without it. ``slowed_ns`` is their
+    time during communication, and ``free_ns`` is how long the same kernels would take without it.
+    The share is theirs of all compute during communication. It can come out above 1, because the
+    time of kernels that were not sampled is extrapolated.
+
     `kernels` is `schema.KERNEL_COSTS`.
     """
     names = ("n_slowed", "slowed_ns", "free_ns", "overlapped_ns", "n_kernels")
@@ -754,14 +759,14 @@ def compared_kernels(kernels: pa.Table) -> Compared:
     n_slowed = _total(rows, "n_slowed")
     slowed_ns = _total(rows, "slowed_ns")
     free_ns = _total(rows, "free_ns")
-    covered_ns = _total(rows, "overlapped_ns")
+    overlapped_ns = _total(rows, "overlapped_ns")
     slowdown_ratio = None
     if free_ns:
         slowdown_ratio = slowed_ns / free_ns - 1
     share = 0.0
-    if covered_ns:
+    if overlapped_ns:
         compared_ns = sum(_compared_ns(row) for row in rows)
-        share = min(compared_ns / covered_ns, 1.0)
+        share = min(compared_ns / overlapped_ns, 1.0)
     return Compared(n_slowed, slowdown_ratio, share)
 
 

@@ -324,20 +324,24 @@ def find_repetition(sequence: LaunchSequence, n_steps: int | None = None) -> Rep
     subsequence, as a share of the longer unit. The median agreement has to reach 0.95, or 0.8 if
     only collectives and optimizer are compared.
 
-    A block that only one unit has (an evaluation, a checkpoint) counts in that unit, unless it
-    trains. If a block trains, the unit is larger. The unit is larger, too, if a kernel recurs only
-    in every m-th unit and the optimizer of the program is not known.
+    A block of launches that only one unit has (an evaluation, a checkpoint) counts in that unit.
+    But if the block has training steps, these units are no steps, and a larger unit is sought. A
+    larger unit is sought, too, if a kernel recurs only in every m-th unit and the optimizer of the
+    program is not known.
 
     With `n_steps`, there must be as many units, or one more or less. If the optimizer is known, a
-    unit begins behind its last kernel. Otherwise a unit begins with the capture, if that has
-    nothing but whole units, or else behind the longest pause of the host.
+    unit begins behind its last kernel. If it is not known, and the capture consists of whole units,
+    a unit begins with the capture. In all other cases, it begins behind the longest pause of the
+    host.
+
+    Units that train are sought first. Other units are accepted only if no optimizer is known.
     """
     if sequence.name.size < _MIN_LAUNCHES:
         return None
-    must_train = [True]
+    attempts = [True]
     if not sequence.is_optimizer.any():
-        must_train.append(False)
-    for trains in must_train:
+        attempts.append(False)
+    for trains in attempts:
         for keyed in _keyed_launches(sequence):
             unit = _find_smallest(sequence, keyed, n_steps, trains=trains)
             if unit is not None:

@@ -519,14 +519,16 @@ def uneven_backward(figures: Sequence[HostFigures]) -> tuple[HostFigures, HostFi
     """
     if fastest_and_slowest(figures):
         return None
-    closed = [process for process in figures if process.median_ns is not None]
-    if any(_backward_ns(process) is None for process in closed):
+    # The others have no step whose end is known.
+    with_steps = [process for process in figures if process.median_ns is not None]
+    if any(_backward_ns(process) is None for process in with_steps):
         return None
-    pair = _least_and_most(closed, _backward_ns)
+    pair = _least_and_most(with_steps, _backward_ns)
     if pair is None:
         return None
     least, most = pair
-    is_much = _differ_much(_backward_ns(least), _backward_ns(most), most)
+    process_with_step_time = most
+    is_much = _differ_much(_backward_ns(least), _backward_ns(most), process_with_step_time)
     return pair if is_much else None
 
 

@@ -76,7 +76,8 @@ def painted_pieces(
     """Give each time to one operation, the one that begins first; of equal ones the longest.
 
     A piece is the time of one operation. An operation inside earlier ones has no piece of its own.
-    It counts in the piece in which it begins.
+    Such an operation counts in the piece in which it begins. ``owner`` is the piece of each
+    operation: its own, or else the one in which it begins.
     """
     clipped = _clip(starts, ends, window)
     has_piece = clipped.ends > clipped.previous_end
@@ -85,8 +86,8 @@ def painted_pieces(
     ends_of_pieces = clipped.ends[has_piece]
     n_pieces = starts_of_pieces.size
     n_begun = np.searchsorted(starts_of_pieces, clipped.starts, side="right")
-    owner = n_begun - 1
-    # An operation may begin in the piece of another, and still have a piece behind that.
+    piece_at_start = n_begun - 1
+    owner = piece_at_start.copy()
     owner[has_piece] = np.arange(n_pieces)
     names = names[clipped.rows]
     seqs = seqs[clipped.rows]

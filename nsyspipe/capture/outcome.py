@@ -385,17 +385,27 @@ def finish(
             suffix = ".sqlite"
     except NsyspipeError as error:
         errors.append(_error_text(error))
-    # A single report is named. The patterns match several reports of this node or of all nodes.
-    written = f"{job.name}_*{suffix}"
-    argument = f"{glob.escape(str(job.name))}_*{suffix}"
-    if len(reports) == 1:
-        written = str(reports[0].with_suffix(suffix))
-        if job.n_nodes == 1:
-            argument = written
-    noun = "report" if len(reports) == 1 else "reports"
-    notes.insert(0, f"{len(reports)} {noun} written: {written}")
+    notes.insert(0, _written_note(job, reports, suffix))
+    argument = _argument_of_analyze(job, reports, suffix)
     command = f"nsyspipe analyze {shlex.quote(argument)}"
     return Finished(notes, errors, command)
+
+
+def _written_note(job: Job, reports: Sequence[Path], suffix: str) -> str:
+    """Return how many reports this node has written, with the name of the only one."""
+    if len(reports) == 1:
+        return f"1 report written: {reports[0].with_suffix(suffix)}"
+    return f"{len(reports)} reports written: {job.name}_*{suffix}"
+
+
+def _argument_of_analyze(job: Job, reports: Sequence[Path], suffix: str) -> str:
+    """Return the reports of the whole job: the only one, or a pattern.
+
+    It is a pattern with several nodes too, because the other nodes write reports as well.
+    """
+    if len(reports) == 1 and job.n_nodes == 1:
+        return str(reports[0].with_suffix(suffix))
+    return f"{glob.escape(str(job.name))}_*{suffix}"
 
 
 def _error_text(error: NsyspipeError) -> str:

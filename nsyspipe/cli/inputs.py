@@ -516,12 +516,12 @@ def _by_label(files: Sequence[str], labels: _Labels) -> dict[str | None, list[st
     files_by_label: dict[str | None, list[str]] = {}
     for file in files:
         label, place = split_label(file)
-        _check_label(label, labels, repr(file), "LABEL=RUN and LABEL=FILE")
+        _check_label(label, labels, repr(file), fix="LABEL=RUN and LABEL=FILE")
         files_by_label.setdefault(label, []).append(place)
     return files_by_label
 
 
-def _check_label(label: str | None, labels: _Labels, subject: str, fix: str) -> None:
+def _check_label(label: str | None, labels: _Labels, subject: str, *, fix: str) -> None:
     """Raise an OptionError if the label of an option is not that of exactly one run.
 
     None, which is about all runs, is fine. `subject` is the option with its value.
@@ -553,7 +553,8 @@ def _works_by_label(
         for argument in arguments:
             subject = f"{option} {short_repr(argument)}"
             label, value = _split_value(argument)
-            _check_label(label, labels, subject, f"LABEL=RUN and {option} LABEL={value}")
+            how_to_name_a_run = f"LABEL=RUN and {option} LABEL={value}"
+            _check_label(label, labels, subject, fix=how_to_name_a_run)
             _check_is_read(label, labels, saved, subject)
             # This raises the error for a wrong value.
             AskedWork.of_options({name: value})

@@ -227,7 +227,7 @@ def settled(options: GateSettings, file: GateSettings, names: Iterable[str]) -> 
 
 
 def _check_owner(path: Path, names: Iterable[str]) -> None:
-    """Refuse a file that users other than this one and root own, or may replace.
+    """Refuse a file if another user owns it or may replace it. This user and root are trusted.
 
     Groups may write it, because most groups are private.
     """

@@ -557,8 +557,10 @@ def _estimate_bandwidth(evidence: Evidence) -> _Bandwidth:
     may_be_compressed = not _NARROW_DATATYPES.isdisjoint(datatypes)
     if has_much_else or may_be_compressed:
         return _UNKNOWN_BANDWIDTH
-    # The last bucket of a rank in a step need not be full.
-    n_full_buckets = rows.num_rows - evidence.steps.num_rows
+    # Each row is an all-reduce of a rank, so it is a bucket. The last bucket of a rank in a step
+    # need not be full. `steps` has one row for each rank and step.
+    n_last_buckets = evidence.steps.num_rows
+    n_full_buckets = rows.num_rows - n_last_buckets
     if n_bytes < n_full_buckets * _MIN_BUCKET_BYTES:
         # Nothing was copied for some all-reduces, because a hook sends something else.
         return _UNKNOWN_BANDWIDTH

@@ -405,13 +405,12 @@ class Overhead(Struct, frozen=True):
 
 def read_overhead(report: Report, facts: ReportFacts) -> Overhead | None:
     """Read the work of the profiler itself in all processes, None if it was not recorded."""
-    if not report.has(OVERHEAD, "start", "end"):
-        is_table_left_out = not report.has(OVERHEAD) and _leaves_out_overhead(facts)
-        if not is_table_left_out:
-            return None
-        # The table was left out because it would be empty.
+    if not report.has(OVERHEAD) and _leaves_out_overhead(facts):
+        # The table is missing because it would be empty.
         no_processes = EMPTY.starts
         return Overhead(EMPTY.starts, EMPTY.ends, no_processes)
+    if not report.has(OVERHEAD, "start", "end"):
+        return None
     columns = {"start": "int", "end": "int"}
     has_threads = report.has(OVERHEAD, "globalTid")
     if has_threads:

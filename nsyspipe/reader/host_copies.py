@@ -148,7 +148,8 @@ def _calls_of(copies: pa.Table, calls: pa.Table) -> Int64:
     key_of_copy = keys[n_candidates:]
     keys_in_order, first_candidate_of_key = np.unique(key_of_candidate, return_index=True)
     place_of_copy = np.searchsorted(keys_in_order, key_of_copy)
-    # A key above all others has the place after the last, whose key -1 is that of no copy.
+    # `searchsorted` places a key above all others after the last one. An entry appended there keeps
+    # it inside the arrays. Its key -1 equals the key of no copy, so such a copy has no call.
     key_at_place = np.append(keys_in_order, -1)[place_of_copy]
     candidate_at_place = np.append(first_candidate_of_key, 0)[place_of_copy]
     has_call = key_at_place == key_of_copy

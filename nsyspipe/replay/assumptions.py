@@ -41,7 +41,8 @@ def _of_given_bytes(replay: Replay) -> Iterator[str]:
     element_bytes = replay.element_bytes
     number = ""
     if element_bytes:
-        # A hook that sends f32 gradients as bf16 shows here as twice as many gradients.
+        # `element_bytes` is the size of an element as it was sent. If the user gave the bytes of
+        # f32 gradients, and a hook sent them as bf16, the number is twice that of the gradients.
         n_gradients = n_bytes / element_bytes
         number = f" ({n_gradients:,.0f} gradients of {element_bytes} bytes, as sent)"
     yield f"gradients have {n_bytes:,.0f} bytes per step, as given by --gradient-bytes{number}"

@@ -1264,7 +1264,8 @@ def _is_fewer(change: Change) -> bool:
     """Tell whether the candidate has less of what changed, as a number."""
     before = change.baseline
     after = change.candidate
-    return isinstance(before, float) and isinstance(after, float) and after < before
+    are_numbers = isinstance(before, int | float) and isinstance(after, int | float)
+    return are_numbers and float(after or 0) < float(before or 0)
 
 
 def _values_text(change: Change) -> str:

@@ -497,8 +497,9 @@ def lock_text(evidence: Mapping[str, Any]) -> str:
     text += f", {share} of this idle time."
     holder = evidence.get(LOCK_HOLDER_LINE)
     if holder is not None:
-        text += f" Meanwhile, another thread held it. It released the lock at {_place_text(holder)}"
-        text += f", {_steps_text(holder)}."
+        place = _place_text(holder)
+        text += " Meanwhile, another thread held it. That thread released the lock at"
+        text += f" {place}, {_steps_text(holder)}."
     return text
 
 

@@ -750,8 +750,8 @@ def assumed_text(evidence: Mapping[str, Any]) -> str:
     # Unless this is visibly less than all compute, there is nothing to assume.
     if compared_share and compared_share < 1 - SEEN:
         text += (
-            ", if communication slows all concurrent compute as much as the "
-            f"{percent_text(compared_share, 0)} that also runs without it"
+            ", if communication slows all concurrent compute equally "
+            f"({percent_text(compared_share, 0)} of it could be compared)"
         )
     slowdown_ratio = evidence.get("assumed_slowdown_ratio")
     if slowdown_ratio:

@@ -73,7 +73,7 @@ ONE_NSYS_PER_GPU = (
 # The first nsys that calls the option --gpu-metrics-devices.
 _NSYS_WITH_DEVICES = (2024, 5)
 _ONLY_BETWEEN_GRAPHS = "only gaps between CUDA graphs, because gaps inside are not visible"
-_ONE_RANK = "one rank"
+_ONE_RANK = "not needed: one rank"
 _SHAPES = "grid and block size of every kernel"
 LESS_WAITING = (
     "capture a second run with less wait time or less communication, and compare the kernels of "
@@ -766,7 +766,7 @@ def _rank_numbers(reports: Sequence[Examined], beside: Beside) -> Answer:
         unnamed = _lack("rank-by-order", "the reports do not identify the ranks", status=PARTLY)
         return repeated_rank or unnamed
     if len(ranks) == 1:
-        return Answer(YES, text="one rank")
+        return Answer(YES, text=_ONE_RANK)
     return Answer(YES, text=f"the {len(ranks)} GPUs of the only process")
 
 
@@ -896,7 +896,7 @@ def _link(reports: Sequence[Examined], beside: Beside) -> list[Answer]:
     may_have_other_ranks = not known_sizes and any(report.n_comm for report in reports)
     are_all_sizes_one = {_count_ranks(reports), *known_sizes} == {1}
     if are_all_sizes_one and not may_have_other_ranks:
-        answer = Answer(YES, text="one rank")
+        answer = Answer(YES, text=_ONE_RANK)
     else:
         answer = _links_of_ranks(reports, beside, sizes)
     if answer.status != NO:
