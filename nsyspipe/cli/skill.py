@@ -9,13 +9,15 @@ import typer
 
 from nsyspipe.cli.options import CHANGES, flag, option, with_options
 from nsyspipe.cli.outputs import Outputs, say_written, write_stdout
+from nsyspipe.errors import OutputError
 
 
 @dataclass(frozen=True)
 class SkillOutputs(Outputs):
     """Where the skill is written."""
 
-    install: Path | None = option(
+    # A text, because the path of an empty text is the current directory.
+    install: str | None = option(
         "Write SKILL.md and llms.txt into this directory, created if missing.", "DIR"
     )
     json: str | None = option("Write JSON. - prints only the JSON.", "FILE|-")
@@ -45,19 +47,28 @@ def skill(context: typer.Context, *, outputs: SkillOutputs) -> None:
 
     outputs.check()
     files = skill_files.skill_files(_help_of(context))
-    if outputs.install is not None:
-        skill_files.check_installation(files, outputs.install, force=outputs.force)
+    directory = None if outputs.install is None else _directory(outputs.install)
+    if directory is not None:
+        if outputs.json is not None and outputs.printed is None:
+            skill_files.check_separate(files, directory, outputs.json)
+        skill_files.check_installation(files, directory, force=outputs.force)
     document = skill_files.skill_document(files)
     formats = {"json": Format(partial(dumps, document, max_characters=None), lambda _: None)}
     # A file does not tell what it is about, so none is replaced without --force.
     identity = object()
     # Quiet, because below the skill itself is the text.
     outputs.answer(formats, [], [], identity, quiet=True)
-    if outputs.install is not None:
-        installed = skill_files.install(files, outputs.install, force=outputs.force)
+    if directory is not None:
+        installed = skill_files.install(files, directory, force=outputs.force)
         say_written(*map(str, installed), quiet=False)
     elif outputs.json is None:
         write_stdout(files[skill_files.SKILL_FILE])
+
+
+def _directory(text: str) -> Path:
+    if not text:
+        raise OutputError("--install ''", "names no directory", fix="--install DIR")
+    return Path(text)
 
 
 # The types of Typer's groups and commands are not known here, and those of the skill are imported

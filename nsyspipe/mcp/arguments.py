@@ -8,13 +8,16 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
-from nsyspipe.errors import OptionError
+from nsyspipe.errors import OptionError, shortened
 
 MAX_ROWS = 1000
 _DEFAULT_ROWS = 100
 _MAX_NAMES = 1000
 _MAX_FILTERS = 20
 _MAX_LABEL_CHARACTERS = 100
+_MAX_STEP_CHARACTERS = 200
+# Of a name in an error that a client made up.
+MAX_NAME_CHARACTERS = 200
 
 _AtLeastOne = Annotated[int, Meta(ge=1)]
 _AtLeastZero = Annotated[int, Meta(ge=0)]
@@ -42,6 +45,7 @@ Captures = Annotated[
     ),
 ]
 _Name = Annotated[str, Meta(min_length=1, max_length=_MAX_LABEL_CHARACTERS)]
+_Step = Annotated[str, Meta(max_length=_MAX_STEP_CHARACTERS)]
 Label = Annotated[_Name | None, Meta(description="Label of the run or the side in the answer.")]
 Keys = Annotated[
     list[str] | None,
@@ -58,7 +62,7 @@ class Reading(Struct, kw_only=True, forbid_unknown_fields=True, frozen=True):
     """How reports are read. A saved run is analyzed already, so it takes none of these."""
 
     step: Annotated[
-        str | None,
+        _Step | None,
         Meta(description="Regular expression of NVTX ranges that mark steps, or repetition, none."),
     ] = None
     steps: Annotated[
@@ -187,7 +191,9 @@ def parse(tool: str, kind: type[Arguments], arguments: Mapping[str, Any]) -> Arg
         return msgspec.convert(dict(arguments), kind)
     except msgspec.ValidationError as error:
         fix = "see the input schema of the tool"
-        raise OptionError(f"tool {tool}", _in_lower_case(str(error)), fix=fix) from error
+        # It may have the name of an unknown argument.
+        problem = shortened(_in_lower_case(str(error)), MAX_NAME_CHARACTERS)
+        raise OptionError(f"tool {tool}", problem, fix=fix) from error
 
 
 def _in_lower_case(sentence: str) -> str:

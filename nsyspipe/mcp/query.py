@@ -25,6 +25,8 @@ _COMPARISONS = {
     ">=": pc.greater_equal,
 }
 _MAX_INTEGER = 2**63 - 1
+# A float holds each integer up to this one.
+_MAX_INTEGER_OF_FLOAT = 2**53
 
 
 class _Kind(NamedTuple):
@@ -139,6 +141,10 @@ class _CheckedCondition:
         if not is_of_kind or is_too_large:
             subject = f"{self._subject} {short_repr(value)}"
             raise OptionError(subject, f"is not {kind.noun}", fix=f"pass {kind.noun}")
+        if self._type == FLOAT and isinstance(value, int) and abs(value) > _MAX_INTEGER_OF_FLOAT:
+            subject = f"{self._subject} {short_repr(value)}"
+            problem = "is an integer that a column of floats cannot hold"
+            raise OptionError(subject, problem, fix=f"at most {_MAX_INTEGER_OF_FLOAT}, or a float")
 
     def is_fulfilled(self, table: pa.Table) -> pa.ChunkedArray:
         """Tell for each row whether it fulfils the condition. A null fulfils only ``is null``."""

@@ -10,7 +10,7 @@ import signal
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -28,8 +28,9 @@ from mcp.types import (
 )
 from msgspec import Struct
 
-from nsyspipe.errors import InputError, NsyspipeError, shortage
+from nsyspipe.errors import InputError, NsyspipeError, shortage, shortened
 from nsyspipe.mcp.arguments import (
+    MAX_NAME_CHARACTERS,
     AnalyzeArguments,
     DiffArguments,
     QueryArguments,
@@ -43,7 +44,6 @@ from nsyspipe.model.names import printable
 from nsyspipe.model.schema import RUN_TABLES
 from nsyspipe.version import __version__
 
-_SIGNALLED = 128
 # A call that its client canceled goes on until its answer is made, and may have company.
 _MAX_UNFINISHED_CALLS = 4
 _INSTRUCTIONS = (
@@ -120,14 +120,10 @@ def serve(roots: Roots) -> None:
     os.chdir(roots.paths[0])
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, _end)
+            # The server writes no file, so none is half-written. The system ends its workers. A
+            # handler in Python would wait for a regular expression that takes forever.
+            signal.signal(number, signal.SIG_DFL)
     anyio.run(_serve, Tools(roots))
-
-
-def _end(number: int, _frame: object) -> NoReturn:
-    """End at once. The thread that reads standard input would wait for its client."""
-    # The server writes no file, so none is half-written. The system ends its workers.
-    os._exit(_SIGNALLED + number)
 
 
 async def _serve(tools: Tools) -> None:
@@ -155,7 +151,8 @@ def make_server(tools: Tools) -> Server[Any]:
 
     async def call_tool(_context: object, call: CallToolRequestParams) -> CallToolResult:
         if call.name not in _OFFERS:
-            raise MCPError(INVALID_PARAMS, f"there is no such tool: {printable(call.name)}")
+            name = shortened(printable(call.name), MAX_NAME_CHARACTERS)
+            raise MCPError(INVALID_PARAMS, f"there is no such tool: {name}")
         return await anyio.to_thread.run_sync(
             answer_in_turn, tools, call, free_places, limiter=turn, abandon_on_cancel=True
         )

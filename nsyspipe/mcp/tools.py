@@ -11,8 +11,9 @@ from msgspec import Struct
 
 from nsyspipe.api import diff, load
 from nsyspipe.comparison.gate import check_metrics, parse_min_effect
-from nsyspipe.errors import InputError, NotAReportError, OptionError
+from nsyspipe.errors import InputError, NotAReportError, OptionError, shortened
 from nsyspipe.mcp.arguments import (
+    MAX_NAME_CHARACTERS,
     AnalyzeArguments,
     DiffArguments,
     QueryArguments,
@@ -145,7 +146,8 @@ def with_keys(text: str, keys: Sequence[str]) -> str:
     document: dict[str, Any] = json.loads(text)
     for key in keys:
         if key not in document:
-            raise OptionError.no_such_name(f"key {key!r}", "is not in the answer", key, document)
+            name = shortened(key, MAX_NAME_CHARACTERS)
+            raise OptionError.no_such_name(f"key {name!r}", "is not in the answer", name, document)
     return dumps({key: value for key, value in document.items() if key in keys})
 
 

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from nsyspipe.comparison import gate
 from nsyspipe.comparison.gate import GateSettings
-from nsyspipe.errors import OptionError
+from nsyspipe.errors import OptionError, short_repr
 from nsyspipe.model.options import check_flags, check_text
 
 _MARKER = "@pytest.mark.step_time"
@@ -96,4 +96,11 @@ def _check_max_regression(value: object) -> float:
     if not is_number and not isinstance(value, str):
         needed = "a percentage"
         raise OptionError.of_kind("max_regression", value, needed, 'max_regression="2%"')
-    return gate.parse_min_effect(str(value), "max_regression =", 'max_regression="2%"')
+    name, fix = "max_regression =", 'max_regression="2%"'
+    try:
+        text = str(value)
+    except ValueError as error:
+        # Python refuses to write integers of thousands of digits.
+        problem = "is not a percentage below 100%"
+        raise OptionError(f"{name} {short_repr(value)}", problem, fix=fix) from error
+    return gate.parse_min_effect(text, name, fix)

@@ -61,11 +61,14 @@ class StepTime:
         if self.store is None:
             _skip_where_the_test_is(_NO_STORE)
         relative_store = os.path.relpath(self.store)
+        with _failing():
+            _check_characters(relative_store)
+        shown_store = printable(relative_store)
         # STORE:ID is no path, but the name of one run. `_check_label` says what is wrong with it.
         if not os.path.lexists(self.store) and not is_one_run(self.store):
-            _skip_where_the_test_is(f"No baseline: the run store {relative_store} does not exist.")
+            _skip_where_the_test_is(f"No baseline: the run store {shown_store} does not exist.")
         if _is_empty(self.store):
-            _skip_where_the_test_is(f"No baseline: {relative_store} has no saved run.")
+            _skip_where_the_test_is(f"No baseline: {shown_store} has no saved run.")
         with _failing():
             self._check_label(relative_store)
 
@@ -147,6 +150,13 @@ def _likely_causes(difference: RunDifference) -> list[str]:
 
     cause = difference.cause
     return [] if cause is None else [printable(in_python(cause_text(cause)))]
+
+
+def _check_characters(store: str) -> None:
+    """Raise an OptionError for a run store whose name no file can have."""
+    if "\0" in store:
+        problem = "contains a NUL character, which no file name can have"
+        raise OptionError(f"nsyspipe_store {store!r}", problem, fix="nsyspipe_store = STORE")
 
 
 def _is_empty(directory: Path) -> bool:

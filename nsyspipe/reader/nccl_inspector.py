@@ -14,7 +14,7 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, NamedTuple, TypeAlias
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -153,6 +153,15 @@ class _Peers:
         return ProcessPeers(process, members, tuple(sums), frozenset(self.incomplete))
 
 
+class _Sizes(NamedTuple):
+    """How much was read so far."""
+
+    n_calls: int
+    n_comms: int
+    n_tunings: int
+    n_incomplete: int
+
+
 class _Columns:
     """The calls of the files that were read so far."""
 
@@ -164,7 +173,8 @@ class _Columns:
         self.number = array("q")
         self.call_bytes = array("q")
         self.tuning = array("q")
-        self.incomplete: set[str] = set()
+        # A dict, because it keeps the order, which `leave_out` needs.
+        self.incomplete: dict[str, None] = {}
         self.processes: dict[InspectedProcess, ProcessPeers] = {}
 
     def add(self, comm_id: str, call: _Collective) -> None:
@@ -184,10 +194,22 @@ class _Columns:
         self.call_bytes.append(call.coll_msg_size_bytes)
         self.tuning.append(tuning_number)
 
-    def leave_out(self, n_kept: int) -> None:
-        """Leave out all calls after the first ones, of which `n_kept` stay."""
+    @property
+    def sizes(self) -> _Sizes:
+        """How much was read so far."""
+        n_incomplete = len(self.incomplete)
+        return _Sizes(len(self.comm), len(self.comms), len(self.tunings), n_incomplete)
+
+    def leave_out(self, kept: _Sizes) -> None:
+        """Leave out all that was read after these sizes.
+
+        So a bad file uses nothing of the limits for the other files.
+        """
         for column in (self.comm, self.collective, self.number, self.call_bytes, self.tuning):
-            del column[n_kept:]
+            del column[kept.n_calls :]
+        _shorten(self.comms, kept.n_comms)
+        _shorten(self.tunings, kept.n_tunings)
+        _shorten(self.incomplete, kept.n_incomplete)
 
     def calls(self) -> InspectedCalls:
         """Return all calls."""
@@ -209,6 +231,12 @@ class _Columns:
         )
 
 
+def _shorten(entries: dict[Any, Any], n_kept: int) -> None:
+    """Remove the last entries of a dict, so that the first `n_kept` stay."""
+    while len(entries) > n_kept:
+        entries.popitem()
+
+
 def _as_numbers(values: array[int]) -> Int64:
     return np.array(values, np.int64)
 
@@ -225,15 +253,15 @@ def read_inspected_calls(
 ) -> InspectedCalls:
     """Read the files of some processes.
 
-    Files that cannot be used are added to `unusable`, and their calls are left out.
+    Files that cannot be used are added to `unusable`, and all that they say is left out.
     """
     columns = _Columns()
     for path, process in paths:
-        n_calls_before = len(columns.comm)
+        sizes_before = columns.sizes
         try:
             _read_file(path, process, columns)
         except InputError as error:
-            columns.leave_out(n_calls_before)
+            columns.leave_out(sizes_before)
             unusable[path] = error
     return columns.calls()
 
@@ -259,7 +287,7 @@ def _read_file(path: Path, process: InspectedProcess, columns: _Columns) -> None
     if not is_last_complete:
         # The process was killed, and may have made more calls than its file has.
         comm_ids = {member.comm_id for member in peers.members}
-        columns.incomplete |= comm_ids
+        columns.incomplete |= dict.fromkeys(comm_ids)
         peers.incomplete |= comm_ids
     if not peers.members:
         raise InputError(decoded(str(path)), "contains no record of NCCL Inspector", fix=_FIX)
@@ -302,7 +330,7 @@ def _read_line(
     if record.coll_perf is not None:
         columns.add(comm_id, record.coll_perf)
     if record.dump_stats is not None and record.dump_stats.coll_dropped_total:
-        columns.incomplete.add(comm_id)
+        columns.incomplete[comm_id] = None
     return record
 
 

@@ -3,6 +3,9 @@
 Each rank has lanes with its steps, exposed communication, wait time and the findings of the run.
 """
 
+import contextlib
+import shlex
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -16,7 +19,7 @@ from nsyspipe.errors import NotAReportError, OptionError, OutputError
 from nsyspipe.model.options import OnProgress
 from nsyspipe.model.table import Int64
 from nsyspipe.model.typed_tables import EventsTable, RanksRow, StepsTable
-from nsyspipe.nsys.files import scratch_directory
+from nsyspipe.nsys.files import readable, scratch_directory
 from nsyspipe.nsys.find_reports import RAW_SUFFIXES, display_names
 from nsyspipe.nsys.nvtxt import Added, add_ranges
 from nsyspipe.report.derived_lanes import (
@@ -86,25 +89,46 @@ def planned_copies(run: ReportRun, out: Path) -> list[Copy]:
 
     `out` is the copy of one report, or a directory. No file is ever replaced.
     """
+    _check_gpu_activity(run)
     sources = [_source(report.source) for report in run.paths]
-    is_directory = len(sources) > 1 or out.is_dir()
+    with _writable(out):
+        is_directory = len(sources) > 1 or out.is_dir()
     targets = [out / source.name for source in sources] if is_directory else [out]
     names = display_names(run.paths)
     copies = [Copy(*parts) for parts in zip(names, sources, targets, strict=True)]
     _check_one_capture(run, names)
     for copy in copies:
-        _check_target(copy, targets)
+        with _writable(copy.target):
+            _check_target(copy, targets)
     return copies
 
 
 def _source(path: Path) -> Path:
     """Return the report that nsys captured: a path itself, or the file next to its export."""
     candidates = [path] if path.suffix in RAW_SUFFIXES else map(path.with_suffix, RAW_SUFFIXES)
-    for candidate in candidates:
-        if candidate.is_file():
-            return candidate
+    with readable(path):
+        for candidate in candidates:
+            if candidate.is_file():
+                _check_age(path, candidate)
+                return candidate
     problem = "is an export, but only a report that nsys captured can have ranges added"
     raise NotAReportError(str(path), problem, fix="pass the .nsys-rep files")
+
+
+def _check_age(path: Path, report: Path) -> None:
+    """Refuse an export that is older than the report next to it, which may be another capture."""
+    if path.stat().st_mtime_ns < report.stat().st_mtime_ns:
+        problem = f"is older than {report.name}, and may be the export of another capture"
+        fix = f"nsyspipe convert {shlex.quote(str(report))}"
+        raise NotAReportError(str(path), problem, fix=fix)
+
+
+def _check_gpu_activity(run: ReportRun) -> None:
+    """Refuse reports without a rank, for which there is nothing to add."""
+    if not run.ranks.num_rows:
+        problem = "has no GPU activity (no kernel, copy or memset), so there are no ranges to add"
+        fix = "pass reports with GPU activity: capture with nsys profile -t cuda,nvtx"
+        raise NotAReportError(str(run.paths[0].source), problem, fix=fix)
 
 
 def _check_one_capture(run: ReportRun, names: list[str]) -> None:
@@ -117,7 +141,7 @@ def _check_one_capture(run: ReportRun, names: list[str]) -> None:
 def _check_target(copy: Copy, targets: list[Path]) -> None:
     target = copy.target
     if target.exists() or target.is_symlink():
-        raise OutputError(str(target), "exists, and annotate replaces no file", fix="another name")
+        raise _exists(target)
     if targets.count(target) > 1:
         problem = "would be the copy of several reports with this name"
         raise OutputError(str(target), problem, fix="annotate the reports one by one")
@@ -126,19 +150,40 @@ def _check_target(copy: Copy, targets: list[Path]) -> None:
         raise OutputError(str(target), problem, fix=f"-o {target.with_suffix(copy.source.suffix)}")
 
 
-def write_copy(importer: Path, copy: Copy, lanes: list[Lane]) -> Added:
-    """Write the copy of a report, complete or not at all."""
+def _exists(target: Path) -> OutputError:
+    return OutputError(str(target), "exists, and annotate replaces no file", fix="another name")
+
+
+@contextlib.contextmanager
+def _writable(target: Path) -> Iterator[None]:
+    """Turn the errors of the file system about a place for a copy into an OutputError."""
     try:
+        yield
+    except OSError as error:
+        problem = f"cannot be written ({error.strerror})"
+        raise OutputError(str(target), problem, fix="another name or directory") from error
+
+
+def write_copy(importer: Path, copy: Copy, lanes: list[Lane]) -> Added:
+    """Write the copy of a report with the mode of the report, complete or not at all."""
+    with _writable(copy.target):
         copy.target.parent.mkdir(parents=True, exist_ok=True)
         with scratch_directory(copy.target.parent) as scratch:
             file = scratch / copy.target.name
             nvtxt = nvtxt_of(lanes)
             added = add_ranges(importer, copy.source, file, nvtxt, timeout_s=TIMEOUT_S)
-            file.rename(copy.target)
-    except OSError as error:
-        problem = f"cannot be written ({error.strerror})"
-        raise OutputError(str(copy.target), problem, fix="another directory") from error
+            file.chmod(stat.S_IMODE(copy.source.stat().st_mode))
+            _move(file, copy.target)
     return added
+
+
+def _move(file: Path, target: Path) -> None:
+    """Move a file to a name that no file has. A file that got it in the meantime stays."""
+    try:
+        target.hardlink_to(file)
+    except FileExistsError as error:
+        raise _exists(target) from error
+    file.unlink()
 
 
 def lanes_by_report(run: ReportRun, on_progress: OnProgress | None = None) -> dict[str, list[Lane]]:

@@ -90,3 +90,24 @@ def test_ranges_that_do_not_fit_are_counted(run, reports, tool):
     done = run("reports/run_0.nsys-rep", "-o", "copy.nsys-rep")
     assert done.returncode == 0
     assert "(1 range added)" in done.stderr
+
+
+def test_names_that_are_too_long_are_refused(run, reports):
+    name = "a" * 300
+    assert_refused(run("reports/run_0.nsys-rep", "-o", f"{name}.nsys-rep"))
+    assert_refused(run("reports", "-o", name))
+    assert_refused(run(f"{name}.nsys-rep", "-o", "out"))
+
+
+def test_a_copy_keeps_the_mode_of_its_report(run, reports, tmp_path):
+    (reports / "run_0.nsys-rep").chmod(0o600)
+    assert run("reports/run_0.nsys-rep", "-o", "copy.nsys-rep").returncode == 0
+    assert (tmp_path / "copy.nsys-rep").stat().st_mode & 0o777 == 0o600
+
+
+def test_an_export_older_than_its_report_is_refused(run, reports, tmp_path):
+    export = reports / "run_0.sqlite"
+    export.write_bytes((reports / "run_0.nsys-rep").read_bytes())
+    os.utime(export, (1, 1))
+    assert_refused(run("reports/run_0.sqlite", "-o", "copy.nsys-rep"))
+    assert not (tmp_path / "copy.nsys-rep").exists()

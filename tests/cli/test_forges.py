@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -27,6 +28,15 @@ NSYSPIPE = """#!/bin/bash
 printf '%s\\n' "${*@Q}" >> asked
 for word; do case $word in --markdown=*) echo '<!-- nsyspipe:diff -->' > "${word#*=}"; esac; done
 [ "$1" != diff ] || exit "$GATE"
+"""
+# Saves all that it can see of the environment of the script, also that which the script began with.
+CAPTURE = """#!/bin/bash
+echo "$4" >> captured
+process=$$
+for _ in own shell script; do
+    cat "/proc/$process/environ" >> "$4_0.sqlite"
+    process=$(awk '$1 == "PPid:" { print $2 }' "/proc/$process/status")
+done
 """
 
 
@@ -79,7 +89,7 @@ def steps_of(forge, values):
 @pytest.fixture
 def forge_server():
     """Return a forge of this test: the comments it has, and what it was asked."""
-    state = SimpleNamespace(comments=[], asked=[], refuses=None, moved_to=None)
+    state = SimpleNamespace(comments=[], asked=[], refuses=None, moved_to=None, says=None)
 
     class Handler(BaseHTTPRequestHandler):
         def answer(self):
@@ -93,9 +103,13 @@ def forge_server():
             self.send_response(302 if state.moved_to else status)
             if state.moved_to:
                 self.send_header("Location", state.moved_to)
+            if state.says is not None:
+                self.send_header("Content-Length", str(len(state.says) + state.short))
             self.end_headers()
             self.wfile.write(
-                json.dumps({"username": OURS["gitlab"]} if path == "/user" else found).encode()
+                state.says
+                if state.says is not None
+                else json.dumps({"username": OURS["gitlab"]} if path == "/user" else found).encode()
             )
 
         do_GET = do_POST = do_PUT = do_PATCH = answer  # noqa: N815 - names of the library
@@ -120,8 +134,14 @@ def variables_of(forge, address):
             "CI_API_V4_URL": address,
             "CI_PROJECT_ID": "1",
             "CI_MERGE_REQUEST_IID": "7",
+            "CI_JOB_ID": "11",
         }
-    return {"GITHUB_ACTIONS": "true", "GITHUB_API_URL": address, "GITHUB_REPOSITORY": "o/r"}
+    return {
+        "GITHUB_ACTIONS": "true",
+        "GITHUB_API_URL": address,
+        "GITHUB_REPOSITORY": "o/r",
+        "GITHUB_RUN_ID": "11",
+    }
 
 
 @pytest.fixture(params=FORGES)
@@ -136,6 +156,7 @@ def change(request, monkeypatch, tmp_path, forge_server):
         monkeypatch.setenv(name, text)
     Path("step-time").mkdir()
     Path("step-time/diff.md").write_text("the answer\n")
+    Path("step-time/judged").write_text(script().this_job())
     forge_server.forge = request.param
     return forge_server
 
@@ -204,16 +225,116 @@ def test_without_an_answer_nothing_is_asked(change):
 def test_a_refused_comment_fails_no_job_and_shows_no_token(change, capsys):
     change.refuses = 403
     assert script().main(["comment"]) == 0
-    said = "".join(capsys.readouterr())
-    assert "403" in said
-    assert TOKEN not in said
+    said = capsys.readouterr()
+    assert "403" in said.err
+    assert TOKEN not in said.out + said.err
 
 
 def test_the_token_follows_no_redirection(change, capsys):
     change.moved_to = f"{change.address}/elsewhere"
     assert script().main(["comment"]) == 0
     assert not any("elsewhere" in path for _, path, _, _ in change.asked)
-    assert "302" in capsys.readouterr().out
+    assert "302" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("says", "short"),
+    [
+        (b"<html>", 0),
+        (b"\xff", 0),
+        (b"", 0),
+        (b"[]", 5),
+        (b"7", 0),
+        (b"[7]", 0),
+        (b'{"username": null}', 0),
+        (b"[" * 10**5, 0),
+    ],
+)
+def test_a_malformed_answer_of_the_forge_is_a_warning(change, capsys, says, short):
+    change.says, change.short = says, short
+    assert script().main(["comment"]) == 0
+    assert written(change) == []
+    assert "No comment (" in capsys.readouterr().err
+
+
+def test_an_answer_that_is_no_text_is_a_warning(change, capsys):
+    Path("step-time/diff.md").write_bytes(b"\xff")
+    assert script().main(["comment"]) == 0
+    assert change.asked == []
+    assert "UnicodeDecodeError" in capsys.readouterr().err
+
+
+def link_of_answer():
+    Path("step-time/diff.md").unlink()
+    Path("step-time/diff.md").symlink_to("/proc/self/environ")
+
+
+def link_of_directory():
+    Path("step-time").rename("elsewhere")
+    Path("step-time").symlink_to("elsewhere")
+
+
+def pipe():
+    Path("step-time/diff.md").unlink()
+    os.mkfifo("step-time/diff.md")
+
+
+def of_another_job():
+    Path("step-time/judged").write_text("CI_JOB_ID=10")
+
+
+@pytest.mark.parametrize(
+    "prepare",
+    [
+        link_of_answer,
+        link_of_directory,
+        pipe,
+        of_another_job,
+        lambda: Path("step-time/judged").unlink(),
+        lambda: Path("step-time/diff.md").write_text(f"x{TOKEN}x"),
+    ],
+)
+def test_an_answer_that_judge_did_not_write_is_not_posted(change, capsys, prepare):
+    prepare()
+    assert script().main(["comment"]) == 0
+    assert change.asked == []
+    said = capsys.readouterr()
+    assert "No comment" in said.err
+    assert TOKEN not in said.out + said.err
+
+
+@pytest.mark.parametrize("command", ["capture", "judge"])
+@pytest.mark.parametrize("is_link", [False, True])
+def test_capture_and_judge_remove_what_the_change_committed(change, monkeypatch, command, is_link):
+    if is_link:
+        link_of_directory()
+    # The captured program can write an answer too.
+    monkeypatch.setenv("STEP_TIME_CAPTURE", "mkdir step-time && touch step-time/diff.md && exit 3")
+    assert script().main([command]) == 2
+    assert not Path("step-time").is_symlink()
+    assert not Path("step-time/diff.md").exists()
+    assert Path("elsewhere/diff.md").exists() is is_link
+
+
+@pytest.mark.parametrize("code", [1, 3, 4, 130])
+def test_a_capture_that_fails_is_no_verdict(change, monkeypatch, code):
+    monkeypatch.setenv("STEP_TIME_CAPTURE", f"exit {code}")
+    assert script().main(["capture"]) == 2
+
+
+def test_github_obeys_no_line_of_nsyspipe(change, monkeypatch, capfd):
+    Path("bin").mkdir()
+    Path("bin/nsyspipe").write_text("#!/bin/sh\necho ::error::x\nenv\nexit 3\n")
+    Path("bin/nsyspipe").chmod(0o755)
+    monkeypatch.setenv("PATH", f"bin:{os.environ['PATH']}")
+    assert script().nsyspipe("diff") == 3
+    first, *lines, last = capfd.readouterr().out.splitlines()
+    assert f"STEP_TIME_TOKEN={TOKEN}" not in lines
+    if change.forge == "github":
+        assert last == f"::{first.removeprefix('::stop-commands::')}::"
+        assert len(last) > 30
+    else:
+        assert first == "::error::x"
 
 
 def test_a_name_that_could_end_the_marker_is_refused(change, monkeypatch, capsys):
@@ -256,7 +377,7 @@ class Job:
         self.forge, self.place, self.server = forge, place, server
         for name, text in {
             "bin/nsyspipe": NSYSPIPE,
-            "nsyspipe/launchers/ddp.sh": '#!/bin/bash\necho "$4" >> captured; env > "$4_0.sqlite"\n',
+            "nsyspipe/launchers/ddp.sh": CAPTURE,
         }.items():
             (place / name).parent.mkdir(parents=True, exist_ok=True)
             (place / name).write_text(text)
@@ -396,9 +517,16 @@ def test_the_gate_refuses_a_slower_change_and_passes_an_equal_one(call, tmp_path
         return module.main(["judge"])
 
     assert judged("main") == 0
+    for path in [*(tmp_path / "store").glob("*/run_id=main-1")]:  # of a push with more captures
+        shutil.copytree(path, path.with_name("run_id=main-4"))
+        shutil.copytree(path, path.with_name("run_id=main-x"))
     assert judged("main") == 0  # a second push takes the place of the first
+    assert not [*(tmp_path / "store").glob("*/run_id=main-4")]
+    for path in [*(tmp_path / "store").glob("*/run_id=main-x")]:
+        shutil.rmtree(path)
     assert len([*(tmp_path / "store/runs").iterdir()]) == 3
     assert [judged(name, "7") for name in ("same", "slower")] == [0, 3]
     assert {path.name for path in Path("step-time").iterdir()} == {
-        f"diff.{kind}" for kind in ("md", "html", "json")
+        "judged",
+        *(f"diff.{kind}" for kind in ("md", "html", "json")),
     }

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import nsyspipe.report.skill
 from nsyspipe.cli.app import app
 from nsyspipe.cli.options import CHANGES
-from nsyspipe.errors import OutputError
+from nsyspipe.errors import NsyspipeError, OutputError
 from nsyspipe.model.schema import DESCRIBED
 from nsyspipe.report.skill.fields import jq_filter, parse_path
 from nsyspipe.report.skill.questions import QUESTIONS
@@ -335,3 +335,39 @@ def test_if_a_file_cannot_be_written_whole_the_old_files_stay(tmp_path, monkeypa
     monkeypatch.setattr("nsyspipe.report.files.make_readable", fail)
     assert skill("--install", tmp_path, "--force").exit_code != 0
     assert written(tmp_path) == dict.fromkeys(FILES, "old")
+
+
+@pytest.mark.parametrize("place", ["skill/SKILL.md", "skill", "skill/../skill/llms.txt"])
+def test_json_in_the_place_of_the_skill_is_refused(tmp_path, place):
+    (tmp_path / "skill").mkdir()
+    install = tmp_path / "skill"
+    if place == "skill":
+        install = install / "below"
+        (tmp_path / "skill").rmdir()
+    done = skill("--install", install, "--json", tmp_path / place, "--force")
+    assert isinstance(done.exception, NsyspipeError)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize("directory", ["", "a" * 300])
+def test_a_directory_that_cannot_be_is_refused(tmp_path, monkeypatch, directory):
+    monkeypatch.chdir(tmp_path)
+    done = skill("--install", directory)
+    assert isinstance(done.exception, OutputError)
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_a_directory_that_cannot_be_looked_at_is_refused(tmp_path, monkeypatch):
+    def exists(_path):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "exists", exists)
+    assert isinstance(skill("--install", tmp_path / "skill").exception, OutputError)
+
+
+def test_json_through_a_link_to_a_file_of_the_skill_is_refused(tmp_path):
+    (tmp_path / "skill").mkdir()
+    (tmp_path / "skill.json").symlink_to("skill/SKILL.md")
+    done = skill("--install", tmp_path / "skill", "--json", tmp_path / "skill.json", "--force")
+    assert isinstance(done.exception, NsyspipeError)
+    assert [*(tmp_path / "skill").iterdir()] == []

@@ -150,6 +150,8 @@ REFUSED = {
         "where": [where("name", "==", 1)],
     },
     "an integer of more than 64 bits": {"where": [where("rank", "==", 2**63)]},
+    "an integer that a float cannot hold": {"where": [where("mfu", "==", 2**53 + 1)]},
+    "a negative one": {"where": [where("mfu", "==", -(2**53) - 1)]},
     "no value": {"where": [where("rank", "==")]},
     "a value for a null": {"where": [where("rank", "is null", 1)]},
     "an unknown operator": {"where": [where("rank", "LIKE", "%")]},
@@ -167,6 +169,11 @@ REFUSED = {
 def test_a_query_is_refused(asked, arguments):
     with pytest.raises(OptionError):
         asked(**arguments)
+
+
+@pytest.mark.parametrize("value", [2**53, -(2**53), 2.0**60])
+def test_a_large_number_is_compared_with_a_ratio(asked, value):
+    assert asked(where=[where("mfu", "==", value)])["rows"] == []
 
 
 def test_a_fraction_is_compared_with_a_ratio(asked):

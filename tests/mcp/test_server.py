@@ -171,12 +171,25 @@ REQUEST = {
 }
 
 
+def send(process, message):
+    process.stdin.write(json.dumps(message).encode() + b"\n")
+    process.stdin.flush()
+
+
 @pytest.fixture
-def greeted(world):
+def greeted_root(request, world, tmp_path):
+    """Return the root of the server: `world`, or a directory whose ranges are slow to match."""
+    if not hasattr(request, "param"):
+        return world
+    write_run(tmp_path / "run", (((100, 20, 0, 0),) * 2,), name="a" * 60)
+    return tmp_path
+
+
+@pytest.fixture
+def greeted(greeted_root):
     """Yield a server that has answered the greeting of an older client."""
-    with running_server(world, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        process.stdin.write(json.dumps(REQUEST).encode() + b"\n")
-        process.stdin.flush()
+    with running_server(greeted_root, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        send(process, REQUEST)
         process.greeting = json.loads(process.stdout.readline())
         yield process
         process.kill()
@@ -194,7 +207,20 @@ def test_the_server_ends_when_its_client_closes_the_input(greeted):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_the_server_at_once(greeted, number):
     greeted.send_signal(number)
-    assert (greeted.wait(20), greeted.stderr.read()) == (128 + number, b"")
+    assert (greeted.wait(20), greeted.stderr.read()) == (-number, b"")
+
+
+@pytest.mark.parametrize("greeted_root", ["slow_to_match"], indirect=True)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_regular_expression_that_takes_forever(greeted, number):
+    arguments = {"reports": ["run"], "step": "(a+)+b"}
+    call = {"name": "analyze", "arguments": arguments}
+    send(greeted, {"jsonrpc": "2.0", "method": "notifications/initialized"})
+    send(greeted, {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": call})
+    with pytest.raises(subprocess.TimeoutExpired):
+        greeted.wait(5)
+    greeted.send_signal(number)
+    assert greeted.wait(20) == -number
 
 
 def test_the_transcript_of_the_page_is_real(tmp_path, request):

@@ -128,6 +128,23 @@ def test_a_key_that_is_not_there_is_an_error():
     assert error.value.found == "summary"
 
 
+def test_the_expression_of_a_step_has_a_limit():
+    asked = parse("analyze", AnalyzeArguments, {"reports": ["fast"], "step": "a" * 200})
+    assert asked.options() == {"step": "a" * 200}
+    with pytest.raises(OptionError, match="200"):
+        parse("analyze", AnalyzeArguments, {"reports": ["fast"], "step": "a" * 201})
+
+
+def test_an_unknown_name_is_cut_off():
+    name = "a" * 100_000
+    with pytest.raises(OptionError) as of_key:
+        with_keys('{"summary": 1}', [name])
+    with pytest.raises(OptionError) as of_argument:
+        parse("analyze", AnalyzeArguments, {"reports": ["fast"], name: 1})
+    for error in (of_key.value, of_argument.value):
+        assert len(error.subject) + len(error.problem) < 300
+
+
 def test_an_answer_may_have_as_many_bytes_as_the_limit(tools):
     whole = answered(tools, "analyze", reports=["fast"])
     assert answered(Tools(tools.roots, len(whole)), "analyze", reports=["fast"]) == whole

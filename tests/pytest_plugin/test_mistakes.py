@@ -4,12 +4,22 @@ import pytest
 
 from tests.pytest_plugin.conftest import FAST, marked, outcomes
 
+
+class _Huge(int):
+    """Written as a short text, because Python refuses to write its digits."""
+
+    def __repr__(self):
+        return "10**5000"
+
+
+HUGE = _Huge(10**5000)
 MISTAKES = {
     "a misspelt argument": {"baseline": "slow", "max_regresion": "2%"},
     "an unknown argument": {"baseline": "slow", "metrics": "idle"},
     "no percentage": {"baseline": "slow", "max_regression": "fast"},
     "a ratio or a percentage": {"baseline": "slow", "max_regression": 0.02},
     "a flag as percentage": {"baseline": "slow", "max_regression": True},
+    "a percentage of thousands of digits": {"baseline": "slow", "max_regression": HUGE},
     "a list as percentage": {"baseline": "slow", "max_regression": [2]},
     "no baseline": {},
     "a number as label": {"baseline": 1},
@@ -107,3 +117,17 @@ def test_a_name_cannot_drive_the_terminal(comparison):
     text = comparison(repr("\x1b[2Jmissing.sqlite"), baseline="slow").stdout.str()
     assert "\x1b[2J" not in text
     assert "\N{REPLACEMENT CHARACTER}[2Jmissing.sqlite" in text
+
+
+def test_a_store_with_a_nul_is_an_error_in_words(comparison, pytester):
+    pytester.makeini("[pytest]\nnsyspipe_store = a\0b\n")
+    result = comparison(FAST, baseline="slow", store=None)
+    assert outcomes(result) == {"errors": 1}
+    assert "contains a NUL character" in result.stdout.str()
+    assert "ValueError" not in result.stdout.str()
+
+
+def test_the_name_of_a_missing_store_cannot_drive_the_terminal(comparison):
+    result = comparison(FAST, baseline="slow", store="\x1b[2Jmissing")
+    assert outcomes(result) == {"skipped": 1}
+    assert "\x1b[2J" not in result.stdout.str()

@@ -1,12 +1,15 @@
 """The lanes that a copy of a report has more than the report, and where copies may be written."""
 
+import os
+import stat
 from pathlib import Path
 
 import pytest
 
 import nsyspipe
 from nsyspipe.errors import NotAReportError, OutputError
-from nsyspipe.report.annotations import lanes_by_report, planned_copies
+from nsyspipe.report import annotations
+from nsyspipe.report.annotations import Copy, lanes_by_report, planned_copies, write_copy
 from tests.build.across import every_step, load, reports
 
 STEPS = range(4)
@@ -19,6 +22,12 @@ def ranges_of(lanes):
         ]
         for lane in lanes
     }
+
+
+def make_report(path):
+    """Make a report that is older than its export."""
+    path.touch()
+    os.utime(path, (0, 0))
 
 
 @pytest.fixture
@@ -82,7 +91,7 @@ def test_wait_time_that_is_not_known_has_no_lane(tmp_path):
 
 def test_copies_keep_the_names_of_the_captured_reports(run, tmp_path):
     for number in (0, 1):
-        (tmp_path / f"report_{number}.nsys-rep").touch()
+        make_report(tmp_path / f"report_{number}.nsys-rep")
     copies = planned_copies(run, tmp_path / "out")
     assert [(copy.report, copy.source.name, copy.target) for copy in copies] == [
         (f"report_{n}.sqlite", f"report_{n}.nsys-rep", tmp_path / f"out/report_{n}.nsys-rep")
@@ -101,7 +110,7 @@ def test_an_export_without_its_report_is_refused(run, tmp_path):
 def test_no_file_is_replaced_and_a_copy_has_the_suffix_of_a_report(tmp_path, target):
     run = load(reports(1), tmp_path)
     for name in ("report_0.nsys-rep", "there.nsys-rep"):
-        (tmp_path / name).touch()
+        make_report(tmp_path / name)
     (tmp_path / "link.nsys-rep").symlink_to("nowhere")
     with pytest.raises(OutputError) as caught:
         planned_copies(run, tmp_path / target)
@@ -113,7 +122,71 @@ def test_two_reports_with_one_name_are_refused(tmp_path):
         folder = Path(tmp_path, f"{rank}")
         folder.mkdir()
         builder.write(folder / "report.sqlite")
-        (folder / "report.nsys-rep").touch()
+        make_report(folder / "report.nsys-rep")
     run = nsyspipe.load([tmp_path / "0/report.sqlite", tmp_path / "1/report.sqlite"])
     with pytest.raises(OutputError):
         planned_copies(run, tmp_path / "out")
+
+
+def test_an_export_that_is_older_than_its_report_is_refused(tmp_path):
+    run = load(reports(1), tmp_path)
+    make_report(tmp_path / "report_0.nsys-rep")
+    os.utime(tmp_path / "report_0.nsys-rep", (2**32, 2**32))
+    with pytest.raises(NotAReportError) as caught:
+        planned_copies(run, tmp_path / "out.nsys-rep")
+    assert "nsyspipe convert" in caught.value.fix
+
+
+def test_a_name_that_is_too_long_is_refused(tmp_path):
+    run = load(reports(1), tmp_path)
+    make_report(tmp_path / "report_0.nsys-rep")
+    with pytest.raises(OutputError):
+        planned_copies(run, tmp_path / f"{'a' * 300}.nsys-rep")
+
+
+def test_a_place_that_cannot_be_looked_at_is_refused(tmp_path, monkeypatch):
+    run = load(reports(1), tmp_path)
+    make_report(tmp_path / "report_0.nsys-rep")
+
+    def exists(_path):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "exists", exists)
+    with pytest.raises(OutputError):
+        planned_copies(run, tmp_path / "copy.nsys-rep")
+
+
+@pytest.fixture
+def copy(tmp_path, monkeypatch):
+    """Return a copy to be written, whose importer copies the report with the mode 0644."""
+
+    def add(_importer, source, file, _nvtxt, *, timeout_s):
+        assert timeout_s
+        file.write_bytes(source.read_bytes())
+        file.chmod(0o644)
+
+    monkeypatch.setattr(annotations, "add_ranges", add)
+    (tmp_path / "a.nsys-rep").write_text("report")
+    (tmp_path / "a.nsys-rep").chmod(0o600)
+    return Copy("a", tmp_path / "a.nsys-rep", tmp_path / "out" / "a.nsys-rep")
+
+
+def test_a_copy_has_the_mode_of_its_report(copy):
+    write_copy(Path("ImportNvtxt"), copy, [])
+    assert stat.S_IMODE(copy.target.stat().st_mode) == 0o600
+    assert copy.target.stat().st_nlink == 1
+    assert [*copy.target.parent.iterdir()] == [copy.target]
+
+
+def test_a_file_that_appears_while_the_copy_is_made_stays(copy):
+    copy.target.parent.mkdir()
+    copy.target.write_text("mine")
+    with pytest.raises(OutputError, match="exists"):
+        write_copy(Path("ImportNvtxt"), copy, [])
+    assert copy.target.read_text() == "mine"
+    assert [*copy.target.parent.iterdir()] == [copy.target]
+
+
+def test_reports_without_gpu_activity_are_refused_in_these_words(without_gpu, tmp_path):
+    with pytest.raises(NotAReportError, match="has no GPU activity"):
+        planned_copies(without_gpu, tmp_path / "copy.nsys-rep")

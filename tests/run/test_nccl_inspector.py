@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from nsyspipe.reader import beside
+from nsyspipe.reader import beside, nccl_inspector
 from nsyspipe.run.doctor import examine
 from tests.build import inspector, nccl_layouts
 from tests.build.across import every_step, load, reports
@@ -280,3 +280,14 @@ def test_doctor_says_that_the_files_are_used(tmp_path):
     paths = sorted(tmp_path.glob("*.sqlite"))
     examination = examine(paths)
     assert "nccl-inspector-used" in [problem.code for problem in examination.problems]
+
+
+def test_a_bad_file_uses_nothing_of_the_limits_for_the_others(tmp_path, monkeypatch):
+    monkeypatch.setattr(nccl_inspector, "_MAX_COMMUNICATORS", 2)
+    monkeypatch.setattr(nccl_inspector, "_MAX_TUNINGS", 2)
+    many = [call(n, 8, f"BAD{n} LL", comm=f"0x{n:x}") for n in range(20, 40)]
+    inspector.write(tmp_path, 0, lost(1), *many)
+    inspector.write(tmp_path, 1, *calls(TREE_RING, rank=1))
+    run = built(tmp_path)
+    assert "nccl-inspector-unusable" in codes(run)
+    assert tunings(run) == KNOWN

@@ -13,26 +13,41 @@ a command. Exit codes are those of ``nsyspipe diff``. A comment that cannot be w
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import json
 import os
 import re
+import secrets
 import shutil
+import stat
 import subprocess
 import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 ANSWER = Path("step-time")
+JUDGED = "judged"  # the file in which judge says for which job the answer is
+TOKEN = "STEP_TIME_TOKEN"  # noqa: S105 - the name of the variable
 UNUSABLE = 2
+HIGHEST_CODE = 125  # a shell uses those above for itself
 UNDECIDED = 4
 ENDING_OF_FORMAT = {"markdown": "md", "html": "html", "json": "json"}
 COMMENTS_PER_PAGE = 100
 LAST_PAGE = 50
 PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 PRINTABLE_TOKEN = re.compile(r"[!-~]+")
+# What a forge, or somebody between, can make of an answer.
+NO_COMMENT = (
+    *(OSError, http.client.HTTPException, ValueError, RecursionError),
+    *(AttributeError, KeyError, TypeError, OverflowError),
+)
 
 
 class UnusableError(Exception):
@@ -81,14 +96,70 @@ def notice(text: str) -> None:
     print(f"{prefix}{text}", flush=True)
 
 
+def warning(text: str) -> None:
+    """Print a warning that fails no job."""
+    prefix = "::warning::" if os.environ.get("GITHUB_ACTIONS") else "warning: "
+    print(f"{prefix}{text}", file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def without_log_commands() -> Iterator[None]:
+    """Let GitHub obey no line of the output, which has names that the change chose."""
+    if not os.environ.get("GITHUB_ACTIONS"):
+        yield
+        return
+    end = secrets.token_hex(16)
+    print(f"::stop-commands::{end}", flush=True)
+    try:
+        yield
+    finally:
+        print(f"::{end}::", flush=True)
+
+
+def remove_answer() -> None:
+    """Remove what lies in the place of the answer: the change can have brought it, also as a link."""
+    if ANSWER.is_symlink() or ANSWER.is_file():
+        ANSWER.unlink()
+    elif ANSWER.exists():
+        shutil.rmtree(ANSWER)
+
+
+def this_job() -> str:
+    """Return the number of this job, which no commit can know."""
+    names = ("GITHUB_RUN_ID", "GITHUB_RUN_ATTEMPT", "CI_JOB_ID")
+    return " ".join(f"{name}={os.environ[name]}" for name in names if os.environ.get(name))
+
+
+def read_answer(name: str) -> str:
+    """Return the text of a file of the answer. A link is an error, so that no other file is read."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+    directory = os.open(ANSWER, flags | os.O_DIRECTORY)
+    try:
+        number = os.open(name, flags, dir_fd=directory)
+    finally:
+        os.close(directory)
+    with os.fdopen(number, "rb") as file:
+        if not stat.S_ISREG(os.fstat(number).st_mode):
+            raise OSError(name, "is no file")
+        return file.read().decode()
+
+
 def capture() -> int:
     """Run the capture command, once for each directory of reports."""
+    remove_answer()
+    try:
+        return capture_each()
+    finally:
+        remove_answer()  # the captured program can have written one
+
+
+def capture_each() -> int:
+    """Run the capture command for each directory."""
     command = setting("CAPTURE")
     if not command:
         notice("No capture command: the reports of an earlier job are used.")
         return 0
-    # The captured program is the change's own, so it does not get the token that comments.
-    environment = {name: text for name, text in os.environ.items() if name != "STEP_TIME_TOKEN"}
+    environment = without_token()
     for number in range(1, number_of_captures() + 1):
         directory = Path(setting("REPORTS", "reports"), str(number))
         if directory.exists():
@@ -96,9 +167,14 @@ def capture() -> int:
         directory.mkdir(parents=True)
         environment["OUTPUT"] = str(directory / "run")
         ended = subprocess.run(["/bin/sh", "-c", command], env=environment, check=False)  # noqa: S603 - the author's own
-        if ended.returncode:
-            return ended.returncode
+        if ended.returncode:  # of any program: no verdict
+            raise UnusableError(f"The capture command failed with exit code {ended.returncode}.")
     return 0
+
+
+def without_token() -> dict[str, str]:
+    """Return the environment for programs of the change, which get no token that comments."""
+    return {name: text for name, text in os.environ.items() if name != TOKEN}
 
 
 def number_of_captures() -> int:
@@ -123,13 +199,17 @@ def captures() -> list[Path]:
 
 def nsyspipe(*words: str | Path) -> int:
     """Run nsyspipe, and return its exit code."""
-    return subprocess.run(["nsyspipe", *words], check=False).returncode  # noqa: S603, S607 - no shell
+    environment = without_token()
+    with without_log_commands():
+        ended = subprocess.run(["nsyspipe", *words], env=environment, check=False)  # noqa: S603, S607 - no shell
+    return ended.returncode if 0 <= ended.returncode <= HIGHEST_CODE else UNUSABLE
 
 
 def judge() -> int:
     """Save the captures of the main branch, or compare those of a change with them."""
-    shutil.rmtree(ANSWER, ignore_errors=True)
+    remove_answer()
     ANSWER.mkdir()
+    (ANSWER / JUDGED).write_text(this_job(), encoding="utf-8")
     store = Path(setting("STORE"))
     if not setting("STORE"):
         raise UnusableError("STEP_TIME_STORE: names the directory of saved runs.")
@@ -139,12 +219,26 @@ def judge() -> int:
 
 def save(store: Path, baseline: str) -> int:
     """Save the captures under names that the next push uses again."""
-    for number, directory in enumerate(captures(), start=1):
+    found = captures()
+    for number, directory in enumerate(found, start=1):
         words = ["--label", baseline, "--run-id", f"{baseline}-{number}", "--quiet"]
         exit_code = nsyspipe("analyze", directory, "--out", store, *words)
         if exit_code:
             return exit_code
+    remove_surplus(store, baseline, len(found))
     return 0
+
+
+def remove_surplus(store: Path, baseline: str, kept: int) -> None:
+    """Remove the runs of an earlier, larger baseline, which the next comparison would count."""
+    for listed in [*(store / "runs").glob(f"run_id={baseline}-*")]:
+        number = listed.name.removeprefix(f"run_id={baseline}-")
+        if re.fullmatch(r"[1-9][0-9]{0,5}", number) and int(number) > kept:
+            # As how-to/dashboards.md removes a run. Without its row in "runs", it is not listed.
+            switch = store / ".nsyspipe/switch" / f"{baseline}-{number}"
+            for path in (switch, listed, *store.glob(f"*/{listed.name}")):
+                if path.exists():
+                    shutil.rmtree(path)
 
 
 def compare(store: Path, baseline: str) -> int:
@@ -166,16 +260,15 @@ def compare(store: Path, baseline: str) -> int:
 
 def add_to_summary() -> None:
     """Add the answer to the summary of the job, on GitHub."""
-    answer, summary = ANSWER / "diff.md", os.environ.get("GITHUB_STEP_SUMMARY")
-    if summary and answer.exists():
+    summary = os.environ.get("GITHUB_STEP_SUMMARY")
+    if summary and (ANSWER / "diff.md").exists():
         with Path(summary).open("a", encoding="utf-8") as file:
-            file.write(answer.read_text(encoding="utf-8"))
+            file.write(read_answer("diff.md"))
 
 
 def comment() -> int:
     """Write the answer under the change, or replace the last answer there."""
-    answer = ANSWER / "diff.md"
-    if not answer.exists() or not number_of_change():
+    if not os.path.lexists(ANSWER / "diff.md") or not number_of_change():
         notice("Nothing to write under a change.")
         return 0
     if not PRINTABLE_TOKEN.fullmatch(setting("TOKEN")):
@@ -183,9 +276,17 @@ def comment() -> int:
         return 0
     marker = f"<!-- nsyspipe:{plain_setting('NAME', 'step-time')} -->\n"
     try:
-        write_comment(marker, marker + answer.read_text(encoding="utf-8"))
-    except (urllib.error.URLError, TimeoutError) as error:
-        notice(f"No comment ({getattr(error, 'code', 'no answer')}): the answer is in the files.")
+        if not this_job() or read_answer(JUDGED) != this_job():
+            warning("No comment: the answer is not from this job.")
+            return 0
+        text = marker + read_answer("diff.md")
+        if setting("TOKEN") in text:
+            warning("No comment: the answer contains the token.")
+            return 0
+        write_comment(marker, text)
+    except NO_COMMENT as error:
+        reason = getattr(error, "code", type(error).__name__)  # its text may be the forge's
+        warning(f"No comment ({reason}): the answer is in the files.")
     return 0
 
 
@@ -218,6 +319,8 @@ def gitlab_thread() -> Thread:
     project = quote(os.environ["CI_PROJECT_ID"], safe="")
     notes = f"{api}/projects/{project}/merge_requests/{number_of_change()}/notes"
     author = ask(f"{api}/user", header)["username"]
+    if not isinstance(author, str):
+        raise TypeError("username")
     return Thread(notes, notes, "PUT", header, author)
 
 
@@ -226,6 +329,8 @@ def own_comment(thread: Thread, marker: str) -> int | None:
     for page in range(1, LAST_PAGE + 1):
         address = f"{thread.list_address}?per_page={COMMENTS_PER_PAGE}&page={page}"
         comments = ask(address, thread.token_header)
+        if not isinstance(comments, list):
+            raise TypeError("comments")
         for entry in comments:
             author = entry.get("user") or entry.get("author") or {}
             is_own = thread.own_author in {author.get("login"), author.get("username")}
@@ -256,10 +361,13 @@ def main(words: list[str]) -> int:
         return UNUSABLE
     try:
         return COMMANDS[words[0]]()
-    except UnusableError as error:
+    except (UnusableError, OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return UNUSABLE
 
 
 if __name__ == "__main__":
+    if TOKEN in os.environ and sys.argv[1:] != ["comment"]:
+        # Begin again without it: /proc shows the environment that a process began with.
+        os.execve(sys.executable, sys.orig_argv, without_token())  # noqa: S606 - ourselves
     sys.exit(main(sys.argv[1:]))

@@ -1,12 +1,13 @@
 """The files of the skill: their texts, their JSON document, and their installation."""
 
+import os
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from nsyspipe.errors import OutputError
+from nsyspipe.errors import OptionError, OutputError
 from nsyspipe.model.table import SCHEMA_VERSION
 from nsyspipe.report.files import check_directory, check_target, writing
 from nsyspipe.report.skill.fields import jq_filter
@@ -42,6 +43,24 @@ def _row(question: Question) -> dict[str, str]:
 
 def check_installation(files: Mapping[str, str], directory: Path, *, force: bool) -> None:
     """Refuse (OutputError) files that may not be replaced, before anything is written."""
+    try:
+        _check_files(files, directory, force=force)
+    except OSError as error:
+        problem = f"cannot be used ({error.strerror})"
+        raise OutputError(str(directory), problem, fix="another directory") from error
+
+
+def check_separate(files: Mapping[str, str], directory: Path, json_file: str) -> None:
+    """Refuse (OptionError) a JSON document in the place of a file of the skill or its directory."""
+    place = Path(os.path.realpath(directory))
+    taken = [place, *place.parents, *(Path(os.path.realpath(place / name)) for name in files)]
+    if Path(os.path.realpath(json_file)) in taken:
+        problem = f"both write to {json_file}"
+        raise OptionError("--json and --install", problem, fix="use a different file for --json")
+
+
+def _check_files(files: Mapping[str, str], directory: Path, *, force: bool) -> None:
+    """Do what `check_installation` does. Raises OSError for a place that cannot be looked at."""
     if directory.exists() and not directory.is_dir():
         raise OutputError(str(directory), "is not a directory", fix="--install DIR")
     for name in files:
