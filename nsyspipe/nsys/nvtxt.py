@@ -69,9 +69,9 @@ def add_ranges(importer: Path, report: Path, copy: Path, nvtxt: str, *, timeout_
 
 
 def _failure(importer: Path, report: Path, output: Output) -> NsysFailedError:
-    found = " / ".join(telling_lines(output.text, 3)) or None
+    last_lines = " / ".join(telling_lines(output.text, 3)) or None
     problem = f"{importer.name} failed with status {output.status}"
     if output.status is None:
         problem = f"{importer.name} did not end in time, and was stopped"
     fix = f"use the ImportNvtxt of the nsys that captured the report, not {importer}"
-    return NsysFailedError(shlex.quote(str(report)), problem, found=found, fix=fix)
+    return NsysFailedError(shlex.quote(str(report)), problem, found=last_lines, fix=fix)

@@ -96,7 +96,8 @@ def _check_max_regression(value: object) -> float:
     if not is_number and not isinstance(value, str):
         needed = "a percentage"
         raise OptionError.of_kind("max_regression", value, needed, 'max_regression="2%"')
-    name, fix = "max_regression =", 'max_regression="2%"'
+    name = "max_regression ="
+    fix = 'max_regression="2%"'
     try:
         text = str(value)
     except ValueError as error:

@@ -200,16 +200,16 @@ class _Columns:
         n_incomplete = len(self.incomplete)
         return _Sizes(len(self.comm), len(self.comms), len(self.tunings), n_incomplete)
 
-    def leave_out(self, kept: _Sizes) -> None:
+    def leave_out(self, sizes_before: _Sizes) -> None:
         """Leave out all that was read after these sizes.
 
         So a bad file uses nothing of the limits for the other files.
         """
         for column in (self.comm, self.collective, self.number, self.call_bytes, self.tuning):
-            del column[kept.n_calls :]
-        _shorten(self.comms, kept.n_comms)
-        _shorten(self.tunings, kept.n_tunings)
-        _shorten(self.incomplete, kept.n_incomplete)
+            del column[sizes_before.n_calls :]
+        _shorten(self.comms, sizes_before.n_comms)
+        _shorten(self.tunings, sizes_before.n_tunings)
+        _shorten(self.incomplete, sizes_before.n_incomplete)
 
     def calls(self) -> InspectedCalls:
         """Return all calls."""

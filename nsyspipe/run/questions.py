@@ -766,7 +766,7 @@ def _rank_numbers(reports: Sequence[Examined], beside: Beside) -> Answer:
         unnamed = _lack("rank-by-order", "the reports do not identify the ranks", status=PARTLY)
         return repeated_rank or unnamed
     if len(ranks) == 1:
-        return Answer(YES, text=_ONE_RANK)
+        return Answer(YES, text="one rank")
     return Answer(YES, text=f"the {len(ranks)} GPUs of the only process")
 
 
