@@ -31,6 +31,7 @@ from nsyspipe.report.derived_lanes import (
     times_of,
     waiting_in_steps,
 )
+from nsyspipe.report.files import not_writable
 from nsyspipe.report.nvtxt import Lane, nvtxt_of
 from nsyspipe.report_run import ReportRun
 
@@ -160,8 +161,7 @@ def _writable(target: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        problem = f"cannot be written ({error.strerror})"
-        raise OutputError(str(target), problem, fix="another name or directory") from error
+        raise not_writable(target, error) from error
 
 
 def write_copy(importer: Path, copy: Copy, lanes: list[Lane]) -> Added:

@@ -97,7 +97,7 @@ def writing(
             make_readable(temporary)
             temporary.replace(path)
     except OSError as error:
-        raise _not_writable(path, error) from error
+        raise not_writable(path, error) from error
 
 
 def check_directory(path_text: str, example: str) -> None:
@@ -129,7 +129,7 @@ def check_directory(path_text: str, example: str) -> None:
             problem = "is among the files of a run store, where all files must be Parquet"
             raise OutputError(path_text, problem, fix="another directory")
     except OSError as error:
-        raise _not_writable(path, error) from error
+        raise not_writable(path, error) from error
 
 
 def _is_in_run_store(directory: Path) -> bool:
@@ -159,7 +159,7 @@ def check_target(path: Path, inputs: Iterable[Path], *, may_replace: MayReplace)
             return
         problem = _why_never_replaced(path, inputs)
     except OSError as error:
-        raise _not_writable(path, error) from error
+        raise not_writable(path, error) from error
     if problem:
         raise OutputError(str(path), problem, fix="another name")
     if not may_replace():
@@ -189,7 +189,8 @@ def run_id_of_document(path: Path) -> str | None:
     return run.get("run_id") if isinstance(run, dict) else None
 
 
-def _not_writable(path: Path, error: OSError) -> OutputError:
+def not_writable(path: Path, error: OSError) -> OutputError:
+    """Return the error for a place at which the file system lets nothing be written."""
     return OutputError(
         str(path), f"cannot be written ({error.strerror})", fix="another name or directory"
     )

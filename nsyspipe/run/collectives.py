@@ -12,7 +12,7 @@ from nsyspipe.analysis import collectives as matching
 from nsyspipe.analysis.counted_steps import LINK_NAMES
 from nsyspipe.analysis.intervals import BLOCK, places_in_runs, run_starts, sums_of
 from nsyspipe.analysis.operations import NO_SEQ
-from nsyspipe.analysis.traffic import held_up_by_step, own_lateness
+from nsyspipe.analysis.traffic import own_lateness, sum_held_up
 from nsyspipe.model import schema
 from nsyspipe.model.inspected import InspectedCalls
 from nsyspipe.model.names import COLLECTIVES
@@ -566,16 +566,17 @@ def _wait_of_ranks(steps: StepsTable, ranks: Sequence[int]) -> list[int | None]:
 
 
 def _delays_of_ranks(
-    matched: CollectivesTable, steps: StepsTable, ranks: Sequence[int], *, is_capture: bool
+    own_delays: CollectivesTable, steps: StepsTable, ranks: Sequence[int], *, is_capture: bool
 ) -> dict[str, Any]:
-    """Return how often and how much each rank delays others, by matched collectives.
+    """Return how often and how much each rank delays others.
 
+    `own_delays` are matched collectives, as `traffic.own_lateness` returns them.
     The columns have a value for each rank of `ranks`, which are in ascending order.
     """
     n_ranks = len(ranks)
-    step = matched["step"].to_numpy()
-    late_by_ns = pc.fill_null(matched["late_by_ns"], 0).to_numpy()
-    rank_index = np.searchsorted(ranks, matched["rank"].to_numpy())
+    step = own_delays["step"].to_numpy()
+    late_by_ns = pc.fill_null(own_delays["late_by_ns"], 0).to_numpy()
+    rank_index = np.searchsorted(ranks, own_delays["rank"].to_numpy())
     late_rows = np.flatnonzero(late_by_ns)
     late_rank_index = rank_index[late_rows]
     delay_ns = late_by_ns[late_rows]
@@ -584,7 +585,7 @@ def _delays_of_ranks(
     ordered_rows = late_rows[order]
     largest_of_steps = ordered_rows[run_starts(step[ordered_rows])]
     lateness_ns = sums_of(rank_index[largest_of_steps], late_by_ns[largest_of_steps], n_ranks)
-    held_up = held_up_by_step(matched, steps).filter(pc.field("is_alone"))
+    held_up = sum_held_up(own_delays, steps).filter(pc.field("is_alone"))
     held_up_rank_index = np.searchsorted(ranks, held_up["rank"])
     delays: dict[str, Any] = {}
     delays["n_arrived_last"] = np.bincount(late_rank_index, minlength=n_ranks)
