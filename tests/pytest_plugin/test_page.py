@@ -34,6 +34,9 @@ MS = 10**6
 def test_the_transcript_is_real(pytester, installed, monkeypatch, request):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(installed), str(SAMPLES.parent)]))
     monkeypatch.setenv("COLUMNS", str(TERMINAL_WIDTH))
+    # pytest shortens its summary only where neither is set.
+    for variable in ("CI", "BUILD_NUMBER"):
+        monkeypatch.delenv(variable, raising=False)
     (pytester.path / "sample_reports").symlink_to(SAMPLES)
     pytester.makepyfile(test_step_time=SHORT_EXAMPLE)
     command = TRANSCRIPT.partition("\n")[0].removeprefix("$ ")

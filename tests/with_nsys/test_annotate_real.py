@@ -61,9 +61,10 @@ def test_the_ranges_of_a_run_come_back_with_their_times_and_the_rest_stays(
     """The run is made, since a machine without GPUs captures none. Its times are within the captured time."""
     builders = every_step(reports(2), 300, 400, end=600)
     for number, builder in enumerate(builders):
-        builder.write(tmp_path / f"run_{number}.sqlite")
         report = tmp_path / f"run_{number}.nsys-rep"
         report.write_bytes((captured / "a b_0.nsys-rep").read_bytes())
+        # Behind its report: an older export may be that of another capture.
+        builder.write(tmp_path / f"run_{number}.sqlite")
     run = nsyspipe.load(tmp_path)
     lanes = lanes_by_report(run)
     for copy in planned_copies(run, tmp_path / "out"):
@@ -96,8 +97,8 @@ def test_ranges_outside_of_the_captured_time_are_counted(captured, with_nsys, tm
     late.range(10**15, 10**15 + 900, "step 4").kernel(
         10**15 + 100, 10**15 + 200, launch=10**15 + 10
     )
-    late.write(tmp_path / "run_0.sqlite")
     (tmp_path / "run_0.nsys-rep").write_bytes((captured / "a b_0.nsys-rep").read_bytes())
+    late.write(tmp_path / "run_0.sqlite")
     run = nsyspipe.load(tmp_path)
     (copy,) = planned_copies(run, tmp_path / "copy.nsys-rep")
     added = write_copy(find_importer(), copy, lanes_by_report(run)[copy.report])
