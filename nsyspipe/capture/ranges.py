@@ -152,7 +152,8 @@ def meet() -> None:
 def settle(*, is_cut_off: bool = False, is_alone: bool = False) -> None:
     """Wait until the device has finished its work.
 
-    If `is_cut_off` or `is_alone`, wait for a limited time only.
+    The wait is limited in two cases: the loop ended early (`is_cut_off`), or nothing is known of
+    the program (`is_alone`). Then the device may never finish.
     """
     torch = loaded_torch()
     if torch is None or not torch.cuda.is_initialized():

@@ -31,6 +31,7 @@ SIGNALLED = 128
 # Time between SIGTERM and SIGKILL, for nsys and for the program.
 GRACE_S = 10.0
 PROGRAM_GRACE_S = 15.0
+_MAX_WAIT_AFTER_KILL_S = 2.0
 # How the names of nsys's own programs start: nsys (also its agent), nsys-launcher, QdstrmImporter.
 _NSYS_PROGRAMS = ("nsys", "Qdstrm")
 # `kill` with this number only tells whether a process exists.
@@ -147,24 +148,25 @@ def adopt_orphans() -> None:
     prctl()(SET_CHILD_SUBREAPER, 1)
 
 
-def end_adopted(*, is_any_of_nsys: bool) -> None:
+def end_adopted(*, are_all_of_nsys: bool) -> None:
     """End the children of this process that nsys left running.
 
-    An agent of nsys would otherwise keep the pipe of the terminal open. If `is_any_of_nsys`, all
-    children are of nsys. Otherwise only nsys's own programs are ended, not those of the user.
+    An agent of nsys would otherwise keep the pipe of the terminal open. `are_all_of_nsys` says that
+    the program of the user never started, so every child is of nsys. Otherwise only children that
+    run a program of nsys are ended.
     """
     _end(
-        functools.partial(_children_of_nsys, is_any_of_nsys=is_any_of_nsys),
+        functools.partial(_children_of_nsys, are_all_of_nsys=are_all_of_nsys),
         os.kill,
         # First they get time to end by themselves.
         _SignalAndWait(_NO_SIGNAL, 1.0),
         _SignalAndWait(signal.SIGTERM, 2.0),
-        _SignalAndWait(signal.SIGKILL, 2.0),
+        _SignalAndWait(signal.SIGKILL, _MAX_WAIT_AFTER_KILL_S),
     )
 
 
-def _children_of_nsys(*, is_any_of_nsys: bool) -> Iterator[int]:
-    """Yield the pids of our running children that nsys left."""
+def _children_of_nsys(*, are_all_of_nsys: bool) -> Iterator[int]:
+    """Yield the pids of our running children that are of nsys: all, or by their programs."""
     _collect_ended_children()
     children = [process for process in _processes() if process.parent == os.getpid()]
     for child in children:
@@ -172,7 +174,7 @@ def _children_of_nsys(*, is_any_of_nsys: bool) -> Iterator[int]:
             continue
         # The child may have ended since.
         with contextlib.suppress(OSError):
-            if is_any_of_nsys or _is_program_of_nsys(child.pid):
+            if are_all_of_nsys or _is_program_of_nsys(child.pid):
                 yield child.pid
 
 
@@ -330,13 +332,12 @@ def group_of(pid: int) -> int | None:
     return None
 
 
-def end_groups(groups: Iterable[int], *, grace_s: float | None = None) -> None:
+def end_groups(groups: Iterable[int], *, grace_s: float = GRACE_S) -> None:
     """Ask all processes of groups to end, and kill what remains after `grace_s`."""
     groups = list(groups)
-    grace_s = GRACE_S if grace_s is None else grace_s
     _end(
         lambda: filter(group_is_alive, groups),
         os.killpg,
         _SignalAndWait(signal.SIGTERM, grace_s),
-        _SignalAndWait(signal.SIGKILL, 2.0),
+        _SignalAndWait(signal.SIGKILL, _MAX_WAIT_AFTER_KILL_S),
     )
