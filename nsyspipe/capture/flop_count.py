@@ -90,7 +90,10 @@ def _has_compiled() -> bool:
 
 
 def _is_tensor_parallel(optimizer: Any) -> bool:  # noqa: ANN401 - of a module without types
-    """Tell whether parameters are distributed by more than FSDP, as far as it can be told."""
+    """Tell whether parameters are distributed by more than FSDP, as far as it can be told.
+
+    Then a rank does only a part of the work that its program asks for.
+    """
     distributed = sys.modules.get("torch.distributed.tensor")
     distributed_type = getattr(distributed, "DTensor", None)
     if distributed_type is None:
@@ -99,8 +102,9 @@ def _is_tensor_parallel(optimizer: Any) -> bool:  # noqa: ANN401 - of a module w
     distributed_params = [param for param in parameters if isinstance(param, distributed_type)]
     if not distributed_params:
         return False
-    # FSDP alone distributes parameters along one dimension of ranks.
-    return _has_several_dimensions(distributed_params) or not _has_fsdp()
+    # Distributed parameters are those of FSDP alone, if FSDP is used and its ranks are in one row.
+    is_fsdp_alone = _has_fsdp() and not _has_several_dimensions(distributed_params)
+    return not is_fsdp_alone
 
 
 def _has_several_dimensions(distributed_params: Iterable[Any]) -> bool:
