@@ -354,6 +354,7 @@ def main(words: Sequence[str] | None = None) -> int:
     # None if the number of GPUs does not matter, or is not known.
     n_gpus_here = None if options.cpu else n_gpus()
     has_spare_gpus = n_gpus_here is not None and n_gpus_here > options.nproc
+    # --is-counted: the launcher chose the number of ranks by the number of GPUs.
     if has_spare_gpus and not options.is_counted:
         ranks = _ranks_text(options.nproc)
         note = f"note: {ranks}, where {n_gpus_here} GPUs are: -n {n_gpus_here} takes all of them"

@@ -120,8 +120,8 @@ def serve(roots: Roots) -> None:
     os.chdir(roots.paths[0])
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:
-            # The server writes no file, so none is half-written. The system ends its workers. A
-            # handler in Python would wait for a regular expression that takes forever.
+            # The server can end at once, because it writes no file, and the system ends its
+            # workers. A handler in Python would wait for a regular expression that takes forever.
             signal.signal(number, signal.SIG_DFL)
     anyio.run(_serve, Tools(roots))
 
@@ -194,10 +194,11 @@ def _answer(tools: Tools, call: CallToolRequestParams) -> CallToolResult:
     except NsyspipeError as error:
         return _result(error_text(error), is_error=True)
     except Exception as error:
-        user_error = shortage(error)
-        if user_error is None:
+        shortage_error = shortage(error)
+        if shortage_error is None:
+            # A bug.
             raise
-        return _result(error_text(user_error), is_error=True)
+        return _result(error_text(shortage_error), is_error=True)
 
 
 def error_text(error: NsyspipeError) -> str:
