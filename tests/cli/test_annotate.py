@@ -2,9 +2,11 @@
 
 import hashlib
 import os
+import time
 
 import pytest
 
+from nsyspipe.nsys.files import NAME_OF_COPY, claim
 from tests.build.fake_nsys import fake_nsys, fake_report
 from tests.build.programs import program
 from tests.build.read_nvtxt import read_nvtxt
@@ -111,3 +113,40 @@ def test_an_export_older_than_its_report_is_refused(run, reports, tmp_path):
     os.utime(export, (1, 1))
     assert_refused(run("reports/run_0.sqlite", "-o", "copy.nsys-rep"))
     assert not (tmp_path / "copy.nsys-rep").exists()
+
+
+@pytest.fixture
+def remains(tmp_path):
+    """Return what a killed annotate leaves, an hour old."""
+    directory = tmp_path / ".nsyspipe-12345678.unfinished"
+    directory.mkdir(mode=0o700)
+    os.close(claim(directory))
+    for suffix in (".nvtxt", ".nsys-rep"):
+        (directory / f"{NAME_OF_COPY}{suffix}").write_text("half")
+    return directory
+
+
+def make_old(directory):
+    an_hour_ago = time.time() - 3600
+    os.utime(directory, (an_hour_ago, an_hour_ago))
+
+
+def test_what_a_killed_annotate_left_is_removed(run, reports, remains):
+    make_old(remains)
+    assert run("reports/run_0.nsys-rep", "-o", "copy.nsys-rep").returncode == 0
+    assert not remains.exists()
+
+
+def test_a_directory_with_any_other_report_stays(run, reports, remains):
+    (remains / "run_0.nsys-rep").write_text("a capture")
+    make_old(remains)
+    assert run("reports/run_0.nsys-rep", "-o", "copy.nsys-rep").returncode == 0
+    assert (remains / "run_0.nsys-rep").exists()
+
+
+def test_a_copy_that_is_being_written_stays(run, reports, remains):
+    lock = claim(remains)
+    make_old(remains)
+    assert run("reports/run_0.nsys-rep", "-o", "copy.nsys-rep").returncode == 0
+    os.close(lock)
+    assert remains.exists()
