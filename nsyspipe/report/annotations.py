@@ -185,7 +185,29 @@ def _move(file: Path, target: Path) -> None:
         target.hardlink_to(file)
     except FileExistsError as error:
         raise _exists(target) from error
-    file.unlink()
+    except OSError:
+        # The file system may have no hard links.
+        _move_without_link(file, target)
+    else:
+        file.unlink()
+
+
+def _move_without_link(file: Path, target: Path) -> None:
+    """Move a file as `_move` does, without a hard link.
+
+    An empty file takes the name first, which fails if there is a file. Then the whole file replaces
+    the empty one in one step. If this fails, the empty file is removed.
+    """
+    try:
+        target.touch(exist_ok=False)
+    except FileExistsError as error:
+        raise _exists(target) from error
+    try:
+        file.rename(target)
+    finally:
+        is_moved = not file.exists()
+        if not is_moved:
+            target.unlink()
 
 
 def lanes_by_report(run: ReportRun, on_progress: OnProgress | None = None) -> dict[str, list[Lane]]:
