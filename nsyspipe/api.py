@@ -336,7 +336,7 @@ def _load_saved(
     from nsyspipe.report.public.saved_run import SavedRun  # noqa: PLC0415 - slow to import
 
     store, saved_id = find_saved(Path(arguments[0]), run_id, label)
-    return SavedRun(UserPath.of(store), saved_id, label)
+    return SavedRun(UserPath.of(store), saved_id, given_label=label)
 
 
 def diff(

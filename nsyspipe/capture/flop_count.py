@@ -102,7 +102,7 @@ def _is_tensor_parallel(optimizer: Any) -> bool:  # noqa: ANN401 - of a module w
     distributed_params = [param for param in parameters if isinstance(param, distributed_type)]
     if not distributed_params:
         return False
-    # Distributed parameters are those of FSDP alone, if FSDP is used and its ranks are in one row.
+    # FSDP alone distributes parameters along one dimension of ranks.
     is_fsdp_alone = _has_fsdp() and not _has_several_dimensions(distributed_params)
     return not is_fsdp_alone
 

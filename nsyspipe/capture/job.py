@@ -87,7 +87,7 @@ class _Running:
         self._job = job
         self._directory = directory
         self._started_ns = time.time_ns()
-        # Times are of time.monotonic(), if no comment says "since the epoch".
+        # Times in s are of time.monotonic(), unless a comment says "since the epoch".
         self._begin_s = time.monotonic()
         # When each part was first seen to be over: ``loop`` (all training loops), ``ranks`` (all
         # programs), or ``capture`` (the reports are complete). A part that goes on has no key.

@@ -334,7 +334,7 @@ def _judge_failure(first_failed: RankRecord, job: Job, ranks: _Ranks) -> tuple[i
         fix = _AGAIN_FIX if FAILED_BY_ITSELF.search(first_failed.problem) else _NSYS_FIX
         problem = f"error: rank {rank}: {first_failed.problem}"
         return _NOT_STARTED, [problem, ranks.found_line(), fix]
-    # A failed rank has a status, which the type does not say.
+    # The status of a failed rank is never None, although the type allows it.
     status = first_failed.status or 1
     error = f"error: {job.program}: rank {rank} {_failure_text(status)}"
     fix = "  fix: fix the program, then capture again"

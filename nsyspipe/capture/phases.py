@@ -160,7 +160,7 @@ class MarkedPhases:
         # Modules with hooks whose calls have not been seen yet.
         self._candidates: list[weakref.ref[Any]] = []
         self._n_hooked_modules = 0
-        # Levels of modules below the outermost ones that have hooks, or could not have any.
+        # How many levels below the outermost modules were reached so far.
         self._n_deeper_levels = 0
 
     def begin_step(self, number: int) -> None:
@@ -231,7 +231,7 @@ class MarkedPhases:
         module, and not the module. Each step before the capture goes one level deeper.
         """
         self._n_deeper_levels += 1
-        # The last step before the capture adds no hooks.
+        # From the first captured step on, no hooks are added.
         if self._n_deeper_levels >= N_STEPS_BEFORE:
             return
         candidates = [reference() for reference in self._candidates]

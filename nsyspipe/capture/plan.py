@@ -484,7 +484,6 @@ def _further_options(tool: Nsys, options: argparse.Namespace) -> _FurtherOptions
         except CaptureError as error:
             if not options.dry_run:
                 raise
-
             _print_error(error, is_noted=True)
             option_that_counts = default_counting_option()
     return _FurtherOptions(python_options, option_that_counts, notes)

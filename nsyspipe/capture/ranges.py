@@ -32,6 +32,7 @@ _window = SimpleNamespace(is_open=False, has_cuda=False, handle=None)
 T = TypeVar("T")
 F = TypeVar("F", bound="Callable[..., Any]")
 # The steps of this process in all its loops: a second epoch continues the numbers and the capture.
+# `n_in_window` counts the steps to capture that have ended, also if nothing is captured.
 _progress = SimpleNamespace(n_begun=0, n_in_window=0, is_open=False, is_done=False)
 _NO_ITEM: Any = object()
 
@@ -453,7 +454,7 @@ class MarkedSteps:
 
     def begin(self) -> None:
         """Begin a step. The capture begins with the first step to capture."""
-        # Facts that do not change are set again, because another loop may have set its own.
+        # A loop asks for steps only when it begins one. A loop without steps asks for none.
         facts.warmup = self._window.start
         facts.steps_asked = len(self._window)
         facts.announce()

@@ -171,7 +171,7 @@ class _Rank:
         captured = self._captured(command)
         problem = _joined_problems(ended.nsys_problem, captured.problem)
         self._note(status=ended.status, problem=problem, report=captured.report)
-        # The status is never None here, which the type does not say.
+        # The status was noted just before, so it is not None, although the type allows it.
         return self._record.status or 0
 
     def _captured(self, command: Sequence[str]) -> "CapturedReport":
