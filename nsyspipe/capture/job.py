@@ -62,8 +62,8 @@ class _TimeLimit(NamedTuple):
 def _captured_job(job: Job, room: SimpleNamespace) -> int:
     """Run a job in a temporary directory, and return the exit status.
 
-    `room.has_begun` becomes True if a program has started. If the directory cannot be removed, a
-    note tells the user, because captures are left in it.
+    `room.has_begun` becomes True if a program has started. The directory stays if it has a capture
+    that could not be moved to its place. Then a note names it.
     """
     resolved_directory = None
     try:

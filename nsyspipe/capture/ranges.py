@@ -470,7 +470,9 @@ class MarkedSteps:
             backend().end(self._phase)
             self._phase = None
         if name and self.is_in_step:
-            self._phase = backend().start(annotate(name).text)
+            # `annotate` also remembers the name of the phase for the sidecar.
+            phase_range = annotate(name)
+            self._phase = backend().start(phase_range.text)
 
     def end(self) -> None:
         """End the step. The capture ends with the last step to capture.

@@ -75,14 +75,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     elif options.counting_option and counts_for_host(rank, local_rank, options.ranks):
         # The first two words are ``nsys profile``.
         nsys.insert(2, options.counting_option)
-    with contextlib.ExitStack() as opened:
-        directory = _record_directory(opened)
-        locks = opened.enter_context(supervision.holding(directory))
+    with contextlib.ExitStack() as contexts:
+        directory = _record_directory(contexts)
+        locks = contexts.enter_context(supervision.holding(directory))
         running = _Rank(directory, options.exit_timeout, record, locks)
         return running.run(nsys, program)
 
 
-def _record_directory(opened: contextlib.ExitStack) -> Path:
+def _record_directory(contexts: contextlib.ExitStack) -> Path:
     """Return the directory for the records: that of the launcher, or a temporary one.
 
     Without a launcher, nobody reads the records. The exit stack removes the temporary directory.
@@ -90,7 +90,7 @@ def _record_directory(opened: contextlib.ExitStack) -> Path:
     directory_of_launcher = os.environ.get(STATUS_DIR)
     if directory_of_launcher:
         return Path(directory_of_launcher).absolute()
-    return opened.enter_context(supervision.short_directory())
+    return contexts.enter_context(supervision.short_directory())
 
 
 def counts_for_host(rank: int, local_rank: int, captured: Collection[int] | None) -> bool:
@@ -237,6 +237,7 @@ class _Rank:
                 was_program_asked_to_end = True
                 self._end_program(process)
             if nsys_deadline_s is None and self._program_status() is not None:
+                # The program has ended. From now on, the time of nsys is limited.
                 self._note(status=self._program_status())
                 nsys_deadline_s = time.monotonic() + self._exit_timeout_s
             if nsys_deadline_s is not None and time.monotonic() > nsys_deadline_s:

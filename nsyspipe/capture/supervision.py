@@ -61,7 +61,7 @@ def short_directory() -> Iterator[Path]:
 def holding(directory: Path) -> Iterator[tuple[int, ...]]:
     """Claim the directory of a job, and yield the descriptors of the locks.
 
-    The claim holds as long as a program lives that inherits the descriptors.
+    A program that inherits the descriptors holds the claim as long as it lives.
     """
     directories = [directory]
     if directory.is_symlink():
@@ -133,7 +133,7 @@ class _Process(NamedTuple):
 def _processes() -> Iterator[_Process]:
     """Yield every process of this machine; none on systems without /proc."""
     for path in Path("/proc").glob("[0-9]*/stat"):
-        # A process may end while it is read, so it is left out.
+        # A process that ends while it is read is left out.
         with contextlib.suppress(OSError, ValueError, IndexError):
             # The line is: pid (name) state parent group ... The name may have any characters, also
             # parentheses, so what follows it comes after the last one.
@@ -180,7 +180,7 @@ def _children_of_nsys(*, are_all_of_nsys: bool) -> Iterator[int]:
 
 def _collect_ended_children() -> None:
     """Take the exit status of every child that has ended, so that no zombie is left."""
-    # Without any child, this error ends the loop.
+    # `waitpid` raises this error if no child is left.
     with contextlib.suppress(ChildProcessError):
         while True:
             pid, _ = os.waitpid(-1, os.WNOHANG)

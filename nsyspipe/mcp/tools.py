@@ -96,6 +96,7 @@ class Tools(Struct, frozen=True):
         runs = []
         for place in places:
             run = self._opened([place], asked, label)
+            # This reads the reports.
             _ = run.steps()
             runs.append(run)
         return runs

@@ -75,7 +75,12 @@ class StepTimeRule:
             confidence = gate.check_confidence(confidence, "confidence =", "confidence=0.95")
         force = named.get("force", False)
         check_flags(force=force)
-        return cls(baseline, max_regression, confidence, force)
+        return cls(
+            baseline=baseline,
+            max_regression=max_regression,
+            confidence=confidence,
+            force=force,
+        )
 
     def thresholds(self, directory: Path) -> dict[str, Any]:
         """Return the thresholds, as parameters of `nsyspipe.diff`.

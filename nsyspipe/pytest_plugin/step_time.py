@@ -112,13 +112,13 @@ class StepTime:
         with _failing():
             difference = self._compare(captures)
             gate: Any = difference.gate
-            words = printable(gate.headline)
+            gate_text = printable(gate.headline)
             verdict = printable(difference.headline)
-        self.verdicts.append(f"{words}.\n{verdict}")
+        self.verdicts.append(f"{gate_text}.\n{verdict}")
         if gate.outcome == "failed":
-            pytest.fail("\n".join([words, verdict, *_likely_causes(difference)]), pytrace=False)
+            pytest.fail("\n".join([gate_text, verdict, *_likely_causes(difference)]), pytrace=False)
         if gate.outcome == "undecided":
-            pytest.skip(f"{words}.")
+            pytest.skip(f"{gate_text}.")
         return difference
 
     def _compare(self, captures: Sequence[Capture]) -> RunDifference:
