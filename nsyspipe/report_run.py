@@ -428,7 +428,7 @@ class ReportRun(Run):
         return [*problems, *problems_of_rules, *self._stale()]
 
     def _problems_of_inspector(self) -> list[Problem]:
-        """Return the problems that records of NCCL Inspector fit no operations or ranks, if so."""
+        """Return the problems of records of NCCL Inspector that fit no operations or no ranks."""
         rows = self._tables.cross_rank.rows
         of_tunings = problem_of_tunings(rows, self._side_files.inspected)
         of_peers = self._peer_traffic.problem

@@ -115,8 +115,9 @@ class StepHook:
         self._steps = steps
         self._extras = extras
         self._is_off = False
-        # What is updated first. Calls of other optimizers, and of this optimizer for other
-        # parameters (ZeRO makes one for each group), belong to the same step.
+        # The call that ends each step: the first that was seen. Calls of other optimizers belong to
+        # the same step, and so do calls of this optimizer for other parameters. ZeRO makes one for
+        # each group of parameters.
         self._counted: _Counted | None = None
 
     def __call__(self, optimizer: Any, *_rest: object) -> None:  # noqa: ANN401

@@ -85,7 +85,8 @@ def _has_compiled() -> bool:
     """Tell whether ``torch.compile`` has compiled code of this process."""
     compiler = sys.modules.get("torch._dynamo.utils")
     counters = getattr(compiler, "counters", {})
-    # A frame is a function that the compiler has worked on. There is no entry without one.
+    # A frame is a function that the compiler has worked on. Before the first one, `counters` has no
+    # entry for them.
     return bool(counters.get("frames"))
 
 

@@ -101,6 +101,7 @@ class _Ranks(NamedTuple):
     def of_job(
         cls, job: Job, records: Sequence[RankRecord], programs: Mapping[int, Program]
     ) -> Self:
+        """Return the ranks of a job that has ended, from the records and programs by rank."""
         expected = job.expected([record.rank for record in records])
         with_report = [record for record in records if record.report]
         captured = [record for record in with_report if record.rank in expected]

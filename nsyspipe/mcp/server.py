@@ -172,6 +172,7 @@ async def answer_within(process: CallProcess, tools: Tools, call: Call, max_s: f
 
     In both cases, and if the client cancels the call, the process is ended.
     """
+    # None until the process has answered.
     answer = None
     try:
         future_answer = process.start_call(tools, call)
