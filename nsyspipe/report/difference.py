@@ -17,6 +17,8 @@ from nsyspipe.comparison.comparability import DEFINITIONS, OTHER_WORK
 from nsyspipe.comparison.difference import Gate, RunDifference
 from nsyspipe.comparison.facts import (
     COMMANDS,
+    DELAYS,
+    EXPORTER,
     LINK,
     MEASURED,
     NCCL_SETTINGS,
@@ -112,6 +114,8 @@ _SHOWN_AS = {
     "DtoD bytes per step": "D2D bytes per step",
     "message bytes per step": "message sizes per step",
     "mean message of a collective": "mean message size",
+    DELAYS: "straggler delay",
+    EXPORTER: "nsys version of the export",
     "longest delay of a step by a rank": "straggler delay",
     "steps in the figures": "steps used",
     "copies on the device": "D2D copies",
@@ -260,7 +264,7 @@ def _mean_step_time(difference: RunDifference) -> dict[str, float | None]:
 
 def parts_table(difference: RunDifference) -> Table:
     """Return the parts of the mean step time on both sides."""
-    name_field = Field("of the\nslowest rank", of("name"), "word")
+    name_field = Field("slowest rank\nof each step", of("name"), "word")
     fields = [name_field, *_times("_ns")]
     _before_ns, _after_ns, delta_ns = difference.mean_step_time
     if delta_ns is None:
@@ -1254,9 +1258,10 @@ def cause_text(cause: Cause) -> str:
         copies = _values_text(change_of_copies)
         exposed = f"exposed copies {_short_delta(exposed_delta_ns)}"
         has_fewer = _is_fewer(change_of_copies)
-        setting = "as with" if has_fewer else "as without"
-        view = f"{setting} gradient_as_bucket_view=True ({exposed})"
-        sentences.append(f"Also changed: {copies}, {view}.")
+        setting = "With" if has_fewer else "Without"
+        copied = "no such copies" if has_fewer else "such copies"
+        sentences.append(f"Also changed: {copies} ({exposed}).")
+        sentences.append(f"{setting} gradient_as_bucket_view=True, DDP makes {copied}.")
     return " ".join(sentences)
 
 

@@ -847,6 +847,8 @@ def _phase_notes(
     if words.rank_step_ns(run) and has_other_phases:
         has_copies = _has_data_copies(run, rows)
         yield words.NEXT_COPIES if has_copies else words.NEXT_IDLE
+    elif rows:
+        yield words.IDLE_BEFORE
     host_ns = sum(row["host_ns_per_step"] or 0 for row in rows)
     host_note = words.host_note(run, host_ns)
     if host_note:

@@ -101,7 +101,8 @@ _PHASE_WORDS = {
 # Of a step. Smaller differences of a phase between ranks are not shown.
 _MIN_PHASE_DIFFERENCE_SHARE = 0.1
 STEP_ENDS = "On the GPU a step ends where the first kernel of the next step begins."
-NEXT_IDLE = f"{STEP_ENDS} Idle time counts in the phase of the kernel that ends it."
+IDLE_BEFORE = "Idle time counts in the phase of the kernel that ends it."
+NEXT_IDLE = f"{STEP_ENDS} {IDLE_BEFORE}"
 NEXT_COPIES = f"{NEXT_IDLE} Data copies of the next step count in this step."
 _MORE_ON_HOST = "The CPU times of the phases sum to more than the step on the GPU, because"
 HOST_AHEAD = f"{_MORE_ON_HOST} the CPU runs ahead and may wait for the GPU in other steps."
@@ -331,7 +332,7 @@ def counter_texts(run: Run) -> list[str]:
         bandwidth = bandwidth_text(bus.bytes_per_s)
         text = f"Counted bus bandwidth: {bandwidth} on {_LINK_WORDS[bus.link]}"
         if bus.ratio is not None:
-            text += f", {bus.ratio:.2f} x that from message sizes"
+            text += f", {bus.ratio:.2f} x the bus bandwidth from message sizes"
         if bus.link == "pcie":
             text += ". PCIe counts headers of packets and other copies too"
         texts.append(text)
@@ -404,7 +405,7 @@ def _commit_text(capture: RunCapture) -> str | None:
         return None
     commits = capture.git_commit.split(", ")
     short_commits = ", ".join(commit[:_COMMIT_DIGITS] for commit in commits)
-    changes = " with changes" if capture.git_is_dirty else ""
+    changes = " with uncommitted changes" if capture.git_is_dirty else ""
     return f"{short_commits}{changes}"
 
 
@@ -751,7 +752,8 @@ def assumed_text(evidence: Mapping[str, Any]) -> str:
     if compared_share and compared_share < 1 - SEEN:
         text += (
             ", if communication slows all concurrent compute equally "
-            f"({percent_text(compared_share, 0)} of it could be compared)"
+            f"(nsyspipe compared {percent_text(compared_share, 0)} of it with equal kernels "
+            "without communication)"
         )
     slowdown_ratio = evidence.get("assumed_slowdown_ratio")
     if slowdown_ratio:
@@ -1108,8 +1110,8 @@ def settling_text(
         now = " and ".join(distinct_counts)
         ways.append(f"about {_rounded_up(steps)} steps per capture ({now} now)")
     if captures:
-        same = " like these" if steps else ""
-        ways.append(f"about {captures} captures of each{same}")
+        such = "such captures" if steps else "captures"
+        ways.append(f"about {captures} {such} of each side")
     if not ways:
         return ""
     if steps and captures:
