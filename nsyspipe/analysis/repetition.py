@@ -790,9 +790,9 @@ def _agreement_with_block(
 ) -> tuple[float, slice]:
     """Return the `agreement` of the codes of two units, and the block that is left out.
 
-    `agreement` looks for a block only if the units do not reach the limit without. Small units have
-    a low limit, `min_of_pair`, which they may reach in spite of a block. So they are compared again
-    with the usual limit, `min_agreement`. The larger agreement is returned with its block.
+    `agreement` leaves a block out only if the whole units do not reach the limit. The low limit
+    `min_of_pair` may be reached in spite of a block. Such units are compared again with the limit
+    `min_agreement`, which is higher. The larger agreement counts, with its block.
     """
     share, block = agreement(shorter, longer, min_of_pair)
     is_below_usual_limit = min_of_pair <= share < min_agreement
