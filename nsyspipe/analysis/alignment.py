@@ -133,8 +133,7 @@ def n_common(first: Int64, second: Int64, max_distance: int) -> int:
         for code in second[first_row : first_row + _ROWS].tolist():
             matches = row & columns_of_code.get(code, 0)
             row = ((row + matches) | (row - matches)) & all_columns
-    n_columns = right - left
-    n_grown_in_row = n_columns - row.bit_count()
+    n_grown_in_row = right - left - row.bit_count()
     return n_grown_before_left + n_grown_in_row
 
 

@@ -529,7 +529,10 @@ def _find_largest_leads(kernels: _Launched, copies: _Launched, waits: pa.Table) 
     n_calls = calls.began.size
     if not n_calls:
         return _NO_TIMES
-    awaited = [_with_next_calls(launched, calls.began) for launched in (kernels, copies)]
+    awaited = [
+        _with_next_calls(kernels, calls.began),
+        _with_next_calls(copies, calls.began),
+    ]
     max_lead = _limit_leads(awaited, calls)
     largest_leads = _NO_TIMES
     for stream, is_of_group in _groups_of_calls(calls):
