@@ -296,7 +296,7 @@ def _called(
         host_calls=calls.all,
         comm_calls=comm_calls,
         n_ranks=n_ranks,
-        are_several=are_several,
+        has_job_several_ranks=are_several,
     )
 
 
