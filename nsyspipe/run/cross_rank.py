@@ -371,9 +371,14 @@ def _align(run: _UnalignedRun, known_doubt: Doubt | None) -> _AlignedRun:
 def _measure_waiting(aligned: _AlignedRun) -> matching.Waiting:
     rows = aligned.rows
     clocks = aligned.clocks
-    errors_and_parts = clocks.errors_ns, clocks.parts
-    blocks = aligned.matches.blocks
-    return matching.measure_waiting(blocks, rows.start_ns, rows.end_ns, rows.rank, errors_and_parts)
+    return matching.measure_waiting(
+        aligned.matches.blocks,
+        rows.start_ns,
+        rows.end_ns,
+        rows.rank,
+        error_ns_of_clock=clocks.errors_ns,
+        part_of_clock=clocks.parts,
+    )
 
 
 def _with_corrected_shifts(ranks: Ranks, clocks: _Clocks) -> tuple[Rank[ProcessDigest], ...]:
