@@ -273,18 +273,17 @@ def _counts_of(samples: HostLines, sample: Int64, line: Int64) -> LineCounts:
     lines, place_of_pair = np.unique(line, return_inverse=True)
     cause = samples.cause[sample]
     window = samples.window[sample]
-    n_samples = np.bincount(place_of_pair, minlength=lines.size)
     is_idle = cause != _NO_CAUSE
+    n_samples = np.bincount(place_of_pair, minlength=lines.size)
     n_idle_samples = np.bincount(place_of_pair[is_idle], minlength=lines.size)
     most_idle_first = np.lexsort((lines, -n_samples, -n_idle_samples))
     samples_by_cause = []
     windows_by_cause = []
     for code in range(len(HOST_CAUSES)):
-        is_cause = cause == code
-        places = place_of_pair[is_cause]
-        n_samples_of_cause = np.bincount(places, minlength=lines.size)
-        n_windows_of_cause = _count_windows(places, window[is_cause], lines.size)
+        pairs = np.flatnonzero(cause == code)
+        n_samples_of_cause = np.bincount(place_of_pair[pairs], minlength=lines.size)
         samples_by_cause.append(n_samples_of_cause[most_idle_first])
+        n_windows_of_cause = _count_windows(place_of_pair[pairs], window[pairs], lines.size)
         windows_by_cause.append(n_windows_of_cause[most_idle_first])
     n_idle_windows = _count_windows(place_of_pair[is_idle], window[is_idle], lines.size)
     return LineCounts(
