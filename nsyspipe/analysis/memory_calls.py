@@ -27,12 +27,14 @@ _ALWAYS = IntervalSet(np.array([-FOREVER]), np.array([FOREVER]))
 
 
 def host_periods(members: Members, windows: Windows) -> IntervalSet:
-    """Return what the host of a rank counts to each window, in the time of the host.
+    """Return the period of the host that belongs to each window, on the clock of the host.
 
-    It is the step range and the time to the next range that has a window. The last one ends with
-    its range. A capture without steps is one period without an end.
+    A period lasts from the start of the step range of its window to the start of the next range
+    that has a window. The last period ends with its range. The window of a capture without steps
+    has no step range, and its period has no end.
     """
-    if members.starts.size < len(windows):
+    is_whole_capture = members.starts.size < len(windows)
+    if is_whole_capture:
         return _ALWAYS
     starts = members.starts[windows.member]
     last_member = windows.member[-1:]
@@ -107,9 +109,11 @@ def _known_sums(slices: Slices, is_counted: Flags, column: pa.ChunkedArray) -> I
 def exposed_memory_calls(
     calls: MemoryCallsOfReportTable | None, device: DeviceTime, offset_ns: int
 ) -> Int64 | None:
-    """Return how long the device of a rank runs nothing during such calls, ns in each window.
+    """Return how long the device of a rank runs nothing while the host is in one of some calls.
 
-    The clock of the device is later than that of the host by `offset_ns`. None without calls.
+    The lengths are in ns in each window. `calls` are those that allocate, free or map memory, None
+    if not recorded. Then the result is None, too. The clock of the device is later than that of the
+    host by `offset_ns`.
     """
     if calls is None:
         return None
