@@ -154,7 +154,8 @@ def _columns_of_codes(codes: Int64) -> dict[int, int]:
 def runs_of_codes(codes: Int64, length: int) -> Int64:
     """Return for each place the number of the run of `length` codes that begins there, from 0.
 
-    Equal runs have the same number. The last runs continue with -1 behind the last code.
+    Equal runs have the same number, since they have the same hash. The last runs continue with -1
+    behind the last code.
     """
     # All codes are made one higher, so that the -1 behind the last code becomes 0.
     behind_last = np.zeros(length, np.int64)

@@ -316,8 +316,9 @@ def device_clock(lags: Int64, leads: Int64) -> DeviceClock:
     end.
 
     The clock is corrected if at least three lags are below -20 us, or if at least three leads are
-    above 20 us. Then both clocks cannot agree. The correction is the agreed end, as `_Agreed`
-    defines it, and 5 us beyond the end. A launch and a return take at least that long.
+    above 20 us. Then both clocks cannot agree. An agreed end leaves out one or two operations that
+    are more than 20 us beyond the third. The correction is an agreed end, and 5 us beyond the end,
+    since a launch and a return take at least that long.
 
     The ends of the result are the smallest lag and the largest lead. If one of them excludes the
     correction by more than 20 us, the agreed end stands in.

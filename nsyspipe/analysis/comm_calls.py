@@ -82,7 +82,7 @@ class CallRanges(Struct, frozen=True):
         return flags[self.call]
 
     def take(self, rows: Int64 | slice) -> CallRanges:
-        """Return some ranges. With a slice, the columns of the result are views of the columns."""
+        """Return some ranges. With a slice, changes of the result change these ranges, too."""
         thread_id = self.thread_id[rows]
         start_ns = self.start_ns[rows]
         end_ns = self.end_ns[rows]

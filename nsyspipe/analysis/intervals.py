@@ -159,7 +159,8 @@ def counts_up_to(values: Int64, times: Int64) -> Int64:
         # Values that are passed from the first time to the last. They raise the count.
         n_passed = last - first
         if n_passed < times.size:
-            # To look the fewer values up among the times is faster.
+            # To look the fewer values up among the times is faster. From one of these values to the
+            # next, all times have the same count.
             places = np.searchsorted(times, values[first:last], side="left")
             n_times_of_count = np.diff(places, prepend=0, append=times.size)
             counts = np.arange(first, last + 1)

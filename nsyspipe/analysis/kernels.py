@@ -633,7 +633,7 @@ def gaps_before(start: Int64, end: Int64, launch: Int64, comm: IntervalSet) -> G
     gap_start = previous_end[place_before_gap]
     gap_end = next_start[place_before_gap]
     gap_ns = gap_end - gap_start
-    # The last ns before a gap belongs to what is looked at, so that a gap of no length has a ns.
+    # A gap may have no length. So the last ns before each gap is looked at, too.
     looked_at_ns = gap_ns + 1
     during_comm_ns = comm.lengths(gap_start - 1, gap_end)
     is_without_comm = during_comm_ns == 0

@@ -286,8 +286,8 @@ def _gpus(
 def _row(comm_id: str | None, pair: Pair, transport: Transport, seats: _Seats) -> Row:
     """Return the row of `schema.LINKS` of an edge, without its algorithms.
 
-    The path of the topology is used if both ranks are on one host. It tells what a transport of the
-    kind ``p2p`` uses. Of several transports, the worst kind counts.
+    The path of the topology is used if both ranks are on one host. The path tells what a transport
+    of the kind ``p2p`` uses. Of several transports, the worst kind counts.
     """
     kinds = {classify_transport(name) for name in transport.names}
     # These kinds never leave a host, whatever the names of the hosts are.

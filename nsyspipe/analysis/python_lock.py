@@ -81,7 +81,8 @@ def _late_waits_of_threads(
 
     `threads` is the thread of each gap. A gap counts until the launched operation could start.
     """
-    # When the operation could start. Only times inside the gap count.
+    # When the operation could start. Only times inside the gap count. A gap without a known launch
+    # has no thread, so its time is not used.
     ready = np.clip(gaps.launch + gaps.latency_ns, gaps.starts, gaps.ends)
     waits_of_threads = [EMPTY]
     for thread_id in _distinct(threads):

@@ -840,9 +840,10 @@ def _longest_run(
 def _trains_nothing(keyed: _Keyed, block: slice, unit: slice) -> bool:
     """Tell whether a block of launches is what programs do between steps.
 
-    Such a block has no update and no backward pass, and it is not a unit itself. A block shows
-    both only if the `unit` has a known optimizer, and a thread for backward. If the unit lacks one
-    of these, the block also has to consist of kernels of the unit, as an evaluation does.
+    Such a block has no update and no backward pass, and it is not a unit itself. An update is seen
+    by a known optimizer, and a backward pass by a second thread. If the `unit` shows not both, they
+    may be hidden in the block, too. Then the block also has to consist of kernels of the unit, as
+    an evaluation does.
     """
     unit_has_backward_thread = _are_several(keyed.threads[unit])
     if keyed.is_optimizer[block].any():
@@ -1032,6 +1033,7 @@ def _at_pauses(sequence: LaunchSequence, anchors: Int64) -> Int64:
     first_size = sizes[0]
     n_launches = sequence.time_ns.size
     are_equal = (sizes == first_size).all()
+    # Besides the units between anchors, the launches at both ends make one more.
     if are_equal and n_launches == anchors.size * first_size:
         return np.arange(0, n_launches, first_size)
     inside = _inside(anchors)

@@ -786,8 +786,7 @@ def _words_of_steps(first: int, last: int) -> str:
 
 def _parse_steps(wanted: object) -> tuple[int, int]:
     """Return the first and the last step of a pair of numbers; of one number, the number twice."""
-    ends: tuple[Any, ...]
-    ends = tuple(wanted) if isinstance(wanted, tuple | list) else (wanted, wanted)
+    ends: tuple[Any, ...] = tuple(wanted) if isinstance(wanted, tuple | list) else (wanted, wanted)
     is_pair = len(ends) == 2  # noqa: PLR2004 - the first and the last step
     are_numbers = all(_is_integer(end) for end in ends)
     if not is_pair or not are_numbers:

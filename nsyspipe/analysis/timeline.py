@@ -147,7 +147,8 @@ def _clip(starts: Int64, ends: Int64, window: tuple[int, int]) -> _Clipped:
     rows = order[is_in_window]
     part_starts = part_starts[is_in_window]
     part_ends = part_ends[is_in_window]
-    # The latest end before each part. Before the first part, the start of the window counts.
+    # The latest end before each part, if there is any part. Before the first one, the start of the
+    # window counts.
     ends_before = np.append(first, part_ends[:-1])
     previous_end = np.maximum.accumulate(ends_before)[: rows.size]
     return _Clipped(rows, part_starts, part_ends, previous_end)
@@ -157,13 +158,14 @@ def joined(pieces: Pieces, max_bars: int) -> Bars:
     """Join neighboring pieces to at most `max_bars` bars.
 
     Pieces with the smallest gap between them are joined first, of equal gaps the earliest. A bar
-    has the name of the operations with most time, of equal names the lowest code. It has the seq of
-    its operation if it has only one.
+    has the name of the operations with most time, of equal names the lowest code. A bar with only
+    one operation has the seq of the operation.
     """
     bar_of_piece = bars_of_pieces(pieces.starts, pieces.ends, max_bars)
     bar_of_operation = bar_of_piece[pieces.piece]
     n_bars = run_starts(bar_of_piece).size
     n_operations = np.bincount(bar_of_operation, minlength=n_bars)
+    # If a bar has several operations, the last one overwrites the others. It is not used below.
     last_seq = np.full(n_bars, NO_SEQ)
     last_seq[bar_of_operation] = pieces.seqs
     seqs = np.where(n_operations == 1, last_seq, NO_SEQ)

@@ -139,7 +139,8 @@ def _role_of_shards(use: CommUse, same_ranks: Sequence[CommUse]) -> str:
     """Return the role of an all-gather or a reduce-scatter.
 
     Without a reduce-scatter of the same ranks, no layer and no gradient is in shards. Gradients are
-    scattered in backward only. A reduce-scatter in forward is of layers.
+    scattered in backward only. A reduce-scatter in forward is of layers. An all-gather of weights
+    that the optimizer has updated has no role.
     """
     scatters = list(filter(_is_large_scatter, same_ranks))
     if not scatters or _is_after_optimizer(use):
@@ -559,10 +560,11 @@ def sum_held_up(rows: pa.Table, steps: StepsTable) -> pa.Table:
     sums = _sum_by_step_and_rank(rows)
     held_up_ns = sums["held_up_ns"].to_numpy()
     numbers, step_of_row = np.unique(sums["step"].to_numpy(), return_inverse=True)
-    # Of each step. All times are above 0, so 1 changes no total.
+    # Of each step.
     total_ns = sums_of(step_of_row, held_up_ns, numbers.size)
     limit_ns = _shortest_windows(steps, numbers)
     is_above_limit = total_ns > limit_ns
+    # The total is above 0, unless it overflows in a damaged report.
     share = np.minimum(limit_ns / np.maximum(total_ns, 1), 1.0)
     # Of each row. Times within the limit stay exact integers.
     exact_reduced_ns = held_up_ns * share[step_of_row]
