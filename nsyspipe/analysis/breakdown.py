@@ -524,8 +524,7 @@ def _split_waiting(
 ) -> dict[str, Int64 | None]:
     """Split the time in which the device waits for its host; columns by name, ns by window.
 
-    The host is blocked, which is a part of the waiting, or it launches. A long time of launching is
-    also a pause.
+    In this time, the host is blocked or launches. A long time of launching is also a pause.
     """
     waiting_ns = windows.covered(waiting)
     blocked_ns = windows.covered(blocked.times)

@@ -341,8 +341,8 @@ def count_calls(samples: HostLines) -> FrameCounts:
 def _frames_of(samples: HostLines, columns: Sequence[str]) -> _Frames:
     """Return the frames of all samples.
 
-    Frames whose lines have the same values in `columns` get the same key. It is the first of all
-    lines with these values.
+    Frames whose lines have the same values in `columns` get the same key: the first of all lines
+    with these values.
     """
     n_frames = samples.n_frames
     sample = np.repeat(np.arange(n_frames.size), n_frames)

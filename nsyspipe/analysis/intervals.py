@@ -242,8 +242,7 @@ class Slices(Struct, frozen=True):
         counts = self.counts
         slices = np.arange(counts.size)
         slice_of_element = np.repeat(slices, counts)
-        # The elements of a slice follow `first` in the column, and `n_before` in the result. So the
-        # difference of both is the same for all its elements.
+        # Element k of a slice is at `first` + k in the column, and at `n_before` + k in the result.
         n_before = np.cumsum(counts) - counts
         difference = n_before - self.first
         place = np.arange(slice_of_element.size)

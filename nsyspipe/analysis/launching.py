@@ -161,8 +161,8 @@ def _bounding_launches(kernel_launch: Int64, members: Members, windows: Windows)
     """Return the first launch of each window, and the last launch of the last window.
 
     The launches of a window are those inside its step range. `kernel_launch` is sorted, and not
-    empty. If a step range has no launch, take the first launch behind its start, or else the last
-    launch of all.
+    empty. If a step range has no launch, the next launch behind the range stands in for the first
+    one. If there is none behind it, the last launch of all does.
     """
     is_whole_capture = members.starts.size < len(windows)
     if is_whole_capture:

@@ -89,17 +89,17 @@ def links(
 
     The second result are the indices of GPUs that ranks run on and that the topology lacks, sorted.
 
-    One communicator is chosen: the one over most hosts, and of several such the largest. If some
-    communicators have a process among `pids`, it is one of these. Its edges are those of its ring,
-    or all that NCCL connected if no ring was logged. An edge without a logged transport gets the
-    one that another communicator logged for the same two GPUs. Without a log, the edges are pairs
-    of GPUs, with transport null and kind unknown.
+    One communicator is chosen: the one over most hosts, and of several such the largest.
+    Communicators with a process among `pids` come before all others. The edges are those of the
+    ring of the communicator. If no ring was logged, they are all that NCCL connected. An edge
+    without a logged transport gets a transport that another communicator logged for the same two
+    GPUs. Without a log, the edges are pairs of GPUs, with transport null and kind unknown.
 
-    The topology is that of one host, since all hosts are assumed to be alike. The GPU of a rank is
-    its logged NVML index. If it was not logged, it is the logged CUDA index, or at last that of
-    `local_ranks`. `gpu_names`, `local_ranks` and `hosts` are by rank of the run. In a communicator
-    that does not span the `n_ranks` of the run, ranks have other numbers. So only a GPU name that
-    all ranks share is used then.
+    The topology is that of one host, since all hosts are assumed to be alike. The index of a GPU is
+    that of NVML in the log, or that of CUDA in the log, or that of `local_ranks`: the first that is
+    known. `gpu_names`, `local_ranks` and `hosts` are by rank of the run. In a communicator that
+    does not span the `n_ranks` of the run, ranks have other numbers. So only a GPU name that all
+    ranks share is used then.
     """
     comm = _choose_communicator(log, pids)
     members: Sequence[CommMember] = ()

@@ -619,7 +619,7 @@ def launching_passes(
     unknown = np.full(launch.size, -1)
     if backward is None or not backward.starts.size:
         return unknown, unknown
-    # Launches outside of all ranges get -1, which reads any range. Their numbers are left out below.
+    # Launches outside of all ranges get -1, which reads any range. Their number is left out below.
     backward_range = holders(backward.starts, backward.ends, launch)
     member_of_range = backward.member[backward_range]
     first_range_of_member = np.searchsorted(backward.member, member_of_range)

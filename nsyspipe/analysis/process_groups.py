@@ -134,8 +134,8 @@ class _Spreads(NamedTuple):
 def do_counts_refute_one_group(step: Int64, rank: Int32, n_ranks: int) -> bool:
     """Tell whether ranks make different numbers of calls of one communicator in every step.
 
-    Then the ranks are no group, whose ranks make all calls together. At least three steps are
-    needed. `step` and `rank` have a value per call.
+    Ranks of one group make all calls together, so such ranks are not one group. At least three
+    steps are needed. `step` and `rank` have a value per call.
     """
     if not step.size:
         return False

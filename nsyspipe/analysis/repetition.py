@@ -720,8 +720,8 @@ def _are_whole(keyed: _Keyed, edges: Int64, is_block: Flags) -> bool:
     """Tell whether units are whole, and not only parts of steps.
 
     If an optimizer is known, units are whole if each has an update. Without a known optimizer,
-    `_is_part` decides. `is_block` flags launches in a block that only one unit has, and that
-    decision leaves them out.
+    `_is_part` decides. It does not get the names of launches in a block that only one unit has,
+    which `is_block` flags.
     """
     if keyed.is_optimizer.any():
         is_update_up_to_end = keyed.is_optimizer[: edges[-1]]
