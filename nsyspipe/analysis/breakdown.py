@@ -630,7 +630,7 @@ def late_starts(gaps: Gaps, windows: Windows) -> Int64:
 def exposed_by_late_launches(device: DeviceTime, latency_ns: int, offset_ns: int) -> Int64:
     """Return how much of the exposed communication of each window late launches expose, ns.
 
-    With launches in time, compute could have hidden this communication. It has two parts:
+    With launches in time, compute could have hidden this communication, which has two parts:
 
     - Communication that started at most 20 us after its launch. It did not have to wait for the
       device, so with an earlier launch it would have started earlier.

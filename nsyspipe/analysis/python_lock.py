@@ -51,8 +51,7 @@ def find_lock_waits(
     """Return when the device idles because a launching thread waits for the lock.
 
     `offset_ns` is added to times of the host to get times of the device. None if it is not known
-    why the device idles. Late time in which the host neither launches nor is blocked is that in
-    which it gets input.
+    why the device idles. In late time, the host launches, is blocked, or gets input.
     """
     if idle is None:
         return None
