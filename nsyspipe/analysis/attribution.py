@@ -55,12 +55,13 @@ class ProcessOperations(Struct, frozen=True):
     kernel_rows: pa.Table
 
     def kernel_column(self, name: str, first: int = 0, last: int | None = None) -> Int64:
-        """Return device_id, stream_id, name_id, grid or block of some kernels.
+        """Return device_id, stream_id, name_id, grid or block of some kernels, in order of launch.
 
         Null is `UNKNOWN`.
         """
         column = self.kernel_rows[name]
         if self.kernel_order is None:
+            # The rows are in order of launch, so only some of them have to be converted.
             n_kernels = None if last is None else last - first
             chosen = column.slice(first, n_kernels)
             return filled(chosen.cast(INT))

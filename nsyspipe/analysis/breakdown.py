@@ -194,6 +194,7 @@ def compute_stream(operations: ProcessOperations, comm_streams: Int64) -> int | 
     n_compute_of_stream.subtract(dict(n_comm_of_stream))
     most = max(n_compute_of_stream.values(), default=0)
     if most <= 0:
+        # All kernels with a known stream communicate.
         return None
     streams_of_most = [stream for stream, n in n_compute_of_stream.items() if n == most]
     return min(streams_of_most)
@@ -261,6 +262,7 @@ class _Copies(Struct, frozen=True):
 
 
 def _measure_copies(operations: ProcessOperations, chosen: Flags, windows: Windows) -> _Copies:
+    """Return the times of the chosen copies, and their number and bytes in each window."""
     starts = operations.copy_start[chosen]
     ends = operations.copy_end[chosen]
     n_bytes = operations.copy_bytes[chosen]
@@ -291,11 +293,9 @@ def grad_copies(
         "grad_copy_ns": windows.covered(copies.times),
         "exposed_grad_copy_ns": exposed_ns,
         "grad_copy_span_ns": span_ns,
-        "grad_copy_bytes": copies.n_bytes,
+        "grad_copy_bytes": copies.n_bytes if recorded.sizes else None,
         "n_grad_copies": copies.number,
     }
-    if not recorded.sizes:
-        columns["grad_copy_bytes"] = None
     if not _is_recorded(recorded, ("kernels", "memcpy", "kinds")):
         return dict.fromkeys(columns)
     return columns
@@ -431,10 +431,11 @@ def idle_gaps(operations: ProcessOperations, offset_ns: int = 0) -> Gaps:
 
 
 def _explaining_operations(operations: ProcessOperations, by_start: Int64, places: Int64) -> Int64:
-    """Return for each place the operation there, or else the next that something launches.
+    """Return for each place the operation that explains the gap before the place.
 
-    Nothing launches copies of unified memory. If only such copies follow, return the operation at
-    the place itself. `by_start` are all operations in order of start.
+    It is the operation at the place. But nothing launches copies of unified memory. If such a copy
+    is at the place, the next other operation explains the gap. If only such copies follow, the copy
+    at the place does. `by_start` are all operations in order of start.
     """
     operation_at_place = by_start[places]
     is_unified_copy = operations.is_unified

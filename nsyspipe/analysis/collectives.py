@@ -693,9 +693,7 @@ def _means_of(groups: Int64, values: Int64, n_groups: int) -> Float64:
     sums = sums_of(groups, values, n_groups)
     # Where there is no value, 1 avoids a division by 0.
     divisors = np.maximum(n_values, 1)
-    means: Float64 = sums / divisors
-    means[n_values == 0] = np.inf
-    return means
+    return np.where(n_values > 0, sums / divisors, np.inf)
 
 
 def _first_uses(key: Int64, used_ns: Int64, n_keys: int) -> tuple[Int64, Int64]:

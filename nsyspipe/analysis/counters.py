@@ -66,7 +66,7 @@ class Series(Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def held_ns(self) -> Int64:
-        """How long each sample holds."""
+        """How long each sample holds. The last one, and any before a gap, hold for one period."""
         period_ns = self.period_ns
         held_ns = np.full(self.times.size, period_ns)
         between_ns = np.diff(self.times)

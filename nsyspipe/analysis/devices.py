@@ -116,6 +116,7 @@ def _share(kernels: pa.Table, copies: CopiesOfReportTable, calls: pa.Table | Non
         rank = RankOperations(whole, None, is_of_rank)
         return ProcessShare(whole, (rank,))
     kernel_device = whole.kernel_column("device_id")
+    # Into order of launch, which the copies of `whole` have.
     copy_order = np.argsort(copy_launch, kind="stable")
     copy_device = filled(copies["device_id"])[copy_order]
     ranks = []

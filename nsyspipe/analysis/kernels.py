@@ -582,7 +582,8 @@ def _medians_by_context(context: Int64, rows: Int64, duration: Int64) -> Int64:
 def _spreads_of(values: Int64, first: Int64, count: Int64) -> Int64:
     """Return how far the middle three quarters of each run of sorted values reach.
 
-    `first` is the place of the first value of each run, and `count` is how many values it has.
+    These are the values from an eighth of the run to seven eighths. `first` is the place of the
+    first value of each run, and `count` is how many values the run has.
     """
     place_of_low = first + count // 8
     place_of_high = first + count * 7 // 8
@@ -877,9 +878,7 @@ def _rows_of_collectives(collectives: CollectivesTable, n_steps: int | None) -> 
     for sums in sums_by(columns, ["name", "size"], _SUMS_OF_COLLECTIVES):
         total_ns = sums["total_ns"]
         exposed_ns = sums["exposed_ns"]
-        hidden_ns = None
-        if exposed_ns is not None:
-            hidden_ns = total_ns - exposed_ns
+        hidden_ns = None if exposed_ns is None else total_ns - exposed_ns
         transfer_ns = sums["transfer_ns"]
         # None if it is not known.
         transfer_s = divided(transfer_ns, 1e9)

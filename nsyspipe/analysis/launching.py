@@ -94,11 +94,11 @@ def _launches_into_full_queue(
     ends = ends[is_long]
     ends_on_host_clock = _sorted_ends(operations) - offset_ns
     n_launched_before = np.searchsorted(launches, starts)
-    n_launched_at_start = np.searchsorted(launches, starts, side="right")
+    n_launched_up_to_start = np.searchsorted(launches, starts, side="right")
     n_finished = np.searchsorted(ends_on_host_clock, starts, side="right")
     n_queued = n_launched_before - n_finished
     # A call is a launch if an operation has the start of the call as its launch.
-    is_launch = n_launched_at_start > n_launched_before
+    is_launch = n_launched_up_to_start > n_launched_before
     is_queue_full = n_queued >= MIN_QUEUED_OPERATIONS
     is_waiting: Flags = is_launch & is_queue_full
     return union(starts[is_waiting], ends[is_waiting])

@@ -582,6 +582,7 @@ class NamedLink(Struct, frozen=True):
 
 
 def _link_of_data_sheet(name: str, rate: float, words: str, *gpus: str) -> NamedLink:
+    """Return a link by its data sheet. `rate` is in bytes/s, and `words` say how it is made up."""
     return NamedLink(
         name=name,
         gpus=gpus,

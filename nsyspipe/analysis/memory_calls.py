@@ -94,7 +94,7 @@ def _sums(slices: Slices, values: Flags | Int64) -> Int64:
 
 
 def _known_sums(slices: Slices, is_counted: Flags, column: pa.ChunkedArray) -> Int64:
-    """Return the sum of the counted values of each slice, -1 where one of them is not known."""
+    """Return the sum of the counted values of each slice, -1 if one of these is not known."""
     integers = column.cast(pa.int64())
     values = filled(integers, 0)
     counted_values = np.where(is_counted, values, 0)
@@ -102,8 +102,7 @@ def _known_sums(slices: Slices, is_counted: Flags, column: pa.ChunkedArray) -> I
     is_unknown &= is_counted
     sums = _sums(slices, counted_values)
     n_unknown = _sums(slices, is_unknown)
-    sums[n_unknown > 0] = -1
-    return sums
+    return np.where(n_unknown > 0, -1, sums)
 
 
 def exposed_memory_calls(

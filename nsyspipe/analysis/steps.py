@@ -134,6 +134,7 @@ class _Ranges(Struct, frozen=True):
 
 
 def _read_ranges(ranges: RangesOfReportTable, families: TextFamilies) -> _Ranges:
+    """Return all ranges. Those of libraries are in no family, unless a user named the family."""
     text = ranges["text"].combine_chunks()
     family = families.of_text[text.indices.to_numpy()]
     if not families.is_named:
@@ -377,9 +378,9 @@ def _lie_in(inner: IntervalSet, outer: IntervalSet) -> bool:
 def choose(ranks: Sequence[Sequence[Candidate]], shifts: Sequence[int]) -> str | None:
     """Choose the step family of a run, or None if no family qualifies on every rank.
 
-    `ranks` are the candidates of each rank. If --step matches a range on any rank, its family is
-    chosen. `shifts` turn the report times of each rank into aligned times, ns. They only matter if
-    families have the same time.
+    `ranks` are the candidates of each rank. If --step matches a range on any rank, the family of
+    that option is chosen. `shifts` turn the report times of each rank into aligned times, ns.
+    Shifts only matter if families have the same time.
     """
     all_candidates = chain.from_iterable(ranks)
     if any(candidate.name == STEP_OPTION for candidate in all_candidates):

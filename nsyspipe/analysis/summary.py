@@ -311,7 +311,8 @@ def _host_times(phases: pa.Table) -> dict[str, dict[int, list[int]]]:
     return times_by_phase
 
 
-def _metrics_of_steps(sums: _Sums, n_rows: int | None) -> dict[str, float | None]:
+def _metrics_of_steps(sums: _Sums, n_windows: int | None) -> dict[str, float | None]:
+    """Return ratios, rates of GPUs and means per window, from sums over some windows."""
     metrics = {}
     for name, (above, below) in RATIOS.items():
         metrics[name] = divided(sums[above], sums[below])
@@ -319,7 +320,7 @@ def _metrics_of_steps(sums: _Sums, n_rows: int | None) -> dict[str, float | None
         per_ns = divided(sums[above], sums[below])
         metrics[name] = None if per_ns is None else _NS_PER_S * per_ns
     for name, column in MEANS.items():
-        metrics[name] = divided(sums[column], n_rows)
+        metrics[name] = divided(sums[column], n_windows)
     return metrics
 
 
@@ -331,6 +332,7 @@ def _transferring(collectives: pa.Table) -> pa.Table:
 
 
 def _rates(sums: _Sums) -> dict[str, float | None]:
+    """Return what collectives moved, per second of transfer."""
     rates = {}
     for name, column in RATES.items():
         total = sums[column]
