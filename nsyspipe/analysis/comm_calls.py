@@ -539,19 +539,20 @@ def with_called(kernels: pa.Table, copies: pa.Table, called: Called) -> tuple[pa
         return kernels, copies
     is_copy = launches["is_copy"]
     kernels = _with_collectives(kernels, launches.filter(pc.invert(is_copy)))
-    of_copies = launches.filter(is_copy)
+    copy_launches = launches.filter(is_copy)
     candidates = _copy_rows(copies)
-    matched = _matched(copies.take(candidates), of_copies)
+    matched = _matched(copies.take(candidates), copy_launches)
     rows = candidates[matched.row]
     if not rows.size:
         return kernels, copies
     replaced = copies.take(rows)
-    made = _collectives_of(replaced, matched.launch, of_copies, kernels.column_names)
-    made = made.cast(kernels.schema)
+    columns = kernels.column_names
+    collectives = _collectives_of(replaced, matched.launch, copy_launches, columns)
+    collectives = collectives.cast(kernels.schema)
     is_left = np.ones(copies.num_rows, np.bool_)
     is_left[rows] = False
     copies_left = copies.filter(is_left)
-    return pa.concat_tables([kernels, made]), copies_left
+    return pa.concat_tables([kernels, collectives]), copies_left
 
 
 def _with_collectives(kernels: KernelsOfReportTable, of_kernels: pa.Table) -> pa.Table:

@@ -273,27 +273,28 @@ def holders(starts: Int64, ends: Int64, times: Int64) -> Int64:
 
 
 def outermost(starts: Int64, ends: Int64) -> Int64:
-    """Pick intervals greedily in order of (start, longest first).
+    """Pick intervals in order of start, of equal starts the longest first.
 
-    Each pick begins after the last one ended. If intervals are nested, the picks are the outermost
-    ones. Returns the indices of the picks, in that order.
+    The first interval is picked. The next pick is always the first interval that begins when the
+    last pick has ended. If intervals are nested, the picks are the outermost ones. Returns the
+    indices of the picks, in that order.
     """
     order = np.lexsort((-ends, starts))
-    starts = starts[order]
-    ends = ends[order]
-    # A pick of no length hides nothing, so the next interval follows.
+    sorted_starts = starts[order]
+    sorted_ends = ends[order]
     next_place = np.arange(1, order.size + 1)
-    first_behind = np.searchsorted(starts, ends)
-    following = np.maximum(first_behind, next_place)
-    if (following == next_place).all():
-        # No interval hides another.
+    first_behind = np.searchsorted(sorted_starts, sorted_ends)
+    # The first behind a pick of no length may be the pick itself.
+    place_of_next_pick = np.maximum(first_behind, next_place)
+    if (place_of_next_pick == next_place).all():
+        # All intervals are picked.
         return order
+    next_picks = place_of_next_pick.tolist()
     picks = []
     place = 0
-    following = following.tolist()
     while place < order.size:
         picks.append(place)
-        place = following[place]
+        place = next_picks[place]
     return order[np.asarray(picks, np.int64)]
 
 

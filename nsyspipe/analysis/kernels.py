@@ -358,11 +358,11 @@ def costliest(kernels: KernelsTable, n_kept: int) -> pa.Table:
     # No phase is a phase of its own.
     encoded = phase.dictionary_encode(null_encoding="encode")
     n_phases = len(PHASES) + 1
-    # One number per rank and phase.
-    owner = kernels["rank"].to_numpy() * n_phases
-    owner += encoded.indices.to_numpy()
-    place_in_owner = places_in_runs(owner[costliest_first])
-    is_kept = place_in_owner < n_kept
+    # A group is a rank and a phase.
+    group = kernels["rank"].to_numpy() * n_phases
+    group += encoded.indices.to_numpy()
+    place_in_group = places_in_runs(group[costliest_first])
+    is_kept = place_in_group < n_kept
     rows = np.sort(costliest_first[is_kept])
     return kernels.take(pa.array(rows))
 
@@ -410,7 +410,7 @@ def kernel_labels(name_ids: Int64, names: Mapping[int, str]) -> tuple[list[str],
     for name_id, text in names.items():
         label_of_id[name_id] = kernel_label(text)
     label_of_id[GRAPH_NAME_ID] = GRAPH
-    # The last label is that of IDs without a name.
+    # A place is that of an ID in `label_of_id`. One more place is for IDs without a name.
     label_of_place = [*label_of_id.values(), _NAMELESS]
     labels = sorted(set(label_of_place))
     index_of_label = {label: index for index, label in enumerate(labels)}

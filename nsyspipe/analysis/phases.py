@@ -549,15 +549,17 @@ def phase_stretches(
     starts = np.minimum.reduceat(operations.kernel_start[kernels], first_kernel)
     ends = np.maximum.reduceat(operations.kernel_end[kernels], first_kernel)
     by_start = np.argsort(starts, kind="stable")
-    starts = starts[by_start]
-    ends = ends[by_start]
-    # A stretch ends when the next begins.
-    ends[:-1] = np.minimum(ends[:-1], starts[1:])
-    is_long = ends > starts
-    first_of_long = first_kernel[by_start[is_long]]
-    member_of_long = member[first_of_long]
-    phase_of_long = phase_of_kernel[first_of_long]
-    return Stretches(member_of_long, phase_of_long, starts[is_long], ends[is_long])
+    sorted_starts = starts[by_start]
+    # A stretch ends when the next begins. Nothing cuts the last one.
+    cut_ends = np.minimum(ends[by_start], np.append(sorted_starts[1:], NEVER))
+    is_nonempty = cut_ends > sorted_starts
+    first_of_stretch = first_kernel[by_start[is_nonempty]]
+    return Stretches(
+        member=member[first_of_stretch],
+        phase=phase_of_kernel[first_of_stretch],
+        starts=sorted_starts[is_nonempty],
+        ends=cut_ends[is_nonempty],
+    )
 
 
 def phases_of_launches(phases: Mapping[str, PhaseRanges], launches: Int64) -> NDArray[np.int8]:

@@ -309,8 +309,7 @@ def comm_lanes(
     bar_ends = bars["end_ns"]
     bars["exposed_ns"] = exposed_times.lengths(bar_starts, bar_ends)
     if is_wait_known:
-        waiting_times = union(waits.starts, waits.ends)
-        waiting_times = waiting_times.intersect(comm_times)
+        waiting_times = union(waits.starts, waits.ends).intersect(comm_times)
         bars["wait_ns"] = waiting_times.lengths(bar_starts, bar_ends)
     exposed = pieces_outside(comm, compute)
     exposed_bars = joined(exposed, max_bars)
