@@ -262,6 +262,7 @@ def _fit_offsets(ties: _Ties, n_reports: int) -> tuple[Int64, Int64]:
         if steepness <= steepness_at_end:
             break
         change_of_ties = direction[ties.report] - direction[middle]
+        # The length of the step at which the sum of squares is least in this direction.
         length = steepness / (change_of_ties @ change_of_ties)
         fit = fit + length * direction
         misfits = misfits - length * change_of_ties

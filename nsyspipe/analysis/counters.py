@@ -263,7 +263,7 @@ def link_bandwidth(link: LinkTraffic, starts: Int64, ends: Int64) -> Float64:
 def is_full_while_idle(series: Series, busy: IntervalSet) -> bool:
     """Tell whether the counter of a link shows a full link although nothing communicates.
 
-    This is so if it shows that in most of the sampled time outside of communication. Such a counter
+    It has to show a full link in most of the sampled time outside of communication. Such a counter
     does not count bytes. `busy` is when the GPU communicates.
     """
     times = series.times

@@ -105,9 +105,10 @@ class WindowSums(Struct, frozen=True):
     def over(self, is_chosen: Flags) -> tuple[list[Int64], Flags]:
         """Return each sum by row over the chosen windows, and which rows are not known.
 
-        A row is not known if it has a sum in a group of which only some windows are chosen.
-        `is_chosen` has a flag per window.
+        The windows of a group have one sum. So a row is not known if it has a sum in a group of
+        which only some windows are chosen. `is_chosen` has a flag per window.
         """
+        # Before each window, and before the end of the last.
         n_chosen_before = np.append(0, np.cumsum(is_chosen))
         n_chosen_of_group = np.diff(n_chosen_before[self.edges])
         n_windows_of_group = np.diff(self.edges)
@@ -338,8 +339,8 @@ def _find_slowed(operations: ProcessOperations, comm: IntervalSet) -> Slowed:
     ends = operations.kernel_end[compute_kernels]
     overlapped = comm.lengths(starts, ends)
     slowed = kernel_slowdown(name_id, grid, block, ends - starts, overlapped)
-    kernel_of_operations = compute_kernels[slowed.kernel]
-    return slowed._replace(kernel=kernel_of_operations)
+    # From indices among the compute kernels to indices among all kernels.
+    return slowed._replace(kernel=compute_kernels[slowed.kernel])
 
 
 def costliest(kernels: KernelsTable, n_kept: int) -> pa.Table:

@@ -433,6 +433,7 @@ def slowest(links: LinksTable) -> SlowestLink | None:
     text = _text(kind, worst)
     texts = [_text(kind, row) for row in rows_of_kind]
     n_links = texts.count(text)
+    # The text names the path of an edge.
     have_pairs_different_paths = kind == "unknown" and n_links < len(rows)
     speeds = [row["nominal_bytes_per_s"] for row in rows_of_kind]
     is_speed_known = None not in speeds and not have_pairs_different_paths

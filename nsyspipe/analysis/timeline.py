@@ -85,6 +85,7 @@ def painted_pieces(
     has_piece = clipped.ends > clipped.previous_end
     own_start = np.maximum(clipped.starts, clipped.previous_end)
     starts_of_pieces = own_start[has_piece]
+    # The number of the own piece of each operation, if it has one.
     n_pieces_so_far = np.cumsum(has_piece)
     own_piece = n_pieces_so_far - 1
     n_begun = np.searchsorted(starts_of_pieces, clipped.starts, side="right")
