@@ -419,8 +419,8 @@ def kernel_labels(name_ids: Int64, names: Mapping[int, str]) -> tuple[list[str],
     index_of_place = np.array(indices, np.int32)
     known_ids = pa.array(label_of_id.keys(), pa.int64())
     ids = pa.array(name_ids)
-    place_of_kernel = pc.index_in(ids, value_set=known_ids)
-    place_of_kernel = pc.fill_null(place_of_kernel, len(label_of_id))
+    known_places = pc.index_in(ids, value_set=known_ids)
+    place_of_kernel = pc.fill_null(known_places, len(label_of_id))
     return labels, index_of_place[place_of_kernel.to_numpy()]
 
 

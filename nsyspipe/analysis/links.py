@@ -364,7 +364,7 @@ class SlowestLink:
 
     @property
     def edges(self) -> str:
-        """The edges that the text holds for, as ``2 of 8 edges, rank 3 to 4 first``."""
+        """The edges that the text holds for, as ``2 of 8 connections, rank 3 to 4 first``."""
         noun = "connection" if self.is_of_ring else "pair"
         first_edge = f"rank {self.from_rank} to {self.to_rank}"
         if self.n_links == self.n_edges:

@@ -294,9 +294,9 @@ def _launch_gaps_around_starts(members: Members, operations: ProcessOperations) 
     next_starts = members.starts[1:]
     pauses_ns = next_starts - members.ends[:-1]
     follows_at_once = pauses_ns < breakdown.PAUSE_NS
-    n_launched_before = np.searchsorted(launches, next_starts[follows_at_once])
+    n_before_starts = np.searchsorted(launches, next_starts[follows_at_once])
     # Several steps without a launch have the same gap.
-    n_launched_before = np.unique(n_launched_before)
+    n_launched_before = np.unique(n_before_starts)
     has_launch_before = n_launched_before > 0
     has_launch_behind = n_launched_before < launches.size
     launch_behind = n_launched_before[has_launch_before & has_launch_behind]

@@ -95,15 +95,15 @@ def largest_families(
 ) -> tuple[tuple[str, int], ...]:
     """Return names and numbers of ranges of the families with most time, at most `n_shown`.
 
-    The family with most time is first. This is for messages.
+    The family with most time is first. Messages to the user show the names.
     """
     all_ranges = _read_ranges(ranges, families)
     family_of_range = all_ranges.family
     n_families = len(families.names)
     lengths = all_ranges.ends - all_ranges.starts
-    # Ranges of no family are -1, which adds to the last total.
-    totals_ns = sums_of(family_of_range, lengths, n_families + 1)
-    totals_ns = totals_ns[:-1]
+    # Ranges of no family are -1, which adds to the last sum.
+    sums_ns = sums_of(family_of_range, lengths, n_families + 1)
+    totals_ns = sums_ns[:-1]
     is_in_family = family_of_range != _NOT_IN_FAMILY
     families_of_ranges = family_of_range[is_in_family]
     n_ranges_of_family = np.bincount(families_of_ranges, minlength=n_families)
