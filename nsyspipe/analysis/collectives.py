@@ -20,8 +20,6 @@ from nsyspipe.model.comm_kernels import collective_of_kernel
 from nsyspipe.model.names import COLLECTIVES, algorithm_of, bare_name, datatype_of
 from nsyspipe.model.table import Flags, Float64, Int32, Int64, conform, narrowed
 from nsyspipe.model.typed_tables import (
-    CommOperationsTable,
-    HostCallsOfReportTable,
     PayloadsOfReportTable,
 )
 
@@ -855,14 +853,14 @@ def assign_messages(payloads: PayloadsOfReportTable, launches: Int64, kinds: Int
     return calls_and_groups.take(_known(row_of_kernel))
 
 
-def _are_in_last_calls(calls: HostCallsOfReportTable, groups: _Groups, launches: Int64) -> Flags:
+def _are_in_last_calls(calls: pa.Table, groups: _Groups, launches: Int64) -> Flags:
     """Tell for each group whether its kernel was launched inside the range of its last call."""
     ends = filled(calls["end_ns"], _NEVER_ENDED)
     is_in_last_call: Flags = launches[groups.kernel] < ends[groups.last_call]
     return is_in_last_call
 
 
-def _find_blocks(calls: HostCallsOfReportTable, launches: Int64) -> _Blocks:
+def _find_blocks(calls: pa.Table, launches: Int64) -> _Blocks:
     """Return the blocks of all calls that count, and of all kernels whose launch is known.
 
     A block is consecutive calls, and the consecutive launches that follow. There is at least one
@@ -952,9 +950,7 @@ def _is_counted(calls: pa.Table, block: Int64) -> Flags:
     return is_counted
 
 
-def _fuse_calls(
-    calls: CommOperationsTable, groups: _Groups, kinds: Int64
-) -> tuple[pa.Table, Flags]:
+def _fuse_calls(calls: pa.Table, groups: _Groups, kinds: Int64) -> tuple[pa.Table, Flags]:
     """Sum up the calls of each group, and tell which groups NCCL can have fused into their kernel.
 
     NCCL fuses calls of one communicator and one collective, which the kernel has to run. The first

@@ -375,8 +375,8 @@ class Evenness:
     median: float
     # |mean - median| > 10 % of the mean, or fewer than half of the steps within 10 % of the median.
     is_uneven: bool
-    # Whether no step is within 10 % of the median.
-    is_no_step_near_median: bool
+    # Whether no step is within 10 % of the median. The JSON output has this name.
+    is_median_nobodys: bool
     # Steps within 10 % of the median.
     n_near: int
     # Medians of shorter and longer steps, if steps are of two kinds.
@@ -426,7 +426,7 @@ def _evenness_without_levels(values: Float64) -> Evenness:
         mean=mean,
         median=median,
         is_uneven=is_uneven,
-        is_no_step_near_median=n_near == 0,
+        is_median_nobodys=n_near == 0,
         n_near=n_near,
     )
 

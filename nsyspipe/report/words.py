@@ -436,7 +436,7 @@ def uneven_text(evenness: Evenness) -> str:
     median = ms_text(evenness.median)
     text = f"steps are uneven: mean {mean}, median {median}"
     are_few_near = evenness.n_near < evenness.n_steps / 2
-    if evenness.is_no_step_near_median:
+    if evenness.is_median_nobodys:
         text += ", which no step takes"
     elif are_few_near:
         near_steps = f"{evenness.n_near} of {evenness.n_steps} steps"

@@ -292,7 +292,7 @@ def test_every_fifth_step_slow_hides_no_change_of_all(noise):
 
 def test_uneven_steps_say_their_pattern():
     one = evenness(np.array([132.0, 1400.0] * 5))
-    assert (one.mean, one.median, one.is_uneven, one.is_no_step_near_median) == (
+    assert (one.mean, one.median, one.is_uneven, one.is_median_nobodys) == (
         766,
         766,
         True,
@@ -304,7 +304,7 @@ def test_uneven_steps_say_their_pattern():
     by_chance = evenness(np.array([100.0, 300, 300, 100, 300, 100, 100, 100]))
     assert (by_chance.levels, by_chance.period) == ((100.0, 300.0), None)
     even = evenness(100 + np.random.default_rng(1).standard_normal(12))
-    assert (even.is_uneven, even.is_no_step_near_median) == (False, False)
+    assert (even.is_uneven, even.is_median_nobodys) == (False, False)
     assert not evenness(np.array([90.0] * 9 + [180.0])).is_uneven  # mean 99, median 90: 9.1 %
     assert evenness(np.array([90.0] * 9 + [200.0])).is_uneven  # mean 101, median 90: 10.9 %
     assert evenness(
