@@ -175,9 +175,10 @@ def read_layouts(report: Report) -> dict[Key, Layout]:
         entry_of_index = {entry["idx"]: entry for entry in distinct_entries}
         # Different entries with one index contradict each other, and so do different schemas.
         has_contradicting_entries = len(entry_of_index) < len(distinct_entries)
+        has_contradicting_schemas = len(distinct_schemas) > 1
         schema = distinct_schemas[0]
         is_union = schema["type"] in _UNIONS
-        if len(distinct_schemas) > 1 or has_contradicting_entries or is_union:
+        if has_contradicting_schemas or has_contradicting_entries or is_union:
             continue
         domain, _ = key
         enum_sizes = enum_sizes_by_domain.get(domain, {})
