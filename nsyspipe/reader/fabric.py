@@ -74,8 +74,9 @@ def printed_lines(path: AnyPath, *, max_lines: int | None = None) -> Iterator[tu
     """Yield each line of a text file without escape codes, and whether the line is complete.
 
     A line that is too long comes in several pieces, none of which is complete. A last line
-    without a line end is not complete either. At most `max_lines` lines and pieces are yielded; None stands for all.
-    Raises `InputError` if the file is missing, not readable or not an ordinary file.
+    without a line end is not complete either. At most `max_lines` lines and pieces are yielded;
+    None stands for all. Raises `InputError` if the file is missing, not readable or not an
+    ordinary file.
     """
     with readable(path):
         try:
