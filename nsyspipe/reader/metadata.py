@@ -186,9 +186,12 @@ def _problems_of_recording(report: Report, facts: ReportFacts, ranges: Ranges) -
     if version_numbers(facts.schema_version) > NEWEST_TESTED:
         problems.append(problem("untested-version", version=facts.schema_version))
     if not ranges.is_recorded:
-        # Then the table is missing because it would be empty.
-        was_traced = traces_nvtx(report) and facts.leaves_out_empty(NVTX)
-        problems.append(problem("no-nvtx-ranges" if was_traced else "no-nvtx"))
+        # An export without NVTX rows may have no table for them.
+        is_table_missing_because_empty = facts.leaves_out_empty(NVTX)
+        if traces_nvtx(report) and is_table_missing_because_empty:
+            problems.append(problem("no-nvtx-ranges"))
+        else:
+            problems.append(problem("no-nvtx"))
     if facts.has_cuda_backtraces:
         problems.append(problem("cuda-backtraces"))
     if records_python_backtraces(report):
@@ -228,14 +231,14 @@ def _launches_without_kernels(
 ) -> dict[int, int]:
     """Count the launches of each process that has CUDA calls or ranges, but no kernel.
 
-    Empty if no process has a kernel.
+    The result is empty if no process has a kernel, because then kernels were not recorded at all.
     """
     with_kernels = _distinct(operations.kernels["process_id"])
-    active = _distinct(ranges.table["process_id"])
+    with_calls_or_ranges = _distinct(ranges.table["process_id"])
     if calls.all is not None:
-        active |= _distinct(calls.all["process_id"])
-    without_kernels = active - with_kernels
-    if not without_kernels or not with_kernels:
+        with_calls_or_ranges |= _distinct(calls.all["process_id"])
+    without_kernels = with_calls_or_ranges - with_kernels
+    if not with_kernels or not without_kernels:
         return {}
     n_launches_of_process = _launches_by_process(report, strings)
     return {process: n_launches_of_process.get(process, 0) for process in without_kernels}
@@ -328,19 +331,21 @@ def _recorded(
     dtod_bytes = copies["bytes"].filter(is_dtod)
 
     def is_recorded(table: str, *calls: str) -> bool:
-        """Tell whether a table has rows, or has none because no call could make one.
+        """Tell whether nsys recorded the operations of a table, as far as the report shows.
 
-        `calls` are the beginnings of the names of calls that make rows.
+        `calls` are the beginnings of the names of calls that make such operations.
         """
         if report.has_rows(table):
             return True
-        may_have_been_left_out = not report.has(table) and not facts.leaves_out_empty(table)
-        if may_have_been_left_out:
+        is_surely_empty = report.has(table) or facts.leaves_out_empty(table)
+        if not is_surely_empty:
+            # The export may have left the operations out.
             return False
+        # Calls that made no operation show that nsys did not record operations.
         return _n_calls(report, strings, calls) == 0
 
-    # If the export has all memsets, calls to set memory that have no memset made none. Then they do
-    # not show that memsets were not recorded.
+    # Unlike other calls, a call to set memory may make no memset. Therefore these calls show
+    # nothing if the export surely has all memsets.
     has_memsets = _holds_memsets(report, facts) or is_recorded(MEMSET, "Memset")
     has_graphs = operations.n_graphs > 0
     has_kernels = has_graphs or is_recorded(KERNEL, "LaunchKernel", "GraphLaunch")

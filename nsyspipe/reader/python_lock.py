@@ -74,7 +74,10 @@ def _are_texts(texts: pa.StringArray, text: str) -> Flags:
 
 
 def _sampler_threads(report: Report, ranges: Ranges) -> Int64:
-    """Return the threads that took samples of Python, one for each process."""
+    """Return the threads that took samples of Python. Each process has at most one.
+
+    A thread that was not recorded is 0.
+    """
     samples = condition_of_samples(report, ranges.python_domains)
     if samples is None:
         return np.empty(0, np.int64)
