@@ -83,7 +83,7 @@ class Figure(Struct, frozen=True, kw_only=True):
 
     @property
     def heading(self) -> str:
-        """The short label in the two lines that need the least width."""
+        """The short label, split into two lines so that the longer line is as short as possible."""
         words = self.short.split()
         two_lines = [(" ".join(words[:n]), " ".join(words[n:])) for n in range(1, len(words))]
         if not two_lines:
@@ -939,14 +939,14 @@ OTHER_FIGURES: dict[str, Figure] = {figure.name: figure for figure in _OTHER_FIG
 
 
 def _figures_of_steps() -> dict[str, Figure]:
-    """Return the metric of the run that is made of each column of the steps alone.
+    """Return, by column of the steps, the metric of the run that is made of this column alone.
 
     A metric with a denominator is made of two columns, and left out.
     """
     figure_of_step_column = {}
     for figure in _RUN_FIGURES:
         step_column, denominator = figure.of_step
-        # The window of one rank (`wall_ns`) is not the step time.
+        # `wall_ns` is left out: the window of one rank is not the step time of the run.
         if denominator is None and step_column != "wall_ns":
             figure_of_step_column[step_column] = figure
     return figure_of_step_column
@@ -1029,7 +1029,7 @@ def definition_of(table: str, column: str) -> str | None:
 def glossary_rows() -> Iterator[GlossaryRow]:
     """Yield a row for each metric and term, sorted by name.
 
-    A time and its share of step time have the same label. They are one row, that of the time.
+    A time and its share of step time have the same label. The row of the time is for both.
     """
     rows = [GlossaryRow(term.name, "", "", term.definition) for term in TERMS]
     labels_of_times = _labels_of_unit("ns")

@@ -1264,6 +1264,7 @@ def problem(
     if isinstance(count, Integral):
         # The message states the number with its noun: 1 step, 2 steps.
         facts["n"] = _Count(count)
+    # Only messages name the rank of a problem, never a fix.
     facts_with_rank = {"rank": rank, **facts}
     message = kind.message.format(**facts_with_rank)
     fix = None if kind.fix is None else kind.fix.format(**facts)
