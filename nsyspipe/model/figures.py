@@ -112,6 +112,7 @@ class Figure(Struct, frozen=True, kw_only=True):
     def formula(self) -> str:
         """How the value of one step is computed, in words."""
         if self.unit == "1/s":
+            # The throughput in steps. The step time is in ns.
             return "1e9 / step_time"
         numerator, denominator = self.of_step
         if denominator is None:
@@ -119,8 +120,8 @@ class Figure(Struct, frozen=True, kw_only=True):
             return f"{statistic} {numerator} over ranks"
         if self.column in JOB_RATES:
             return f"{numerator} / largest {denominator} over ranks"
-        is_of_ranks = self.column in RATIOS or self.column in GPU_RATES
-        summed_rows = "ranks" if is_of_ranks else "matched collectives"
+        is_sum_over_ranks = self.column in RATIOS or self.column in GPU_RATES
+        summed_rows = "ranks" if is_sum_over_ranks else "matched collectives"
         return f"sum of {numerator} / sum of {denominator} over {summed_rows}"
 
 

@@ -115,7 +115,7 @@ def compile_pattern(option: str, text: str) -> re.Pattern[str]:
         )
     try:
         with warnings.catch_warnings():
-            # Python warns of [[, which may mean a set in a future version. That is no use to a user.
+            # Python warns of [[, which may mean a set in a future version.
             warnings.simplefilter("ignore", FutureWarning)
             return re.compile(text)
     except (re.error, OverflowError, RecursionError) as error:

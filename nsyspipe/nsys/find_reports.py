@@ -270,6 +270,7 @@ def display_names(reports: Sequence[ReportFile]) -> list[str]:
         names = ["/".join(parts[-n_parts:]) for parts in parts_of_paths]
         if len(set(names)) == n_distinct_paths:
             return names
+    # There are no reports. Whole paths distinguish any others.
     return paths
 
 

@@ -320,7 +320,7 @@ def _gpu_of_ordinal(report: Report) -> dict[tuple[int, int], int]:
 
 
 def _session_start_utc_ns(report: Report) -> int | None:
-    """Return the first recorded start of the session; None without one, or if it is impossible."""
+    """Return the first recorded start of the session; None if no start, or an impossible one."""
     rows = report.few(SESSION_START, {"utcEpochNs": "int"})
     starts_ns: list[int] = [row["utcEpochNs"] for row in rows if row["utcEpochNs"] is not None]
     if not starts_ns:

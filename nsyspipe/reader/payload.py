@@ -723,7 +723,8 @@ def _sizes_of_payloads(payloads: Payloads) -> Int64:
     distinct_comms, comm_of_payload = np.unique(comm_ids, return_inverse=True)
     process_ids = table["process_id"].to_numpy()
     distinct_processes, process_of_payload = np.unique(process_ids, return_inverse=True)
-    # Each pair of process and communicator has a number, so that its size is looked up once.
+    # Each pair of process and communicator gets a number, so that its size is looked up only once.
+    # The pair is a pair of positions among the distinct processes and communicators.
     n_comms = distinct_comms.size
     number_of_payload = process_of_payload * n_comms + comm_of_payload
     pair_numbers, pair_of_payload = np.unique(number_of_payload, return_inverse=True)

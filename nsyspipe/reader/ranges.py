@@ -328,6 +328,7 @@ def names_of_rows(rows: pa.Table, strings: Strings) -> pa.DictionaryArray:
     texts_of_ids = strings.lookup(distinct_ids)
     texts = rows["text"]
     inline = texts.combine_chunks().dictionary_encode()
+    # An empty text is no text.
     has_no_inline_text = inline.dictionary.to_pylist() in ([], [""])
     if has_no_inline_text:
         index = pa.array(id_of_row.astype(np.int32))

@@ -201,7 +201,7 @@ class Report:
         self._is_checked = pages is None
         self._connection = connection
         self._length_checked: set[tuple[str, str]] = set()
-        # The columns of each table, and the names of what looks like one.
+        # The columns of each table, and the names of views and virtual tables.
         self.tables, self.views = plain_tables(path, connection, pages, is_read)
         if not any(self.physical(table) for table in _SIGNS):
             problem = "is an SQLite database that Nsight Systems did not export"
