@@ -185,7 +185,8 @@ def asked_ranks(asked: object) -> frozenset[int]:
         elif 0 <= int(value) < MOST_RANKS:
             ranks.add(int(value))
         else:
-            problem = f"rank {short_repr(value)} is too large"
+            reason = "is negative" if int(value) < 0 else "is too large"
+            problem = f"rank {short_repr(value)} {reason}"
             raise OptionError(f"ranks={short_repr(asked)}", problem, fix=fix)
     if not ranks:
         raise OptionError(f"ranks={short_repr(asked)}", "is empty", fix=fix)
