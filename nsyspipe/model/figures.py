@@ -95,9 +95,10 @@ class Figure(Struct, frozen=True, kw_only=True):
     def of_step(self) -> tuple[str, str | None]:
         """The column that this metric is made of, and the column that it is divided by, if any.
 
-        Both are columns of steps, or of matched collectives for a rate. The value of one step is
-        made of the values of its ranks. A time is the largest of them. A ratio is the sum of
-        numerators divided by the sum of denominators. Everything else is the mean.
+        Both are columns of steps, or of matched collectives for a rate of the interconnect. The
+        value of one step is made of the values of its ranks. A time is the largest of these values.
+        A ratio is the sum of numerators divided by the sum of denominators. Any other metric is the
+        mean of the values.
         """
         fractions = RATIOS | GPU_RATES | JOB_RATES
         if self.column in fractions:

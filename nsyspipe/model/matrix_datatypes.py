@@ -122,7 +122,8 @@ class MatrixTimes(Struct, frozen=True):
     def of_kernels(cls, time_of_name: Mapping[str, int]) -> "MatrixTimes":
         """Return the times of the matrix kernels among all kernels.
 
-        `time_of_name` has, for each name of kernels with all its parameters, their time in ns.
+        `time_of_name` has the time of the kernels with each name, in ns. The names are whole, with
+        template arguments and parameters.
         """
         # None is the datatype of names that do not show one.
         time_of_datatype: dict[str | None, int] = {}

@@ -153,11 +153,11 @@ class NcclLog(Struct, frozen=True):
         """Return what the logs say about a run.
 
         `pids` are the processes of the run, and `sizes` the numbers of ranks that it may have.
-        Communicators that are too large for the run are left out. No communicator may have more
-        ranks than the largest one of the processes. If the logs have none of the processes, the
-        largest one with a possible size counts instead. That happens in containers, where processes
-        log other IDs than nsys sees. Return None if there is none either, because then the logs
-        belong to another run. Logs without communicators fit every run.
+        Communicators that are larger than the largest communicator of the processes are left out.
+        In containers, processes may log other IDs than nsys sees. If no communicator has one of the
+        processes, the largest communicator of a possible size is the limit. If no communicator has
+        a possible size either, the logs belong to another run, and the result is None. Logs without
+        communicators fit every run.
         """
         if not self.communicators:
             return self

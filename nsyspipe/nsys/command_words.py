@@ -324,11 +324,11 @@ def command_without_launcher(words: Sequence[str]) -> list[str]:
     option_with_count = next((word for word in words if word.startswith(_NSYS_WORDS)), None)
     if option_with_count is None or _AFTER_SUPERVISOR not in words:
         return list(words)
-    n_words_of_nsys = option_with_count.removeprefix(_NSYS_WORDS)
-    if not _A_COUNT.fullmatch(n_words_of_nsys):
+    digits_of_count = option_with_count.removeprefix(_NSYS_WORDS)
+    if not _A_COUNT.fullmatch(digits_of_count):
         return list(words)
     start_of_nsys = words.index(_AFTER_SUPERVISOR) + 1
-    start_of_program = start_of_nsys + int(n_words_of_nsys)
+    start_of_program = start_of_nsys + int(digits_of_count)
     words_of_nsys = words[start_of_nsys:start_of_program]
     without_report = [word for word in words_of_nsys if not word.startswith(_REPORT_NAME)]
     return [*without_report, *words[start_of_program:]]
@@ -458,7 +458,7 @@ def _write_word(word: str, owner: _Owner, mask: Mask) -> _Written:
         return _Written(word, next_owner)
     if owner.takes_next:
         hidden = mask.hide(owner.name, word)
-        # Only this one word may look like an option.
+        # A later word that looks like an option is one.
         return _Written(hidden, _Owner(owner.name, is_secret=True))
     # This precedes the options, because a negative number begins with a dash.
     if _is_number(word):
@@ -495,8 +495,8 @@ def _long_option(word: str, mask: Mask) -> _Written:
         written_value = _nested(value, owner, mask)
         return _Written(f"--{name}{sign}{written_value}", owner)
     is_flag = bool(_parts(name) & _FLAGS)
-    # The word after a secret option is hidden, even if it looks like an option. A flag or an option
-    # that counts has no such word.
+    # The word after a secret option is hidden, even if it looks like an option. Flags and options
+    # that count do not hide a word.
     takes_next = is_secret and not is_flag and not _is_count(name)
     return _Written(word, _Owner(name, is_secret, takes_next=takes_next))
 
@@ -728,6 +728,7 @@ def _hints_at_secret(name: str) -> bool:
     is_pinned_memory = "pin" in parts and not parts.isdisjoint({"memory", "mem"})
     if is_pinned_memory:
         return False
+    # Names of persons are secrets too.
     is_name_of_person = "name" in parts and not parts.isdisjoint(_OF_PERSONS)
     if is_name_of_person:
         return True

@@ -108,9 +108,9 @@ def attempt_exports(
     how many reports are exported at once; None is as many as there are cores, up to a limit.
     `on_progress` is called with (reports done, reports to export).
 
-    `elsewhere` exports on other machines. It has an executor that runs each export there, and a
-    function that is called there and tells whether to stop. `nsys` names the nsys that runs, on
-    other machines one of theirs. None stands for the nsys that is installed.
+    `elsewhere` is for exports on other machines: an executor that runs each export there, and a
+    function that is called there and tells whether to stop. `nsys` names an nsys of the machine on
+    which it runs. None stands for the nsys that is installed there.
 
     Raises OptionError if two reports would be exported to one file, OutputError if the directory
     cannot be created, and NsysNotFoundError or NsysFailedError if no nsys answers. Ctrl-C, SIGTERM
@@ -307,9 +307,10 @@ def _export_all(
     with _catching_ends(), threads:
         executor, is_stopped = elsewhere or (threads, stopped.is_set)
         # Other machines have another current directory.
-        calls = [_absolute(pair) if elsewhere else pair for pair in pairs]
+        submitted_pairs = [_absolute(pair) if elsewhere else pair for pair in pairs]
         futures = [
-            executor.submit(_export, *call, is_stopped=is_stopped, **options) for call in calls
+            executor.submit(_export, *pair, is_stopped=is_stopped, **options)
+            for pair in submitted_pairs
         ]
         try:
             running = set(futures)
@@ -378,9 +379,9 @@ def _export(
 
 
 def _has_linked(export: Path, target: Path) -> bool:
-    """Give an export the name of its target, and tell whether that was possible.
+    """Link an export to its target, and tell whether that was possible.
 
-    Unlike a renamed file, a link never replaces another file. It is not possible if the target
+    Unlike a renamed file, a link never replaces another file. A link is not possible if the target
     exists by now, or if the file system has no links.
     """
     remove_side_files(target)

@@ -77,8 +77,8 @@ def claim(directory: Path) -> int | None:
     """Take the shared lock of a directory, which shows that this process uses the directory.
 
     Returns the open descriptor of the lock; None if the lock cannot be taken. The lock is held
-    until the descriptor is closed or the process ends. Its file gets the time of now, for
-    `claimed_at`.
+    until the descriptor is closed or the process ends. The file of the lock gets the current time,
+    for `claimed_at`.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
@@ -174,7 +174,7 @@ def _remove_if_abandoned(path: Path) -> None:
     Other paths stay. Raises OSError if a process uses the file, or if the path cannot be looked at.
     """
     status = path.lstat()
-    # The process that made it may not have its lock yet.
+    # The process that made the path may not have its lock yet.
     is_young = time.time() - status.st_mtime <= YOUNG_S
     is_of_this_user = status.st_uid == os.geteuid()
     if is_young or not is_of_this_user or not _OURS.fullmatch(path.name):
@@ -262,9 +262,8 @@ def check_file(path: AnyPath) -> tuple[os.stat_result, str]:
     # A truncated header is compared up to its end.
     if not header.startswith(_MAGIC[: len(header)]):
         raise _no_database(path)
-    min_bytes = _HEADER_BYTES
-    if len(header) == _HEADER_BYTES:
-        min_bytes = _database_bytes(header)
+    is_header_whole = len(header) == _HEADER_BYTES
+    min_bytes = _database_bytes(header) if is_header_whole else _HEADER_BYTES
     if status.st_size < min_bytes:
         problem = f"is truncated: {status.st_size} bytes of at least {min_bytes}"
         raise DamagedReportError(str(path), problem, fix=EXPORT_AGAIN)

@@ -169,8 +169,8 @@ def without_exported(reports: Sequence[_Report]) -> list[_Report]:
 def find_captures(arguments: Iterable[str | Path]) -> list[Path]:
     """Return the reports to export that the arguments name, each once.
 
-    Files that are exports already are left out, unless the arguments name nothing else. Then, and
-    for a file that is no report, a NotAReportError is raised.
+    Files that are exports already are left out. Raises NotAReportError if the arguments name only
+    exports, or a file that is neither an export nor a report.
     """
     named = _expand(arguments, *RAW_SUFFIXES)
     captures = [path for path in named if path.suffix != EXPORT_SUFFIX]
@@ -262,16 +262,15 @@ def display_names(reports: Sequence[ReportFile]) -> list[str]:
     All names have the same number of directories. An export in the cache is named as if it were in
     the directory of its report.
     """
-    paths = [_displayed_path(report) for report in reports]
-    parts_of_paths = [Path(path).parts for path in paths]
+    parts_of_paths = [Path(_displayed_path(report)).parts for report in reports]
     n_distinct_paths = len(set(parts_of_paths))
-    max_parts = max(map(len, parts_of_paths), default=1)
-    for n_parts in range(1, max_parts + 1):
+    n_parts = 0
+    names: list[str] = []
+    # Names that are whole paths are distinct, so this ends.
+    while len(set(names)) < n_distinct_paths:
+        n_parts += 1
         names = ["/".join(parts[-n_parts:]) for parts in parts_of_paths]
-        if len(set(names)) == n_distinct_paths:
-            return names
-    # There are no reports. Whole paths distinguish any others.
-    return paths
+    return names
 
 
 def _displayed_path(report: ReportFile) -> str:
@@ -455,8 +454,7 @@ def exported_reports(
         return reports
     max_bytes = _max_cache_bytes()
     folder = cache_directory() / "exports"
-    # Unlike `find`, `find_nsys` raises no error without nsys. Then exports that are in the cache
-    # already are used.
+    # Without nsys, `find` would raise an error. Exports that are in the cache already can be used.
     nsys = find() if find_nsys() else None
     if nsys is not None:
         _make_private(folder)
@@ -523,9 +521,9 @@ def _target(folder: Path, source: Path, nsys: Nsys | None, sources: Sequence[Pat
     """Return where the export of a report is in the cache.
 
     The directory of the export identifies the report, by a hash, and the nsys with its options. The
-    file keeps the name of the report, which may have the rank. Without an nsys, it is an export of
-    the report that is in the cache already (`_any_export`). `sources` are all reports, for the
-    error if there is none.
+    file keeps the name of the report, which may have the rank. Without an nsys, the result is an
+    export of the report that is in the cache already (`_any_export`). `sources` are all reports,
+    for the error if the cache has no such export.
     """
     with readable(source):
         status = source.stat()
@@ -550,8 +548,8 @@ def _target(folder: Path, source: Path, nsys: Nsys | None, sources: Sequence[Pat
 def _any_export(folder: Path, source: Path, key: str, sources: Sequence[Path]) -> Path:
     """Return the export of a report in the cache that was used last, whatever nsys made it.
 
-    Raises NotAReportError if the cache has no export of the report. If there is a file next to the
-    report that may be its export, the fix is to pass these files of all reports, `sources`.
+    Raises NotAReportError if the cache has no export of the report. If a file next to the report
+    may be its export, the fix is to pass such files in place of all reports (`sources`).
     """
     entries = folder.glob(f"{key}-*")
     for entry in sorted(entries, key=claimed_at, reverse=True):

@@ -52,7 +52,7 @@ def add_ranges(importer: Path, report: Path, copy: Path, nvtxt: str, *, timeout_
     nvtxt_file = copy.with_suffix(".nvtxt")
     nvtxt_file.write_text(nvtxt, encoding="utf-8", errors="replace")
     paths = ("-i", report.absolute(), "-n", nvtxt_file.absolute(), "-o", copy.absolute())
-    # Without --target, because then the copy does not open in the user interface of 2024.2.
+    # With --target, the copy would not open in the user interface of 2024.2.
     command = [str(word) for word in (importer, "--cmd", "merge", *paths)]
     try:
         output = printed(command, timeout_s, folder=copy.parent)

@@ -249,8 +249,9 @@ class Patience:
     def output(self, program: str, *arguments: str) -> Output | None:
         """Return what a program printed. None if it is not on the search path, or cannot start.
 
-        The status of the output is None if the program does not end in time. A program that did not
-        end in time before is not started again, and no program is started when the time is over.
+        The status of the output is None if the program does not end in time. It is also None if the
+        program is not started, because it did not end in time before, or because the time for all
+        programs is over.
         """
         left_s = self._deadline - time.monotonic()
         if program in self._hung or left_s <= 0:

@@ -340,7 +340,7 @@ def _last_records_of(calls: pa.Table, records: pa.Table) -> pa.Array:
     key_of_record = keys[n_calls:]
     records_by_key = np.argsort(key_of_record, kind="stable")
     keys_in_order = key_of_record[records_by_key]
-    # If a record has the key of a call, it is the last of the records up to this key.
+    # Of the records up to the key of a call, the last one has this key, if any record has it.
     n_records_up_to_key = np.searchsorted(keys_in_order, key_of_call, side="right")
     # Without a record up to the key, the first one stands in. Its key is larger, so it differs.
     last_place = np.maximum(n_records_up_to_key - 1, 0)

@@ -186,7 +186,7 @@ def parse_line(text: str) -> LogLine | None:
     """
     if "NCCL" not in text:
         return None
-    # NCCL writes the end of the text. Something may precede it, for example a progress bar.
+    # NCCL's line is at the end of the text. Something may precede it, for example a progress bar.
     end_of_text = text[-_MAX_LINE_CHARS:]
     header = _HEADER.search(end_of_text)
     if header is None:
@@ -373,8 +373,8 @@ def communicators(
     memberships: dict[Process, list[Membership]] = {}
     for process, facts in facts_of_sorted_processes.items():
         memberships[process] = _list_memberships(process, facts, groups)
-    # Only now, because a fact is assigned by the GPUs of all ranks of a communicator, and other
-    # processes logged the GPUs of the other ranks.
+    # This loop follows the other one, because facts are assigned by the GPUs of all ranks, and each
+    # process logged only the GPUs of its own ranks.
     for process, facts in facts_of_sorted_processes.items():
         # The position of a fact in the log of its process stands in for a time.
         for position, (thread, fact) in enumerate(facts):
@@ -474,6 +474,7 @@ def _assign_fact(
         if candidates:
             candidates[0].channels.append(fact)
     elif isinstance(fact, Connected) or not in_init:
+        # Communicators that lack the fact come before those that have it already.
         lacking = [member for member in alive if _key_of(fact) not in member.facts]
         _assign_to_fitting(fact, (*in_init, *lacking, *alive))
     else:
@@ -687,6 +688,7 @@ def read_nccl_logs(
                 facts = facts_of.setdefault(process, [])
                 facts.append((thread, fact))
     versions = sorted(settings.pop(None, set()))
+    # No name is None any more.
     named_settings = {name: values for name, values in settings.items() if name}
     return NcclLog(
         version=", ".join(versions) or None,

@@ -325,7 +325,7 @@ def _cleaned(samples: _Samples, *, is_clock: bool) -> _Cleaned:
     may_overflow = times.size > 0 and _span_ns(series) * max_value >= _MAX_INTEGRAL
     if may_overflow:
         no_samples = Series(times[:0], narrow_values[:0])
-        # Some were counted as wrong above, so their number is not added.
+        # Not `n_wrong` plus all samples, because it has some of them already.
         return _Cleaned(no_samples, samples.n_nulls + samples.times.size)
     return _Cleaned(series, n_wrong)
 

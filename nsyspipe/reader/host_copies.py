@@ -35,8 +35,8 @@ class BlockingCopies(Struct, frozen=True):
 def read_host_copies(report: Report) -> pa.Table | None:
     """Read the copies between CPU and GPU, in order of end.
 
-    Copies without a time, process or correlation id are left out. None if the table of copies lacks
-    a column that is needed.
+    Copies without a time, process or correlation id are left out. The result has no rows if the
+    report has no copies. It is None if the table of copies lacks a column that is needed.
     """
     if not report.has_rows(MEMCPY):
         no_rows = pa.array([], pa.int64())

@@ -186,12 +186,11 @@ def _problems_of_recording(report: Report, facts: ReportFacts, ranges: Ranges) -
     if version_numbers(facts.schema_version) > NEWEST_TESTED:
         problems.append(problem("untested-version", version=facts.schema_version))
     if not ranges.is_recorded:
-        # An export without NVTX rows may have no table for them.
-        is_table_missing_because_empty = facts.leaves_out_empty(NVTX)
-        if traces_nvtx(report) and is_table_missing_because_empty:
-            problems.append(problem("no-nvtx-ranges"))
-        else:
-            problems.append(problem("no-nvtx"))
+        # The table of NVTX is missing. nsys may have traced NVTX, and the export may have left out
+        # the table because it is empty.
+        was_traced = traces_nvtx(report) and facts.leaves_out_empty(NVTX)
+        code = "no-nvtx-ranges" if was_traced else "no-nvtx"
+        problems.append(problem(code))
     if facts.has_cuda_backtraces:
         problems.append(problem("cuda-backtraces"))
     if records_python_backtraces(report):

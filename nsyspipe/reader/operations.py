@@ -180,8 +180,8 @@ def _read_kernels(
     """Read the kernels with a valid time, and count the rows that were dropped.
 
     The shape of a kernel is its ``grid`` and ``block``. Without `has_shapes`, the shapes are null.
-    If there are many kernels, only a sample of them has shapes. Shapes are only read without a
-    condition `where`, because the sample counts all kernels.
+    If there are many kernels, only a sample of them has shapes. `has_shapes` must be false if there
+    is a condition `where`, because the sample is taken from all kernels.
     """
     names = {name: name for name in _NAMES if report.has(KERNEL, name)}
     columns = _COLUMNS | _STREAM | names
@@ -189,7 +189,7 @@ def _read_kernels(
     are_many = _last_row(report, KERNEL) > _MAX_SHAPES
     rows = _read_many_kernels(report, columns, where) if are_many else None
     if rows is None:
-        # There are few kernels, or all columns of them must be read.
+        # There are few kernels, or the way for many kernels is not possible.
         all_shapes = _SHAPES if reads_shapes and not are_many else None
         rows = _read(report, KERNEL, columns, derived=all_shapes, where=where)
     if not reads_shapes:

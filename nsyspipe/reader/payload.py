@@ -558,7 +558,7 @@ def read_payloads(
     is_of_call = _are_of_calls(fields, is_nccls, may_be_nccls)
     table = _table(events, fields, is_of_call)
     size_gap = None
-    # No payload has a message size.
+    # If no payload has a message size, the reason is looked for.
     if table["message_bytes"].null_count == table.num_rows:
         size_gap = _size_gap(events.num_rows, described_fields)
     return Payloads(

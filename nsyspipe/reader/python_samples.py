@@ -142,8 +142,8 @@ class _Decoded(Struct, frozen=True):
 def _decode(rows: pa.Table, strings: Strings) -> PythonSamples:
     """Decode the rows of samples, and tell which are of the main thread of each process.
 
-    If a process has one other thread, that thread's late samples are kept too. A sample is late if
-    the thread held Python's lock when it was due (see `_LATE_STATE`).
+    If a process has exactly one other thread, the late samples of that thread are returned too. A
+    sample is late if its thread held Python's lock when the sample was due (see `_LATE_STATE`).
     """
     decoded = _decode_frames(rows, strings)
     decoded_rows = decoded.rows
@@ -253,8 +253,8 @@ def _records_at(data: NDArray[np.uint8], starts: Int64, dtype: np.dtype[Any]) ->
 def _count_frames(blobs: pa.BinaryArray) -> Int64:
     """Return the number of frames of each sample.
 
-    This is the number in the header of the blob; 0 if the blob has another length than a header and
-    so many frames.
+    This is the number in the header of the blob. It is 0 if the blob does not have the length of a
+    header and that many frames.
     """
     edges = _blob_edges(blobs)
     lengths = np.diff(edges)
@@ -310,7 +310,7 @@ def _number_lines(records: NDArray[np.void], n_frames: Int64, strings: Strings) 
     """
     file_ids, file_of_frame = np.unique(records["file"], return_inverse=True)
     function_ids, function_of_frame = np.unique(records["function"], return_inverse=True)
-    # A code stands for a pair of file and function. At least 1, to divide by it below.
+    # A code stands for a pair of file and function. Its divisor is 1 if there are no frames.
     n_functions = max(function_ids.size, 1)
     pair_codes, pair_of_frame = np.unique(
         file_of_frame * n_functions + function_of_frame, return_inverse=True

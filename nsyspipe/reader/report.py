@@ -292,8 +292,8 @@ class Report:
         """Return the zones of a large table, in a dict with the name of the table as its only key.
 
         `least` and `greatest` have the bounds of each row, for example its start and end. The
-        result is empty if they lack rows of the table, if SQL cannot name the numbers of rows, or
-        if one zone would hold all rows.
+        result is empty if these columns lack rows of the table, if SQL cannot name the numbers of
+        rows, or if one zone would hold all rows.
         """
         n_rows = len(least)
         # A column of this name hides the numbers of the rows.
@@ -369,7 +369,7 @@ class Report:
             raise errors.InputError(str(self.path), problem, fix=_SHORTER)
 
     def _n_claimed_rows(self) -> int:
-        """Return at most how many rows the large tables have together.
+        """Return how many rows the large tables have together, or more.
 
         This is the sum of the numbers of their last rows.
         """
@@ -428,8 +428,8 @@ class Zones(Struct, frozen=True):
     def condition(self, first: int, last: int) -> str:
         """Return an SQL condition for all rows that touch the values `first` to `last`.
 
-        More rows meet the condition. It selects the first zone that touches the values, the last
-        such zone, and all rows between them.
+        Other rows meet the condition too, because it selects whole zones: the first zone that
+        touches the values, the last such zone, and all zones between them.
         """
         touches_values = (self.least <= last) & (self.greatest >= first)
         zones = np.flatnonzero(touches_values)
@@ -481,6 +481,7 @@ def bounds_of(column: pa.ChunkedArray) -> tuple[Any, Any]:
 
 def processes_of(threads: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return the globalPid of each globalTid of a column without nulls."""
+    # Both are None without any thread.
     least_thread, greatest_thread = bounds_of(threads)
     least_process = process_of(least_thread or 0)
     greatest_process = process_of(greatest_thread or 0)

@@ -548,10 +548,13 @@ def _why_refused(sidecar: Sidecar, name: str) -> str | None:
     path = folder / name
     parts = Path(name).parts
     stays_below = bool(parts) and ".." not in parts and not Path(name).is_absolute()
+    outside = f"not in the directory of {_shown(sidecar.path)}"
+    if not stays_below:
+        return outside
+    # The real path is another one if there is a link.
     real_folder = Path(os.path.realpath(folder))
-    has_link = Path(os.path.realpath(path)) != real_folder / name
-    if not stays_below or has_link:
-        return f"not in the directory of {_shown(sidecar.path)}"
+    if Path(os.path.realpath(path)) != real_folder / name:
+        return outside
     if not stat.S_ISREG(path.lstat().st_mode):
         return "not an ordinary file"
     return None
