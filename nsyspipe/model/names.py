@@ -257,7 +257,7 @@ def kernel_label(name: str) -> str:
     if _MADE_LABEL.fullmatch(name):
         return name
     outside, template_arguments = _without_brackets(name)
-    # The type of the result precedes the function.
+    # The last word is the function. The words before it are the type of its result.
     *_, function = outside.strip().split(" ")
     function = function.removeprefix("at::native::").removeprefix("::").strip(":")
     if not function:

@@ -1240,6 +1240,7 @@ class _Count(int):
     """
 
     def __format__(self, nouns: str) -> str:
+        """Return the number with its noun. `nouns` are both forms, for example ``step|steps``."""
         singular, separator, plural = nouns.partition("|")
         if not separator:
             return super().__format__(nouns)

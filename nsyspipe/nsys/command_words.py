@@ -739,13 +739,16 @@ def _hints_at_secret(name: str) -> bool:
 
 
 def _is_count(name: str) -> bool:
-    """Tell whether a name is a number of tokens or keys, and has no other hint at a secret."""
+    """Tell whether a name says that the value is a number of tokens or keys, not one of them.
+
+    The name must have no other hint at a secret.
+    """
     words = filter(None, _HUMP.split(name))
     snake_case_name = "_".join(words).lower()
     if snake_case_name in _COUNTING:
         return True
     parts = _parts(name)
-    counts_tokens = "tokens" in parts and parts & _COUNTS
+    counts_tokens = "tokens" in parts and not parts.isdisjoint(_COUNTS)
     if not counts_tokens:
         return False
     other_words = "_".join(parts - {"tokens"})

@@ -260,6 +260,7 @@ def _read_init(body: str) -> Init | None:
     n_ranks = int(match["n_ranks"])
     cuda_device = _device_index(match["cuda"])
     nvml_device = _device_index(match["nvml"])
+    # What these lines say after the GPU differs between releases.
     comm_id = _joined_groups(_COMM_ID, match["rest"])
     parent = _joined_groups(_PARENT, match["rest"])
     split = _joined_groups(_SPLIT, match["rest"])
@@ -450,6 +451,7 @@ def _join_group(membership: Membership, parent: Membership | None, groups: Group
         name = f"{parent.group.name}/{init.split}"
     if name is None:
         return
+    # Memberships with the same name and size are of one communicator.
     new_group = Group(name, init.n_ranks)
     group = groups.setdefault((name, init.n_ranks), new_group)
     group.members.append(membership)

@@ -245,7 +245,9 @@ def _read_export_facts(report: Report) -> ReportFacts:
     """Return the facts about the export of a report, and the state of its file."""
     settings = _export_settings(report)
     exported_tables = settings.get("EXPORT_PARAM_TABLES_TO_EXPORT") or ""
+    # Old reports do not tell how they were exported.
     tells_export = any(name.startswith("EXPORT_PARAM_") for name in settings)
+    # By default, an export leaves out tables without rows.
     lazy_setting = settings.get("EXPORT_PARAM_LAZY") or "true"
     nsys_version = settings.get("EXPORT_PRODUCT_VERSION")
     schema_version = settings.get("EXPORT_SCHEMA_VERSION")

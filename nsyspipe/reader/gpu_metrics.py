@@ -176,13 +176,13 @@ def _named_columns(report: Report) -> list[_Column]:
 
     The report numbers and names them. The result is empty if it has no names, or far too many.
     """
-    texts = {"typeId": "int", "metricId": "int", "metricName": "text"}
-    if not report.has(GPU_METRIC_NAMES, *texts):
+    kinds = {"typeId": "int", "metricId": "int", "metricName": "text"}
+    if not report.has(GPU_METRIC_NAMES, *kinds):
         return []
     if report.count(GPU_METRIC_NAMES) > _MAX_NAMES:
         return []
     columns: dict[tuple[int, int], _Column] = {}
-    for row in report.few(GPU_METRIC_NAMES, texts):
+    for row in report.few(GPU_METRIC_NAMES, kinds):
         name = counter_of(row["metricName"])
         type_id = row["typeId"]
         metric_id = row["metricId"]
@@ -207,9 +207,11 @@ def _memory_bandwidths(report: Report) -> dict[int, int]:
     """Return the bandwidth of the memory of each GPU, in bytes per second, by GPU id."""
     bandwidths: dict[int, int] = {}
     for row in report.few(GPU, {"id": "int", "memoryBandwidth": "int"}):
-        bandwidth = row["memoryBandwidth"]
-        if row["id"] is not None and bandwidth is not None and 0 < bandwidth < TIME_LIMIT:
-            bandwidths[row["id"]] = bandwidth
+        gpu_id = row["id"]
+        bandwidth = row["memoryBandwidth"] or 0
+        is_possible = 0 < bandwidth < TIME_LIMIT
+        if gpu_id is not None and is_possible:
+            bandwidths[gpu_id] = bandwidth
     return bandwidths
 
 

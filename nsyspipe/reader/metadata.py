@@ -290,7 +290,7 @@ def _called(
     if not comm_calls.num_rows:
         return Called()
     n_ranks = communicator_sizes(payloads, comm_calls)
-    are_several = _are_several(facts, operations)
+    has_several_ranks = _has_several_ranks(facts, operations)
     return find_called(
         operations.kernels,
         operations.copies,
@@ -298,11 +298,11 @@ def _called(
         host_calls=calls.all,
         comm_calls=comm_calls,
         n_ranks=n_ranks,
-        are_several=are_several,
+        are_several=has_several_ranks,
     )
 
 
-def _are_several(facts: ReportFacts, operations: Operations) -> bool | None:
+def _has_several_ranks(facts: ReportFacts, operations: Operations) -> bool | None:
     """Tell whether the job has several ranks; None if the report does not show it.
 
     The first launcher that set the number of ranks decides.
@@ -312,7 +312,7 @@ def _are_several(facts: ReportFacts, operations: Operations) -> bool | None:
         if n_ranks is not None:
             return n_ranks > 1
     kernels = operations.kernels
-    # A communicator of one rank launches no kernel, so a kernel shows that there are several.
+    # A communicator of one rank launches no kernel. So a kernel shows that there are several ranks.
     if pc.any(kernels["is_comm"]).as_py():
         return True
     n_processes = pc.count_distinct(kernels["process_id"]).as_py()
@@ -370,12 +370,12 @@ def _holds_memsets(report: Report, facts: ReportFacts) -> bool:
     return facts.is_lazy or report.has(MEMSET)
 
 
-def _n_calls(report: Report, strings: Strings, calls: tuple[str, ...]) -> int:
-    """Return how many calls of the driver and the runtime API have some names.
+def _n_calls(report: Report, strings: Strings, beginnings: tuple[str, ...]) -> int:
+    """Return how many calls of the driver API and the runtime API have names of some kinds.
 
-    `calls` are beginnings of names without the prefix of the API: ``Memcpy``.
+    `beginnings` are beginnings of names without the prefix of the API: ``Memcpy``.
     """
-    prefixes = [f"{api}{call}" for api in ("cu", "cuda") for call in calls]
+    prefixes = [f"{api}{beginning}" for api in ("cu", "cuda") for beginning in beginnings]
     where = _where_named(strings, prefixes)
     if where is None or not report.has(RUNTIME, "nameId"):
         return 0

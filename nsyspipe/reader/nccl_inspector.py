@@ -165,17 +165,20 @@ class _Sizes(NamedTuple):
 
 
 class _Columns:
-    """The calls of the files that were read so far."""
+    """The calls of the files that were read so far, in the columns of `InspectedCalls`."""
 
     def __init__(self) -> None:
+        # The position of each communicator and of each tuning, in the order in which they appear.
         self.comms: dict[str, int] = {}
         self.tunings: dict[Tuning, int] = {}
+        # A value for each call. `comm` and `tuning` are such positions.
         self.comm = array("q")
         self.collective = array("q")
         self.number = array("q")
         self.call_bytes = array("q")
         self.tuning = array("q")
-        # A dict, because it keeps the order, which `leave_out` needs.
+        # The communicators some of whose calls are missing. A dict keeps their order, which
+        # `leave_out` needs.
         self.incomplete: dict[str, None] = {}
         self.processes: dict[InspectedProcess, ProcessPeers] = {}
 

@@ -40,7 +40,7 @@ def read_lock_ranges(report: Report, strings: Strings, ranges: Ranges) -> pa.Tab
     texts = names_of_rows(rows, strings).cast(pa.string())
     threads = filled(rows["globalTid"], 0)
     is_wait = _are_texts(texts, _WAITS)
-    # A range with the limit as a time is left out below.
+    # Without a known end, a range gets the limit as its end. `are_possible` is false for this time.
     open_end_ns = TIME_LIMIT if ranges.open_end_ns is None else ranges.open_end_ns
     starts = filled(rows["start"], TIME_LIMIT)
     ends = filled(rows["end"], open_end_ns)

@@ -392,9 +392,9 @@ def _matching(ranges: RangesOfReportTable, pattern: str) -> Flags:
 
 
 def _mpi_ranks(names: pa.Table) -> dict[int, int]:
-    """Return the rank of each process that names of its threads state.
+    """Return the rank of each process, as the names of its threads state it.
 
-    A process whose threads state different ranks is left out.
+    A process whose threads state different ranks is left out. `names` are rows that name threads.
     """
     ranks_of_process: dict[int, set[int]] = {}
     threads = names["globalTid"].to_pylist()

@@ -383,7 +383,10 @@ class Report:
         return sum(last_rows["n"].to_pylist())
 
     def number(self, table: str, sql: str, where: str | None = None) -> int | None:
-        """Return the integer of an SQL expression in the first row, None if there is no row."""
+        """Return the integer of an SQL expression in the first row, None if there is no row.
+
+        An aggregate, for example ``max(start)``, has one row for the whole table.
+        """
         statement = f"SELECT CAST({sql} AS INTEGER) AS n {self._rows(table, where)} LIMIT 1"
         with _translated(self.path):
             result = fetch_arrow(self._connection, statement)
@@ -444,7 +447,7 @@ class Zones(Struct, frozen=True):
 
 
 def machine_memory() -> int:
-    """Return the memory in bytes that this process could have if it were alone, with swap.
+    """Return how many bytes of memory and swap this process could have if no other one ran.
 
     0 if the system does not say.
     """

@@ -290,7 +290,10 @@ def parse_sidecar(content: bytes, path: Path) -> Sidecar:
 
 
 def _mask_facts(facts: dict[str, Any]) -> None:
-    """Mask the command, the traced kinds and the environment among the facts of a sidecar."""
+    """Mask, in the facts of a sidecar, what must not be shown of a command or an environment.
+
+    Without an environment, the facts get an empty one.
+    """
     if "command" in facts:
         facts["command"] = recorded_command(facts["command"], Mask())
     if "trace" in facts:
