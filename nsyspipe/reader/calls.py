@@ -474,7 +474,7 @@ class Strings:
         return dict(self.pairs(ids))
 
     def ids_beginning(self, *prefixes: str, ignore_case: bool = False) -> NDArray[np.int64]:
-        """Return the ids of all texts that begin with one of some prefixes."""
+        """Return the ids of all texts that begin with one of the prefixes. One prefix is needed."""
         literal_prefixes = "|".join(map(re.escape, prefixes))
         pattern = f"^({literal_prefixes})"
         matches = pc.match_substring_regex(self._values, pattern, ignore_case=ignore_case)

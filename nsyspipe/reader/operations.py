@@ -618,7 +618,10 @@ def read_again(
 def _read_kernels_again(
     report: Report, strings: Strings, comm_kernel: re.Pattern[str] | None, wanted: Wanted
 ) -> tuple[dict[int, str], pa.Table]:
-    """Return the texts of name ids, and the kernels, followed by the graphs."""
+    """Return the texts of name ids, and the kernels, followed by the graphs.
+
+    The first reading has counted the rows that are dropped.
+    """
     column = wanted.name_column
     where = wanted.where(KERNEL)
     rows, _ = _read_kernels(report, has_shapes=False, where=where)
