@@ -254,7 +254,8 @@ def room_for(job: Job) -> Iterator[SimpleNamespace]:
     Without --force, an earlier capture of the same name is an OutputError. Logs of NCCL are no
     capture, so they are no error. With --force, the earlier files are set aside. At the end they
     are removed if the caller has set `has_begun` of the yielded object. Otherwise they are put
-    back. Directories that are made here are removed again if they stay empty.
+    back. A file whose name is taken by then stays aside. Directories that are made here are removed
+    again if they stay empty.
     """
     name_aside = f".{job.name.name}.earlier-{os.getpid()}"
     aside = job.name.with_name(name_aside)
@@ -269,14 +270,21 @@ def room_for(job: Job) -> Iterator[SimpleNamespace]:
         with contextlib.suppress(OSError):
             for directory in new_directories:
                 directory.rmdir()
-        # If nothing was set aside, this directory does not exist, and the OSError ends the block.
-        # If a file cannot be put back, the error comes before `rmtree`, so the file stays there.
+        # If nothing was set aside, the directory does not exist, and the OSError ends the block.
         with contextlib.suppress(OSError):
-            for path in sorted(aside.iterdir()):
-                original_path = job.name.with_name(path.name)
-                if not room.has_begun and not original_path.exists():
-                    path.rename(original_path)
-            shutil.rmtree(aside)
+            if room.has_begun:
+                shutil.rmtree(aside)
+            else:
+                _put_back(job, aside)
+
+
+def _put_back(job: Job, aside: Path) -> None:
+    """Move the earlier files back. A file whose name is taken stays aside, and so the directory."""
+    for path in sorted(aside.iterdir()):
+        original_path = job.name.with_name(path.name)
+        if not original_path.exists():
+            path.rename(original_path)
+    aside.rmdir()
 
 
 def _set_aside(job: Job, aside: Path) -> None:
