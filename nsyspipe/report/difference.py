@@ -717,6 +717,8 @@ def _only_side_with_data(row: Mapping[str, Any]) -> str | None:
     return sides_with_data[0] if len(sides_with_data) == 1 else None
 
 
+# What the straggler is called if it is not known, next to its delay.
+_WHICH_STRAGGLER = "which rank is the straggler"
 # What only the log of NCCL records. NCCL settings can be known from the environment too.
 _OF_LOG = {LINK: "interconnect", NCCL_SETTINGS: "NCCL settings", NCCL_VERSION: "NCCL version"}
 
@@ -783,7 +785,7 @@ def _fact_of_one_side(row: Mapping[str, Any]) -> str:
         return f"{row['words']} {value}"
     name = shown_name(row["what"])
     if row["words"] is None:
-        return name
+        return _WHICH_STRAGGLER if row["what"] == STRAGGLER else name
     words = shortened(row["words"], _MAX_ONE_SIDED_FACT_CHARS)
     has_several_words = " " in words
     return f"{name} [{words}]" if has_several_words else f"{name} {words}"

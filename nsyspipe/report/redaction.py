@@ -108,8 +108,8 @@ def _notes(redaction: Redaction) -> Iterator[str]:
         yield f"not copied, although analyze uses these files: {files}"
     if redaction.beside or redaction.has_others_beside:
         yield (
-            "NCCL logs, topology files and sidecars contain host names, addresses and commands, so "
-            "check them before you share them"
+            "NCCL logs, topology files and sidecars (JSON files of launchers) contain host names, "
+            "addresses and commands, so check them before you share them"
         )
 
 
