@@ -212,7 +212,7 @@ def _doubt(row: Mapping[str, Any], *, is_forced: bool) -> Trouble:
             ". Use --force if you know that the runs are comparable, for example eager and "
             "torch.compile."
         )
-    return severity, message, "", None
+    return Trouble(severity=severity, message=message, place="", fix=None)
 
 
 def gate_blocks(difference: RunDifference) -> Iterator[Sentence]:

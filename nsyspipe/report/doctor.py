@@ -249,7 +249,7 @@ def _captured_text(run: Mapping[str, Any]) -> str:
 
 def _unreadable_trouble(run: Unreadable) -> Trouble:
     message = f"{run.run_id}: {run.table} {run.message}"
-    return "error", message, "", run.fix
+    return Trouble(severity="error", message=message, place="", fix=run.fix)
 
 
 def _ranks_text(run: Mapping[str, Any]) -> str:

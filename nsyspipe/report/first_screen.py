@@ -63,7 +63,11 @@ _UNKNOWN_COMM = {
 
 
 def headline_of(run: Run, step: StepTime | None) -> str:
-    """Return the step time, and how many steps it is a mean of. Otherwise, why there is none."""
+    """Return the mean step time, and how many steps it is a mean of.
+
+    Without training steps, return the length of the capture. If nothing was measured on a GPU, or
+    no step can be used, return why there is no step time.
+    """
     if run.is_capture and step is not None:
         return f"Capture of {ms_text(step.mean_ns)}, no training steps found"
     if not run.header.n_ranks:
@@ -103,30 +107,33 @@ def warnings_of(run: Run) -> Iterator[str]:
 
 def trust_blocks(run: Run) -> Iterator[blocks.Block]:
     """Yield warnings about the metrics, then problems above mere notes, the gravest first."""
-    rows: list[words.Trouble] = [("warning", text, "", None) for text in warnings_of(run)]
-    rows += _grave(run)[:_MAX_SHOWN_WARNINGS]
+    rows = [
+        words.Trouble(severity="warning", message=text, place="", fix=None)
+        for text in warnings_of(run)
+    ]
+    rows += _warnings_and_errors(run)[:_MAX_SHOWN_WARNINGS]
     if rows:
         yield blocks.Troubles(rows)
 
 
-def _grave(run: Run) -> list[words.Trouble]:
-    """Return the problems that are warnings or errors."""
-    rows = words.troubles(run.problem_rows, 4)
-    return [
-        (severity, message, place, fix)
-        for severity, message, place, fix in rows
-        if severity != "info"
-    ]
+def _warnings_and_errors(run: Run) -> list[words.Trouble]:
+    """Return the problems that are warnings or errors, with few of their ranks or reports."""
+    problems = words.troubles(run.problem_rows, most_places=4)
+    return [problem for problem in problems if problem.severity != "info"]
 
 
 def step_blocks(run: Run, step: StepTime | None) -> Iterator[blocks.Block]:
-    """Yield where a step goes, as bars, with what overlaps and whether ranks differ."""
+    """Yield where a step goes, as bars, with what overlaps and whether ranks differ.
+
+    If the parts of the step are not known, yield why.
+    """
     if step is None:
         return
+    is_explained_above = _unknown_comm(run) is not None
     if step.parts:
         yield _step_bars(run, step)
-    elif _unknown_comm(run) is None:
-        # Otherwise, an error about communication says the same above, among the problems.
+    elif not is_explained_above:
+        # An error about communication would be among the problems above.
         yield blocks.Sentence(unknown_text(run), is_close=False)
 
 
@@ -276,16 +283,17 @@ def straggler_texts(run: Run, straggler: Straggler) -> Iterator[str]:
 
 
 def estimate_text(change: Recommendation, step_ns: float) -> str:
-    """Return the step time after a change: an estimate with its range, else an upper bound.
+    """Return what a change saves. `step_ns` is the captured step time.
 
-    `step_ns` is the captured step time.
+    An estimate is the step time after the change with its range. A saving without a range is an
+    upper bound.
     """
     share = change.saved_share
     if change.step_ns is None or change.saving_ns is None or share is None:
         return "The saving is not known."
     percent = short_percent(share)
-    has_estimate = change.known != BOUNDED and change.low_ns is not None
-    if not has_estimate:
+    has_range = change.saving_kind != BOUNDED and change.low_ns is not None
+    if not has_range:
         saving = ms_text(change.saving_ns, _ESTIMATE_DIGITS)
         return f"saves at most {saving} per step ({percent}), an upper bound"
     captured = _number(step_ns, 4)
@@ -330,7 +338,8 @@ def change_blocks(recommendations: Recommendations, step_ns: float) -> Iterator[
         lines.append(Line(finding.line_of_python, "Where:"))
     if finding.is_lock_wait_long:
         lines.append(Line(finding.lock_wait, "Python's lock (GIL):"))
-    if refused and first.known == BOUNDED:
+    is_upper_bound = first.saving_kind == BOUNDED
+    if is_upper_bound and refused:
         lines.append(Line(f"No estimate: {refused}."))
     lines += map(Line, assumptions_of(first))
     lines += map(Line, why_first(recommendations))
@@ -349,15 +358,16 @@ def assumptions_of(change: Recommendation) -> Iterator[str]:
 def why_first(recommendations: Recommendations) -> Iterator[str]:
     """Yield why a recommendation comes first although an alternative could save more.
 
-    Nothing is yielded if none could. Of several such alternatives, the largest counts.
+    The sentence is about the alternative that could save most. Nothing is yielded if no alternative
+    could save more.
     """
     first = recommendations.first
     if first is None:
         return
-    larger = overview.outranked_by(first, recommendations.alternatives)
-    if not larger:
+    largest_first = overview.outranked_by(first, recommendations.alternatives)
+    if not largest_first:
         return
-    largest = larger[0]
+    largest = largest_first[0]
     rule = largest.finding.id
     if overview.is_cause_of(first, largest):
         yield f"Comes before {rule}, because late launches are the cause of the delay."
@@ -365,12 +375,12 @@ def why_first(recommendations: Recommendations) -> Iterator[str]:
         # Changes are numbered from 1.
         number = recommendations.shown.index(largest) + 1
         yield f"Change {number} ({rule}) could save more, but only if NVLink connects the GPUs."
-    elif largest.known == BOUNDED:
+    elif largest.saving_kind == BOUNDED:
         yield f"{rule} has a larger upper bound, but no estimate."
 
 
 def _needs_nvlink(change: Recommendation) -> bool:
-    return change.known == CONDITIONAL or change.finding.is_conditional
+    return change.saving_kind == CONDITIONAL or change.finding.is_conditional
 
 
 def alternatives_blocks(
@@ -380,9 +390,10 @@ def alternatives_blocks(
 
     The table has the first `n_shown` alternatives, or all if that is None.
     """
-    shown = recommendations.alternatives[:n_shown]
-    if not shown:
+    shown_alternatives = recommendations.alternatives[:n_shown]
+    if not shown_alternatives:
         return
+    # The first recommendation, which is shown above the table, has number 1.
     numbered = enumerate(recommendations.shown, start=1)
     # By identity, because equal recommendations have different numbers.
     number_of_identity = {id(change): number for number, change in numbered}
@@ -390,16 +401,19 @@ def alternatives_blocks(
     def number_cell(change: Recommendation) -> str:
         return str(number_of_identity[id(change)])
 
-    bounds = [change for change in shown if change.low_ns is None and change.known != UNBOUNDED]
-    step_heading = "step time after" if bounds else "est. step time"
+    # A step time without a range comes from an upper bound, and is not an estimate.
+    has_bounds = any(
+        change.low_ns is None and change.saving_kind != UNBOUNDED for change in shown_alternatives
+    )
+    step_heading = "step time after" if has_bounds else "est. step time"
     fields = [
         blocks.Field("", number_cell),
         blocks.Field("Alternatives", _action_cell, "prose"),
         blocks.Field(step_heading, _step_cell),
         blocks.Field("saved", _saved_cell),
     ]
-    notes = _notes_text(recommendations, shown)
-    yield blocks.table_of("Alternatives", shown, fields, notes or None)
+    notes = _notes_text(recommendations, shown_alternatives)
+    yield blocks.table_of("Alternatives", shown_alternatives, fields, notes or None)
 
 
 def _action_cell(change: Recommendation) -> str:
@@ -408,7 +422,7 @@ def _action_cell(change: Recommendation) -> str:
 
 
 def _step_cell(change: Recommendation) -> str:
-    if change.known == UNBOUNDED:
+    if change.saving_kind == UNBOUNDED:
         return absent
     step_time = ms_text(change.step_ns, _ESTIMATE_DIGITS)
     if change.low_ns is None:
@@ -419,7 +433,7 @@ def _step_cell(change: Recommendation) -> str:
 def _saved_cell(change: Recommendation) -> str:
     if change.saved_share is None:
         return absent
-    condition = "if available " if change.known == CONDITIONAL else ""
+    condition = "if available " if change.saving_kind == CONDITIONAL else ""
     has_range = change.low_ns is not None
     at_most = "" if has_range else "at most "
     share = short_percent(change.saved_share)
@@ -443,7 +457,7 @@ def _notes_text(
 
 
 def _overlap_note(recommendations: Recommendations) -> str:
-    bounded = [change for change in recommendations.shown if change.known != UNBOUNDED]
+    bounded = [change for change in recommendations.shown if change.saving_kind != UNBOUNDED]
     return "Savings overlap: do not add them." if len(bounded) > 1 else ""
 
 
@@ -459,8 +473,9 @@ def _assumption_note(recommendations: Recommendations, n_shown: int) -> str:
             numbers.append(str(number))
     if not numbers:
         return ""
-    estimated = [change for change in shown if change.low_ns is not None]
-    if len(numbers) == len(estimated):
+    # If all estimates assume it, they need no numbers. Estimates are shown with a range.
+    n_estimates = sum(change.low_ns is not None for change in shown)
+    if len(numbers) == n_estimates:
         return "The estimates assume that the CPU can keep up."
     if len(numbers) == 1:
         return f"The estimate for {numbers[0]} assumes that the CPU can keep up."
@@ -470,18 +485,20 @@ def _assumption_note(recommendations: Recommendations, n_shown: int) -> str:
 def limit_text(recommendations: Recommendations) -> str | None:
     """Return the step time without communication, the limit of all changes to communication.
 
-    None if it is not known.
+    None if it is not known, or if the first recommendation is about all communication. Then that
+    recommendation already says it.
     """
     exposure = recommendations.exposure
     if exposure is None or exposure is recommendations.first:
         return None
-    comm_ns = exposure.finding.bound.saving_ns
-    if not comm_ns:
+    # The bound of this finding is the cost of all communication.
+    comm_cost_ns = exposure.finding.bound.saving_ns
+    if not comm_cost_ns:
         return None
     # The step time after a change and its saving sum to the captured step time.
     step_after_ns = exposure.step_ns or 0.0
     captured_step_ns = step_after_ns + (exposure.saving_ns or 0.0)
-    shortest = ms_text(captured_step_ns - comm_ns, _ESTIMATE_DIGITS)
+    shortest = ms_text(captured_step_ns - comm_cost_ns, _ESTIMATE_DIGITS)
     return f"If transfers took no time, a step would take {shortest}."
 
 
@@ -497,7 +514,8 @@ def nothing_text(run: Run, recommendations: Recommendations, checks: Checks) -> 
 def nothing_sentences(run: Run, recommendations: Recommendations, checks: Checks) -> list[str]:
     """Return that there is nothing to change, then the figures behind that, each as a sentence.
 
-    Empty if there is something to change, and if communication or steps are not known.
+    Empty if there is something to change. Empty as well if communication is not known or no
+    training step can be used, because then too little was checked.
     """
     (summary,) = run.summary().to_pylist()
     if recommendations.first is not None or run.is_capture:
@@ -536,7 +554,9 @@ def closing_text(
 
 
 def _checks_text(checks: Checks) -> str:
+    """Return how many checks found nothing, and which were skipped. There is at least one check."""
     if not checks.passed:
+        # So some checks were skipped.
         first_skipped = checks.skipped[0]
         return f"No check could be made: {first_skipped.reason}."
     passed = counted(len(checks.passed), "check")

@@ -149,7 +149,7 @@ def _facts(block: blocks.Facts) -> list[str]:
 
 def _troubles(block: blocks.Troubles) -> list[str]:
     rows = block.rows[: block.n_shown]
-    lines = [_trouble(*row) for row in rows]
+    lines = [_trouble(severity, message, place, fix) for severity, message, place, fix in rows]
     remaining = blocks.left_out(block.rows, block.n_shown)
     if remaining:
         lines.append(f"- {prose(remaining)}")

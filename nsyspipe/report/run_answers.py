@@ -55,7 +55,7 @@ def mean_step_document(run: Run) -> dict[str, Any] | None:
         "slowest_of_each_step_ns": slowest_step_ns,
         "slowest_on_average_ns": _longest_mean_ns(rows),
         "all_ranks_ns": all_step_ns,
-        # Parts that are longer than their means, because not all of their time is visible.
+        # Parts whose true time is longer than the mean, because some of it is not visible.
         "lower_bounds": [_IDLE] if unseen_idle(run) else [],
         "parts": parts,
     }
@@ -87,7 +87,7 @@ def _row(change: Recommendation) -> dict[str, Any]:
     return {
         "id": change.finding.id,
         "action": change.finding.action,
-        "known": change.known,
+        "known": change.saving_kind,
         "saving_ns_per_step": change.saving_ns,
         "saved_share": change.saved_share,
         "step_time_ns": change.step_ns,

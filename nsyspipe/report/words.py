@@ -6,10 +6,9 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import product
 from operator import itemgetter
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -60,8 +59,6 @@ _COMMIT_DIGITS = 10
 _MAX_COMMAND_CHARACTERS = 500
 # More hosts are counted, not named.
 _MAX_NAMED_HOSTS = 2
-# A time and its rank, if no rank has a time.
-_NO_TIME = (0.0, 0)
 # Steps that alternate between two levels have this period.
 _ALTERNATING = 2
 _ORDINALS = dict(
@@ -73,10 +70,9 @@ NVLINK_THERE = "NVLink connects all of the GPUs"
 WITHOUT_END = "without an end"
 STEPS_BY_PATTERN = "steps found by launch pattern"
 Row: TypeAlias = "Mapping[str, Any]"
-# Severity, message, place, and fix.
-Trouble: TypeAlias = "tuple[str, str, str, str | None]"
 _DIGITS = re.compile(r"\d+")
-# Of problems of reports that differ only in numbers. If there are more, the first is shown.
+# So many problems of reports that differ only in numbers are shown. If there are more, only the
+# first of them is shown.
 _MAX_SIMILAR_PROBLEMS = 4
 _NOT_JUDGED = re.compile(r"skipped checks: (?P<rules>[a-z-]+(, [a-z-]+)*) \((?P<reason>.*)\)")
 # If more rules could not be judged for one reason, they are counted, not named.
@@ -112,6 +108,16 @@ _MAX_HOST_SHARE_OF_STEP = 1.02
 _MIN_AHEAD_SHARE_OF_STEP = 0.1
 
 
+class Trouble(NamedTuple):
+    """A problem in words."""
+
+    severity: str
+    message: str
+    # The ranks or the reports that have the problem. Empty if the message needs no place.
+    place: str
+    fix: str | None
+
+
 def subject_parts(run: Run, summary: Mapping[str, Any]) -> list[str]:
     """Return which run it is, how many ranks, the GPUs, and which steps are used.
 
@@ -136,16 +142,16 @@ def _host_parts(run: Run, host_steps: HostStepsTable) -> list[str]:
     """Return how many processes and steps a run has that used no GPU."""
     rows = host_steps.to_pylist()
     processes = {(row["report"], row["pid"]) for row in rows}
-    size = of_world(len(processes), run.header.world_size, "process", "es")
+    world_size = run.header.world_size
+    size = counted_of_all(len(processes), world_size, noun="process", plural_ending="es")
     family = _step_family_text(run)
     return [f"{size} without GPU activity", f"{len(rows)} host steps{family}"]
 
 
 def _steps_part(run: Run, summary: Mapping[str, Any]) -> str:
     """Return how many steps are used, how they were found, and which are left out and why."""
-    found_by = _step_family_text(run)
-    if run.header.steps_from == "repetition":
-        found_by = f", {STEPS_BY_PATTERN}"
+    is_by_pattern = run.header.steps_from == "repetition"
+    found_by = f", {STEPS_BY_PATTERN}" if is_by_pattern else _step_family_text(run)
     n_used = summary["n_summary_steps"]
     n_captured = summary["n_steps"]
     text = f"{n_used} of {n_captured} captured steps used{found_by}"
@@ -160,6 +166,7 @@ def _steps_part(run: Run, summary: Mapping[str, Any]) -> str:
 
 
 def _step_family_text(run: Run) -> str:
+    """Return the name of the NVTX ranges that are the steps. Empty if no ranges are."""
     return f", ranges {run.step_family!r}" if run.step_family else ""
 
 
@@ -233,31 +240,32 @@ def hosts_text(run: Run) -> list[str]:
 
 
 def ranks_text(header: RunHeader) -> str:
-    """Return how many ranks there are of how many in the job.
+    """Return how many ranks a run has: ``4 ranks``, or ``1 of 4 ranks`` if some are missing.
 
-    If a process has several ranks, return of how many processes the ranks are.
+    If processes have several ranks, the processes are counted too: ``8 ranks on the GPUs of 2
+    processes``.
     """
-    if not header.has_shared_processes:
-        return of_world(header.n_ranks, header.world_size, "rank", "s")
-    n_processes = header.n_processes or 0
     world_size = header.world_size
-    # A launcher that counts fewer processes than there are does not count these processes.
-    are_processes_counted = n_processes < (world_size or 0)
-    counted_size = world_size if are_processes_counted else None
-    processes = of_world(n_processes, counted_size, "process", "es")
+    if not header.has_shared_processes:
+        return counted_of_all(header.n_ranks, world_size, noun="rank", plural_ending="s")
+    n_processes = header.n_processes or 0
+    # The launcher counts processes. A world size below their number must count something else.
+    has_missing_processes = n_processes < (world_size or 0)
+    n_all_processes = world_size if has_missing_processes else None
+    processes = counted_of_all(n_processes, n_all_processes, noun="process", plural_ending="es")
     return f"{header.n_ranks} ranks on the GPUs of {processes}"
 
 
-def of_world(n: int, world_size: int | None, noun: str, plural: str) -> str:
-    """Return ``4 ranks``, or ``1 of 4 ranks`` where some are missing.
+def counted_of_all(count: int, n_all: int | None, *, noun: str, plural_ending: str) -> str:
+    """Return ``4 ranks``, or ``1 of 4 ranks`` if `count` is not the number of all.
 
-    `plural` is the ending of the plural. `world_size` is None if it is not known.
+    `n_all` is None if it is not known.
     """
-    has_missing = world_size not in (None, n)
-    of_all = f" of {world_size}" if has_missing else ""
-    is_single = n == 1 and not has_missing
-    ending = "" if is_single else plural
-    return f"{n}{of_all} {noun}{ending}"
+    are_all = n_all is None or count == n_all
+    if are_all:
+        ending = "" if count == 1 else plural_ending
+        return f"{count} {noun}{ending}"
+    return f"{count} of {n_all} {noun}{plural_ending}"
 
 
 def link_text(run: Run) -> str | None:
@@ -342,14 +350,15 @@ def _counted_means_text(counted: CountedMeans) -> str:
     """Return the means of hardware counters: shares of time, bandwidths, and the clock."""
     means = counted.means
     parts = []
-    for counter, share_column in _COUNTED_SHARES.items():
-        percent = means[share_column]
+    for counter, percent_column in _PERCENT_OF_COUNTER.items():
+        percent = means[percent_column]
         label = COUNTERS[counter].label
         if percent is not None:
             parts.append(f"{label} {percent:.1f}%")
-    for counter, rate_column in _COUNTED_RATES.items():
+    for counter, rate_column in _RATE_OF_COUNTER.items():
         bytes_per_s = means[rate_column]
         label = COUNTERS[counter].label
+        # A link that moved no bytes is left out, because most runs do not use all links.
         if bytes_per_s:
             parts.append(f"{label} {bandwidth_text(bytes_per_s)}")
     clock_hz = means["gpc_clock_hz"]
@@ -360,13 +369,14 @@ def _counted_means_text(counted: CountedMeans) -> str:
     return f"Hardware counters (samples cover {sampled} of the steps): {figures}"
 
 
-# Counters that are shown as shares of time.
-_COUNTED_SHARES: dict[str, CountersColumn] = {
+# Counters that are shown as shares of time, and their columns in percent.
+_PERCENT_OF_COUNTER: dict[str, CountersColumn] = {
     "sm_active": "sm_active_percent",
     "tensor_active": "tensor_active_percent",
 }
-# Means over the steps, not over the time of communication. Those that are 0 are left out.
-_COUNTED_RATES: dict[str, CountersColumn] = {
+# Counters that are shown as bandwidths. The columns are means over the steps, not over the time of
+# communication.
+_RATE_OF_COUNTER: dict[str, CountersColumn] = {
     "dram_read": "dram_read_bytes_per_s",
     "dram_write": "dram_write_bytes_per_s",
     "nvlink_rx": "nvlink_rx_bytes_per_s",
@@ -399,7 +409,10 @@ def capture_rows(capture: RunCapture | None) -> list[tuple[str, str]]:
 
 
 def _commit_text(capture: RunCapture) -> str | None:
-    """Return the commits of a program, and whether it was changed since. None if not recorded."""
+    """Return the commits of a program, and whether its files had uncommitted changes.
+
+    None if no commit was recorded.
+    """
     if not capture.git_commit:
         return None
     commits = capture.git_commit.split(", ")
@@ -429,8 +442,10 @@ def captured_versions_text(capture: RunCapture | None) -> str:
 def uneven_text(evenness: Evenness) -> str:
     """Return that steps are uneven, with mean and median, and the pattern if there is one.
 
-    The text also says if less than half of the steps are near the median. The pattern is two levels
-    of step times, which may alternate, or the rarer level may come periodically.
+    The text also says if less than half of the steps are near the median.
+
+    A pattern has two levels of step times. Either the levels alternate, or the rarer level comes
+    at a regular period, or the rarer level comes irregularly.
     """
     mean = ms_text(evenness.mean)
     median = ms_text(evenness.median)
@@ -442,10 +457,12 @@ def uneven_text(evenness: Evenness) -> str:
         near_steps = f"{evenness.n_near} of {evenness.n_steps} steps"
         text += f", only {near_steps} within 10% of it"
     if evenness.levels is None or evenness.n_long is None:
+        # There is no pattern.
         return text
     short, long = map(ms_text, evenness.levels)
     if evenness.period == _ALTERNATING:
         return f"{text}, {short} and {long} in turn"
+    # The rarer level comes irregularly.
     if evenness.period is None:
         long_steps = f"{evenness.n_long} of {evenness.n_steps} steps"
         levels = f"two levels, {short} and {long}"
@@ -456,9 +473,10 @@ def uneven_text(evenness: Evenness) -> str:
 
 
 def uneven_sentence(evenness: Evenness) -> str:
-    """Return that steps are uneven, with their pattern, or else with mean and median.
+    """Return that steps are uneven, with their pattern.
 
-    The pattern is as in `uneven_text`.
+    The pattern is as in `uneven_text`. Without a pattern, the sentence has the mean and the median
+    of the steps.
     """
     if evenness.levels is None or evenness.n_long is None:
         mean = ms_text(evenness.mean)
@@ -467,6 +485,7 @@ def uneven_sentence(evenness: Evenness) -> str:
     short, long = map(ms_text, evenness.levels)
     if evenness.period == _ALTERNATING:
         return f"Steps are uneven: they alternate between {short} and {long}."
+    # The rarer level comes irregularly.
     if evenness.period is None:
         long_steps = f"{evenness.n_long} of {evenness.n_steps} steps"
         levels = f"{long_steps} take about {long}, and the others take about {short}"
@@ -562,12 +581,12 @@ def _without_earlier_waits(run: Run, phases: PhasesTable) -> pa.Table:
 
 
 def _without_host_ns(phases: PhasesTable, is_unknown: pa.Array) -> pa.Table:
-    """Return phases, in some rows of which the CPU time is null."""
+    """Return a copy of `phases`, in which the CPU time is null in each row that `is_unknown`."""
     host_ns = phases["host_ns"]
     null_ns = pa.scalar(None, host_ns.type)
-    known_host_ns = pc.if_else(is_unknown, null_ns, host_ns)
+    host_ns_or_null = pc.if_else(is_unknown, null_ns, host_ns)
     place = phases.column_names.index("host_ns")
-    return phases.set_column(place, "host_ns", known_host_ns)
+    return phases.set_column(place, "host_ns", host_ns_or_null)
 
 
 def _ranks_ahead(steps: StepsTable, step: int) -> list[int]:
@@ -603,9 +622,9 @@ def _longest_host_ns(phases: PhasesTable) -> dict[tuple[str, int], int]:
     return longest_ns
 
 
-def host_median_note(medians: Mapping[str, Mapping[int, float]]) -> str:
-    """Return of which phases the CPU time is a median, and why."""
-    named = listed(sorted(medians))
+def host_median_note(median_of_rank_by_phase: Mapping[str, Mapping[int, float]]) -> str:
+    """Return the note that names the phases whose CPU time is a median, and says why."""
+    named = listed(sorted(median_of_rank_by_phase))
     return (
         f"The CPU time of {named} is the mean over ranks of their medians, because one step "
         "dominates a mean."
@@ -646,22 +665,24 @@ def phase_differences(run: Run) -> list[PhaseDifference]:
     """Return how each phase differs most between ranks, the largest difference first.
 
     A phase has several times, for example on the CPU and on the GPU. The time that differs most
-    counts. Differences below 10 % of a step are left out.
+    counts. Differences of 0, and differences below 10 % of a step, are left out.
     """
     host_medians_by_phase = host_medians_of(run)
     rows = _phase_means(run, host_medians_by_phase)
-    largest_of_phase: dict[str, PhaseDifference] = {}
-    phases = sorted({row["phase"] for row in rows})
-    for phase, column in product(phases, PHASE_TIMES):
-        rows_of_phase = [row for row in rows if row["phase"] == phase]
-        time_name = _phase_time_text(column, is_median=phase in host_medians_by_phase)
-        difference = _phase_difference(run, rows_of_phase, column, f"{phase} ({time_name})")
-        largest_so_far = largest_of_phase.get(phase, difference)
-        largest_of_phase[phase] = max(largest_so_far, difference, key=_size_of)
     step_ns = rank_step_ns(run) or 0.0
     min_ns = _MIN_PHASE_DIFFERENCE_SHARE * step_ns
-    differences = [difference for difference in largest_of_phase.values() if difference.more_ns]
-    visible = [difference for difference in differences if difference.more_ns >= min_ns]
+    visible: list[PhaseDifference] = []
+    phases = sorted({row["phase"] for row in rows})
+    for phase in phases:
+        rows_of_phase = [row for row in rows if row["phase"] == phase]
+        differences = []
+        for column in PHASE_TIMES:
+            time_name = _phase_time_text(column, is_median=phase in host_medians_by_phase)
+            subject = f"{phase} ({time_name})"
+            differences.append(_phase_difference(run, rows_of_phase, column, subject))
+        largest = max(differences, key=_size_of)
+        if largest.more_ns > 0 and largest.more_ns >= min_ns:
+            visible.append(largest)
     return sorted(visible, key=_size_of, reverse=True)
 
 
@@ -682,11 +703,12 @@ def _phase_difference(
     """
     column_of_means = f"{column}_mean"
     known_rows = [row for row in rows if row[column_of_means] is not None]
-    fastest_first = sorted((row[column_of_means], row["rank"]) for row in known_rows)
-    if not fastest_first:
-        fastest_first = [_NO_TIME]
-    fast_ns, fast_rank = fastest_first[0]
-    slow_ns, slow_rank = fastest_first[-1]
+    if not known_rows:
+        # A difference of 0 is never shown, so it needs no rank and no text.
+        return PhaseDifference(more_ns=0.0, slow_rank=0, text="")
+    times_and_ranks = [(row[column_of_means], row["rank"]) for row in known_rows]
+    fast_ns, fast_rank = min(times_and_ranks)
+    slow_ns, slow_rank = max(times_and_ranks)
     slow_text = _on_rank(run, slow_ns, slow_rank)
     fast_text = _on_rank(run, fast_ns, fast_rank)
     text = f"{subject}: {slow_text}, {fast_text}."
@@ -804,9 +826,10 @@ def is_problem_shown(row: Row, *, is_verbose: bool) -> bool:
 
 
 def same_problems(problems: Iterable[Row], place_of: Callable[[list[Row]], str]) -> list[Trouble]:
-    """Join problems that are equal but for their places, in the order of the first of each.
+    """Return problems in words. Problems that differ only in their places become one problem.
 
-    `place_of` returns the common place of equal problems.
+    `place_of` returns the common place of rows. Problems are in the order in which they first
+    occur.
     """
     keys_and_rows = []
     for row in problems:
@@ -815,50 +838,53 @@ def same_problems(problems: Iterable[Row], place_of: Callable[[list[Row]], str])
     joined = []
     for (severity, message, fix), equal_rows in grouped(keys_and_rows).items():
         place = place_of(equal_rows)
-        joined.append((severity, message, place, fix))
+        joined.append(Trouble(severity=severity, message=message, place=place, fix=fix))
     return joined
 
 
-def _without_repeated_exports(rows: Iterable[Trouble]) -> list[Trouble]:
-    """Return problems, of which the fix to export reports again is left out if it is repeated.
+def _without_repeated_exports(problems: Iterable[Trouble]) -> list[Trouble]:
+    """Return the problems, with the fix to export reports again only where it is new.
 
-    The fix is repeated if an earlier problem has it for the same place, or for all reports.
+    The fix is not new if an earlier problem has it for the same place, or for all reports.
     """
     all_reports = ""
     shown: list[Trouble] = []
     exported_places: set[str] = set()
-    for severity, message, place, fix in rows:
-        is_export = fix is not None and fix.startswith(EXPORT_AGAIN)
-        is_place_exported = place in exported_places or all_reports in exported_places
-        remaining_fix = None if is_export and is_place_exported else fix
-        shown.append((severity, message, place, remaining_fix))
+    for problem in problems:
+        is_export = problem.fix is not None and problem.fix.startswith(EXPORT_AGAIN)
+        is_place_exported = problem.place in exported_places or all_reports in exported_places
+        if is_export and is_place_exported:
+            shown.append(problem._replace(fix=None))
+        else:
+            shown.append(problem)
         if is_export:
-            exported_places.add(place)
+            exported_places.add(problem.place)
     return shown
 
 
 def _counted_rules(message: str) -> str:
-    """Return a message, in which many rules that were not judged are a number in place of names.
+    """Return a message with the number of rules in place of their names, if it names many rules.
 
-    All other messages stay. JSON has the names.
+    The rules are those that were not judged. Any other message stays as it is. JSON has the names.
     """
     match = _NOT_JUDGED.fullmatch(message)
     if match is None:
         return message
-    names = match["rules"].split(", ")
-    if len(names) <= _MAX_NAMED_RULES:
+    rules = match["rules"].split(", ")
+    if len(rules) <= _MAX_NAMED_RULES:
         return message
-    about = " about communication" if _ABOUT_COMM.issuperset(names) else ""
-    n_checks = len(names)
+    are_all_about_comm = _ABOUT_COMM.issuperset(rules)
+    about = " about communication" if are_all_about_comm else ""
     reason = match["reason"]
-    return f"skipped {n_checks} checks{about} ({reason})"
+    return f"skipped {len(rules)} checks{about} ({reason})"
 
 
 def troubles(problems: Iterable[Row], most_places: int = 12) -> list[Trouble]:
-    """Return the problems, each once with the ranks, or the reports, that have it.
+    """Return the problems in words, each one once with the ranks or the reports that have it.
 
-    Problems of ranks that differ only in numbers are one, with the largest numbers. Of many such
-    problems of reports, the first is shown.
+    `most_places` is how many ranks or reports a problem names. If ranks have problems that differ
+    only in numbers, only the problem with the largest numbers is returned. If many reports have
+    problems that differ only in numbers, only the first one is returned.
     """
     rows = [_with_counted_rules(row) for row in problems]
     place_of = partial(_place_of, most_places=most_places)
@@ -867,10 +893,10 @@ def troubles(problems: Iterable[Row], most_places: int = 12) -> list[Trouble]:
     for similar_rows in groups_of_similar.values():
         joined += _joined_similar(similar_rows, place_of)
     shown: list[Trouble] = []
-    for severity, message, place, fix in _without_repeated_exports(joined):
+    for problem in _without_repeated_exports(joined):
         # A place that the message names already is not named twice.
-        shown_place = "" if place in message else place
-        shown.append((severity, message, shown_place, fix))
+        shown_place = "" if problem.place in problem.message else problem.place
+        shown.append(problem._replace(place=shown_place))
     return shown
 
 
@@ -898,27 +924,26 @@ def _place_of(rows: Iterable[Row], most_places: int) -> str:
 
 
 def _joined_similar(rows: list[Row], place_of: Callable[[list[Row]], str]) -> list[Trouble]:
-    """Return problems that differ only in numbers. If they are many, one stands for all.
+    """Return problems that differ only in numbers. If they are many, return one of them.
 
-    For ranks, that is the problem with the largest number, unless the number is a rank. Otherwise,
-    it is the first problem.
+    Problems of ranks: the one with the largest number. Problems of reports, and problems whose
+    number is a rank: the first one.
     """
     distinct = same_problems(rows, place_of)
-    is_of_ranks = all(row["rank"] is not None for row in rows)
-    max_shown = 1 if is_of_ranks else _MAX_SIMILAR_PROBLEMS
+    are_of_ranks = all(row["rank"] is not None for row in rows)
+    max_shown = 1 if are_of_ranks else _MAX_SIMILAR_PROBLEMS
     if len(distinct) <= max_shown:
         return distinct
-    is_number_rank = "rank " in rows[0]["message"]
-    if is_of_ranks and not is_number_rank:
+    is_number_a_rank = "rank " in rows[0]["message"]
+    if are_of_ranks and not is_number_a_rank:
         which = "largest"
         chosen = max(distinct, key=_size_of_number)
     else:
         which = "first"
         chosen = distinct[0]
-    severity, message, _place, fix = chosen
     place = place_of(rows)
     places = f": {place}" if place else ""
-    return [(severity, message, f"the {which} of {len(distinct)} alike{places}", fix)]
+    return [chosen._replace(place=f"the {which} of {len(distinct)} alike{places}")]
 
 
 def _size_of_number(trouble: Trouble) -> tuple[int, str]:
@@ -926,8 +951,7 @@ def _size_of_number(trouble: Trouble) -> tuple[int, str]:
 
     The longest message has the largest number, and of equal lengths the last in the alphabet.
     """
-    _severity, message, *_ = trouble
-    return len(message), message
+    return len(trouble.message), trouble.message
 
 
 def unseen_idle(run: Run) -> str:
@@ -938,27 +962,28 @@ def unseen_idle(run: Run) -> str:
 def idle_text(steps: StepsTable, calls: pa.Table, unseen: str = "") -> str | None:
     """Return what share of the step time is idle and why. None below 2 %, or if not known.
 
-    `calls` are the calls that blocked CPUs, the longest first. `unseen` is `unseen_idle`. Times are
-    means over steps and ranks. Causes below 0.1 % of the step time are left out.
+    `steps` has a row per step and rank. `calls` are the calls that blocked CPUs, the longest first.
+    `unseen` says why there may be more idle time, as `unseen_idle` does. Times are means over the
+    rows of `steps`. Causes below 0.1 % of the step time are left out.
     """
-    wall_ns = _sum_of(steps["wall_ns"])
-    idle_ns = _sum_of(steps["idle_ns"])
-    if not wall_ns or idle_ns is None:
+    sum_of_steps_ns = _sum_of(steps["wall_ns"])
+    sum_of_idle_ns = _sum_of(steps["idle_ns"])
+    if not sum_of_steps_ns or sum_of_idle_ns is None:
         return None
-    idle_share = idle_ns / wall_ns
+    idle_share = sum_of_idle_ns / sum_of_steps_ns
     if idle_share < _MIN_IDLE_SHARE:
         return None
-    causes_ns = [_sum_of(steps.column(name)) for name in IDLE_CAUSES]
+    sums_of_causes_ns = [_sum_of(steps.column(name)) for name in IDLE_CAUSES]
+    blocking_cause = idle_cause("idle_blocked_ns")
     cause_texts = []
-    for cause, cause_ns in _known_causes(idle_ns, causes_ns).items():
-        share = cause_ns / wall_ns
+    for cause, sum_ns in _known_causes(sum_of_idle_ns, sums_of_causes_ns).items():
+        share = sum_ns / sum_of_steps_ns
         if share >= _MIN_CAUSE_SHARE:
-            is_blocked = cause == idle_cause("idle_blocked_ns")
-            call = _blocking_call_text(calls) if is_blocked else ""
-            time = _time_and_share(cause_ns / steps.num_rows, share, call)
+            call = _blocking_call_text(calls) if cause == blocking_cause else ""
+            time = _time_and_share(sum_ns / steps.num_rows, share, call)
             cause_texts.append(f"{cause} {time}")
     causes = ", ".join(cause_texts) or "cause not known"
-    idle = _time_and_share(idle_ns / steps.num_rows, idle_share)
+    idle = _time_and_share(sum_of_idle_ns / steps.num_rows, idle_share)
     if unseen:
         return f"idle at least {idle}: {causes} ({unseen})"
     return f"idle {idle}: {causes}"
@@ -1011,13 +1036,15 @@ def idle_cause(column: str) -> str:
 def host_notes(figures: Sequence[HostFigures], n_shown: int) -> Iterator[str]:
     """Yield the sentences below the table of processes.
 
-    They are about the slowest process, and about ranges, ranks and processes that are missing.
+    The sentences are about the slowest process, about the time between steps, and about ranges,
+    ranks and processes that are missing. `n_shown` is how many processes the table has.
     """
     fastest_and_slowest_process = fastest_and_slowest(figures)
     least_and_most_backward = uneven_backward(figures)
     if fastest_and_slowest_process:
         yield _slowest_text(*fastest_and_slowest_process)
     elif least_and_most_backward:
+        # Steps take equally long on all processes, because ranks wait for each other in backward.
         yield _uneven_backward_text(*least_and_most_backward)
     longest_loading = longest_between(figures)
     if longest_loading:
@@ -1096,28 +1123,37 @@ def report_name(process: HostFigures) -> str:
 def settling_text(
     steps: int | None, captures: int | None, counts: Sequence[int], aim: str = "settle it"
 ) -> str:
-    """Return how many steps or captures would settle a comparison, the cheaper way first.
+    """Return how many steps or captures would settle a comparison.
 
-    `steps` is the number of steps needed in each capture, and `captures` the number of captures
-    needed of each side. `counts` are the steps that the sides have now. Empty if neither number is
-    known.
+    If both would, the way with fewer steps comes first. Empty if neither number is known.
+
+    Parameters
+    ----------
+    steps
+        The number of steps needed in each capture.
+    captures
+        The number of captures needed of each side.
+    counts
+        The number of steps that each side has now.
+    aim
+        The end of the sentence, after "would".
     """
-    ways = []
-    if steps:
-        distinct_counts = map(str, dict.fromkeys(counts))
-        now = " and ".join(distinct_counts)
-        ways.append(f"about {_rounded_up(steps)} steps per capture ({now} now)")
-    if captures:
-        same = " like these" if steps else ""
-        ways.append(f"about {captures} captures of each{same}")
-    if not ways:
+    by_steps = _more_steps_text(steps, counts) if steps else ""
+    same = " like these" if steps else ""
+    by_captures = f"about {captures} captures of each{same}" if captures else ""
+    are_captures_cheaper = bool(steps and captures and captures * max(counts) < steps)
+    cheaper_first = [by_captures, by_steps] if are_captures_cheaper else [by_steps, by_captures]
+    known_ways = [way for way in cheaper_first if way]
+    if not known_ways:
         return ""
-    if steps and captures:
-        n_steps_in_captures = captures * max(counts)
-        if n_steps_in_captures < steps:
-            ways.reverse()
-    alternatives = " or ".join(ways)
-    return f"{alternatives} would {aim}"
+    return f"{' or '.join(known_ways)} would {aim}"
+
+
+def _more_steps_text(n_needed_steps: int, counts: Sequence[int]) -> str:
+    """Return how many steps per capture are needed. `counts` are the steps of each side now."""
+    distinct_counts = map(str, dict.fromkeys(counts))
+    now = " and ".join(distinct_counts)
+    return f"about {_rounded_up(n_needed_steps)} steps per capture ({now} now)"
 
 
 def _rounded_up(count: int) -> int:

@@ -224,12 +224,11 @@ def _problems(difference: RunDifference) -> Iterator[Trouble]:
         n_captures = len(side.runs)
         capture_numbers_by_problem = grouped(_problems_of_captures(side, rows))
         for problem, capture_numbers in capture_numbers_by_problem.items():
-            severity, message, place, fix = problem
             subject = name
             if len(capture_numbers) < n_captures:
                 numbers = ", ".join(ranges(capture_numbers))
                 subject += f", capture {numbers} of {n_captures}"
-            yield severity, f"{subject}: {message}", place, fix
+            yield problem._replace(message=f"{subject}: {problem.message}")
 
 
 def _problems_of_captures(

@@ -217,7 +217,7 @@ def effect_of(change: Recommendation, step_ns: float) -> Effect:
     """
     if change.saving_ns is None or change.step_ns is None:
         return Effect("", "", "")
-    condition = "if available" if change.known == CONDITIONAL else ""
+    condition = "if available" if change.saving_kind == CONDITIONAL else ""
     saving = ms_text(change.saving_ns, _DIGITS_OF_ESTIMATE)
     share = short_percent(change.saved_share)
     now = _number(step_ns, 4)

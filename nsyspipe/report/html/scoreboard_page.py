@@ -95,7 +95,7 @@ def _notes(board: Scoreboard) -> list[PageBlock]:
 
 def _results(board: Scoreboard) -> Iterator[PageBlock]:
     """Yield a table of results for each group of runs. Several groups have headings."""
-    kinds = report.rows_by_kind(board)
+    kinds = report.groups_of(board)
     for _, rows, kind_text in kinds:
         if len(kinds) > 1:
             yield Heading(kind_text)
@@ -105,7 +105,7 @@ def _results(board: Scoreboard) -> Iterator[PageBlock]:
 def _chart(board: Scoreboard) -> Chart:
     """Return the bars of step times, and the speed-ups with their intervals."""
     bars = _bars(board)
-    kinds = report.rows_by_kind(board)
+    kinds = report.groups_of(board)
     over = f"over {board.reference}"
     is_one_group = len(kinds) == 1
     if not is_one_group:
@@ -139,7 +139,7 @@ def _bars(board: Scoreboard) -> list[Mapping[str, Any]]:
     A single group has no heading. A group of one run has no best run.
     """
     bars: list[Mapping[str, Any]] = []
-    kinds = report.rows_by_kind(board)
+    kinds = report.groups_of(board)
     for kind, rows, kind_text in kinds:
         if len(kinds) > 1:
             heading = {"heading": kind_text}

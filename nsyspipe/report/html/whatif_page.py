@@ -95,7 +95,7 @@ def _tiles(answer: WhatIf) -> list[Tile]:
     steps = f"median of {answer.n_steps} steps" if answer.n_steps > 1 else "one step"
     captured = _tile("Captured step time", captured_ns, steps)
     tiles = [captured]
-    best = report.best_setting(answer)
+    best = report.change_named_first(answer)
     if best:
         tiles += _tiles_of_best(best, captured_ns)
     if answer.limit_step_time_ns is not None:
