@@ -56,11 +56,11 @@ def line_table(
 def _sums_of_lines(lines: HostLinesTable, frame: str) -> list[dict[str, Any]]:
     """Return the counts of each line with samples in idle time, summed over ranks.
 
-    `frame` is the kind of lines: of the program, or innermost. The line with most samples is first.
+    `frame` is the kind of lines, `IN_PROGRAM` or `INNERMOST`. The line with most samples is first.
     """
     is_of_frame = pc.equal(lines["frame"], frame)
     is_seen = pc.not_equal(lines["file"], NOT_SEEN)
-    # Null, and not chosen, if it is not known.
+    # Null if the number of samples is not known. Then `filter` drops the line.
     has_idle_samples = pc.greater(lines["n_idle_samples"], 0)
     is_chosen = pc.and_(pc.and_(is_of_frame, is_seen), has_idle_samples)
     chosen_lines: pa.Table = lines.filter(is_chosen)
