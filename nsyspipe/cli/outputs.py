@@ -213,7 +213,7 @@ class Outputs:
 
     def check(self) -> None:
         """Raise an error for an output that cannot be written, before any work is done."""
-        from nsyspipe.report.files import check_directory
+        from nsyspipe.report.files import check_place_for_file
 
         if self.open and self.html is None:
             raise OptionError("--open", "needs an output file", fix="--html FILE --open")
@@ -236,7 +236,7 @@ class Outputs:
             is_file = not is_printed and name != "out"
             if is_file and not self._makes_directory_of(value):
                 suffix = FORMATS[name].suffixes[0]
-                check_directory(value, f"run{suffix}")
+                check_place_for_file(value, f"run{suffix}")
 
     def _makes_directory_of(self, file: str) -> bool:
         """Tell whether a file goes to the directory of the run store, which is made before it."""

@@ -100,10 +100,10 @@ def writing(
         raise not_writable(path, error) from error
 
 
-def check_directory(path_text: str, example: str) -> None:
+def check_place_for_file(path_text: str, example: str) -> None:
     """Refuse a path at which no file can be made, before any work is done.
 
-    `example` is the name of a file, for the fix.
+    `example` is the name of a file that the fix proposes, if the path has no name of a file.
     """
     path = Path(path_text)
     if not path_text:

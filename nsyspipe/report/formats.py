@@ -102,9 +102,9 @@ def formats_of(
     `document`, `blocks` and `page` return the content of the answer for JSON, Markdown and HTML.
     `usage` is a command that Markdown names.
 
-    Each file contains the `identity` of the answer, so that a later command knows the file again.
-    JSON has it as a value, which `identity_in` returns from a document. Markdown has it in a
-    comment, named `key`. HTML has it in a `meta` element, named `meta`.
+    Each file contains the `identity` of the answer, because a later command may only replace a file
+    with the same identity. In JSON, `identity_in` finds the identity in the document. Markdown has
+    a comment with the identity, named `key`. HTML has a `meta` element with it, named `meta`.
     """
     from nsyspipe.report.markdown import as_markdown, marked_as, marker
 

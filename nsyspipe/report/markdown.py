@@ -115,7 +115,8 @@ def _table_line(cells: Iterable[str]) -> str:
 def as_markdown(parts: Iterable[blocks.Block], head: Sequence[str], command: str) -> str:
     """Return blocks in Markdown of GitHub.
 
-    `head` are lines of comments, which a bot looks for first. The last line has the command.
+    `head` are the first lines. They are comments, by which a bot finds the text again. The last
+    line has the `command`.
     """
     foot = f"nsyspipe {__version__}: `{command}`"
     paragraphs = [[*head], *map(_lines, parts), [foot]]

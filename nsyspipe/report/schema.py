@@ -64,9 +64,10 @@ def _column_row(schema: TableSchema, column: Column) -> list[Cell]:
 
 
 def meaning_of(schema: TableSchema, column: Column) -> str:
-    """Return what a column means: the definition of its figure, if it is one, and its declaration.
+    """Return what a column means: the definition of a figure, and then the declaration.
 
-    A declaration that begins in lower case, or with a symbol, is a formula.
+    If the column is not a figure, return only the declaration. A declaration that begins in lower
+    case, or with a symbol, is a formula.
     """
     definition = definition_of(schema.name, column.name)
     if definition is None:

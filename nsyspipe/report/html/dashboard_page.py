@@ -27,7 +27,7 @@ from nsyspipe.model.typed_tables import (
     RunsRow,
     RunsTable,
 )
-from nsyspipe.report.files import check_directory, check_target, identity_of_page, write_text
+from nsyspipe.report.files import check_place_for_file, check_target, identity_of_page, write_text
 from nsyspipe.report.html.page import cut, render, run_id_of_page
 from nsyspipe.report.html.run_page import run_page
 from nsyspipe.report.units import ms_text, value_text
@@ -572,7 +572,7 @@ def check_dashboard(path: str, store: Path, *, force: bool) -> None:
         problem = f"is named {target.suffix}, and the page is HTML"
         with_suffix = target.with_suffix(".html")
         raise OutputError(path, problem, fix=str(with_suffix))
-    check_directory(path, f"{name_of_store(store)}.html")
+    check_place_for_file(path, f"{name_of_store(store)}.html")
     check_target(target, (), may_replace=lambda: True)
     if force or not target.exists():
         return

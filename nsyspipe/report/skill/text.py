@@ -21,7 +21,10 @@ class ProgramHelp:
 
 
 def skill_text(program: ProgramHelp) -> str:
-    """Return the skill."""
+    """Return the text of SKILL.md.
+
+    The template has a placeholder in double braces for each part, for example ``{{version}}``.
+    """
     text = _TEMPLATE.read_text(encoding="utf-8")
     parts = {
         "version": __version__,
@@ -30,7 +33,8 @@ def skill_text(program: ProgramHelp) -> str:
         "questions": "\n".join(_questions_table()),
     }
     for name, part in parts.items():
-        text = text.replace(f"{{{{{name}}}}}", part)
+        placeholder = "{{" + name + "}}"
+        text = text.replace(placeholder, part)
     return text
 
 
