@@ -36,7 +36,7 @@ from nsyspipe.report.units import (
     ms_text,
     percent_text,
 )
-from nsyspipe.report.words import SEEN
+from nsyspipe.report.words import MIN_VISIBLE_DIFFERENCE
 from nsyspipe.run.run import Run
 
 Row = dict[str, Any]
@@ -338,7 +338,7 @@ def _most_exposed_text(traffic: TrafficTable, n_ranks: int, exposed_ns: float) -
     # Time in which several kinds are exposed counts once in the parts, and for each kind here.
     whole_ns = mean_over_ranks(traffic, "exposed_ns_per_step", kind_column, n_ranks) or {}
     sum_of_parts_ns = sum(part_ns.values())
-    if sum(whole_ns.values()) > (1 + SEEN) * sum_of_parts_ns:
+    if sum(whole_ns.values()) > (1 + MIN_VISIBLE_DIFFERENCE) * sum_of_parts_ns:
         text += " (time with several exposed at once is split evenly)"
     return text
 
@@ -355,7 +355,7 @@ def _exposed_parts(
     if part_ns is not None:
         return part_ns
     whole_ns = mean_over_ranks(traffic, "exposed_ns_per_step", kind_column, n_ranks) or {}
-    max_sum_ns = (1 + SEEN) * (exposed_ns or 0.0)
+    max_sum_ns = (1 + MIN_VISIBLE_DIFFERENCE) * (exposed_ns or 0.0)
     are_parts = sum(whole_ns.values()) <= max_sum_ns
     return whole_ns if are_parts else {}
 

@@ -140,9 +140,9 @@ LITTLE_SHARE_OF_STEP = 0.02
 _PARTS_OF_WHOLE_STEP = {"exposed_wait", "longer_window"}
 _MAX_LISTED_VALUES = 12
 # Figures that `line_text` has in words.
-_PLACES = {HOST_LINE, HOST_FUNCTION, HOST_CALL}
+_PLACE_KEYS = {HOST_LINE, HOST_FUNCTION, HOST_CALL}
 _LINE_KEYS = {
-    *_PLACES,
+    *_PLACE_KEYS,
     LET_GO_LINE,
     INNERMOST_LINE,
     LINE_UNKNOWN,
@@ -305,7 +305,7 @@ def _finding(row: Mapping[str, Any], summary: Mapping[str, Any], names: RankName
 
 def _with_lines_of_python(finding: Finding, evidence: Mapping[str, Any]) -> Finding:
     """Return a finding with the line of Python, and with how long Python's lock was waited for."""
-    is_line_known = any(key in evidence for key in _PLACES)
+    is_line_known = any(key in evidence for key in _PLACE_KEYS)
     lock_wait_share = evidence.get(LOCK_WAIT_SHARE, 0.0)
     return replace(
         finding,
@@ -375,14 +375,17 @@ def _estimate(
 def _estimated_saving(
     saving_ns: float | None, mean_step_ns: float | None
 ) -> EstimatedSaving | None:
-    """Return a saving in words. None if it is not known. A saving that would be shown as 0 is 0."""
+    """Return a saving in words. None if it is not known.
+
+    A saving that is too small for its digits is 0, so that it has no sign.
+    """
     share = divided(saving_ns, mean_step_ns)
     if share is None or mean_step_ns is None:
         return None
-    if abs(share) < _MIN_ESTIMATED_SHARE:
-        share = 0.0
-    time = ms_text(share * mean_step_ns)
-    return EstimatedSaving(share=percent_text(share), time=time)
+    is_tiny = abs(share) < _MIN_ESTIMATED_SHARE
+    shown_share = 0.0 if is_tiny else share
+    time = ms_text(shown_share * mean_step_ns)
+    return EstimatedSaving(share=percent_text(shown_share), time=time)
 
 
 def _simulated_step(
@@ -436,7 +439,8 @@ def line_text(finding_id: str, evidence: Mapping[str, Any]) -> str:
     """
     if finding_id not in NAMING_LINES:
         return ""
-    if not _PLACES & evidence.keys():
+    is_place_known = any(key in evidence for key in _PLACE_KEYS)
+    if not is_place_known:
         return _unknown_line_text(evidence)
     return " ".join(_place_sentences(evidence))
 
@@ -488,9 +492,7 @@ def _function_text(function: Mapping[str, Any]) -> str:
     """Return where samples were: in a function with its lines, or in code that it calls."""
     first = function["line"]
     last = function["last_line"]
-    lines = f"{first}"
-    if last != first:
-        lines += f"-{last}"
+    lines = f"{first}" if first == last else f"{first}-{last}"
     place = f"{function['file']}:{lines}"
     if function["function"] == _MODULE:
         return f"module-level code ({place}) or what it calls"
@@ -565,8 +567,8 @@ def evidence_rows(
 ) -> Iterator[tuple[str, str]]:
     """Yield the label and the text of each entry of the evidence of a finding.
 
-    A value may be split, for example by rank: then each part has its own row. Nulls are left out,
-    and so are values that are also there by rank.
+    A value may be split, for example by rank: then each part has its own row. Nulls are left out. A
+    value is left out as well if the evidence also has its split by rank.
     """
     for key, value in evidence.items():
         is_also_by_rank = f"{key}_by_rank" in evidence
@@ -716,7 +718,7 @@ def _delays_text(
     delays_ns = parts_ns["delays"]
     ratio_to_longest = delays_ns / longest_ns
     # A single rank is late if the sum of all delays looks the same as the longest delay.
-    is_of_single_rank = abs(ratio_to_longest - 1) < words.SEEN
+    is_of_single_rank = abs(ratio_to_longest - 1) < words.MIN_VISIBLE_DIFFERENCE
     limits = [_limit_text(name, evidence) for name in parts_ns if name != "delays"]
     if is_of_single_rank and not limits:
         return ""
@@ -753,7 +755,7 @@ def _sum_text(parts_ns: Mapping[str, float], bound_ns: float, evidence: Mapping[
 
 
 def _limit_text(part: str, evidence: Mapping[str, Any]) -> str:
-    """Return what limits a bound: no step can be shorter than the part of it that must stay.
+    """Return why a bound is cut: the time below which no step can be.
 
     `part` is a name of `_LIMIT_PARTS`.
     """

@@ -106,7 +106,7 @@ def warnings_of(run: Run) -> Iterator[str]:
 
 
 def trust_blocks(run: Run) -> Iterator[blocks.Block]:
-    """Yield warnings about the metrics, then problems above mere notes, the gravest first."""
+    """Yield warnings about the metrics, then the first problems that are warnings or errors."""
     rows = [
         words.Trouble(severity="warning", message=text, place="", fix=None)
         for text in warnings_of(run)
@@ -217,7 +217,10 @@ def ranks_without_kernels(run: Run) -> str:
 
 
 def comm_notes(run: Run, summary: Mapping[str, Any]) -> Iterator[str]:
-    """Yield how much communication overlaps with compute, in one sentence."""
+    """Yield how much communication overlaps with compute, in one sentence.
+
+    Nothing is yielded if a single rank does not communicate, or if overlap is not known.
+    """
     share = summary["comm_share"]
     overlap = summary["overlap_ratio"]
     if share is None:
@@ -292,7 +295,7 @@ def estimate_text(change: Recommendation, step_ns: float) -> str:
     if change.step_ns is None or change.saving_ns is None or share is None:
         return "The saving is not known."
     percent = short_percent(share)
-    has_range = change.saving_kind != BOUNDED and change.low_ns is not None
+    has_range = change.low_ns is not None
     if not has_range:
         saving = ms_text(change.saving_ns, _ESTIMATE_DIGITS)
         return f"saves at most {saving} per step ({percent}), an upper bound"
@@ -316,7 +319,8 @@ def as_clause(sentence: str) -> str:
     """Return a sentence to follow a label: its first letter is small, unless a name comes first."""
     first_word, *_ = sentence.split(" ")
     # A name has a capital or a digit behind its first letter, as in `NCCL`.
-    is_usual_word = first_word[1:].islower() or first_word == "A"
+    is_article = first_word == "A"
+    is_usual_word = is_article or first_word[1:].islower()
     if not is_usual_word:
         return sentence
     first_letter = sentence[:1].lower()
@@ -359,7 +363,7 @@ def why_first(recommendations: Recommendations) -> Iterator[str]:
     """Yield why a recommendation comes first although an alternative could save more.
 
     The sentence is about the alternative that could save most. Nothing is yielded if no alternative
-    could save more.
+    could save more, or if nsyspipe has no words for the reason.
     """
     first = recommendations.first
     if first is None:
@@ -619,9 +623,10 @@ def next_commands(
 
 
 def _term_to_explain(recommendations: Recommendations, step: StepTime | None) -> str:
-    """Return the ID of the first finding. Without findings, the longest part but compute.
+    """Return the term that `nsyspipe explain` is to explain: the ID of the first finding.
 
-    If no part is known, return the step time.
+    Without findings, it is the longest part of the step except compute. Without known parts, it is
+    the step time.
     """
     changes = recommendations.shown or recommendations.little or recommendations.within_noise
     if changes:

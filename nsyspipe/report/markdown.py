@@ -75,18 +75,18 @@ def _escaped_character(character: re.Match[str]) -> str:
 
 def prose(text: str, longest: int = _MAX_SENTENCE_CHARACTERS) -> str:
     """Return escaped text with options, calls and names of a program in a code font."""
-    text = shortened(printable(text), longest)
+    cut_text = shortened(printable(text), longest)
     parts = []
     end_of_last_code = 0
-    for match in _CODE.finditer(text):
+    for match in _CODE.finditer(cut_text):
         code = match[0]
         # A word of a sentence may look like code, but has no mark of code.
         if _MARKS_OF_CODE.search(code):
-            words_before = text[end_of_last_code : match.start()]
+            words_before = cut_text[end_of_last_code : match.start()]
             parts.append(escaped(words_before, longest))
             parts.append(f"`{code}`")
             end_of_last_code = match.end()
-    words_after = text[end_of_last_code:]
+    words_after = cut_text[end_of_last_code:]
     parts.append(escaped(words_after, longest))
     return "".join(parts)
 
@@ -210,6 +210,7 @@ def _line(line: blocks.Line) -> str:
 
 
 def _cell(cell: blocks.Cell, kind: str) -> str:
+    """Return a cell in Markdown. `kind` is the kind of its column, see `blocks.Field`."""
     text = blocks.words_of(cell)
     if kind == "number":
         return escaped(text)

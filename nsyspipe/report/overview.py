@@ -210,7 +210,10 @@ def has_straggler(run: Run) -> bool:
 
 
 def rank_delays(run: Run) -> list[RankDelay]:
-    """Return how long the other ranks wait for each rank, for the ranks of which it is known."""
+    """Return how long the other ranks wait for each rank, as a mean per step.
+
+    Ranks for which that is not known are left out.
+    """
     (summary,) = run.summary().to_pylist()
     n_steps = summary["n_summary_steps"]
     if not n_steps:
@@ -359,9 +362,9 @@ def _recommendation(finding: Finding, step_ns: float | None) -> Recommendation:
     estimate = finding.estimate
     bound_ns = finding.bound.saving_ns
     # A limit is what perfect overlap would save. The advice alone may save less.
-    is_of_advice = estimate.saving_ns is not None and not estimate.is_limit
-    if step_ns and is_of_advice:
-        return _estimated(finding, estimate.saving_ns, step_ns)
+    saving_of_advice_ns = None if estimate.is_limit else estimate.saving_ns
+    if step_ns and saving_of_advice_ns is not None:
+        return _estimated(finding, saving_of_advice_ns, step_ns)
     if step_ns and bound_ns:
         return _bounded(finding, bound_ns, step_ns)
     return Recommendation(finding, UNBOUNDED, saving_ns=None, step_ns=None)

@@ -166,8 +166,7 @@ def perfetto(
         rank_collectives = rows_of_rank(collectives, rank)
         for n_written in tracks.write(events, phases, rank_collectives):
             # A number is yielded after each stream, so a rank without operations yields none.
-            part_of_rank = n_written / events.num_rows
-            report_progress(n_ranks_done + part_of_rank)
+            report_progress(n_ranks_done + n_written / events.num_rows)
         report_progress(n_ranks_done + 1)
 
 
@@ -442,7 +441,7 @@ class _RankTracks(Struct, frozen=True):
         """Write the ranges of steps and phases on the CPU. A step holds its phases."""
         starts, ends = times_of(ranges, "start_ns", "end_ns")
         is_phase = pc.is_valid(ranges["phase"])
-        # 0 for steps, and 1 for phases: of equal ranges, the step holds the phase.
+        # 0 for steps, and 1 for phases, so that a step holds a phase with the same range.
         depth = is_phase.cast(pa.int64())
         lanes = nested_lanes(starts, ends, depth.to_numpy())
         track = Track("phases on host", group, _HOST_PHASES_PLACE)
@@ -553,8 +552,8 @@ def _gaps_text(series: Series) -> str | None:
     """
     if not series.times.size:
         return None
-    # A value holds until the next sample, or before a gap only for a period of sampling. No sample
-    # follows the last one.
+    # A value holds until the next sample. Before a gap, it holds only for a period of sampling. The
+    # last sample has no next one.
     to_next_sample_ns = np.diff(series.times)
     held_until_next_ns = series.held_ns[:-1]
     unsampled_ns = int((to_next_sample_ns - held_until_next_ns).sum())
@@ -613,9 +612,9 @@ def busy_percent(busy: IntervalSet, steps: IntervalSet, edges: Int64) -> tuple[I
     is 0, at the end of the bin of the last step. Time outside `steps` does not count, so a value is
     the busy share of the part of the bin that is inside of steps.
     """
-    # Bins after the last step have no value.
-    edge_after_steps = np.searchsorted(edges, steps.ends[-1])
-    used_edges = edges[: edge_after_steps + 1]
+    # The first edge at or after the end of the steps ends their last bin.
+    index_of_last_edge = np.searchsorted(edges, steps.ends[-1])
+    used_edges = edges[: index_of_last_edge + 1]
     bin_starts = used_edges[:-1]
     bin_ends = used_edges[1:]
     step_ns_in_bin = steps.lengths(bin_starts, bin_ends)

@@ -116,11 +116,11 @@ def values_of(column: pa.ChunkedArray) -> Values:
     decoded_texts = [raw.decode("utf-8", "replace") for raw in used_entries]
     texts = tuple(map(shown, decoded_texts))
     # The index in `texts` of each entry that is used, which is the number of used entries before.
-    text_of_entry = np.cumsum(is_entry_used) - 1
+    index_of_entry = np.cumsum(is_entry_used) - 1
     # A row of null has the entry 0, which an empty dictionary does not have.
-    text_of_entry_or_null = np.append(text_of_entry, 0)
-    text_of_row = np.where(is_known, text_of_entry_or_null[entry_of_row], 0)
-    return Values(text_of_row, is_known, texts)
+    index_of_entry_or_null = np.append(index_of_entry, 0)
+    index_of_row = np.where(is_known, index_of_entry_or_null[entry_of_row], 0)
+    return Values(index_of_row, is_known, texts)
 
 
 def _numbers_without_null(column: pa.Array) -> Int64:
@@ -154,7 +154,7 @@ def disjoint_lanes(starts: Int64, ends: Int64, ties: Int64 | None = None) -> lis
 
 
 def nested_lanes(starts: Int64, ends: Int64, depth: Int64) -> list[Int64]:
-    """Divide slices among tracks, so that a slice of a track is outside or inside of any other.
+    """Divide slices among tracks. Slices of a track overlap only if one is inside of the other.
 
     A slice goes to the first track that has room for it. Returns the rows of each track, in order
     of (start, longest first, depth). `depth` is smaller for the outer one of two equal slices.
@@ -349,7 +349,7 @@ class TraceWriter:
         end_message, end_packet = _message_of_event(number, pb2().TrackEvent.TYPE_SLICE_END)
         starts = columns[START].numbers
         ends = columns[END].numbers
-        # The ends of the slices that have begun, outer ones first. So the last one comes first.
+        # The ends of the slices that have begun, outer slices first. So the last end comes next.
         open_ends: list[int] = []
 
         def packet_of_next_end() -> bytes:
@@ -526,7 +526,7 @@ def _begin_writer(
     # IDs of categories and of names start at 1, and indices at 0.
     event.category_iids.append(category + 1)
     if has_flow:
-        # In place of the ID of each slice.
+        # A placeholder. Each slice has its own ID of a flow.
         event.flow_ids.append(0)
     flow_ids = event.flow_ids
     indices_of_numbers = [index for index in known_notes if notes[index].texts is None]

@@ -43,14 +43,16 @@ def redaction_text(redaction: Redaction, out: Path) -> str:
 def _removed(amounts: Iterable[Amount]) -> list[str]:
     """Return a line for each kind and unit of what was removed: how much, and where."""
     sorted_amounts = sorted(amounts, key=attrgetter("kind", "unit", "place"))
-    by_kind_and_unit = grouped(((amount.kind, amount.unit), amount) for amount in sorted_amounts)
-    if not by_kind_and_unit:
+    if not sorted_amounts:
         return ["nothing, because the report contains only what analysis needs"]
-    totals = [_total_text(group) for group in by_kind_and_unit.values()]
+    by_kind_and_unit = grouped(((amount.kind, amount.unit), amount) for amount in sorted_amounts)
+    groups = [*by_kind_and_unit.values()]
+    kinds = [group[0].kind for group in groups]
+    totals = [_total_text(group) for group in groups]
+    kind_width = max(map(len, kinds))
     total_width = max(map(len, totals))
-    kind_width = max(len(kind) for kind, _unit in by_kind_and_unit)
     lines = []
-    for total, ((kind, _unit), group) in zip(totals, by_kind_and_unit.items(), strict=True):
+    for kind, total, group in zip(kinds, totals, groups, strict=True):
         places = _places(kind, group)
         lines.append(f"{kind:<{kind_width}}  {total:>{total_width}}  {places}")
     return lines

@@ -203,8 +203,8 @@ def summary_text(
     is_verbose
         Whether everything is shown that is known of the run.
     reports
-        The reports as they were named on the command line. The next command names them again. None
-        for the word ``REPORTS`` in their place.
+        The reports as they were named on the command line, which the next command names again. If
+        None, the next command has the word ``REPORTS``.
     """
     is_large = run.header.n_ranks > _MAX_RANKS_SHOWN_IN_FULL
     max_ranks = _N_RANKS_OF_LARGER_RUNS if is_large else _MAX_RANKS_SHOWN_IN_FULL
@@ -283,7 +283,7 @@ def _cost_blocks(run: Run, extent: Extent) -> Iterator[blocks.Block]:
         traffic = traffic_of(run)
         if traffic:
             yield blocks.Sentence(traffic)
-        # A comment has as many communicators as ranks.
+        # The table has as many rows as a table of ranks.
         max_rows = extent.n_ranks
         tables = cost_tables(run, max_rows, TRAFFIC)
         yield from tables.values()
@@ -374,7 +374,7 @@ def _origin_blocks(run: Run, summary: Mapping[str, Any]) -> Iterator[blocks.Bloc
 
 
 def _figure_blocks(run: Run, extent: Extent) -> Iterator[blocks.Block]:
-    """Yield the figures as tiles, and sentences about idle time, streams and phases."""
+    """Yield the figures as tiles, and sentences on idle time, streams, phases, counters, memory."""
     tiles = key_figures(run, extent.figures)
     if tiles:
         named_tiles = [_with_name_of_median(tile) for tile in tiles]
@@ -418,7 +418,7 @@ def skipped_text(check: SkippedCheck) -> str:
 
 
 def _finding_details(run: Run) -> Iterator[blocks.Block]:
-    """Yield the phases, and each finding with its reason, its advice and its bound."""
+    """Yield the phases, then each finding with its details, then what distorted the capture."""
     phases = phase_table(run)
     if phases:
         yield phases
@@ -629,8 +629,8 @@ def without_waits(run: Run) -> str:
     (summary,) = run.summary().to_pylist()
     is_wait_known = summary["wait_share"] is not None
     has_comm = bool(summary["comm_share"])
-    # Then the only other reason is that the run is a capture without steps.
     if is_wait_known and has_comm:
+        # Only the steps can be missing.
         return "Not known: who is late is counted in each step, and there are no steps."
     absence = why_null("wait_share", run, summary)
     if absence.text == _NOT_KNOWN:
@@ -723,13 +723,14 @@ def _share_field(name: str, from_width: int) -> Field:
 def rank_time_table(run: Run, n_shown: int) -> blocks.Table:
     """Return a row per rank with the mean times of its steps, for at most `n_shown` ranks."""
     rows = _rank_time_rows(run)
-    headings = {"wall_ns": "capture" if run.is_capture else "step time"}
+    heading_of_column = {"wall_ns": "capture" if run.is_capture else "step time"}
     for name in _RANK_TIMES:
+        # `wall_ns` is not a figure.
         if name in FIGURES:
-            headings[name] = FIGURES[name].short
-    headings[_DELAY_COLUMN] = _DELAY_FIGURE.short
+            heading_of_column[name] = FIGURES[name].short
+    heading_of_column[_DELAY_COLUMN] = _DELAY_FIGURE.short
     fields = [_rank_field(run)]
-    for name, heading in headings.items():
+    for name, heading in heading_of_column.items():
         if _is_known(name, rows):
             fields.append(_time_field(name, heading))
     return _table_of_ranks(run, rows, fields, n_shown)
@@ -872,14 +873,15 @@ def _phase_notes(
 ) -> Iterator[str]:
     """Yield notes: where a step ends, why CPU times may exceed a step, and which are medians.
 
-    `rows` are those of the table of phases. `host_medians` is the same as for `_phase_rows`.
+    `rows` are those of the table of phases. `host_medians` has the median CPU time of each rank, by
+    phase and rank, for the phases whose CPU time is shown as a median.
     """
     has_steps = bool(words.rank_step_ns(run))
     # If backward is the only phase, where a step ends changes nothing in the table.
     has_other_phases = any(row["phase"] != "backward" for row in rows)
     if has_steps and has_other_phases:
         has_copies = _has_data_copies(run, rows)
-        yield words.NEXT_COPIES if has_copies else words.NEXT_IDLE
+        yield words.WHERE_STEPS_END_WITH_COPIES if has_copies else words.WHERE_STEPS_END
     host_ns = sum(row["host_ns_per_step"] or 0 for row in rows)
     host_note = words.host_note(run, host_ns)
     if host_note:

@@ -44,7 +44,9 @@ def schema_blocks(schemas: Sequence[TableSchema]) -> Iterator[Block]:
         Field("meaning (source)", kind="prose"),
     ]
     for number, schema in enumerate(schemas):
-        yield Sentence(schema.name, "bold", is_close=number == 0)
+        # Only the first table is close to the text above.
+        is_first = number == 0
+        yield Sentence(schema.name, "bold", is_close=is_first)
         key = ", ".join(schema.key)
         order = f" Sorted by {key}." if key else ""
         yield Sentence(f"{schema.doc}{order}")

@@ -110,7 +110,8 @@ class Group(NamedTuple):
 def scoreboard_blocks(board: Scoreboard, *, is_verbose: bool = True) -> Iterator[Block]:
     """Yield who is fastest, the runs of each group with their speed-ups, metrics and notes.
 
-    Verbose, also all metrics of the table, files that were found beside the reports, and formulas.
+    A verbose scoreboard also has all metrics of the table, notes about files that were found beside
+    the reports, and formulas.
     """
     yield from (Sentence(line, "bold") for line in headlines(board))
     yield subject(board)
@@ -131,9 +132,9 @@ def subject(board: Scoreboard) -> Facts:
     n_runs = counted(len(board.sides), "run")
     facts = [n_runs]
     groups = groups_of(board)
-    # --force shows runs of several sizes in one table.
     if len(groups) == 1:
         (group,) = groups
+        # With --force, a group may have runs of several sizes.
         sizes = {row["n_ranks"] for row in group.rows}
         if len(sizes) == 1:
             facts.append(group.title)
@@ -297,11 +298,12 @@ def _shown_figures(
 
     The metric that sorts the runs is added at the front, unless the table of results has it.
     """
-    figures = [*shown("scoreboard")]
+    known_figures = [*shown("scoreboard")]
     optional_figures = shown("scoreboard, if known")
-    figures += [figure for figure in optional_figures if _is_known(figure, rows)]
-    if not is_verbose:
-        figures = [figure for figure in figures if figure.name in _FIRST_FIGURES]
+    known_figures += [figure for figure in optional_figures if _is_known(figure, rows)]
+    first_figures = [figure for figure in known_figures if figure.name in _FIRST_FIGURES]
+    figures = known_figures if is_verbose else first_figures
+    # Not all columns that sort runs are figures.
     if sort_column not in FIGURES or sort_column in _IN_RESULTS:
         return figures
     sort_figure = FIGURES[sort_column]
@@ -355,8 +357,9 @@ def headlines(board: Scoreboard) -> list[str]:
     Without such a group, return one sentence that says why no runs are compared.
     """
     is_alone = len(board.sides) == 1
-    # A run alone has checks only if its captures are not alike, which must be said instead.
-    if is_alone and not board.checks.num_rows:
+    has_checks = bool(board.checks.num_rows)
+    if is_alone and not has_checks:
+        # With checks, the captures of the run are not alike, which is said below.
         return [f"{board.reference} is the only run, so there is nothing to compare."]
     groups = groups_of(board)
     groups_of_several = [group for group in groups if len(group.rows) > 1]
@@ -409,7 +412,8 @@ def _blocking_reasons(board: Scoreboard) -> list[str]:
     check_of_message: dict[str, str] = {}
     for row in board.checks.to_pylist():
         if row["blocks"]:
-            # After the colon, a message has the values of two runs. Without them, it stands once.
+            # After the colon, a message has the values of two runs. Without these values, messages
+            # about several pairs of runs are equal.
             message, *_values = row["message"].split(": ")
             check_of_message[message] = row["check"]
     # Most messages are nouns that name a difference. Those of two checks are clauses already.
@@ -434,28 +438,28 @@ def _headline(board: Scoreboard, group: Group, *, is_only_group: bool) -> str:
     if _is_one_capture(board, group):
         return f"{_listed(kind.labels)} are the same capture, so there is nothing to compare."
     in_group = "" if is_only_group else f" in group {_group_number(group)}"
-    # No run of the group has an interval of its speed-up.
     if kind.best is None:
+        # No speed-up has an interval.
         return _not_ranked(kind, group.rows, in_group)
     best_row = next(row for row in group.rows if row["label"] == kind.best)
     n_runs = len(group.rows)
     among = in_group or f" of {n_runs} runs"
     is_baseline_best = kind.best == baseline
     is_surely_faster = best_row["peer_verdict"] == "improvement"
-    # The best run may not be faster than the baseline.
     if not is_baseline_best and not is_surely_faster:
+        # The baseline may be as fast as the best run.
         doubt = _not_sure(best_row, baseline, among, group.rows)
         return f"{doubt}."
     tied = _tied_text(kind)
-    # Other runs may be faster than the best run.
-    if kind.not_told_from:
+    labels_of_rivals = kind.not_told_from
+    if labels_of_rivals:
         return _no_winner_text(kind, best_row, among=among, tied=tied)
-    if not is_baseline_best:
-        speed = _speed(best_row, peer=baseline)
-        return f"{kind.best} is the fastest{among}: {speed}{tied}."
-    # The baseline has no speed-up of its own, so the second fastest run shows the distance.
-    remark = tied or _second_text(best_row, group.rows)
-    return f"{baseline} is the fastest{among}{remark}."
+    if is_baseline_best:
+        # The baseline has no speed-up of its own, so the second fastest run shows the distance.
+        remark = tied or _second_text(best_row, group.rows)
+        return f"{baseline} is the fastest{among}{remark}."
+    speed = _speed(best_row, peer=baseline)
+    return f"{kind.best} is the fastest{among}: {speed}{tied}."
 
 
 def _tied_text(kind: Kind) -> str:
@@ -547,7 +551,7 @@ def _not_sure(best: Row, peer: str, among: str, rows: Sequence[Row]) -> str:
     is_mean_surely_shorter = low_speedup is not None and low_speedup > 1
     if not is_mean_surely_shorter:
         return f"{_not_known_text(speed, peer, among=among)}{why}"
-    # The verdict may be on the median, and needs more than any speed-up above 1.
+    # But the verdict may be on the median, and it needs the minimum effect.
     statistic = best["peer_statistic"] or "median"
     verdict = verdict_word(best["peer_verdict"])
     return f"{speed}, but the verdict on the {statistic} step time is {verdict}{why}"
@@ -599,23 +603,30 @@ def _speed(row: Row, *, peer: str | None) -> str:
 
 
 def notes(board: Scoreboard) -> list[str]:
-    """Return how to read the table: formulas, steps of more ranks, and what intervals leave out."""
+    """Return how to read the table.
+
+    The notes are about formulas, uneven steps, runs of different sizes, how steps were found,
+    environments, thresholds, and the spread between captures.
+    """
     texts = [_formula_note(board)]
     texts += uneven_notes(board.evenness.items())
     sizes = {_job_ranks(row) or row["n_ranks"] for row in board.table.to_pylist()}
     if len(sizes) > 1:
         texts.append(_DIFFERENT_SIZES)
     for side in board.sides:
-        guesses = _sources_of_runs(side.runs)
-        if guesses:
-            texts.append(f"{side.label}: {guesses}.")
+        sources_text = _sources_of_runs(side.runs)
+        if sources_text:
+            texts.append(f"{side.label}: {sources_text}.")
     texts += environment_texts(board)
     texts += _thresholds_texts(board)
     return texts + spread_texts(board)
 
 
 def _sources_of_runs(runs: Iterable[Run]) -> str:
-    """Return where the facts of the runs of a side come from, each source once."""
+    """Return how the steps and the backward pass of the runs of a side were found, each way once.
+
+    Empty if ranges mark them in all runs.
+    """
     texts: dict[str, None] = {}
     for run in runs:
         texts |= dict.fromkeys(sources(run))
@@ -677,19 +688,20 @@ def spread_texts(board: Scoreboard) -> list[str]:
 
 
 def environment_texts(board: Scoreboard) -> list[str]:
-    """Return which training variables differ between runs, and which runs did not record them."""
-    labels_by_value_of_variable: dict[str, defaultdict[str, list[str]]] = {}
-    for row in board.environments.to_pylist():
-        labels_by_value = labels_by_value_of_variable.setdefault(row["what"], defaultdict(list))
-        labels = labels_by_value[row["value"]]
-        labels.append(row["label"])
+    """Return which training variables differ between runs, and which runs did not record them.
+
+    Empty if no variable differs.
+    """
+    rows = board.environments.to_pylist()
+    rows_of_variable = grouped((row["what"], row) for row in rows)
     texts = []
-    for variable, labels_by_value in labels_by_value_of_variable.items():
-        values = _by_value(labels_by_value)
-        texts.append(f"{variable} differs: {values}.")
-    unknown = board.without_environment
-    if texts and unknown:
-        texts.append(f"Environment variables were not recorded for {_listed(unknown)}.")
+    for variable, rows_with_values in rows_of_variable.items():
+        labels_by_value = grouped((row["value"], row["label"]) for row in rows_with_values)
+        texts.append(f"{variable} differs: {_by_value(labels_by_value)}.")
+    labels_without_variables = board.without_environment
+    if texts and labels_without_variables:
+        labels = _listed(labels_without_variables)
+        texts.append(f"Environment variables were not recorded for {labels}.")
     return texts
 
 

@@ -51,8 +51,8 @@ def hardware_text(run: Run) -> str:
 def steps_text(run: Run) -> str:
     """Return how many steps the metrics use: ``8 steps used of 10 captured``.
 
-    Without GPU activity, return the number of steps on the CPU. Return as well if no training steps
-    were found.
+    Without GPU activity, return the number of steps on the CPU. If no training steps were found,
+    return that.
     """
     # A row per step and process, only if no GPU activity was recorded.
     n_host_steps = run.host_steps().num_rows

@@ -34,8 +34,7 @@ _TIME_UNITS: _Units = (
 _MAX_DECIMALS = 4
 _MAX_DECIMALS_OF_UNIT = {"ns": 0, "us": 3}
 _MIN_SHOWN_MS = 0.001
-# From this share of a unit on, bytes are written in the unit, because 999.995 MB is 1.00 GB with
-# two decimals.
+# From this share of a unit on, bytes are written in the unit.
 _MIN_SHARE_OF_UNIT = 0.999995
 _RATES: _Units = (Unit(1.0, "steps/s", 0.0),)
 _BANDWIDTHS: _Units = (Unit(1e9, "GB/s", 0.0),)
@@ -247,6 +246,7 @@ def bytes_text(n_bytes: float | None, digits: int = 2) -> str:
     if n_bytes is None:
         return absent
     for unit, unit_bytes in _BYTES_OF_UNIT.items():
+        # Just below a unit, two decimals would round to 1000.00 of the smaller unit.
         if n_bytes >= _MIN_SHARE_OF_UNIT * unit_bytes:
             return f"{n_bytes / unit_bytes:.{digits}f} {unit}"
     return f"{n_bytes:.0f} B"
@@ -383,8 +383,7 @@ def decimals(size: float, distinct_from: float | None = None) -> str:
         if not is_zero and _looks_distinct(size, distinct_from, n_decimals):
             return text
     is_tiny = size < 10**-_MAX_DECIMALS_OF_NUMBER
-    n_digits = _MAX_DECIMALS_OF_NUMBER + 3
-    return f"{size:.0e}" if is_tiny else f"{size:.{n_digits}g}"
+    return f"{size:.0e}" if is_tiny else f"{size:.6g}"
 
 
 def _looks_distinct(size: float, number: float | None, n_decimals: int) -> bool:

@@ -32,9 +32,9 @@ def verdict(run: Run) -> str:
     if step is None:
         return f"{headline}{_unrecorded(run)}"
     all_warnings = list(first_screen.warnings_of(run))
-    mixed_warning = [warning for warning in all_warnings if warning == first_screen.MIXED]
+    mixed_warnings = [warning for warning in all_warnings if warning == first_screen.MIXED]
     other_warnings = [warning for warning in all_warnings if warning != first_screen.MIXED]
-    lines = [*mixed_warning]
+    lines = [*mixed_warnings]
     if not _is_comm_known(run):
         lines.append(first_screen.unknown_text(run))
     lines += _change_lines(run)
@@ -93,8 +93,8 @@ def _step_lines(run: Run, step: StepTime) -> Iterator[str]:
 def _named_parts(step: StepTime, summary: Mapping[str, Any]) -> list[StepPart]:
     """Return the parts of the step that the verdict names.
 
-    If there is communication, that is exposed communication. Otherwise, it is compute, copies if
-    they take much of the step, and idle time.
+    With communication, it names only exposed communication. Without communication, it names compute
+    and idle time, and also copies if they take much of the step.
     """
     part_of_name = {part.figure.name: part for part in step.parts}
     if summary["comm_share"]:

@@ -115,8 +115,8 @@ def headline(answer: WhatIf) -> str:
 def headline_sentences(answer: WhatIf) -> list[str]:
     """Return the sentences of the answer, the most important first.
 
-    They name the change that the user asked for. Without one, they name the best setting, and links
-    that would save more than this setting.
+    If the user asked for a change, they are about that change. Otherwise, they name the best
+    setting, and links that would save more than this setting.
     """
     estimated = _estimated(answer)
     if not estimated:
@@ -425,9 +425,11 @@ def assumption_blocks(estimated: Sequence[Scenario], *, is_verbose: bool) -> Ite
         yield blocks.Heading("Estimates assume", "dim")
         yield blocks.Items(_assumptions(estimated))
     else:
-        needing = [scenario.label for scenario in estimated if _needs_faster_hosts(scenario)]
-        if needing:
-            labels = _labels_text(needing, len(estimated))
+        labels_with_assumption = [
+            scenario.label for scenario in estimated if _needs_faster_hosts(scenario)
+        ]
+        if labels_with_assumption:
+            labels = _labels_text(labels_with_assumption, len(estimated))
             note = f"Assumes that the CPU can launch kernels early enough: {labels}."
             yield blocks.Notes([note])
 
@@ -479,10 +481,9 @@ def _refused_names_by_reason(answer: WhatIf, n_shown: int | None) -> dict[str, s
 
     A text names at most `n_shown` changes, or all if that is None.
     """
+    # The reason names options of the command. It is None for a change with an estimate.
     labels_by_reason = grouped(
-        # Why there is no estimate, in the options of the command. None for an estimate.
-        (scenario.refused_in_options, scenario.label)
-        for scenario in answer.scenarios
+        (scenario.refused_in_options, scenario.label) for scenario in answer.scenarios
     )
     names_by_reason = {}
     for reason, labels in labels_by_reason.items():
@@ -725,6 +726,10 @@ def _answers_finding(scenario: Scenario) -> bool:
 
 
 def _bound_text(answer: WhatIf, finding: str, scenario: Scenario, mean_ns: float) -> str:
+    """Return a finding with its bound, and what a scenario is estimated to save.
+
+    `mean_ns` is the mean step time, of which savings are shares.
+    """
     bound = _saving_text(scenario.finding_saving_ns, mean_ns)
     estimate = _saving_text(scenario.mean_gain_ns, mean_ns)
     noise = "" if is_clear(answer, scenario) else ", which is within noise"

@@ -65,7 +65,7 @@ _ORDINALS = dict(
     enumerate(["third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"], start=3)
 )
 # Two times differ visibly by this share, because times have four digits and shares three.
-SEEN = 0.002
+MIN_VISIBLE_DIFFERENCE = 0.002
 NVLINK_THERE = "NVLink connects all of the GPUs"
 WITHOUT_END = "without an end"
 STEPS_BY_PATTERN = "steps found by launch pattern"
@@ -97,8 +97,8 @@ _PHASE_WORDS = {
 # Of a step. Smaller differences of a phase between ranks are not shown.
 _MIN_PHASE_DIFFERENCE_SHARE = 0.1
 STEP_ENDS = "On the GPU a step ends where the first kernel of the next step begins."
-NEXT_IDLE = f"{STEP_ENDS} Idle time counts in the phase of the kernel that ends it."
-NEXT_COPIES = f"{NEXT_IDLE} Data copies of the next step count in this step."
+WHERE_STEPS_END = f"{STEP_ENDS} Idle time counts in the phase of the kernel that ends it."
+WHERE_STEPS_END_WITH_COPIES = f"{WHERE_STEPS_END} Data copies of the next step count in this step."
 _MORE_ON_HOST = "The CPU times of the phases sum to more than the step on the GPU, because"
 HOST_AHEAD = f"{_MORE_ON_HOST} the CPU runs ahead and may wait for the GPU in other steps."
 HOST_NOT_AHEAD = f"{_MORE_ON_HOST} phases are nested, or the CPU takes longer than the GPU."
@@ -393,12 +393,8 @@ def capture_rows(capture: RunCapture | None) -> list[tuple[str, str]]:
     """
     if capture is None:
         return []
-    command = shlex.join(capture.command or ())
-    if len(command) > _MAX_COMMAND_CHARACTERS:
-        start = command[:_MAX_COMMAND_CHARACTERS]
-        command = f"{start} \N{HORIZONTAL ELLIPSIS}"
     rows = {
-        "command": command,
+        "command": _command_text(capture),
         "torch": capture.torch_version,
         "NCCL": capture.nccl_version,
         "CUDA": capture.cuda_version,
@@ -406,6 +402,15 @@ def capture_rows(capture: RunCapture | None) -> list[tuple[str, str]]:
         "commit": _commit_text(capture),
     }
     return [(name, value) for name, value in rows.items() if value]
+
+
+def _command_text(capture: RunCapture) -> str:
+    """Return the command that was captured, or the start of a long one. Empty if not recorded."""
+    command = shlex.join(capture.command or ())
+    if len(command) <= _MAX_COMMAND_CHARACTERS:
+        return command
+    start = command[:_MAX_COMMAND_CHARACTERS]
+    return f"{start} \N{HORIZONTAL ELLIPSIS}"
 
 
 def _commit_text(capture: RunCapture) -> str | None:
@@ -462,8 +467,8 @@ def uneven_text(evenness: Evenness) -> str:
     short, long = map(ms_text, evenness.levels)
     if evenness.period == _ALTERNATING:
         return f"{text}, {short} and {long} in turn"
-    # The rarer level comes irregularly.
     if evenness.period is None:
+        # The rarer level comes irregularly.
         long_steps = f"{evenness.n_long} of {evenness.n_steps} steps"
         levels = f"two levels, {short} and {long}"
         return f"{text}, {levels} ({long_steps})"
@@ -485,8 +490,8 @@ def uneven_sentence(evenness: Evenness) -> str:
     short, long = map(ms_text, evenness.levels)
     if evenness.period == _ALTERNATING:
         return f"Steps are uneven: they alternate between {short} and {long}."
-    # The rarer level comes irregularly.
     if evenness.period is None:
+        # The rarer level comes irregularly.
         long_steps = f"{evenness.n_long} of {evenness.n_steps} steps"
         levels = f"{long_steps} take about {long}, and the others take about {short}"
         return f"Steps are uneven: {levels}."
@@ -537,15 +542,13 @@ def host_medians_of(run: Run) -> dict[str, dict[int, float]]:
     return host_medians(_summary_phases(run))
 
 
-def host_note(run: Run, in_host_ns: float) -> str | None:
+def host_note(run: Run, sum_of_phases_ns: float) -> str | None:
     """Return why CPU times of phases sum to more than a step on the GPU. None if they do not.
 
-    `in_host_ns` is the sum of the CPU times per step.
+    `sum_of_phases_ns` is the sum of the CPU times of all phases, per step.
     """
     step_ns = rank_step_ns(run)
-    if not step_ns:
-        return None
-    if in_host_ns < _MAX_HOST_SHARE_OF_STEP * step_ns:
+    if not step_ns or sum_of_phases_ns < _MAX_HOST_SHARE_OF_STEP * step_ns:
         return None
     steps = run.breakdown()
     # The lead is how far the CPU is ahead of the GPU.
@@ -769,8 +772,8 @@ def assumed_text(evidence: Mapping[str, Any]) -> str:
     if evidence.get("is_wait_included"):
         text += ", which may include wait time"
     compared_share = evidence.get("compared_share")
-    # Unless this is visibly less than all compute, there is nothing to assume.
-    if compared_share and compared_share < 1 - SEEN:
+    # If all compute could be compared, nothing needs to be assumed.
+    if compared_share and compared_share < 1 - MIN_VISIBLE_DIFFERENCE:
         text += (
             ", if communication slows all concurrent compute equally "
             f"({percent_text(compared_share, 0)} of it could be compared)"
@@ -793,7 +796,7 @@ def stream_text(run: Run) -> str | None:
         return None
     if on_compute_stream_ns < _MIN_SHARE_ON_COMPUTE_STREAM * comm_ns:
         return None
-    looks_like_all = on_compute_stream_ns >= (1 - SEEN) * comm_ns
+    looks_like_all = on_compute_stream_ns >= (1 - MIN_VISIBLE_DIFFERENCE) * comm_ns
     if looks_like_all:
         subject = "Communication runs"
     else:
@@ -911,9 +914,8 @@ def _key_without_numbers(problem: Row) -> tuple[str, ...]:
     return problem["severity"], message, problem["fix"]
 
 
-def _place_of(rows: Iterable[Row], most_places: int) -> str:
-    """Return the ranks of problems, or the reports if they have no ranks."""
-    rows = list(rows)
+def _place_of(rows: Sequence[Row], most_places: int) -> str:
+    """Return the ranks that have some problems, or the reports if the problems have no ranks."""
     ranks = {row["rank"] for row in rows}
     ranks.discard(None)
     if ranks:
@@ -1125,7 +1127,8 @@ def settling_text(
 ) -> str:
     """Return how many steps or captures would settle a comparison.
 
-    If both would, the way with fewer steps comes first. Empty if neither number is known.
+    If both would, the way that takes fewer steps in all comes first. Empty if neither number is
+    known.
 
     Parameters
     ----------
@@ -1139,8 +1142,9 @@ def settling_text(
         The end of the sentence, after "would".
     """
     by_steps = _more_steps_text(steps, counts) if steps else ""
-    same = " like these" if steps else ""
-    by_captures = f"about {captures} captures of each{same}" if captures else ""
+    # In contrast to captures with more steps.
+    like_these = " like these" if steps else ""
+    by_captures = f"about {captures} captures of each{like_these}" if captures else ""
     are_captures_cheaper = bool(steps and captures and captures * max(counts) < steps)
     cheaper_first = [by_captures, by_steps] if are_captures_cheaper else [by_steps, by_captures]
     known_ways = [way for way in cheaper_first if way]

@@ -184,8 +184,8 @@ def text_lines(picture: Picture) -> list[str]:
 def _letters(lane: Lane) -> str:
     """Return the bars of a lane, a letter for each unit of time.
 
-    Bars of one kind have the same letters. If such a bar follows another one at once, the last
-    letter of the first bar is a border.
+    Bars of one kind have the same letters. If two such bars touch, the last letter of the first one
+    is a border.
     """
     letters = [" "] * MAX_UNITS
     for bar in lane.bars:
