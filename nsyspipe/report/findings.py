@@ -400,23 +400,23 @@ def finding_lines(finding: Finding) -> Lines:
     """Return everything about a finding: what to do, why, and what the saving rests on."""
     bound = finding.bound
     estimate = finding.estimate
-    why = Line(f"{finding.title}.", "Why:")
-    how = Line(f"{finding.advice}.", "How:")
+    why = Line(f"{finding.title}.", label="Why:")
+    how = Line(f"{finding.advice}.", label="How:")
     lines = [why, how]
     if finding.line_of_python:
-        lines.append(Line(finding.line_of_python, "Line of Python:"))
+        lines.append(Line(finding.line_of_python, label="Line of Python:"))
     if finding.lock_wait:
-        lines.append(Line(finding.lock_wait, "Python's lock (GIL):"))
+        lines.append(Line(finding.lock_wait, label="Python's lock (GIL):"))
     if bound.share:
         saving = f"at most {bound.saving} per step ({bound.share_text}){bound.assumed}."
-        lines.append(Line(saving, "Saves"))
+        lines.append(Line(saving, label="Saves"))
     if bound.parts:
-        parts = Line(f"{bound.parts}.", "Upper bound:")
+        parts = Line(f"{bound.parts}.", label="Upper bound:")
         lines.append(parts)
     if estimate.saving:
         lines.append(_estimate_line(finding))
     if estimate.refused:
-        refusal = Line(f"{estimate.refused}.", "No estimate:")
+        refusal = Line(f"{estimate.refused}.", label="No estimate:")
         lines.append(refusal)
     heading = f"{finding.action} [{finding.id}]"
     return Lines(heading, lines)
@@ -425,11 +425,11 @@ def finding_lines(finding: Finding) -> Lines:
 def _estimate_line(finding: Finding) -> Line:
     if finding.estimate.is_limit:
         limit = f"{finding.gain} with perfect overlap, which is a limit and not a setting."
-        return Line(limit, "Saves")
+        return Line(limit, label="Saves")
     noise = "" if finding.estimate.is_clear else ", within noise"
     assumption = f", {finding.assumes}" if finding.assumes else ""
     text = f"{finding.gain}{noise}{assumption}."
-    return Line(text, "Estimated saving:")
+    return Line(text, label="Estimated saving:")
 
 
 def line_text(finding_id: str, evidence: Mapping[str, Any]) -> str:

@@ -212,7 +212,7 @@ def ranks_without_kernels(run: Run) -> str:
     if not ranks:
         return ""
     noun = noun_for(len(ranks), "rank")
-    numbers = few(ranges(ranks), 3)
+    numbers = few(ranges(ranks), most=3)
     return f" of {noun} {numbers}"
 
 
@@ -261,7 +261,7 @@ def _rank_notes(run: Run) -> Iterator[str]:
     if spread is None or spread.is_visible:
         return
     if not overview.has_straggler(run):
-        most = ms_text(spread.ns, 2)
+        most = ms_text(spread.ns, n_digits=2)
         balanced = "Ranks are balanced: these parts differ by at most"
         yield f"{balanced} {most} between ranks."
 
@@ -299,7 +299,7 @@ def estimate_text(change: Recommendation, step_ns: float) -> str:
     if not has_range:
         saving = ms_text(change.saving_ns, _ESTIMATE_DIGITS)
         return f"saves at most {saving} per step ({percent}), an upper bound"
-    captured = _number(step_ns, 4)
+    captured = _number(step_ns, n_digits=4)
     predicted = ms_text(change.step_ns, _ESTIMATE_DIGITS)
     predicted_range = _range_text(change)
     return f"{captured} -> {predicted} per step (estimated {predicted_range}), {percent} less"
@@ -337,11 +337,11 @@ def change_blocks(recommendations: Recommendations, step_ns: float) -> Iterator[
     effect = upper_first(estimate_text(first, step_ns))
     reason = f"{as_clause(finding.title)}."
     lines = [Line(finding.action, tag=finding.id, style="bold")]
-    lines += [Line(effect), Line(reason, "Why:")]
+    lines += [Line(effect), Line(reason, label="Why:")]
     if finding.is_line_known:
-        lines.append(Line(finding.line_of_python, "Where:"))
+        lines.append(Line(finding.line_of_python, label="Where:"))
     if finding.is_lock_wait_long:
-        lines.append(Line(finding.lock_wait, "Python's lock (GIL):"))
+        lines.append(Line(finding.lock_wait, label="Python's lock (GIL):"))
     is_upper_bound = first.saving_kind == BOUNDED
     if is_upper_bound and refused:
         lines.append(Line(f"No estimate: {refused}."))
@@ -412,7 +412,7 @@ def alternatives_blocks(
     step_heading = "step time after" if has_bounds else "est. step time"
     fields = [
         blocks.Field("", number_cell),
-        blocks.Field("Alternatives", _action_cell, "prose"),
+        blocks.Field("Alternatives", _action_cell, kind="prose"),
         blocks.Field(step_heading, _step_cell),
         blocks.Field("saved", _saved_cell),
     ]
@@ -571,7 +571,7 @@ def _skipped_text(checks: Checks) -> str:
     names = checks.skipped_rules
     if not names:
         return ""
-    return f", {len(names)} skipped ({few(names, 2)})"
+    return f", {len(names)} skipped ({few(names, most=2)})"
 
 
 def _hidden_recommendations(recommendations: Recommendations, n_shown: int | None) -> Iterator[str]:

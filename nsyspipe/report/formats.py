@@ -62,7 +62,10 @@ class Format(Struct, frozen=True):
         on_progress: OnProgress | None,
         **settings: object,
     ) -> None:
-        """Write a run to an open file. Formats other than a trace use no steps and no progress."""
+        """Write a run to an open file. Formats other than a trace use no steps and no progress.
+
+        `settings` are further arguments of the function that makes the text or writes the trace.
+        """
         if self.write_trace is not None:
             self.write_trace(run, file, steps, on_progress, **settings)
             return

@@ -51,7 +51,7 @@ def ladder_blocks(run: Run) -> Iterator[blocks.Block]:
         rung = _Rung(label, ms_text(float(time_ns)), percent_text(share))
         rungs.append(rung)
     fields = [
-        blocks.Field("Part of the step", _label, "prose"),
+        blocks.Field("Part of the step", _label, kind="prose"),
         blocks.Field("time", _time),
         blocks.Field("share", _percent),
     ]

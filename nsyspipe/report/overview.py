@@ -145,11 +145,12 @@ def step_time_of(run: Run) -> StepTime | None:
     parts.
     """
     (summary,) = run.summary().to_pylist()
-    rows = run.breakdown()
-    if not rows.num_rows:
+    # A row per step in use and rank.
+    steps = run.breakdown()
+    if not steps.num_rows:
         return None
     columns = [figure.column for figure in STEP_PARTS]
-    mean_of_column_ns = means_of_slowest(rows, ["wall_ns", *columns])
+    mean_of_column_ns = means_of_slowest(steps, ["wall_ns", *columns])
     step_ns = mean_of_column_ns["wall_ns"]
     if not step_ns:
         return None
@@ -174,13 +175,14 @@ def rank_spread(run: Run) -> RankSpread | None:
 
     None for a single rank, without steps, and if no part is known in all steps.
     """
-    rows = run.breakdown()
-    mean_step_ns = pc.mean(rows["wall_ns"]).as_py()
+    # A row per step in use and rank.
+    steps = run.breakdown()
+    mean_step_ns = pc.mean(steps["wall_ns"]).as_py()
     if run.header.n_ranks < 2 or not mean_step_ns:  # noqa: PLR2004 - two ranks can differ
         return None
     figure_of_column = {figure.column: figure for figure in STEP_PARTS}
-    known_columns = [name for name in figure_of_column if not rows.column(name).null_count]
-    means_of_ranks = rows.group_by("rank").aggregate([(name, "mean") for name in known_columns])
+    known_columns = [name for name in figure_of_column if not steps.column(name).null_count]
+    means_of_ranks = steps.group_by("rank").aggregate([(name, "mean") for name in known_columns])
     spread_of_column_ns = {name: _spread(means_of_ranks[f"{name}_mean"]) for name in known_columns}
     if not spread_of_column_ns:
         return None

@@ -223,8 +223,9 @@ def _samples_between(
     for name, series in counters.items():
         n_up_to_start = np.searchsorted(series.times, start_ns, side="right")
         n_before_end = np.searchsorted(series.times, end_ns)
-        first = max(n_up_to_start - 1, 0)
-        in_steps = slice(first, n_before_end)
+        # The last sample up to the start, or the first one of all if the samples begin later.
+        first_sample = max(n_up_to_start - 1, 0)
+        in_steps = slice(first_sample, n_before_end)
         shown_counters[name] = Series(series.times[in_steps], series.values[in_steps])
     return shown_counters
 
@@ -314,7 +315,7 @@ def _run_slice(header: RunHeader, steps: StepsTable, shift_ns: int) -> pa.Table:
     starts = np.array([start_ns or 0])
     ends = np.array([end_ns or 0])
     label = shown(header.label)
-    return slices(starts, ends, label, "run", pa.table(known_notes))
+    return slices(starts, ends, label, category="run", notes=pa.table(known_notes))
 
 
 def _process_tracks(run: Run) -> dict[int, Track]:
@@ -384,8 +385,8 @@ class _RankTracks(Struct, frozen=True):
         )
         starts, ends = times_of(self.steps, "start_ns", "end_ns")
         notes = self.steps.drop_columns(["rank", "start_ns", "end_ns"])
-        step_slices = slices(starts, ends, step_names, "step", notes)
-        track = Track("steps", parent, about=about)
+        step_slices = slices(starts, ends, step_names, category="step", notes=notes)
+        track = Track("steps", parent=parent, about=about)
         group = self.writer.write_slices(track, step_slices)
         self._write_host_ranges(group, ranges)
         self._write_device_phases(group, ranges)
@@ -399,11 +400,11 @@ class _RankTracks(Struct, frozen=True):
         if not self.counters:
             return
         about = "samples of nsys, with the lag of their report: a value holds until the next one"
-        group = self.writer.write_track(Track("hardware counters", parent, about=about))
+        group = self.writer.write_track(Track("hardware counters", parent=parent, about=about))
         for place, (name, series) in enumerate(self.counters.items()):
             label, unit = _named_counter(name)
             gaps = _gaps_text(series)
-            track = Track(f"{label} ({unit})", group, place, gaps, unit=unit)
+            track = Track(f"{label} ({unit})", parent=group, place=place, about=gaps, unit=unit)
             self.writer.write_counter(track, series.times, series.values)
 
     def _write_streams(
@@ -419,7 +420,7 @@ class _RankTracks(Struct, frozen=True):
         for stream in _streams(events):
             n_lanes = len(stream.lanes)
             process = self.track.process
-            track = Track(stream.name, parent, place, process=process, is_thread=True)
+            track = Track(stream.name, parent=parent, place=place, process=process, is_thread=True)
             self._write_lanes(track, operations, stream.lanes)
             place += n_lanes
             n_written += sum(lane.size for lane in stream.lanes)
@@ -444,9 +445,9 @@ class _RankTracks(Struct, frozen=True):
         # 0 for steps, and 1 for phases, so that a step holds a phase with the same range.
         depth = is_phase.cast(pa.int64())
         lanes = nested_lanes(starts, ends, depth.to_numpy())
-        track = Track("phases on host", group, _HOST_PHASES_PLACE)
+        track = Track("phases on host", parent=group, place=_HOST_PHASES_PLACE)
         notes = ranges.select(_RANGE_NOTES)
-        host_slices = slices(starts, ends, _range_names(ranges), "host", notes)
+        host_slices = slices(starts, ends, _range_names(ranges), category="host", notes=notes)
         self._write_lanes(track, host_slices, lanes)
 
     def _write_device_phases(self, group: int, ranges: PhaseRangesTable) -> None:
@@ -460,10 +461,10 @@ class _RankTracks(Struct, frozen=True):
             "from the start of the first operation launched in it to the end of the last. Data "
             "copies of a step run before its first kernel"
         )
-        track = Track("phases on GPU", group, _DEVICE_PHASES_PLACE, about)
+        track = Track("phases on GPU", parent=group, place=_DEVICE_PHASES_PLACE, about=about)
         notes = phases.select(_RANGE_NOTES)
         names = _range_names(phases)
-        phase_slices = slices(starts, ends, names, "phase", notes)
+        phase_slices = slices(starts, ends, names, category="phase", notes=notes)
         lanes = disjoint_lanes(starts, ends)
         self._write_lanes(track, phase_slices, lanes)
 
@@ -482,9 +483,9 @@ class _RankTracks(Struct, frozen=True):
             return
         (call_starts,) = times_of(calls, "launch_ns")
         about = "when each call that launches something began, by what it launched"
-        track = Track("CUDA calls on host", group, _CALLS_PLACE, about)
+        track = Track("CUDA calls on host", parent=group, place=_CALLS_PLACE, about=about)
         notes = calls.select(["correlation_id"])
-        call_slices = slices(call_starts, call_starts, calls["name"], "call", notes)
+        call_slices = slices(call_starts, call_starts, calls["name"], category="call", notes=notes)
         self.writer.write_slices(track, call_slices)
 
     def _write_derived(
@@ -494,19 +495,19 @@ class _RankTracks(Struct, frozen=True):
         exposed = exposed_comm_in_steps(self.steps, events)
         if exposed is not None:
             about = "communication during which no compute kernel runs"
-            track = Track(EXPOSED, group, _EXPOSED_PLACE, about)
+            track = Track(EXPOSED, parent=group, place=_EXPOSED_PLACE, about=about)
             self._write_times(track, exposed)
         waiting = waiting_in_steps(self.steps, collectives)
         if waiting is not None:
             about = "communication before the last rank of the collective was there"
-            track = Track(WAITING, group, _WAITING_PLACE, about)
+            track = Track(WAITING, parent=group, place=_WAITING_PLACE, about=about)
             self._write_times(track, waiting)
         compute = busy_time(events, "compute")
         comm = busy_time(events, "comm")
-        compute_track = Track("compute busy", group, _COMPUTE_PLACE, unit="%")
+        compute_track = Track("compute busy", parent=group, place=_COMPUTE_PLACE, unit="%")
         steps_with_compute = steps_with(self.steps, "compute_ns")
         self._write_counter(compute_track, compute, steps_with_compute)
-        comm_track = Track("communication busy", group, _COMM_PLACE, unit="%")
+        comm_track = Track("communication busy", parent=group, place=_COMM_PLACE, unit="%")
         steps_with_comm = steps_with(self.steps, "comm_ns")
         self._write_counter(comm_track, comm, steps_with_comm)
 
@@ -528,7 +529,7 @@ class _RankTracks(Struct, frozen=True):
         latest_started_row = n_steps_started - 1
         numbers = self.steps.select(["step"])
         notes = numbers.take(pa.array(latest_started_row))
-        time_slices = slices(times.starts, times.ends, track.name, "derived", notes)
+        time_slices = slices(times.starts, times.ends, track.name, category="derived", notes=notes)
         self.writer.write_slices(track, time_slices)
 
 
@@ -681,7 +682,7 @@ def _operation_slices(events: EventsTable, collectives: pa.Table) -> pa.Table:
     # What runs in a graph is not known to be compute.
     is_graph = pc.equal(events["name"], GRAPH)
     category = pc.if_else(is_graph, "graph", events["category"])
-    return slices(starts, ends, events["name"], category, notes)
+    return slices(starts, ends, events["name"], category=category, notes=notes)
 
 
 class _Stream(NamedTuple):

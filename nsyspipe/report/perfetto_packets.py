@@ -293,6 +293,7 @@ class TraceWriter:
         notes = {"start_ns": columns[START]}
         notes |= {name: values for name, values in columns.items() if name not in NOT_NOTES}
         id_of_text = _ids_of_texts(notes.values())
+        # The texts that later packets refer to by their IDs.
         interned = {
             "event_names": _interned_names(columns[NAME].texts or ()),
             "event_categories": _interned_names(columns[CATEGORY].texts or ()),

@@ -586,7 +586,7 @@ class Absence(NamedTuple):
 
 
 def why_null(figure: str, run: Run, summary: Mapping[str, Any]) -> Absence:
-    """Return what stands for a figure that is null, and why it is null."""
+    """Return what is shown in place of a figure that is null, and why the figure is null."""
     # A job of unknown size counts as one rank.
     n_job_ranks = run.header.n_job_ranks or 1
     is_only_rank = run.header.n_ranks == 1 and n_job_ranks == 1
@@ -833,7 +833,7 @@ def _phase_rows(run: Run, host_medians: Mapping[str, Mapping[int, float]]) -> li
 
 def _phase_fields(rows: Sequence[Mapping[str, Any]]) -> list[Field]:
     """Return the columns of the table of phases: the name first, and then only times."""
-    phase = Field("phase", of("phase"), "word")
+    phase = Field("phase", of("phase"), kind="word")
     host_text = of("host_ns_per_step", ms_text)
     host = Field(_PHASE_CPU.short, host_text, hint=_PHASE_CPU.definition)
     device = barred(
@@ -957,7 +957,7 @@ def _host_fields(processes: Sequence[HostFigures], shown: Sequence[HostFigures])
     )
     fields = [
         Field("rank", _rank_cell, from_width=rank_from_width),
-        Field("report", words.report_name, "name", from_width=report_from_width),
+        Field("report", words.report_name, kind="name", from_width=report_from_width),
         n_steps,
         median,
         Field("slowest\nstep", _slowest_cell, from_width=_STANDARD_WIDTH),

@@ -185,7 +185,7 @@ def _verdict_field(peer: str, statistic: str) -> Field:
     meaning = _DOCS["peer_verdict"].replace("the peer", peer)
     width = _MIN_WIDTH_FOR_VERDICT
     heading = f"verdict\non {statistic}"
-    return Field(heading, _verdict_cell, "word", hint=meaning, from_width=width)
+    return Field(heading, _verdict_cell, kind="word", hint=meaning, from_width=width)
 
 
 def _verdict_cell(row: Row) -> Word:
@@ -593,7 +593,7 @@ def _speed(row: Row, *, peer: str | None) -> str:
     high = row["peer_speedup_high"]
     whose = f"the speed of {peer}" if peer else "its speed"
     if low is None:
-        return f"{_speedup_text(speedup, 2)} {whose}"
+        return f"{_speedup_text(speedup, digits=2)} {whose}"
     values = (low, speedup, high)
     texts_with_two_decimals = {f"{value:.2f}" for value in values}
     are_distinct = len(texts_with_two_decimals) == len(values)

@@ -382,7 +382,7 @@ def _basis(answer: WhatIf, run: Run, *, has_step_time: bool, is_verbose: bool) -
     if answer.step_time_ns is not None and has_step_time:
         parts.append(f"step time {ms_text(answer.step_time_ns)}")
     if answer.identity_error_pct is not None and is_verbose:
-        error = percent_text(answer.identity_error_pct / 100, 2)
+        error = percent_text(answer.identity_error_pct / 100, digits=2)
         parts.append(f"simulation error {error}")
     return parts
 
@@ -595,7 +595,7 @@ def menu(
     has_groups = any(row.step_time_ns is None for row in rows)
     label_cell = partial(_label_cell, has_groups=has_groups)
     fields = [
-        Field("change", label_cell, "text"),
+        Field("change", label_cell, kind="text"),
         Field("ms per step", _step_time_cell),
         Field("range", _range_cell, from_width=_MIN_WIDTH_FOR_RANGE),
         Field("saved", _saved_cell),
@@ -604,7 +604,7 @@ def menu(
         step_times_ns = [row.step_time_ns or 0.0 for row in rows]
         longest_ns = max(step_times_ns, default=0.0)
         bar = partial(_bar_cell, longest_ns=longest_ns)
-        bar_field = Field("", bar, "word", from_width=_MIN_WIDTH_FOR_BAR)
+        bar_field = Field("", bar, kind="word", from_width=_MIN_WIDTH_FOR_BAR)
         fields.append(bar_field)
     if is_verbose:
         fields.append(Field("steps/s", _rate_cell, from_width=_MIN_WIDTH_FOR_RATE))

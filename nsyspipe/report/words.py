@@ -512,10 +512,13 @@ def _periodic_text(period: int, short: str, long: str, *, is_rare_long: bool) ->
 
 
 def uneven_notes(sides: Iterable[tuple[str, Iterable[Evenness]]]) -> list[str]:
-    """Return a note for each side with uneven steps, about its first uneven capture."""
+    """Return a note for each side with uneven steps, about its first uneven capture.
+
+    `sides` are pairs: the name of a side, and the evenness of the steps of each of its captures.
+    """
     notes = []
-    for name, captures in sides:
-        uneven_captures = (capture for capture in captures if capture.is_uneven)
+    for name, evenness_of_captures in sides:
+        uneven_captures = (evenness for evenness in evenness_of_captures if evenness.is_uneven)
         first_uneven = next(uneven_captures, None)
         if first_uneven is not None:
             text = uneven_text(first_uneven)
@@ -776,13 +779,14 @@ def assumed_text(evidence: Mapping[str, Any]) -> str:
     if compared_share and compared_share < 1 - MIN_VISIBLE_DIFFERENCE:
         text += (
             ", if communication slows all concurrent compute equally "
-            f"({percent_text(compared_share, 0)} of it could be compared)"
+            f"({percent_text(compared_share, digits=0)} of it could be compared)"
         )
     slowdown_ratio = evidence.get("assumed_slowdown_ratio")
     if slowdown_ratio:
+        slowdown = percent_text(slowdown_ratio, digits=0)
         text += (
-            f", if communication slows compute by {percent_text(slowdown_ratio, 0)} (the largest "
-            "slowdown that nsyspipe assumes, because too few kernels can be compared)"
+            f", if communication slows compute by {slowdown} (the largest slowdown that nsyspipe "
+            "assumes, because too few kernels can be compared)"
         )
     return text
 
@@ -803,7 +807,7 @@ def stream_text(run: Run) -> str | None:
         subject = f"{ms_text(on_compute_stream_ns)} of communication per step runs"
     stream_ids = run.ranks["compute_stream_id"].drop_null()
     numbers = sorted(stream_ids.unique().to_pylist())
-    streams = f"{noun_for(len(numbers), 'stream')} {few(ranges(numbers), 3)}"
+    streams = f"{noun_for(len(numbers), 'stream')} {few(ranges(numbers), most=3)}"
     return (
         f"{subject} on {streams}, which also runs compute. Compute of that stream cannot overlap "
         "with it."
@@ -1074,7 +1078,7 @@ def _uneven_backward_text(least: HostFigures, most: HostFigures) -> str:
     shortest_ms = host_ms(least.phase_ns["backward"])
     longest = f"{longest_ms} on {_name(most)}"
     shortest = f"{shortest_ms} on {_name(least)}"
-    within = percent_text(MUCH_RATIO, 0)
+    within = percent_text(MUCH_RATIO, digits=0)
     evenness = f"Steps take equally long on all (within {within})"
     difference = f"backward takes {longest} and {shortest}"
     waiting = f"{_WAITING} {_name(least)} may be the one that is waited for"
@@ -1182,7 +1186,7 @@ def opposed_text(parts: Sequence[tuple[str, float]]) -> str:
         return f"Parts of the step changed in opposite directions: {changes}."
     ((name, ns),) = parts
     direction = "more" if ns > 0 else "less"
-    difference = ms_text(abs(ns), 3)
+    difference = ms_text(abs(ns), n_digits=3)
     return f"In the other direction, {_part_label(name)} takes {difference} {direction}."
 
 
