@@ -391,6 +391,7 @@ def _estimated_saving(
 def _simulated_step(
     likely_ns: float | None, low_ns: float | None, high_ns: float | None
 ) -> SimulatedStep | None:
+    """Return the step time after a change with its range. None if a part of it is not known."""
     if likely_ns is None or low_ns is None or high_ns is None:
         return None
     return SimulatedStep(likely_ns, low_ns, high_ns)
@@ -423,6 +424,7 @@ def finding_lines(finding: Finding) -> Lines:
 
 
 def _estimate_line(finding: Finding) -> Line:
+    """Return the saving that a simulation estimates. A limit of all settings is named as such."""
     if finding.estimate.is_limit:
         limit = f"{finding.gain} with perfect overlap, which is a limit and not a setting."
         return Line(limit, label="Saves")

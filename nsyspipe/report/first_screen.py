@@ -153,6 +153,7 @@ def _step_bars(run: Run, step: StepTime) -> Bars:
 
 
 def _bar_row(part: StepPart, time: str, unseen: str) -> BarRow:
+    """Return the bar of a part. `unseen` says why there may be more idle time, or is empty."""
     label = _part_label(part.figure, unseen)
     percent = short_percent(part.share)
     category = part.figure.category or ""
@@ -160,6 +161,7 @@ def _bar_row(part: StepPart, time: str, unseen: str) -> BarRow:
 
 
 def _step_caption(run: Run) -> str:
+    """Return what the bars are the parts of: the capture, or the steps of the slowest ranks."""
     whole = "the capture" if run.is_capture else "a step"
     if run.header.n_ranks == 1:
         whose = ""
@@ -171,6 +173,10 @@ def _step_caption(run: Run) -> str:
 
 
 def _part_label(part: Figure, unseen: str) -> str:
+    """Return the label of a part, beginning with a small letter.
+
+    If there may be more idle time (`unseen`), the label of idle time says that it is a lower bound.
+    """
     first_letter = part.label[:1].lower()
     text = f"{first_letter}{part.label[1:]}"
     is_lower_bound = part.name == "idle" and bool(unseen)
@@ -426,6 +432,7 @@ def _action_cell(change: Recommendation) -> str:
 
 
 def _step_cell(change: Recommendation) -> str:
+    """Return the step time after a change: an estimate with its range, or a lower bound."""
     if change.saving_kind == UNBOUNDED:
         return absent
     step_time = ms_text(change.step_ns, _ESTIMATE_DIGITS)
@@ -435,6 +442,7 @@ def _step_cell(change: Recommendation) -> str:
 
 
 def _saved_cell(change: Recommendation) -> str:
+    """Return the saved share of the step, which is an upper bound if there is no range."""
     if change.saved_share is None:
         return absent
     condition = "if available " if change.saving_kind == CONDITIONAL else ""
@@ -452,6 +460,7 @@ def notes_of_all(recommendations: Recommendations) -> str:
 def _notes_text(
     recommendations: Recommendations, shown_alternatives: Sequence[Recommendation]
 ) -> str:
+    """Return what holds for all recommendations on the screen: overlap, assumptions, limit."""
     overlap = _overlap_note(recommendations)
     # The first recommendation is shown above the alternatives.
     n_shown = 1 + len(shown_alternatives)
@@ -568,6 +577,7 @@ def _checks_text(checks: Checks) -> str:
 
 
 def _skipped_text(checks: Checks) -> str:
+    """Return how many checks were skipped, with a comma in front. Empty if there are none."""
     names = checks.skipped_rules
     if not names:
         return ""

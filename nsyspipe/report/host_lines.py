@@ -75,6 +75,7 @@ def _sums_of_lines(lines: HostLinesTable, frame: str) -> list[dict[str, Any]]:
 
 
 def _fields(rows: Sequence[Mapping[str, Any]]) -> list[Field]:
+    """Return the columns of the table. `rows` are its rows, the most samples first."""
     samples = barred(
         rows,
         "samples",

@@ -149,6 +149,7 @@ def _facts(block: blocks.Facts) -> list[str]:
 
 
 def _troubles(block: blocks.Troubles) -> list[str]:
+    """Return an item for each problem, and how many more there are."""
     rows = block.rows[: block.n_shown]
     lines = [_trouble(severity, message, place, fix) for severity, message, place, fix in rows]
     remaining = blocks.left_out(block.rows, block.n_shown)
@@ -158,6 +159,7 @@ def _troubles(block: blocks.Troubles) -> list[str]:
 
 
 def _tiles(block: blocks.Tiles) -> list[str]:
+    """Return the tiles as a table with one row."""
     names = [tile.name for tile in block.tiles]
     texts = [escaped(tile.text) for tile in block.tiles]
     kinds = ["number"] * len(names)
@@ -165,6 +167,7 @@ def _tiles(block: blocks.Tiles) -> list[str]:
 
 
 def _table(block: blocks.Table) -> list[str]:
+    """Return a table with its notes below. A table without rows is only its note."""
     if not block.rows and block.note:
         return [prose(f"{block.caption}: {block.note}")]
     kinds = [column.kind for column in block.columns]
@@ -181,6 +184,7 @@ def _table(block: blocks.Table) -> list[str]:
 
 
 def _bars(block: blocks.Bars) -> list[str]:
+    """Return a table with a row for each bar, because Markdown has no bars."""
     rows: list[list[str]] = []
     for row in block.rows:
         label = escaped(row.label)
@@ -201,9 +205,9 @@ def _paragraph(block: blocks.Lines) -> list[str]:
 
 
 def _line(line: blocks.Line) -> str:
-    text = prose(line.text)
-    if "bold" in line.style:
-        text = f"**{text}**"
+    """Return a line of a paragraph: its label, its text, and its tag in brackets."""
+    plain_text = prose(line.text)
+    text = f"**{plain_text}**" if "bold" in line.style else plain_text
     label = f"{line.label} " if line.label else ""
     tag = f" ({escaped(line.tag)})" if line.tag else ""
     return f"{label}{text}{tag}"
@@ -219,6 +223,7 @@ def _cell(cell: blocks.Cell, kind: str) -> str:
 
 
 def _trouble(severity: str, message: str, place: str, fix: str | None) -> str:
+    """Return a problem as an item: severity, place, message and fix."""
     place_text = f" ({escaped(place)})" if place else ""
     fix_text = f" Fix: {prose(fix)}." if fix else ""
     sentence = prose(message.removesuffix("."))

@@ -124,6 +124,7 @@ def values_of(column: pa.ChunkedArray) -> Values:
 
 
 def _numbers_without_null(column: pa.Array) -> Int64:
+    """Return the numbers of a column, with 0 in place of null."""
     if column.null_count:
         column = pc.fill_null(column, 0)
     numbers: Int64 = column.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)

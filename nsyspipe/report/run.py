@@ -401,6 +401,7 @@ def _with_name_of_median(tile: blocks.Tile) -> blocks.Tile:
 
 
 def _check_blocks(checks: Checks) -> Iterator[blocks.Block]:
+    """Yield which checks found nothing, and which were skipped and why."""
     if checks.passed:
         yield blocks.Heading("Checks that found nothing", "bold")
         yield blocks.Sentence(", ".join(checks.passed))
@@ -489,16 +490,18 @@ def _tile(run: Run, name: str, summary: Mapping[str, Any]) -> blocks.Tile:
     if can_explain_null and summary[name] is None:
         absence = why_null(name, run, summary)
         reason = absence.reason
-        return blocks.Tile(label, value, unit, reason, missing=absence.text, category=category)
+        return blocks.Tile(
+            label, value, unit, meaning=reason, missing=absence.text, category=category
+        )
     meaning = _meaning(run, name, summary)
     if name not in RATIOS:
-        return blocks.Tile(label, value, unit, meaning, category=category)
+        return blocks.Tile(label, value, unit, meaning=meaning, category=category)
     mean_time = _mean_time_text(run, name)
     unseen = words.unseen_idle(run) if name == "idle_share" else ""
     time = f"at least {mean_time}" if unseen else mean_time
     why_at_least = f", {unseen}" if unseen else ""
     timed_meaning = f"{time} {meaning}{why_at_least}"
-    return blocks.Tile(label, value, unit, timed_meaning, category=category, time=time)
+    return blocks.Tile(label, value, unit, meaning=timed_meaning, category=category, time=time)
 
 
 def _value_and_unit(text: str) -> tuple[str, str]:
@@ -684,6 +687,8 @@ def rank_table(run: Run, n_shown: int) -> blocks.Table:
 
 
 def _rank_field(run: Run) -> Field:
+    """Return the column of the ranks."""
+
     def rank_cell(row: Mapping[str, Any]) -> str:
         return run.rank_names.name(row["rank"])
 
@@ -1009,6 +1014,7 @@ def _short_ms(ns: float | None) -> str:
 
 
 def _problems(problems: Sequence[Mapping[str, Any]], extent: Extent) -> Iterator[blocks.Block]:
+    """Yield the problems below a heading. Nothing if there are none."""
     rows = words.troubles(problems)
     if rows:
         yield blocks.Heading("Warnings and notes", "bold")

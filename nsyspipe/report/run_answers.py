@@ -85,6 +85,7 @@ def recommendations_document(run: Run) -> dict[str, Any]:
 
 
 def _row(change: Recommendation) -> dict[str, Any]:
+    """Return a recommendation as values. ``known`` says how its saving is known."""
     return {
         "id": change.finding.id,
         "action": change.finding.action,

@@ -80,6 +80,7 @@ def meaning_of(schema: TableSchema, column: Column) -> str:
 
 
 def _type(column: Column) -> str:
+    """Return the type of a column. It ends in ``?`` if the column may be null."""
     # A dictionary is a way to store texts, so the type of its values is shown.
     type_of_values = getattr(column.type, "value_type", column.type)
     mark = "?" if column.nullable else ""

@@ -237,6 +237,7 @@ def _change_field(board: Scoreboard, peer: str, statistic: str) -> Field:
 
 
 def _change_cell(row: Row) -> str:
+    """Return the change against the peer with its interval. A dash without an interval."""
     is_peer = row["peer"] == row["label"]
     if is_peer or row["peer_delta_low_ratio"] is None:
         return absent
@@ -858,6 +859,7 @@ def scoreboard_document(board: Scoreboard) -> dict[str, Any]:
 
 
 def _run_documents(board: Scoreboard) -> list[dict[str, Any]]:
+    """Return the rows of the table, each with the run IDs of its captures as a list."""
     captures = {side.label: run_ids_of(side) for side in board.sides}
     rows = board.table.drop_columns("run_ids").to_pylist()
     for row in rows:

@@ -191,6 +191,7 @@ def _decimals(value: float, n_digits: int = 4) -> int:
 
 
 def _significant(value: float, n_digits: int = 4) -> str:
+    """Return a number with this many significant digits. 0 has no decimals."""
     if not value:
         return "0"
     n_decimals = _decimals(value, n_digits)

@@ -624,6 +624,7 @@ def _step_time_cell(row: MenuRow) -> str:
 
 
 def _bar_cell(row: MenuRow, *, longest_ns: float) -> str:
+    """Return a bar of letters. `longest_ns` is the step time of the longest bar."""
     if row.step_time_ns is None or not longest_ns:
         return ""
     length = round(_MAX_BAR_CHARS * row.step_time_ns / longest_ns)
@@ -631,6 +632,7 @@ def _bar_cell(row: MenuRow, *, longest_ns: float) -> str:
 
 
 def _saved_cell(row: MenuRow) -> str:
+    """Return what a change saves in percent of the step. Empty for a row that is no change."""
     if row.saved_ratio is None:
         return ""
     number = f"{100 * row.saved_ratio:.1f}"
@@ -769,6 +771,7 @@ def whatif_document(answer: WhatIf) -> dict[str, Any]:
 
 
 def _scenario_document(scenario: Scenario) -> dict[str, Any]:
+    """Return a scenario as plain Python values."""
     document = asdict(scenario)
     document["knobs"] = {**scenario.knobs}
     document["assumptions"] = [*scenario.assumptions]

@@ -661,6 +661,7 @@ def phases_of_rank_text(run: Run, rank: int) -> str | None:
 
 
 def _phases_sentence(differences: Sequence[PhaseDifference]) -> str | None:
+    """Return some differences in one text. None if there are none."""
     if not differences:
         return None
     texts = [upper_first(difference.text) for difference in differences]

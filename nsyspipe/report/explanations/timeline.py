@@ -143,6 +143,10 @@ def _bar(match: re.Match[str]) -> Bar:
 
 
 def _lane(line: str) -> Lane:
+    """Read a lane: its name, two spaces, and its bars.
+
+    Raises a ValueError for a line of any other form, and if bars overlap or are out of range.
+    """
     name_and_bars = _LANE.fullmatch(line.strip())
     if name_and_bars is None:
         raise ValueError(f"not a lane: {line!r}")
@@ -270,6 +274,7 @@ def _style(picture: Picture) -> str:
 
 
 def _drawn_timeline(timeline: Timeline, top: int) -> Iterator[str]:
+    """Yield the elements of a timeline whose upper edge is at `top`, in pixels."""
     title = escape(timeline.title)
     title_baseline = top + _TITLE_BASELINE
     yield f'<text class="title" x="{_MARGIN}" y="{title_baseline}">{title}</text>'
@@ -332,6 +337,7 @@ def _legend_width(kind: Kind) -> float:
 
 
 def _drawn_legend(rows: Sequence[Sequence[Kind]], top: int) -> Iterator[str]:
+    """Yield the elements of a legend whose upper edge is at `top`, in pixels."""
     name_of_kind = {kind: name for name, kind in KINDS.items()}
     swatch_size = f'width="{_SWATCH}" height="{_SWATCH}"'
     for number, row in enumerate(rows):

@@ -39,6 +39,7 @@ def skill_text(program: ProgramHelp) -> str:
 
 
 def _commands_table(commands: Mapping[str, str]) -> Iterator[str]:
+    """Yield the lines of the table of commands."""
     yield "| command | what it does |"
     yield "|---|---|"
     for name, meaning in commands.items():
@@ -46,6 +47,7 @@ def _commands_table(commands: Mapping[str, str]) -> Iterator[str]:
 
 
 def _questions_table() -> Iterator[str]:
+    """Yield the lines of the table of questions."""
     yield "| command | question | field | unit | do not answer |"
     yield "|---|---|---|---|---|"
     for question in QUESTIONS:
