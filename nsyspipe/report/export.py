@@ -348,6 +348,7 @@ def document(run: Run | RunDifference | Scoreboard | WhatIf) -> dict[str, Any]:
         key: run.table(schema.name).to_pylist() for key, schema in DOCUMENTED.items()
     }
     if not run.has_peer_records:
+        # An empty table would mean that nothing was sent.
         tables["peers"] = None
     # The document leaves out what only the Python API has.
     tables["ranks"] = run.ranks.drop_columns(["device_ids", "clock_shift_ns"]).to_pylist()

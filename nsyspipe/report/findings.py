@@ -644,7 +644,10 @@ def _part_label(split_by: str, part: str, names: RankNames) -> str:
 
 
 def _value_text(column: str, value: object, names: RankNames) -> str:
-    """Return a value in words. The name of its column says the unit, and whether it is a rank."""
+    """Return a value in words.
+
+    The name of the column says in which unit the value is, and whether the value is a rank.
+    """
     stem = column.removesuffix("_per_step")
     if isinstance(value, bool):
         return "yes" if value else "no"

@@ -244,7 +244,7 @@ def comm_notes(run: Run, summary: Mapping[str, Any]) -> Iterator[str]:
 def _idle_notes(run: Run, step: StepTime) -> Iterator[str]:
     """Yield the main cause of idle time: the cause of more than half of it.
 
-    Nothing is yielded if there is little idle time, or if a cause is not known.
+    Nothing is yielded if there is little idle time, or if the idle time of a cause is not known.
     """
     share_of_part = {part.figure.name: part.share for part in step.parts}
     idle_share = share_of_part.get("idle", 0.0)
@@ -403,7 +403,7 @@ def alternatives_blocks(
     shown_alternatives = recommendations.alternatives[:n_shown]
     if not shown_alternatives:
         return
-    # The first recommendation, which is shown above the table, has number 1.
+    # Numbers begin at the first recommendation, which is shown above the table.
     numbered = enumerate(recommendations.shown, start=1)
     # By identity, because equal recommendations have different numbers.
     number_of_identity = {id(change): number for number, change in numbered}

@@ -81,7 +81,7 @@ def _where(run: Run, rows: _Rows, row: Mapping[str, Any]) -> str:
 
 
 def rank_tables(run: Run, n_shown: int) -> Iterator[Table]:
-    """Yield a table of the memory of each rank. Nothing for a single rank.
+    """Yield a table of the memory of at most `n_shown` ranks. Nothing for a run with one rank.
 
     Figures that are not known for any rank are left out. Without figures, there is no table.
     """
@@ -131,7 +131,7 @@ def _call_texts(steps: StepsTable) -> Iterator[str]:
 def _costs(means: _Means) -> Iterator[str]:
     """Yield how many bytes and how much time the calls of a step take, as far as it is known."""
     for column, verb in (("alloc_bytes", "allocated"), ("freed_bytes", "freed")):
-        # Bytes that are 0 say no more than the number of calls does.
+        # Left out if it is 0 or not known.
         if means[column]:
             yield f"{bytes_text(means[column])} {verb}"
     if means["alloc_host_ns"] is not None:

@@ -139,7 +139,7 @@ class Straggler(Struct, frozen=True):
 
 
 def step_time_of(run: Run) -> StepTime | None:
-    """Return the mean step time of a run and its parts. None without steps that count.
+    """Return the mean step time of a run and its parts. None without steps in use.
 
     Times are means over the slowest rank of each step. If one part is not known, there are no
     parts.
@@ -153,6 +153,7 @@ def step_time_of(run: Run) -> StepTime | None:
     mean_of_column_ns = means_of_slowest(steps, ["wall_ns", *columns])
     step_ns = mean_of_column_ns["wall_ns"]
     if not step_ns:
+        # Nothing is a share of a step without a length.
         return None
     known_parts = []
     for figure in STEP_PARTS:
@@ -398,7 +399,7 @@ def _estimated(finding: Finding, expected_ns: float, step_ns: float) -> Recommen
 
 def _bounded(finding: Finding, bound_ns: float, step_ns: float) -> Recommendation:
     """Return what a change saves at most, which is never more than the captured step."""
-    # The condition is that of a simulation, so a bound without an estimate has none.
+    # Only a saving that was simulated is of the kind `CONDITIONAL`.
     has_estimate = finding.estimate.saving_ns is not None
     has_condition = finding.is_conditional and has_estimate
     saving_kind = CONDITIONAL if has_condition else BOUNDED

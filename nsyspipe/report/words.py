@@ -358,7 +358,7 @@ def _counted_means_text(counted: CountedMeans) -> str:
     for counter, rate_column in _RATE_OF_COUNTER.items():
         bytes_per_s = means[rate_column]
         label = COUNTERS[counter].label
-        # A link that moved no bytes is left out, because most runs do not use all links.
+        # Left out if it is 0 or not known.
         if bytes_per_s:
             parts.append(f"{label} {bandwidth_text(bytes_per_s)}")
     clock_hz = means["gpc_clock_hz"]
@@ -933,8 +933,8 @@ def _place_of(rows: Sequence[Row], most_places: int) -> str:
 def _joined_similar(rows: list[Row], place_of: Callable[[list[Row]], str]) -> list[Trouble]:
     """Return problems that differ only in numbers. If they are many, return one of them.
 
-    Problems of ranks: the one with the largest number. Problems of reports, and problems whose
-    number is a rank: the first one.
+    For problems of ranks, that is the problem with the largest number. It is the first problem if
+    the number is the rank itself, and for problems of reports.
     """
     distinct = same_problems(rows, place_of)
     are_of_ranks = all(row["rank"] is not None for row in rows)
@@ -1089,7 +1089,8 @@ def _uneven_backward_text(least: HostFigures, most: HostFigures) -> str:
 def _slowest_text(fast: HostFigures, slow: HostFigures) -> str:
     """Return which process is slowest, and whether it may only wait for another.
 
-    It may only wait if at least half of the difference is in backward, where ranks communicate.
+    A process may only wait if at least half of the difference is in backward, where ranks
+    communicate.
     """
     slow_name = _name(slow)
     slow_ns = slow.median_ns or 0
@@ -1147,7 +1148,7 @@ def settling_text(
         The end of the sentence, after "would".
     """
     by_steps = _more_steps_text(steps, counts) if steps else ""
-    # In contrast to captures with more steps.
+    # These captures have as many steps as now, in contrast to those of the first way.
     like_these = " like these" if steps else ""
     by_captures = f"about {captures} captures of each{like_these}" if captures else ""
     are_captures_cheaper = bool(steps and captures and captures * max(counts) < steps)
