@@ -208,7 +208,7 @@ def _collectives(rows: Sequence[Row], *, is_capture: bool) -> list[Field]:
     size_texts = {*map(bytes_text, sizes)}
     are_texts_distinct = len(size_texts) == len(sizes)
     digits = 2 if are_texts_distinct else 3
-    message = of("message_bytes", partial(bytes_text, digits=digits))
+    message = of("message_bytes", partial(bytes_text, n_decimals=digits))
     names = [Field("collective", of("name"), "word"), Field("message", message, hint=_WHOLE)]
     amounts = _amount(rows, is_capture=is_capture)
     times = [

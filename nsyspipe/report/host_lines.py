@@ -59,6 +59,7 @@ def _sums_of_lines(lines: HostLinesTable, frame: str) -> list[dict[str, Any]]:
     `frame` is the kind of lines, `IN_PROGRAM` or `INNERMOST`. The line with most samples is first.
     """
     is_of_frame = pc.equal(lines["frame"], frame)
+    # The line of a sample is not known if the sampler came too late, see `NOT_SEEN`.
     is_seen = pc.not_equal(lines["file"], NOT_SEEN)
     # Null if the number of samples is not known. Then `filter` drops the line.
     has_idle_samples = pc.greater(lines["n_idle_samples"], 0)

@@ -223,9 +223,9 @@ def rank_delays(run: Run) -> list[RankDelay]:
         return []
     delays = []
     for row in run.stragglers().to_pylist():
-        lateness_ns = row["lateness_ns"]
-        if lateness_ns is not None:
-            delay = RankDelay(row["rank"], lateness_ns / n_steps)
+        delay_in_all_steps_ns = row["lateness_ns"]
+        if delay_in_all_steps_ns is not None:
+            delay = RankDelay(row["rank"], delay_in_all_steps_ns / n_steps)
             delays.append(delay)
     return delays
 

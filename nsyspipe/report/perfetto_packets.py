@@ -448,6 +448,11 @@ class _Begins:
     def __init__(
         self, sequence: int, columns: Mapping[str, Values], notes: Sequence[Values]
     ) -> None:
+        """Prepare the packets of all slices of a track.
+
+        `sequence` is the number of the track. `columns` are the columns of its slices by name, and
+        `notes` are those that are notes, with the IDs of texts as numbers.
+        """
         self._names = columns[NAME].numbers
         self._flows = columns.get(FLOW)
         self._notes = notes

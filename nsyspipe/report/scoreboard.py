@@ -316,10 +316,10 @@ def _is_known(figure: Figure, rows: Sequence[Row]) -> bool:
     return any(value is not None for value in values)
 
 
-def _speedup_text(value: float | None, digits: int = 3) -> str:
+def _speedup_text(value: float | None, n_decimals: int = 3) -> str:
     if value is None:
         return absent
-    return f"{value:.{digits}f}x"
+    return f"{value:.{n_decimals}f}x"
 
 
 def _job_ranks(row: Row) -> int | None:
@@ -594,7 +594,7 @@ def _speed(row: Row, *, peer: str | None) -> str:
     high = row["peer_speedup_high"]
     whose = f"the speed of {peer}" if peer else "its speed"
     if low is None:
-        return f"{_speedup_text(speedup, digits=2)} {whose}"
+        return f"{_speedup_text(speedup, n_decimals=2)} {whose}"
     values = (low, speedup, high)
     texts_with_two_decimals = {f"{value:.2f}" for value in values}
     are_distinct = len(texts_with_two_decimals) == len(values)

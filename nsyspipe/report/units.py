@@ -206,7 +206,7 @@ def with_share(time: str, ratio: float | None) -> str:
     return Quantity(time, time.size, words_after=share)
 
 
-def percent_text(ratio: float | None, digits: int = 1) -> str:
+def percent_text(ratio: float | None, n_decimals: int = 1) -> str:
     """Return a ratio in percent, ``12.3%``, with this many decimals.
 
     A ratio that is not zero but rounds to zero is ``<0.1%``, or ``>-0.1%`` if it is negative.
@@ -215,12 +215,12 @@ def percent_text(ratio: float | None, digits: int = 1) -> str:
         return absent
     # Adding zero makes a negative zero positive.
     percent = 100 * ratio + 0.0
-    text = f"{percent:.{digits}f}"
+    text = f"{percent:.{n_decimals}f}"
     is_rounded_to_zero = ratio != 0 and float(text) == 0
     if is_rounded_to_zero:
         sign = "<" if ratio > 0 else ">-"
-        smallest_shown = 10**-digits
-        return f"{sign}{smallest_shown:.{digits}f}%"
+        smallest_shown = 10**-n_decimals
+        return f"{sign}{smallest_shown:.{n_decimals}f}%"
     return f"{text}%"
 
 
@@ -242,14 +242,14 @@ def sure_text(confidence: float) -> str:
     return f"{100 * confidence:.14g}%"
 
 
-def bytes_text(n_bytes: float | None, digits: int = 2) -> str:
+def bytes_text(n_bytes: float | None, n_decimals: int = 2) -> str:
     """Return bytes in decimal units, ``1.70 GB``."""
     if n_bytes is None:
         return absent
     for unit, unit_bytes in _BYTES_OF_UNIT.items():
         # Just below a unit, two decimals would round to 1000.00 of the smaller unit.
         if n_bytes >= _MIN_SHARE_OF_UNIT * unit_bytes:
-            return f"{n_bytes / unit_bytes:.{digits}f} {unit}"
+            return f"{n_bytes / unit_bytes:.{n_decimals}f} {unit}"
     return f"{n_bytes:.0f} B"
 
 

@@ -382,7 +382,7 @@ def _basis(answer: WhatIf, run: Run, *, has_step_time: bool, is_verbose: bool) -
     if answer.step_time_ns is not None and has_step_time:
         parts.append(f"step time {ms_text(answer.step_time_ns)}")
     if answer.identity_error_pct is not None and is_verbose:
-        error = percent_text(answer.identity_error_pct / 100, digits=2)
+        error = percent_text(answer.identity_error_pct / 100, n_decimals=2)
         parts.append(f"simulation error {error}")
     return parts
 

@@ -249,7 +249,8 @@ def ranks_text(header: RunHeader) -> str:
     if not header.has_shared_processes:
         return counted_of_all(header.n_ranks, world_size, noun="rank", plural_ending="s")
     n_processes = header.n_processes or 0
-    # The launcher counts processes. A world size below their number must count something else.
+    # Here the world size counts processes. If it is smaller than their number, it counts something
+    # else, and says nothing of how many there are in all.
     has_missing_processes = n_processes < (world_size or 0)
     n_all_processes = world_size if has_missing_processes else None
     processes = counted_of_all(n_processes, n_all_processes, noun="process", plural_ending="es")
@@ -596,14 +597,15 @@ def _without_host_ns(phases: PhasesTable, is_unknown: pa.Array) -> pa.Table:
 
 
 def _ranks_ahead(steps: StepsTable, step: int) -> list[int]:
-    """Return the ranks whose CPU runs ahead of the GPU into a step."""
+    """Return the ranks whose CPU is far ahead of the GPU in a step, by a share of the step."""
     is_of_step = pc.equal(steps["step"], step)
-    rows = steps.filter(is_of_step)
-    min_lead_ns = pc.multiply(rows["wall_ns"], _MIN_AHEAD_SHARE_OF_STEP)
+    # A row per rank.
+    step_on_ranks = steps.filter(is_of_step)
+    min_lead_ns = pc.multiply(step_on_ranks["wall_ns"], _MIN_AHEAD_SHARE_OF_STEP)
     # A CPU whose lead is not known is not ahead.
-    lead_ns = pc.fill_null(rows["host_lead_ns"], 0)
+    lead_ns = pc.fill_null(step_on_ranks["host_lead_ns"], 0)
     is_ahead = pc.greater_equal(lead_ns, min_lead_ns)
-    ranks: list[int] = rows["rank"].filter(is_ahead).to_pylist()
+    ranks: list[int] = step_on_ranks["rank"].filter(is_ahead).to_pylist()
     return ranks
 
 
@@ -780,11 +782,11 @@ def assumed_text(evidence: Mapping[str, Any]) -> str:
     if compared_share and compared_share < 1 - MIN_VISIBLE_DIFFERENCE:
         text += (
             ", if communication slows all concurrent compute equally "
-            f"({percent_text(compared_share, digits=0)} of it could be compared)"
+            f"({percent_text(compared_share, n_decimals=0)} of it could be compared)"
         )
     slowdown_ratio = evidence.get("assumed_slowdown_ratio")
     if slowdown_ratio:
-        slowdown = percent_text(slowdown_ratio, digits=0)
+        slowdown = percent_text(slowdown_ratio, n_decimals=0)
         text += (
             f", if communication slows compute by {slowdown} (the largest slowdown that nsyspipe "
             "assumes, because too few kernels can be compared)"
@@ -1079,7 +1081,7 @@ def _uneven_backward_text(least: HostFigures, most: HostFigures) -> str:
     shortest_ms = host_ms(least.phase_ns["backward"])
     longest = f"{longest_ms} on {_name(most)}"
     shortest = f"{shortest_ms} on {_name(least)}"
-    within = percent_text(MUCH_RATIO, digits=0)
+    within = percent_text(MUCH_RATIO, n_decimals=0)
     evenness = f"Steps take equally long on all (within {within})"
     difference = f"backward takes {longest} and {shortest}"
     waiting = f"{_WAITING} {_name(least)} may be the one that is waited for"
