@@ -456,9 +456,9 @@ def _unknown_line_text(evidence: Mapping[str, Any]) -> str:
     if not reason:
         return _RECORD_LINES
     text = f"not known, because {reason}."
-    let_go = evidence.get(LET_GO_LINE)
-    if let_go is not None:
-        place = _place_text(let_go)
+    line_of_release = evidence.get(LET_GO_LINE)
+    if line_of_release is not None:
+        place = _place_text(line_of_release)
         text += f" nsyspipe knows only where the main thread released the lock: {place}."
         text += " The code that held it ran before, up to this line."
     return text
@@ -760,7 +760,7 @@ def _sum_text(parts_ns: Mapping[str, float], bound_ns: float, evidence: Mapping[
 
 
 def _limit_text(part: str, evidence: Mapping[str, Any]) -> str:
-    """Return why a bound is cut: the time below which no step can be.
+    """Return why a bound is cut to a limit: no step can be shorter than some time.
 
     `part` is a name of `_LIMIT_PARTS`.
     """

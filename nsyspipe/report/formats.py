@@ -155,6 +155,7 @@ def dumps(values: dict[str, Any], max_characters: int | None = MAX_TEXT_CHARACTE
 
 def _json_of_value(value: object, max_characters: int | None) -> str:
     """Return a value of a document as JSON, with a line for each row or entry."""
+    # An empty list has no rows, and is written as `[]`.
     if isinstance(value, list) and value:
         rows = [f"  {_encoded(row, max_characters)}" for row in value]
         return _bracketed("[", rows, "]")

@@ -476,6 +476,7 @@ class _RankTracks(Struct, frozen=True):
         """
         has_launch = pc.is_valid(events["launch_ns"])
         launched = events.filter(has_launch).sort_by("launch_ns")
+        # Operations that one call launched have the same time.
         (launch_ns,) = times_of(launched, "launch_ns")
         first_row_of_each_call = run_starts(launch_ns)
         calls = launched.take(pa.array(first_row_of_each_call))

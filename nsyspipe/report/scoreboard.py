@@ -561,7 +561,9 @@ def _not_sure(best: Row, peer: str, among: str, rows: Sequence[Row]) -> str:
 def _unchanged_text(speed: str, peer: str, *, among: str, undecided_labels: Sequence[str]) -> str:
     """Return that the best run is as fast as the baseline (`peer`).
 
-    `undecided_labels` are the runs that may still be faster than the baseline.
+    `speed` is the best run with its speed-up, and `among` is the group or the number of runs, both
+    as parts of the sentence. `undecided_labels` are the runs that may still be faster than the
+    baseline.
     """
     if not undecided_labels:
         return f"No run{among} is faster than {peer} by the minimum effect: {speed}, unchanged"
@@ -571,6 +573,7 @@ def _unchanged_text(speed: str, peer: str, *, among: str, undecided_labels: Sequ
 
 
 def _not_known_text(speed: str, peer: str, *, among: str) -> str:
+    """Return that no run of a group may be faster than the baseline. See `_unchanged_text`."""
     return f"The data do not show whether any run{among} is faster than {peer}: {speed}"
 
 
