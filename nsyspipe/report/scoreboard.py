@@ -573,7 +573,7 @@ def _unchanged_text(speed: str, peer: str, *, among: str, undecided_labels: Sequ
 
 
 def _not_known_text(speed: str, peer: str, *, among: str) -> str:
-    """Return that no run of a group may be faster than the baseline. See `_unchanged_text`."""
+    """Return that it is not known whether any run is faster than the baseline (`peer`)."""
     return f"The data do not show whether any run{among} is faster than {peer}: {speed}"
 
 
