@@ -330,7 +330,7 @@ def parquet(
 
 
 def document(run: Run | RunDifference | Scoreboard | WhatIf) -> dict[str, Any]:
-    """Return the JSON document of a run or of another answer as plain Python values.
+    """Return the JSON document of an answer as plain Python values.
 
     The order is fixed, the units are base units, and null means "not recorded".
     """
