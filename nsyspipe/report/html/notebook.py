@@ -217,7 +217,7 @@ def _change_blocks(change: RunDifference) -> Iterator[Block | Bars]:
     if changes:
         yield Lines("Also changed", changes[:MAX_CHANGES])
     not_compared = of_difference.not_compared_texts(change)
-    spread = of_difference.spread_text(change, "a list of runs")
+    spread = of_difference.spread_text(change, several="a list of runs")
     yield Notes([*not_compared, *spread, "All metrics: .metrics"])
 
 
