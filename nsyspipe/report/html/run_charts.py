@@ -389,7 +389,7 @@ def _walls_of_steps(steps: StepsTable) -> Iterator[_StepWalls]:
     # Where each step begins among the sorted rows: with its slowest rank.
     step_starts = run_starts(step[sorted_rows])
     slowest_rows = pa.array(sorted_rows[step_starts])
-    row_of_steps = steps.take(slowest_rows).to_pylist()
+    row_of_steps: list[dict[str, Any]] = [{**row} for row in steps.take(slowest_rows).to_pylist()]
 
     def arrays_of_steps(column: StepsColumn) -> list[np.ndarray]:
         values = steps[column].to_numpy()
