@@ -284,8 +284,15 @@ def _tile_of_side(metric: str, side: str, row: Mapping[str, Any], why_missing: s
     if value is None:
         return _tile_without_value(name, missing="not recorded", why=why_missing)
     n_steps = row[f"n_{side}"]
-    statistic = row["statistic"] or MEDIAN
-    meaning = "of one step" if n_steps == 1 else f"{statistic} of {n_steps} steps"
+    if not n_steps:
+        # A capture without steps has values, but counts no step.
+        meaning = "of the capture"
+    elif n_steps == 1:
+        meaning = "of one step"
+    else:
+        # If the other side has no steps, the row has no statistic.
+        statistic = row["statistic"] or MEDIAN
+        meaning = f"{statistic} of {n_steps} steps"
     text = value_text(row["unit"], value)
     return _tile(name, text, meaning)
 
