@@ -92,7 +92,7 @@ def planned_copies(run: ReportRun, out: Path) -> list[Copy]:
     """
     _check_gpu_activity(run)
     sources = [_source(report.source) for report in run.paths]
-    # An error of the file system, such as a name that is too long, is one about the copy.
+    # `is_dir` may raise an error of the file system, for example if the name is too long.
     with _writable(out):
         is_directory = len(sources) > 1 or out.is_dir()
     targets = [out / source.name for source in sources] if is_directory else [out]

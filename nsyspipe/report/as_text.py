@@ -501,7 +501,6 @@ def _cut_name(name: str, width: int, end_of_tail: int | None = None) -> str:
     """Return a name that is cut to ``head..tail`` if it is wider than `width`.
 
     The tail ends after the first `end_of_tail` letters of the name, by default after all of them.
-    It does not overlap with the head.
     """
     if len(name) <= width:
         return name
@@ -509,10 +508,13 @@ def _cut_name(name: str, width: int, end_of_tail: int | None = None) -> str:
     n_tail = n_letters // 2
     n_head = n_letters - n_tail
     head = name[:n_head]
-    up_to_tail = name
-    if end_of_tail is not None:
-        up_to_tail = name[: max(end_of_tail, n_head + n_tail)]
-    tail = up_to_tail[-n_tail:]
+    if end_of_tail is None:
+        up_to_end = name
+    else:
+        # A tail that ends earlier would overlap with the head.
+        min_end = n_head + n_tail
+        up_to_end = name[: max(end_of_tail, min_end)]
+    tail = up_to_end[-n_tail:]
     return f"{head}{_DOTS}{tail}"
 
 

@@ -354,8 +354,8 @@ def _most_exposed_text(traffic: TrafficTable, n_ranks: int, exposed_ns: float) -
     share = percent_text(exposed_part_ns[most_exposed] / exposed_ns, 0)
     text = f". {share} of exposed communication is {whose}"
     sum_of_parts_ns = sum(exposed_part_ns.values())
-    sum_of_wholes_ns = _sum_of_exposed_wholes_ns(traffic, column, n_ranks)
-    # A moment counts in each role or collective that is exposed then, but is split among the parts.
+    sum_of_wholes_ns = _sum_of_whole_times_ns(traffic, column, n_ranks)
+    # The parts split time in which several are exposed. The whole times count it several times.
     has_split_time = _is_visibly_larger(sum_of_wholes_ns, sum_of_parts_ns)
     if has_split_time:
         text += " (time with several exposed at once is split evenly)"
@@ -379,14 +379,17 @@ def _exposed_parts(
     return {} if do_overlap else whole_ns
 
 
-def _sum_of_exposed_wholes_ns(traffic: TrafficTable, column: str, n_ranks: int) -> float:
-    """Return the sum of the exposed times of all roles or collectives; 0 if they are not known."""
+def _sum_of_whole_times_ns(traffic: TrafficTable, column: str, n_ranks: int) -> float:
+    """Return the sum of the exposed times of all roles or collectives; 0 if they are not known.
+
+    Time in which several of them are exposed counts several times.
+    """
     whole_ns = mean_over_ranks(traffic, "exposed_ns_per_step", column, n_ranks) or {}
     return sum(whole_ns.values())
 
 
 def _is_visibly_larger(time_ns: float, than_ns: float) -> bool:
-    """Tell whether a time is larger than another one, also in words."""
+    """Tell whether a time is larger than another time by so much that their words differ."""
     return time_ns > (1 + SEEN) * than_ns
 
 

@@ -648,15 +648,15 @@ def not_compared(difference: RunDifference) -> list[NotCompared]:
     """Return which facts are not compared, and why.
 
     The order is: facts that a side did not record, facts that both sides hide, facts that a side
-    lacks for a reason of its own, and times of communication that only one side has.
+    lacks for another known reason, and times of communication that only one side has.
     """
     rows = difference.facts.to_pylist()
-    facts_with_own_reason = [_fact_with_reasons(row) for row in rows if _has_reason(row)]
-    rows_without_own_reason = [row for row in rows if not _has_reason(row)]
+    facts_with_known_reason = [_fact_with_reasons(row) for row in rows if _has_reason(row)]
+    rows_without_known_reason = [row for row in rows if not _has_reason(row)]
     return [
-        *_not_recorded(rows_without_own_reason),
+        *_not_recorded(rows_without_known_reason),
         *_hidden(difference),
-        *facts_with_own_reason,
+        *facts_with_known_reason,
         *_one_sided_figures(difference),
     ]
 
@@ -1104,8 +1104,8 @@ def _is_explained_by_interval(row: Mapping[str, Any]) -> bool:
 def settle_text(row: Mapping[str, Any], *, has_regression_gate: bool = False) -> str:
     """Return how many steps or captures would settle an inconclusive metric.
 
-    With a gate on regressions, these are the numbers that would settle the gate. Empty if the
-    numbers are not known, and no reason for that is known either.
+    With a gate on regressions, these are the numbers that would settle the gate. Without one, a
+    change that no number of steps would settle has a text that says so. Empty if nothing is known.
     """
     n_steps_of_sides = [row[f"n_{side}"] or 0 for side in SIDES]
     if has_regression_gate:
@@ -1182,9 +1182,10 @@ def _overlap_note(difference: RunDifference) -> str | None:
     is_slower = compute["verdict"] == REGRESSION
     if not is_slower or difference.hidden_comm_ns is None:
         return None
-    # Hidden and overlapped communication are the same.
+    # Hidden is another word for overlapped.
     before_ns, after_ns = difference.hidden_comm_ns
     increase_ns = after_ns - before_ns
+    # As much as compute grew, and never less than the minimum effect.
     min_increase_ns = max(compute["min_effect"], compute["delta"])
     if increase_ns < min_increase_ns:
         return None
@@ -1345,7 +1346,8 @@ def _values_text(change: Change) -> str:
 def _possible_causes_text(cause: Cause) -> str:
     """Return the changed facts that may be the cause.
 
-    All facts may be about one matter, such as the number and size of collectives.
+    If they are all about one matter, such as the number and size of collectives, they are the
+    likely cause. If they are about several matters, nobody knows which of them it is.
     """
     texts = [_changed_fact_text(change) for change in cause.facts]
     facts = listed(texts, _MAX_FACTS_IN_SENTENCE)

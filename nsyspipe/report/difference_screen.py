@@ -160,6 +160,7 @@ def _time_rows(parts: list[dict[str, Any]]) -> list[PartRow]:
     times_before = [ms_text(part["baseline_ns"]) for part in parts]
     times_after = [ms_text(part["candidate_ns"]) for part in parts]
     changes = [delta_text("ns", part["delta_ns"]) for part in parts]
+    # All times before, then all times after, then all changes.
     texts = in_one_unit([*times_before, *times_after, *changes], "ms")
     rows = []
     for number, part in enumerate(parts):

@@ -296,10 +296,11 @@ def value_of(run: Mapping[str, Any], figure: Figure) -> float | None:
 
 
 def _with_outdated_as_none(rows: Sequence[RunsRow]) -> list[dict[str, Any]]:
-    """Return all rows of `INDEX`. Metrics that were defined otherwise in other rows are None.
+    """Return all rows of `INDEX`. In them, metrics with an outdated definition are None.
 
-    Such a metric has another definition in the version of its row than in the latest version of all
-    rows. The key ``is_outdated`` tells whether a row had such metrics.
+    The latest version of the definitions in any row counts. A metric is outdated if its definition
+    has changed since the version of its row. Key ``is_outdated`` tells whether a row had such
+    metrics.
     """
     versions = [row["definitions_version"] or FIRST_VERSION for row in rows]
     latest_version = latest_of(versions)
@@ -324,7 +325,7 @@ def _missing_text(run: Mapping[str, Any], figure: Figure) -> str:
         return OLDER_DEFINITIONS
     if is_wait and run["n_ranks"] == 1:
         return "one rank"
-    # The category of hidden communication.
+    # The category of metrics about overlap with communication.
     is_overlap = figure.category == "hidden"
     needs_comm = is_wait or is_overlap
     if needs_comm and run["comm_share"] == 0:

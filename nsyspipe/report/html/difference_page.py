@@ -250,7 +250,7 @@ def _tiles(row: Mapping[str, Any]) -> list[Tile]:
     """Return the key figures of a judged metric: both sides, the change, and its interval."""
     metric = metric_label(row["metric"]).capitalize()
     reason = row["why"] or "not decided"
-    # A tile has no room to say that, and why, the runs are not comparable.
+    # A tile has no room for the words that follow: that the runs are not comparable, and why.
     why_missing, _, _ = reason.partition(", not comparable")
     tiles = [_tile_of_side(metric, side, row, why_missing) for side in SIDES]
     change = _tile_of_change(row, why_missing)
@@ -385,7 +385,7 @@ def _rows_of_parts(difference: RunDifference) -> list[Mapping[str, Any]]:
 
 
 def _step_time_bar(side: str, step_ns: float) -> dict[str, Any]:
-    """Return the bar of the step time of a side. It begins at 0, and has no values."""
+    """Return the bar of the step time of a side. It begins at 0, and has no delta."""
     return _waterfall_bar(side, _NEUTRAL, start_ns=0.0, end_ns=step_ns, row={})
 
 
@@ -654,8 +654,8 @@ def _n_steps_text(row: Mapping[str, Any]) -> str:
 def _in_percent(row: Mapping[str, Any]) -> dict[str, float | None]:
     """Return the change of a metric, the ends of its interval and the minimum effect in percent.
 
-    The keys are those of `Track`. The values are percent of `_whole_of` the metric. They are None
-    if there is no such whole, or if they are not known.
+    The keys are those of `Track`. 100 % is what `_whole_of` returns. A value is None if it is not
+    known, or if nothing is 100 %.
     """
     whole = _whole_of(row)
     values = {
@@ -676,7 +676,7 @@ def _in_percent(row: Mapping[str, Any]) -> dict[str, float | None]:
 def _whole_of(row: Mapping[str, Any]) -> float | None:
     """Return what is 100 % for the change of a metric: the baseline, or 1 for a ratio.
 
-    None if the baseline of another metric is not known or 0.
+    None if a metric that is no ratio has no baseline, or a baseline of 0.
     """
     if row["unit"] == "ratio":
         return 1

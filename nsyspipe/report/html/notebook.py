@@ -215,8 +215,8 @@ def _change_blocks(change: RunDifference) -> Iterator[Block | Bars]:
     for block in of_difference.difference_blocks(change):
         yield from _troubles(block)
     table = difference_screen.parts_or_metrics(change)
-    # The bars of the terminal are letters, and the notebook has a chart.
-    yield _with_headings_only(table) if isinstance(table, Table) else table
+    # The column of bars has no heading. Its bars are letters, and the notebook has a chart.
+    yield _only_columns_with_heading(table) if isinstance(table, Table) else table
     facts = of_difference.shown_changes(change)
     changes = [Line(of_difference.change_text_of_fact(row)) for row in facts]
     if changes:
@@ -239,15 +239,15 @@ def _bars_of_sides(change: RunDifference) -> Iterator[_StepTime]:
             yield _StepTime(side.name, mean_ns, parts_ns)
 
 
-def _with_headings_only(table: Table) -> Table:
-    """Return a table with those of its columns that have a heading."""
-    numbers = [number for number, column in enumerate(table.columns) if column.heading]
+def _only_columns_with_heading(table: Table) -> Table:
+    """Return a table without its columns that have no heading."""
+    shown_numbers = [number for number, column in enumerate(table.columns) if column.heading]
 
-    def with_headings(cells: Sequence[Any]) -> list[Any]:
-        return [cells[number] for number in numbers]
+    def shown_of(columns_or_cells: Sequence[Any]) -> list[Any]:
+        return [columns_or_cells[number] for number in shown_numbers]
 
-    columns = with_headings(table.columns)
-    rows = list(map(with_headings, table.rows))
+    columns = shown_of(table.columns)
+    rows = list(map(shown_of, table.rows))
     return replace(table, columns=columns, rows=rows)
 
 
@@ -276,7 +276,7 @@ def _run_blocks(run: Run) -> Iterator[Block | Bars]:
     for block in first_screen.alternatives_blocks(recommendations, MAX_LINES):
         # The column with the numbers of the rows has no heading. Without this column, the last one
         # is in sight on a narrow page.
-        yield _with_headings_only(block) if isinstance(block, Table) else block
+        yield _only_columns_with_heading(block) if isinstance(block, Table) else block
     yield from _problems(run.problem_rows)
 
 

@@ -189,8 +189,8 @@ def render(
     }
     page_template = _environment().get_template(template)
     text: str = page_template.render(**context, **frame)
-    # The scripts take the places of the words between @@ last, so that nobody looks through a
-    # megabyte of library for blank lines.
+    # Blank lines go before @@LIBRARY@@ and @@SCRIPT@@ are replaced, so that nobody looks for them
+    # in a megabyte of library.
     without_blank_lines = _BLANK_LINES.sub("\n", text)
     return _with_scripts(without_blank_lines, library, script)
 

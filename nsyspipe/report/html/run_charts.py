@@ -383,8 +383,8 @@ def _walls_of_steps(steps: StepsTable) -> Iterator[_StepWalls]:
     """Yield the wall times of each step, in order of their numbers."""
     step = np.asarray(steps["step"].to_numpy())
     wall_ns = np.asarray(steps["wall_ns"].to_numpy())
-    # Row numbers: by step, which `lexsort` takes last, and within a step the longest wall time
-    # first. Rows with the same wall time stay in order of rank, as in the table.
+    # Numbers of rows, sorted by step, which is the last key of `lexsort`. Within a step, the
+    # longest wall time is first. Rows with equal times stay in order of rank, as in the table.
     sorted_rows = np.lexsort((-wall_ns, step))
     # Where each step begins among the sorted rows: with its slowest rank.
     step_starts = run_starts(step[sorted_rows])
@@ -769,9 +769,9 @@ def _sample_steps(collectives: pa.Table) -> _SampledSteps:
     n_rows = pc.sum(is_in_summary).as_py() or 0  # Arrow's sum of no rows is null.
     if n_rows <= MAX_ROWS_OF_MEDIANS:
         return _SampledSteps(n_steps, n_steps, is_in_summary)
-    # If all steps have about the same number of rows, so many of them have the most rows allowed.
-    n_steps_with_most_rows = n_steps * MAX_ROWS_OF_MEDIANS // n_rows
-    n_used = max(n_steps_with_most_rows, 1)
+    # So many steps have about `MAX_ROWS_OF_MEDIANS` rows together.
+    n_affordable_steps = n_steps * MAX_ROWS_OF_MEDIANS // n_rows
+    n_used = max(n_affordable_steps, 1)
     # Evenly spaced, beginning with the first step.
     used_places = [number * n_steps // n_used for number in range(n_used)]
     used_steps = [summary_steps[place] for place in used_places]

@@ -417,8 +417,8 @@ def opportunity_blocks(
 ) -> Iterator[Block | Opportunities | Fold]:
     """Yield the recommendations as bars, the largest saving first, and what was checked.
 
-    Without recommendations, yield why there are none. A run without ranks has no GPU activity, so
-    it has no heading either.
+    Without recommendations, yield why there are none. A run without ranks has no GPU activity, and
+    therefore no heading here.
     """
     (summary,) = run.summary().to_pylist()
     has_ranks = run.header.n_ranks > 0

@@ -199,7 +199,7 @@ def _host_section(run: Run) -> Iterator[Block]:
 def _steps_section(run: Run) -> Iterator[Block | Chart]:
     """Yield step time over steps, phases, counters and memory if recorded, and causes of idle time.
 
-    Phases are the parts of a step on the CPU, such as the forward pass.
+    Phases are NVTX ranges inside of a step, such as the forward pass.
     """
     (summary,) = run.summary().to_pylist()
     yield Heading("Steps")
@@ -270,7 +270,7 @@ def _ranks_section(run: Run) -> Iterator[Block]:
 
 
 def _is_job_of_one_rank(run: Run) -> bool:
-    """Tell whether the job has one rank. A job of unknown size counts as one rank."""
+    """Tell whether one rank was read, and no more ranks of the job are known."""
     n_job_ranks = run.header.n_job_ranks or 1
     return run.header.n_ranks == 1 and n_job_ranks == 1
 
