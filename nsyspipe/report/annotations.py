@@ -207,9 +207,7 @@ def _lanes_of_rank(run: ReportRun, row: RanksRow, events: EventsTable) -> Iterat
     A known lane may be empty. Then the rank has no exposed communication, or no wait time.
     """
     rank = row["rank"]
-    # Old reports do not have the process ID.
-    process_id = row["pid"] or 0
-    rank_lanes = _RankLanes(rank, process_id, row["clock_shift_ns"])
+    rank_lanes = _RankLanes(rank, process_id=row["pid"], shift_ns=row["clock_shift_ns"])
     steps = rows_of_rank(run.steps(), rank)
     starts, ends = times_of(steps, "start_ns", "end_ns")
     names = ["whole capture"] * len(starts) if run.is_capture else names_of_steps(steps)

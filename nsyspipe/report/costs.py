@@ -252,10 +252,18 @@ def _traffic_fields(rows: Sequence[Row], *, is_capture: bool) -> list[Field]:  #
         Field("ranks", of("ranks", _ranks_text), "name", from_width=_NARROW_WIDTH, most=24),
         Field("calls", n_calls, from_width=_NARROW_WIDTH),
     ]
-    times = [time, exposed, overlapped, wait]
     bandwidths = _bandwidths(algbw_from_width=_WIDEST_WIDTH, busbw_from_width=_NARROW_WIDTH)
     communicator = Field("communicator", of("communicator"), "name", from_width=_WIDEST_WIDTH)
-    return [*communicator_and_calls, size, *times, *bandwidths, communicator]
+    return [
+        *communicator_and_calls,
+        size,
+        time,
+        exposed,
+        overlapped,
+        wait,
+        *bandwidths,
+        communicator,
+    ]
 
 
 def _ranks_text(ranks: str) -> str:

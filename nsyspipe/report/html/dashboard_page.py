@@ -414,9 +414,7 @@ def dashboard_page(
     rows = [run["row"] for run in runs]
     choices = [facet for facet in facets(rows) if len(facet["words"]) > 1]
     unreadable = [*stored.unreadable, *problems]
-    number_sentence = f"{len(runs)} runs in {title}"
-    sentences = [number_sentence] if has_chart else _few_runs_sentences(title, runs)
-    headline, *remarks = sentences
+    headline, *remarks = _first_sentences(title, runs, has_chart=has_chart)
     sections = _sections(has_chart=has_chart, has_problems=bool(unreadable))
     has_pages = any(run["page"] for run in runs)
     context = {
@@ -477,6 +475,15 @@ def _sections(*, has_chart: bool, has_problems: bool) -> list[tuple[str, str]]:
     if not has_chart:
         return sections
     return [("step-time", "Step time"), *sections, ("reading", "How to read it")]
+
+
+def _first_sentences(
+    title: str, runs: Sequence[Mapping[str, Any]], *, has_chart: bool
+) -> list[str]:
+    """Return the headline of the page, and remarks if the page has no chart."""
+    if has_chart:
+        return [f"{len(runs)} runs in {title}"]
+    return _few_runs_sentences(title, runs)
 
 
 def _few_runs_sentences(title: str, runs: Sequence[Mapping[str, Any]]) -> list[str]:

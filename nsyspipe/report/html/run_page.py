@@ -511,7 +511,6 @@ def _timeline(
     choices = [_choice(run, median, listed_ranks)]
     choices += [_choice(run, timeline, first_ranks) for timeline in more_timelines]
     n_in_file = len(data["ranks"])
-    n_behind_button = n_in_file - data["n_shown"]
     left_out = ""
     if n_in_file < len(ranks):
         left_out = f"{n_in_file} of {len(ranks)} ranks are in this file. --perfetto writes all."
@@ -531,7 +530,8 @@ def _timeline(
         legend=legend,
         has_zoom=True,
         choices=choices,
-        n_more=n_behind_button,
+        # The ranks behind the button.
+        n_more=n_in_file - data["n_shown"],
         hint=_timeline_hint(run, hints),
     )
 
