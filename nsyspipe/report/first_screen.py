@@ -105,7 +105,7 @@ def warnings_of(run: Run) -> Iterator[str]:
         yield words.uneven_sentence(evenness)
 
 
-def trust_blocks(run: Run) -> Iterator[blocks.Block]:
+def trust_blocks(run: Run) -> Iterator[blocks.Troubles]:
     """Yield warnings about the metrics, then the first problems that are warnings or errors."""
     rows = [
         words.Trouble(severity="warning", message=text, place="", fix=None)
