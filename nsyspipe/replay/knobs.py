@@ -165,11 +165,9 @@ def _fix_of_number(name: str, value: Any) -> str:  # noqa: ANN401 - any value of
     number = re.match(_NUMBER, value) if isinstance(value, str) else None
     if number is None:
         return f"{name}={_EXAMPLES[name]}"
-    multiplier = 1.0
-    if name == "gradient_bytes":
-        prefix = number[2].lower()
-        multiplier = _UNITS[prefix]
-    plain = float(number[1]) * multiplier
+    # Only bytes are written with a prefix, such as 665M.
+    prefix = number[2].lower() if name == "gradient_bytes" else ""
+    plain = float(number[1]) * _UNITS[prefix]
     return f"{name}={plain:.15g}"
 
 
@@ -218,7 +216,8 @@ def knobs_of(
 ) -> Knobs:
     """Return the changes that `answer.whatif` was asked for.
 
-    Raise an `OptionError` if a value cannot be used, or if two values contradict each other.
+    Raise an `OptionError` if a value cannot be used, or if two values contradict each other. The
+    size of the gradients is no change, so it is only checked.
     """
     _check_positive("--gradient-bytes", gradient_bytes)
     check_kind("link", link, str, "the name of a link", "link='nvlink4'")
@@ -231,11 +230,10 @@ def knobs_of(
             fix = f'bandwidth="{bandwidth:g}GB/s"'
             raise OptionError(f"bandwidth={bandwidth:g}", what, fix=fix)
         changes["bandwidth_bytes_per_s"] = bandwidth
-    if link is not None:
-        known_link = named_link(link)
-        # `Knobs` raises the error about a name that is not known.
-        link = link if known_link is None else known_link.name
-    return Knobs(link=link, **changes)
+    known_link = None if link is None else named_link(link)
+    # A name that is not known stays as it is, and `Knobs` raises the error about it.
+    link_name = link if known_link is None else known_link.name
+    return Knobs(link=link_name, **changes)
 
 
 def _parse_bandwidth_change(text: str) -> dict[str, Any]:

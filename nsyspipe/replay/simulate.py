@@ -171,7 +171,8 @@ class _Simulation:
         self._pieces = _work_between(program, settings)
         work_ns = self._pieces.work_ns
         # By marker: whether there is work before it, in any setting and on any rank.
-        self._has_work: list[bool] = work_ns.any(axis=(0, 2)).tolist()
+        has_work: Flags = work_ns.any(axis=(0, 2))
+        self._has_work = has_work.tolist()
         self._work_until_join = _work_until_join(program, work_ns)
         transfers = [setting.transfer(program) for setting in settings]
         self._transfer_ns = np.stack(transfers)
