@@ -15,8 +15,8 @@ from nsyspipe.comparison.changes import (
     StepTable,
     float_or_none,
     kernel_changes,
-    little_ns,
     mean_step_time,
+    negligible_kernel_change_ns,
     step_parts,
     top_kernels,
 )
@@ -314,7 +314,7 @@ class RunDifference(NamedTables):
     def top_kernels(self) -> pa.Table:
         """The first ten of `kernels` that change by more than 0.1 % of the shorter step time."""
         captures = chain.from_iterable(self._tables)
-        return top_kernels(self.kernels, little_ns(captures))
+        return top_kernels(self.kernels, negligible_kernel_change_ns(captures))
 
     @cached_property
     def _surroundings(self) -> Surroundings:
