@@ -259,8 +259,8 @@ def _use_of_nvlink_sharp(run: Run) -> str | None:
 def _nccl_settings(run: Run) -> Matter:
     nccl = run.nccl
     settings = nccl.settings if nccl else {}
-    # A log that tells of NVLink SHARP has a level that would name settings too. So if such a log
-    # names none, none is set.
+    # A log that is detailed enough to tell of NVLink SHARP also names all settings. So if such a
+    # log names none, it is known that none is set.
     tells_of_nvlink_sharp = nccl is not None and nccl.nvls is not None
     is_recorded = bool(settings) or tells_of_nvlink_sharp
     return Matter(
@@ -310,9 +310,10 @@ def _commit(capture: RunCapture) -> str | None:
 
 
 def _capture_matters(run: Run, capture: RunCapture) -> Iterator[Matter]:
-    graphs = "none as a whole"
     if has_whole_graphs(run):
         graphs = "as a whole: what is inside was not seen"
+    else:
+        graphs = "none as a whole"
     yield _fact("capture", HOST_NAMES, BY_REPORT, _host_words(run))
     yield _fact("capture", _CUDA_GRAPHS, "nsys", graphs)
     command = _command_words(run, capture)
@@ -397,8 +398,11 @@ def lack_of_delays(table: StepTable) -> Lack:
         return Lack(None, ONE_RANK)
     wait_ns_of_ranks = run.stragglers()["wait_ns"]
     has_wait_times = wait_ns_of_ranks.null_count < len(wait_ns_of_ranks)
-    # Ranks that waited have met, so all was recorded. Only stages wait without anybody being late.
-    return Lack(None, ONLY_STAGES) if has_wait_times else Lack(BY_ALL_RANKS)
+    if not has_wait_times:
+        return Lack(BY_ALL_RANKS)
+    # Wait times show that all ranks were recorded. If nobody is late although ranks wait, they are
+    # pipeline stages, which only wait for each other's results.
+    return Lack(None, ONLY_STAGES)
 
 
 def longest_delay(table: StepTable) -> float | None:
@@ -409,7 +413,8 @@ def longest_delay(table: StepTable) -> float | None:
     ranks = table.run.stragglers()
     if not ranks.num_rows or ranks["lateness_ns"].null_count:
         return None
-    # Of each step only the rank with the longest delay has it, so that no step counts twice.
+    # The delay of a step is in the row of one rank only: the rank that causes the longest delay. So
+    # no step counts twice.
     total_ns = sum(ranks["lateness_ns"].to_pylist())
     return float(total_ns / table.n_steps)
 
@@ -417,8 +422,9 @@ def longest_delay(table: StepTable) -> float | None:
 def _straggler_matter(table: StepTable) -> Matter:
     """Return the matter of which ranks the others wait for.
 
-    It has no words if delays are not known, or if the rule for stragglers was skipped. Then it has
-    the reason, or what would record the delays.
+    The matter has no words if delays are not known, if they mean something else in another run, or
+    if the rule for stragglers was skipped. Then the matter has the reason, or what would record the
+    delays.
     """
     if longest_delay(table) is None:
         lack = lack_of_delays(table)

@@ -106,15 +106,20 @@ def parse_min_effect(text: str, name: str = "--min-effect", fix: str = "--min-ef
     ``0.02`` may be a ratio or a percentage, so it is refused without ``%``.
     """
     match = _PERCENTAGE.fullmatch(text.strip())
-    ratio = float(match[1]) / 100 if match else math.nan
-    has_sign = text.strip().endswith("%")
-    may_be_ratio = not has_sign and 0 < 100 * ratio < 1
+    percent = float(match[1]) if match else math.nan
+    ratio = percent / 100
+    has_percent_sign = text.strip().endswith("%")
+    may_be_ratio = not has_percent_sign and 0 < 100 * ratio < 1
     return _check_effect(ratio, f"{name} {short_repr(text)}", fix, may_be_ratio=may_be_ratio)
 
 
 def _check_effect(ratio: float, option: str, fix: str, *, may_be_ratio: bool) -> float:
-    """Return a minimum effect; an `OptionError` if it is ambiguous, or not from 0 to 100 %."""
+    """Return a minimum effect; an `OptionError` if it is ambiguous, or not from 0 to 100 %.
+
+    `ratio` is a hundredth of the number that was given, because this is taken for a percentage.
+    """
     if may_be_ratio:
+        # If the number itself was meant as a ratio, it is 100 times as many percent.
         from_ratio = f"{10000 * ratio:.4g}%"
         from_percentage = f"{100 * ratio:.4g}%"
         problem = f"may mean {from_ratio} (a ratio) or {from_percentage} (percent)"
@@ -138,20 +143,22 @@ def check_metrics(names: Iterable[str], option: str = "--metric") -> tuple[str, 
     # It loads numpy, which a wrong option does not need.
     from nsyspipe.model.figures import METRICS  # noqa: PLC0415
 
+    separate_names = names
     if isinstance(names, str):
-        names = [name.strip() for name in names.split(",")]
+        separate_names = [name.strip() for name in names.split(",")]
+    # Errors say that these are needed.
     needed = "a name, or several,"
     fix = "metrics='step_time'"
-    named = [*several("metrics", names, needed, fix)]
-    if not all(isinstance(name, str) for name in named):
-        raise OptionError.of_kind("metrics", names, needed, fix)
-    if not named:
+    names_of_metrics = [*several("metrics", separate_names, needed=needed, fix=fix)]
+    if not all(isinstance(name, str) for name in names_of_metrics):
+        raise OptionError.of_kind("metrics", separate_names, needed=needed, fix=fix)
+    if not names_of_metrics:
         raise OptionError(f"{option} []", "is empty", fix=f"{option} step_time")
-    checked = tuple(dict.fromkeys(named))
-    for name in checked:
+    distinct_names = tuple(dict.fromkeys(names_of_metrics))
+    for name in distinct_names:
         if name not in METRICS:
             raise OptionError.no_such_name(f"{option} {name!r}", "is not a metric", name, METRICS)
-    return checked
+    return distinct_names
 
 
 def _number(value: object) -> float:
@@ -192,8 +199,10 @@ class GateSettings(Struct, frozen=True):
     @property
     def thresholds(self) -> dict[str, Any]:
         """The minimum effect and the confidence, as parameters of `nsyspipe.diff`."""
-        min_effect_pct = DEFAULT_MIN_EFFECT_PCT
-        if self.min_effect is not None:
+        if self.min_effect is None:
+            min_effect_pct = DEFAULT_MIN_EFFECT_PCT
+        else:
+            # 100 * 0.07 is not exactly 7.
             min_effect_pct = round(100 * self.min_effect, 12)
         confidence = self.confidence or DEFAULT_CONFIDENCE
         return {"min_effect_pct": f"{min_effect_pct}%", "confidence": confidence}
@@ -210,8 +219,8 @@ def settled(options: GateSettings, file: GateSettings, names: Iterable[str]) -> 
     Raises
     ------
     OptionError
-        If the file sets something, and users other than this one may write it: they could loosen
-        the gate.
+        If the file sets something, and another user may write it. Such a user could loosen the
+        gate.
     """
     by_options = {name: getattr(options, name) for name in names}
     by_file = {}
@@ -256,8 +265,12 @@ def _find_danger(path: Path, trusted_users: set[int]) -> str | None:
         return "is writable by everybody"
     for folder in path.parents:
         mode = folder.stat().st_mode
-        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+        is_writable_by_all = bool(mode & stat.S_IWOTH)
+        # With the sticky bit, a user can only replace own files.
+        is_sticky = bool(mode & stat.S_ISVTX)
+        if is_writable_by_all and not is_sticky:
             return f"is in a directory that everybody can write to ({folder})"
+        # If the folder is a symbolic link, the link has an owner too.
         owners = {folder.stat().st_uid, folder.lstat().st_uid}
         if not owners <= trusted_users:
             return f"is in a directory of another user ({folder})"
@@ -318,17 +331,22 @@ def _read_table(path: Path) -> dict[str, Any] | None:
         raise OptionError(str(path), "is too large for a settings file")
     document = _parse_toml(content, path)
     table = _project_table(document) if is_project else _own_table(document, path)
-    if is_project and table is None:
+    # Only a project file may have nothing for nsyspipe.
+    if table is None:
         return None
-    inside = table.pop(_TABLE, {}) if isinstance(table, dict) else None
-    if not isinstance(table, dict) or not isinstance(inside, dict):
+    inner_table = table.pop(_TABLE, {}) if isinstance(table, dict) else None
+    if not isinstance(table, dict) or not isinstance(inner_table, dict):
         fix = f"[tool.{_TOOL}.{_TABLE}]" if is_project else f"[{_TABLE}]"
         raise OptionError(str(path), "has something other than a table of settings", fix=fix)
-    return _with_hyphens(table, path) | _with_hyphens(inside, path)
+    # Settings of the inner table win.
+    return _with_hyphens(table, path) | _with_hyphens(inner_table, path)
 
 
 def _read_content(path: Path) -> bytes:
-    """Return the content of a file, up to a byte more than may be read."""
+    """Return the content of a file. Of a file that is too large, return one byte too many.
+
+    The caller sees by this byte that the file is too large.
+    """
     try:
         with path.open("rb") as file:
             return file.read(MAX_FILE_BYTES + 1)

@@ -35,7 +35,11 @@ def kinds_of_work(runs: Sequence[WorkingRun]) -> list[list[WorkingRun]]:
 
 
 def _fits_kind(run: WorkingRun, kind: Sequence[WorkingRun]) -> bool:
-    """Tell whether a run does the same work as a kind; of a large one, as its two ends."""
+    """Tell whether a run does the same work as the runs of a kind.
+
+    The runs of a kind are sorted by compute time. Of a large kind, only those with the least and
+    with the most compute are compared.
+    """
     compared = kind
     if len(kind) > 2 * MAX_COMPARED_RUNS_PER_END:
         least_compute = kind[:MAX_COMPARED_RUNS_PER_END]
