@@ -709,8 +709,8 @@ def _row_of_check(label: str, against: _CheckAgainst) -> dict[str, Any]:
     The message of a check is "WHAT: baseline VALUE, candidate VALUE", or has no values.
     """
     reference, check = against
-    # The value of the candidate may name the baseline, as in "80% of the baseline's kernels".
-    value = check.candidate.replace(f"the {SIDES[0]}'s", f"{reference}'s")
+    # The value of the candidate may name the baseline, as in "kernels that the baseline also runs".
+    value = check.candidate.replace(f"the {SIDES[0]}", reference)
     is_of_one_run = label == reference
     if is_of_one_run:
         values_text = f"{label} {value}"
