@@ -66,7 +66,10 @@ def hidden_arguments(command: str, hidden: str) -> list[str]:
 
 
 def _arguments(command: str) -> Arguments:
-    """Return the arguments of a command, or the command as one word if it cannot be split."""
+    """Return the values of each argument of a command, as the keys of a dict.
+
+    A command that cannot be split is a single word.
+    """
     try:
         words = shlex.split(command)
     except ValueError:

@@ -230,8 +230,8 @@ def _bandwidth_change(
 ) -> Change | None:
     """Return the change of the bus bandwidth, if it may explain the change of the largest part.
 
-    It is one of the possible changes, or exposed communication has no possible change, and the
-    verdict of the bandwidth is that of the step time. None in all other cases.
+    The bandwidth may be one of the possible changes. Otherwise it counts only for exposed
+    communication without any possible change, and only if its verdict is that of the step time.
     """
     for fact in possible_changes:
         if fact.what == BANDWIDTH:

@@ -266,7 +266,7 @@ def _find_danger(path: Path, trusted_users: set[int]) -> str | None:
     for folder in path.parents:
         mode = folder.stat().st_mode
         is_writable_by_all = bool(mode & stat.S_IWOTH)
-        # With the sticky bit, a user can only replace own files.
+        # With the sticky bit, users can only replace their own files.
         is_sticky = bool(mode & stat.S_ISVTX)
         if is_writable_by_all and not is_sticky:
             return f"is in a directory that everybody can write to ({folder})"

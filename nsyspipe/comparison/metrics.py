@@ -249,10 +249,10 @@ def _fraction_of_steps(table: StepTable, figure: Figure) -> _Fraction | None:
     """Return a metric of each step; None if a column that the metric needs is null."""
     # Names of columns, as `Figure.of_step` says. There may be no denominator.
     numerator, denominator = figure.of_step
-    # The denominator is always the transfer time.
+    # The denominator is always the transfer time, so only the numerator is passed.
     if figure.unit == "bytes/s":
         return _rate_of_transfers(table, numerator)
-    # The denominator is always the step time.
+    # The denominator is always the step time, so only the numerator is passed.
     if figure.column in JOB_RATES:
         return _rate_of_job(table, numerator)
     if denominator is not None:
@@ -593,7 +593,7 @@ def _blocked_columns(tables: Sequence[Sequence[StepTable]], blocked: str | None)
 
     The result is empty if a verdict may be given. A capture without steps blocks every verdict,
     because its metrics have no spread. Then its side has 0 steps, and the columns about steps and
-    captures that would settle a verdict are null.
+    captures that would settle a verdict are null. `blocked` is any other reason, see `metric_rows`.
     """
     columns: dict[str, Any] = {}
     for name, side in zip(SIDES, tables, strict=True):

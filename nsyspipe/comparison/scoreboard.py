@@ -357,7 +357,7 @@ class Scoreboard(NamedTables):
             if verdict == NO_CHANGE:
                 level_with.append(label)
             # Besides "inconclusive", this may be "improvement": the best run has the shortest mean,
-            # but the other run may have a shorter median. So none of the two is certainly better.
+            # but the other run may have a shorter median. So neither run is certainly better.
             elif verdict != "regression":
                 not_told_from.append(label)
         return Kind(peer, labels, best, tuple(level_with), tuple(not_told_from))

@@ -132,8 +132,8 @@ class Series(Struct, frozen=True, eq=False, dict=True):
         # x' R^-1 x times 1 - r^2.
         scaled_around_zero = squares - 2 * r * products_of_neighbours + r * r * inner_squares
         around_zero = scaled_around_zero / (1 - r * r)
-        # 1' R^-1 x. Its square over 1' R^-1 1 is by how much less the squares around m are than
-        # those around 0.
+        # 1' R^-1 x. The squares around m are less than those around 0: by the square of this, over
+        # 1' R^-1 1.
         projection = (total - r * inner_total) / (1 + r)
         less_by = projection**2 / _information(n, r)
         around_mean = around_zero - less_by
@@ -214,8 +214,8 @@ class Series(Struct, frozen=True, eq=False, dict=True):
         n = self.n
         independent_steps = max(n / inflation, _MIN_EFFECTIVE_STEPS)
         effective_steps = min(independent_steps, n)
-        # Half-widths of bands around the median, as shares of all steps. A wider band than the
-        # widest one would leave the steps.
+        # Half-widths of bands around the median, as shares of all steps. The standard error of such
+        # a share is 0.5 / sqrt(n). A wider band than the widest one would leave the steps.
         wanted_half_band = _BAND_IN_STANDARD_ERRORS * 0.5 / math.sqrt(effective_steps)
         widest_half_band = 0.5 * (n - 1) / (n + 1)
         half_band = min(wanted_half_band, widest_half_band)
@@ -300,6 +300,7 @@ class RegularSeries(MeanSeries, frozen=True, eq=False, dict=True):
         The last period may be incomplete, so that one kind of step has more than its share.
         """
         long_mean, short_mean = self._means_of_kinds
+        # A period has one step of the rarer kind.
         rare_share = 1 / self.period
         are_long_rare = 2 * self.n_long <= self.n
         long_share_of_period = rare_share if are_long_rare else 1 - rare_share
@@ -408,7 +409,7 @@ class Captures(Struct, frozen=True, eq=False, dict=True):
         if self.n < MIN_STEPS:
             steps = "step" if self.n == 1 else "steps"
             return f"only {self.n} {steps}, {TOO_FEW}"
-        # As many captures are enough as steps.
+        # Three captures show a spread, as three steps do.
         has_spread = self.long_series or len(self.series) >= MIN_STEPS
         return None if has_spread else f"no capture of {MIN_STEPS} steps"
 

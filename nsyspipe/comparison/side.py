@@ -95,6 +95,7 @@ def _replace_name(names: list[str], name: str, sides: Sequence[Side]) -> None:
     runs = [side.runs[0] for side in sides]
     with_name = [index for index, side_name in enumerate(names) if side_name == name]
     unlabelled = [index for index in with_name if runs[index].given_label is None]
+    # If users gave the labels of all these sides, all are renamed.
     renamed = unlabelled or with_name
     not_renamed = set(range(len(names))).difference(renamed)
     taken = {names[index] for index in not_renamed}

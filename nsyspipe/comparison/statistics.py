@@ -235,8 +235,8 @@ class Interval(Struct, frozen=True, eq=False, dict=True):
         too narrow if two captures agree by chance.
 
         A side with one capture shows no spread between captures. If only one side has a single
-        capture, only pooled t is left. If both sides have, the spread of the steps tells what
-        half-width to expect of more captures.
+        capture, only pooled t is left. If both sides have a single capture, the spread of the steps
+        tells what half-width to expect of more captures.
         """
         freedom = sum(self._n_captures) - 2
         t = critical_value(self.confidence, freedom)

@@ -630,7 +630,8 @@ def _comparable_sides(before: _MatterOfSide, after: _MatterOfSide) -> KnownSides
 def _are_words_same(changes: _WordRows, *, may_be_same: bool) -> bool | None:
     """Tell whether a matter is the same on both sides; None if that is hidden or contradicted.
 
-    `may_be_same` is false if NCCL's log of a run contradicts its environment.
+    `may_be_same` is false if NCCL's log of a run contradicts its environment. Rows that are left to
+    the logs are not shown, but they are differences too.
     """
     names = [row["what"] for row in changes.rows]
     if any(name.endswith(MAY_HAVE) for name in names):
@@ -643,15 +644,15 @@ def _are_words_same(changes: _WordRows, *, may_be_same: bool) -> bool | None:
 def _recorder_of_words(before: _MatterOfSide, after: _MatterOfSide) -> str | None:
     """Return what would record a matter in all captures that lack it.
 
-    If no capture lacks the matter, the result is what recorded it. Otherwise the first known way of
-    the captures counts. But if NCCL's log is missing, some captures may have written a log that was
-    only not given. The way of a capture that wrote none, a new run with a log, records all of them.
+    If no capture lacks the matter, the result is what recorded it. Otherwise it is what the first
+    capture needs, with one exception. If NCCL's log is missing, a capture that wrote a log only
+    needs an option. But if another capture wrote none, the result is a new run with a log.
     """
     in_captures_without = [*before.in_captures_without, *after.in_captures_without]
     if not in_captures_without:
         return before.matter.recorded_by
     recorders = [matter.recorded_by for matter in in_captures_without]
-    # The way of a capture that wrote no log.
+    # What a capture needs that wrote no log.
     if BY_LOG in recorders:
         return BY_LOG
     return next(filter(None, recorders), None)

@@ -474,6 +474,7 @@ def _link_place(name: str, run: Run, opened: Replay | str, *, is_sure: bool) -> 
     if len(run.header.hosts) > 1 or is_beyond_gpus:
         return ELSEWHERE
     reached_bytes_per_s = _fastest_captured(opened)
+    # The machine has the link if its ranks reach the bandwidth of the link already.
     if kind == "shm" or link.bus_bytes_per_s <= reached_bytes_per_s:
         return HERE
     # Only NVLink is faster than PCIe. So a bandwidth above that of PCIe shows that there is NVLink.
@@ -645,6 +646,7 @@ def _limit_bound(
     if limit_ns >= saving_ns:
         return row
     evidence = json.loads(row["evidence"])
+    # Without parts, the whole bound comes from the breakdown.
     parts = evidence.get(_PARTS, {"by_breakdown": saving_ns})
     # The bound of a saved run may have been limited before. Then both differences add up.
     part_before_ns = parts.get("left_by_replay", 0.0)

@@ -39,6 +39,7 @@ def _scaling_rows(timeline: RankTimeline, all_reduces: Int64) -> Int64:
     of start. There are none if no operation was launched before the all-reduce.
     """
     comm = timeline.collectives
+    # A short all-reduce may be of something else, such as the loss.
     lengths_ns = comm.end[all_reduces] - comm.start[all_reduces]
     min_large_ns = _MIN_SHARE_OF_LONGEST * lengths_ns.max()
     large = all_reduces[lengths_ns >= min_large_ns]
@@ -327,9 +328,10 @@ def _bucket_bytes(
     # A size that was not recorded is NaN. Then the sum is NaN too, and not above 0.
     if recorded_total > 0:
         return recorded if total_bytes is None else recorded * (total_bytes / recorded_total)
-    known_bytes = total_bytes
     if total_bytes is None:
         known_bytes = _sum_of_copies(copied, n_buckets=all_reduces.size)
+    else:
+        known_bytes = total_bytes
     if known_bytes is None:
         return None
     # Without message sizes, the bytes of a bucket are in proportion to its transfer time.

@@ -168,8 +168,8 @@ def _slowing_bounds(
 ) -> _SlowingBounds:
     """Return the least and the most that communication may slow work down in the capture.
 
-    They are the captured slowdown less and plus what may be wrong. If neither the slowdown nor the
-    captured link is known, they are the slowdowns of the extreme links less and plus that.
+    Both differ from the captured slowdown by as much as it may be wrong. If neither the slowdown
+    nor the captured link is known, they differ so from the slowdowns of the extreme links.
     """
     ratio_within = _ratio_within(captured)
     # The delay may be measured although the ratio is not.
@@ -643,8 +643,8 @@ class CapturedFacts:
     def target(self, knobs: Knobs, role: str | None = None) -> float | None:
         """Return the requested bus bandwidth of a kind of parallelism, by default of the first.
 
-        Return None if the bandwidth stays the captured one. This is so if no other one is
-        requested, if the requested link is about as fast, or if NCCL's log shows that the ranks use
+        Return None if the bandwidth stays the captured one. This is so if nothing is requested for
+        this kind, if the requested link is about as fast, or if NCCL's log shows that the ranks use
         this link. Also return None for a multiple of a captured bandwidth that is not known.
         """
         role = role or self.roles[0]

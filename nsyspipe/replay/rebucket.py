@@ -141,8 +141,9 @@ def _divide_gradients(
 def _are_captured(program: StepProgram, buckets: _NewBuckets, cap_mib: float) -> bool:
     """Tell whether the new buckets are the captured ones.
 
-    If the capture shows the sizes of the gradients, the sizes of the buckets decide. If those are
-    estimates, there must be about as many new buckets, and the cap must fit the captured buckets.
+    If the capture shows the sizes of the gradients, the sizes of the buckets decide. If the sizes
+    of the gradients are estimates, there must be about as many new buckets as captured ones, and
+    the cap must fit the captured buckets.
     """
     captured_bytes = _captured_sizes(program, buckets)
     if buckets.gradients.is_exact:
@@ -215,8 +216,9 @@ def _bucket_columns(
     lag_ns = _median_lag_ns(program, captured)
     n_buckets = buckets.n_bytes.size
     shape = (n_buckets, program.n_ranks)
-    # Compute delays and slows collectives. If several buckets were captured, their lags and
-    # transfer times contain this already. A single bucket was sent after compute, so it is added.
+    # Compute at the same time delays and slows collectives. If several buckets were captured, their
+    # lags and transfer times contain this effect. A single bucket was sent after compute, so that
+    # the effect has to be added.
     is_single = captured.size == 1
     late_ns = slot_wait_ns if is_single else 0.0
     longer_share = _LONGER_DURING_WORK if is_single else 0.0
@@ -295,8 +297,8 @@ def _join_times(captured: CapturedSteps, buckets: _NewBuckets) -> Float64:
 def _waiting_operations(captured: CapturedSteps, buckets: _NewBuckets, rank: int) -> Int64:
     """Return the place of the operation of a rank that waits for each new bucket.
 
-    It is the copy of the bucket's first gradient. A hook may send fewer bytes than are copied. So
-    that copy is the one at the share of the copied bytes that equals the share of the sent bytes
+    It is the copy of the bucket's first gradient. A hook may send fewer bytes than are copied, so
+    that copy is found by shares. Before it, the share of copied bytes is the share of bytes sent
     before the bucket. Without copies, it is the operation that waited last in the captured step.
     """
     n_bytes = buckets.n_bytes
@@ -383,7 +385,8 @@ def _with_collectives(
     parts_of_columns = zip(remaining, *collectives, strict=True)
     columns = _CollectiveColumns(*map(np.concatenate, parts_of_columns))
     n_remaining = remaining.step.size
-    # By kind of marker: the number of the collective that the next new marker belongs to.
+    # By kind of marker: the number of the collective that the next new marker belongs to. Each new
+    # collective has a marker of both kinds.
     next_collective = {READY: n_remaining, JOIN: n_remaining}
     remaining_markers = _remaining_markers(program, is_removed)
     marker_parts = [remaining_markers]

@@ -216,7 +216,7 @@ def _why_no_steps(run: Run) -> Iterator[str]:
     is_used_complete = np.isin(used_steps, complete_steps)
     if not is_used_complete.all() or not used_steps.size:
         yield "no step is complete on every rank"
-    # The steps used begin with the first complete step, unless steps are skipped.
+    # If no step is skipped, the only complete step is the first one.
     is_only_first_complete = complete_steps.size == 1 and not run.skipped_steps
     if is_only_first_complete:
         yield (
@@ -372,6 +372,7 @@ def beyond_nominal(replay: CheckedReplay) -> str | None:
     bandwidth = replay.bus_bytes_per_s if replay.has_gradients else None
     if bandwidth is None:
         return None
+    # If the peak is not known, no bandwidth is too large.
     peak = replay.nominal_bytes_per_s or 0.0
     max_bandwidth = math.inf
     if peak:
@@ -470,7 +471,7 @@ def _why_starved(replay: CheckedReplay, knobs: Knobs) -> Iterator[str]:
     """Yield that GPUs wait for launches, so that CPUs decide how long steps are.
 
     One such GPU among several ranks is a late rank. It is allowed if the change removes waiting for
-    late ranks (`no_wait`).
+    late ranks (`no_wait`). Only the first sentence is shown.
     """
     shares = replay.starved_shares
     n_starved = np.count_nonzero(shares > MAX_STARVED_SHARE)
@@ -485,6 +486,7 @@ def _why_starved(replay: CheckedReplay, knobs: Knobs) -> Iterator[str]:
         f"rank {rank} is {causes}, because its GPU waits for the CPU for "
         f"{100 * shares.max():.1f}% of the median step"
     )
+    # Even `no_wait` does not help if several GPUs wait, or if there is only one rank.
     if n_starved > 1:
         yield f"{sentence}, and other ranks wait too"
     elif replay.captured.program.n_ranks == 1:

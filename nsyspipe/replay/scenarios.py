@@ -158,6 +158,7 @@ class Replay(CapturedFacts):
         by_slowdown = medians[: simulated.n_slowdowns]
         by_other_transfers = medians[simulated.n_slowdowns :]
         by_skew = [self._likely_median(skewed, knobs) for skewed in skewed_programs]
+        # For each thing that is not known exactly: the step times that are possible.
         possible_times = (by_slowdown, [likely, *by_other_transfers], [likely, *by_skew])
         step_range = self._range_of(likely, possible_times)
         shortest = self._shortest_step(likely, program, knobs)
@@ -294,15 +295,13 @@ class Replay(CapturedFacts):
         changed = self._balance_if_asked(program, knobs)
         target = self.target(knobs)
         pairs = self.slowdowns(target).pairs
-        if is_likely_only:
-            pairs = pairs[:1]
         unpack_ns = None
         if knobs.gradient_dtype is not None and self.n_copies:
             changed, unpack_ns = with_casts(changed, self.copies_ns)
         transfers = self._transfers(changed, knobs)
-        if is_likely_only:
-            transfers = transfers[:1]
-        settings = _possible_settings(pairs, transfers)
+        n_slowdowns = 1 if is_likely_only else len(pairs)
+        possible_settings = _possible_settings(pairs, transfers)
+        settings = possible_settings[:1] if is_likely_only else possible_settings
         if knobs.perfect_overlap:
             step_times = self._overlapped_step_times(changed, settings, unpack_ns)
         else:
@@ -310,7 +309,7 @@ class Replay(CapturedFacts):
             step_times = self._step_times(edges)
         if knobs.no_wait and not is_launch_free:
             step_times = np.maximum(step_times, self.fastest_launch_ns)
-        return _SimulatedSteps(step_times, n_slowdowns=len(pairs))
+        return _SimulatedSteps(step_times, n_slowdowns)
 
     def _step_times(self, edges: Float64) -> Float64:
         """Return the simulated step times of each step used.
@@ -339,7 +338,8 @@ class Replay(CapturedFacts):
         if not is_rebucketed:
             # The captured bandwidth includes the overhead of a collective. So over a slower link,
             # the overhead is as many times as long as the time for bytes. The time that this adds
-            # is overhead x (ratio - 1), which is overhead x (1 - 1 / ratio) before the ratio.
+            # is overhead x (ratio - 1). Before it is multiplied by the ratio below, it is overhead
+            # x (1 - 1 / ratio).
             added_share = np.maximum(1 - 1 / bandwidth_ratio, 0.0)
             bytes_ns = bytes_ns + overhead_ns * added_share
         changed_bytes_ns = bytes_ns * bandwidth_ratio * _size_ratios(program, knobs)

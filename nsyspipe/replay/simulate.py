@@ -186,7 +186,7 @@ class _Simulation:
         begin_ns = np.broadcast_to(program.begin_ns, shape)
         self._now = begin_ns.copy()
         self._ends = np.empty((n_collectives, *shape))
-        # By chain: the end of its latest collective. No collective waits before the first one.
+        # By chain: the end of its latest collective. Nothing delays its first collective.
         self._chain_ends = np.full((last_chain + 1, *shape), -np.inf)
         self.edges = np.empty((len(settings), n_edges, program.n_ranks))
 
@@ -222,7 +222,7 @@ class _Simulation:
             longer_share = program.longer_during_work[collective] * any_working
             transfer_ns = transfer_ns * (1 + longer_share)
         last_start_ns = largest_of_group(group, start)
-        # Clocks may be aligned inexactly. A rank cannot end before it has started all the same.
+        # Clocks may be aligned inexactly, but a rank cannot end before it has started.
         end = np.maximum(last_start_ns + transfer_ns, start)
         self._chain_ends[chain] = end
         self._ends[collective] = end
