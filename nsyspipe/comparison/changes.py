@@ -432,7 +432,8 @@ class StepTable(Struct, frozen=True, dict=True):
         """Transfer time, message bytes and bus bytes of each step, in the order of steps.
 
         They are sums over the matched collectives of the summary steps. A sum is None without such
-        collectives, or if the column is null for one of them.
+        collectives, if the column is null for one of them, or if the column counts as null
+        (`outdated_columns`).
         """
         collectives = self.run.collectives()
         # Only matched collectives have a transfer time.

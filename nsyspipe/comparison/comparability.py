@@ -414,6 +414,7 @@ def collectives_per_step(
 
 # --- machines, ranks and definitions --------------------------------------------------------------
 def _check_machines(sides: Sides) -> Iterator[Check]:
+    """Yield checks of ranks, GPUs, and whether all reports are of one run."""
     runs = _runs_of(sides)
     yield from _world_size(sides)
     has_gpu_activity = any(run.header.n_ranks for run in runs)
@@ -425,6 +426,7 @@ def _check_machines(sides: Sides) -> Iterator[Check]:
         blocks=has_gpu_activity,
         fine_word=_RECORDED,
     )
+    # An unknown GPU model may be the same, so it does not block.
     are_gpus_known = all(run.header.gpu_names for run in runs)
     yield from _compare_words(
         sides,
@@ -433,6 +435,7 @@ def _check_machines(sides: Sides) -> Iterator[Check]:
         what="GPU model",
         blocks=are_gpus_known,
     )
+    # If all runs miss the same ranks, they can still be compared.
     missing_in_runs = {missing_ranks(run) for run in runs}
     yield from _compare_words(
         sides,
@@ -572,6 +575,7 @@ def _follow_same_definitions(runs: Sequence[Run]) -> bool:
 
 # --- work -----------------------------------------------------------------------------------------
 def _check_work(sides: Sides) -> Iterator[Check]:
+    """Yield checks of what a step computes."""
     yield from _ranks_per_batch(sides)
     yield from _unknown_work(sides)
     yield from _other_work(sides)
@@ -644,6 +648,7 @@ def _other_work(sides: Sides) -> Iterator[Check]:
 
 # --- what a step is -------------------------------------------------------------------------------
 def _check_definition_of_steps(sides: Sides) -> Iterator[Check]:
+    """Yield checks of what a step is, and where its backward pass is."""
     # Metrics of a step cannot be compared with metrics of a whole capture, so this blocks. Without
     # GPU activity there are no metrics, which another check tells.
     if all(run.header.n_ranks for run in _runs_of(sides)):
@@ -691,6 +696,7 @@ def _source_of_backward(run: Run) -> str:
 
 # --- what was recorded ----------------------------------------------------------------------------
 def _check_recording(sides: Sides) -> Iterator[Check]:
+    """Yield checks of what was recorded, and how much the profiler slowed the program down."""
     yield from _message_bytes(sides)
     yield from _profiler_overhead(sides)
     yield from _compare_words(
@@ -810,6 +816,7 @@ def _start_of_message(message: str) -> str:
 
 # --- steps used -----------------------------------------------------------------------------------
 def _check_steps(sides: Sides) -> Iterator[Check]:
+    """Yield checks of the steps that the figures are of."""
     yield from _compare_words(
         sides,
         _incomplete_steps,

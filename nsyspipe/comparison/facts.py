@@ -225,7 +225,7 @@ def _parallelism_matter(table: StepTable) -> Matter:
 
 
 def _link_matters(run: Run) -> list[Matter]:
-    link = Matter("link", LINK, by_log(run), _link_words(run))
+    link = Matter(topic="link", what=LINK, recorded_by=by_log(run), words=_link_words(run))
     return [link, _nccl_settings(run)]
 
 
@@ -257,6 +257,7 @@ def _use_of_nvlink_sharp(run: Run) -> str | None:
 
 
 def _nccl_settings(run: Run) -> Matter:
+    """Return the settings that NCCL's log of a run names."""
     nccl = run.nccl
     settings = nccl.settings if nccl else {}
     # A log that is detailed enough to tell of NVLink SHARP also names all settings. So if such a
@@ -277,8 +278,8 @@ def _version_matters(run: Run, capture: RunCapture) -> list[Matter]:
     """Return the versions of nsys, NCCL, the driver, torch, Python and the program."""
     version_in_log = run.nccl.version if run.nccl else None
     nccl_words = _without_empty({"NCCL": version_in_log or capture.nccl_version})
-    exporter = Matter("versions", EXPORTER, "nsys", _nsys_words(run))
-    nccl = Matter("versions", NCCL_VERSION, by_log(run), nccl_words)
+    exporter = Matter(topic="versions", what=EXPORTER, recorded_by="nsys", words=_nsys_words(run))
+    nccl = Matter(topic="versions", what=NCCL_VERSION, recorded_by=by_log(run), words=nccl_words)
     return [exporter, nccl, *_driver_matters(run, capture), *_program_matters(capture)]
 
 
@@ -310,16 +311,25 @@ def _commit(capture: RunCapture) -> str | None:
 
 
 def _capture_matters(run: Run, capture: RunCapture) -> Iterator[Matter]:
+    """Yield the hosts, the CUDA graphs, the command and the trace options."""
     if has_whole_graphs(run):
         graphs = "as a whole: what is inside was not seen"
     else:
         graphs = "none as a whole"
     yield _fact("capture", HOST_NAMES, BY_REPORT, _host_words(run))
     yield _fact("capture", _CUDA_GRAPHS, "nsys", graphs)
-    command = _command_words(run, capture)
-    yield Matter("capture", COMMAND, BY_REPORT_OR_LAUNCHER, command)
-    trace_options = _trace_words(run, capture)
-    yield Matter("capture", "trace options", BY_REPORT_OR_LAUNCHER, trace_options)
+    yield Matter(
+        topic="capture",
+        what=COMMAND,
+        recorded_by=BY_REPORT_OR_LAUNCHER,
+        words=_command_words(run, capture),
+    )
+    yield Matter(
+        topic="capture",
+        what="trace options",
+        recorded_by=BY_REPORT_OR_LAUNCHER,
+        words=_trace_words(run, capture),
+    )
 
 
 def _host_words(run: Run) -> str | None:
@@ -388,21 +398,21 @@ def lack_of_delays(table: StepTable) -> Lack:
     """
     run = table.run
     if table.outdated_columns:
-        return Lack(ANALYZE_AGAIN)
+        return Lack(recorded_by=ANALYZE_AGAIN)
     if has_whole_graphs(run):
-        return Lack(BY_GRAPH_NODES)
+        return Lack(recorded_by=BY_GRAPH_NODES)
     problem_codes = {row["code"] for row in run.problem_rows}
     if "groups-not-named" in problem_codes:
-        return Lack(BY_GROUPS)
+        return Lack(recorded_by=BY_GROUPS)
     if run.header.n_job_ranks == 1:
-        return Lack(None, ONE_RANK)
+        return Lack(recorded_by=None, why=ONE_RANK)
     wait_ns_of_ranks = run.stragglers()["wait_ns"]
     has_wait_times = wait_ns_of_ranks.null_count < len(wait_ns_of_ranks)
     if not has_wait_times:
-        return Lack(BY_ALL_RANKS)
+        return Lack(recorded_by=BY_ALL_RANKS)
     # Wait times show that all ranks were recorded. If nobody is late although ranks wait, they are
     # pipeline stages, which only wait for each other's results.
-    return Lack(None, ONLY_STAGES)
+    return Lack(recorded_by=None, why=ONLY_STAGES)
 
 
 def longest_delay(table: StepTable) -> float | None:
@@ -427,15 +437,25 @@ def _straggler_matter(table: StepTable) -> Matter:
     delays.
     """
     if longest_delay(table) is None:
-        lack = lack_of_delays(table)
-        return Matter("stragglers", STRAGGLER, lack.recorded_by, {}, why_unknown=lack.why)
+        return _unknown_straggler(lack_of_delays(table))
     if table.outdated_columns:
-        return Matter("stragglers", STRAGGLER, ANALYZE_AGAIN, {})
+        return _unknown_straggler(Lack(recorded_by=ANALYZE_AGAIN))
     why_not_judged = _why_not_judged(table.run)
     if why_not_judged is not None:
-        return Matter("stragglers", STRAGGLER, None, {}, why_unknown=why_not_judged)
+        return _unknown_straggler(Lack(recorded_by=None, why=why_not_judged))
     words = {STRAGGLER: _straggler(table.run)}
-    return Matter("stragglers", STRAGGLER, BY_ALL_RANKS, words)
+    return Matter(topic="stragglers", what=STRAGGLER, recorded_by=BY_ALL_RANKS, words=words)
+
+
+def _unknown_straggler(lack: Lack) -> Matter:
+    """Return the matter of which ranks the others wait for, without words."""
+    return Matter(
+        topic="stragglers",
+        what=STRAGGLER,
+        recorded_by=lack.recorded_by,
+        words={},
+        why_unknown=lack.why,
+    )
 
 
 def _why_not_judged(run: Run) -> str | None:

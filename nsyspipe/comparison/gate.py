@@ -58,7 +58,7 @@ def check_can_fail(
     option: str = _FAIL_ON_REGRESSION,
     fix: str = _FAIL_ON_ANY_CHANGE,
 ) -> None:
-    """Refuse a gate for regressions of metrics that are neither better lower nor higher.
+    """Refuse a gate for regressions of metrics without a better direction, which can never fail.
 
     The error names the `option` that set the gate, and what could be set as a `fix`.
     """
@@ -143,9 +143,10 @@ def check_metrics(names: Iterable[str], option: str = "--metric") -> tuple[str, 
     # It loads numpy, which a wrong option does not need.
     from nsyspipe.model.figures import METRICS  # noqa: PLC0415
 
-    separate_names = names
     if isinstance(names, str):
-        separate_names = [name.strip() for name in names.split(",")]
+        separate_names: Iterable[str] = [name.strip() for name in names.split(",")]
+    else:
+        separate_names = names
     # Errors say that these are needed.
     needed = "a name, or several,"
     fix = "metrics='step_time'"
@@ -244,6 +245,7 @@ def _check_owner(path: Path, names: Iterable[str]) -> None:
     sudo_user = os.environ.get("SUDO_UID", "")
     if os.geteuid() == 0 and sudo_user.isdecimal():
         trusted_users.add(int(sudo_user))
+    # Both the path itself and the file that it leads to have to be safe.
     danger = _find_danger(path.absolute(), trusted_users)
     if danger is None:
         danger = _find_danger(Path(os.path.realpath(path)), trusted_users)
@@ -308,6 +310,7 @@ def _possible_files(directory: Path) -> Iterator[Path]:
 
 
 def _settings_of_table(table: Mapping[str, Any], path: Path) -> GateSettings:
+    """Return the checked settings of a file; an `OptionError` for an unknown setting."""
     for key in sorted(set(table) - set(_SETTINGS)):
         problem = f"has the unknown setting {key!r}"
         raise OptionError.no_such_name(str(path), problem, key, _SETTINGS)
@@ -405,14 +408,13 @@ def _check_confidence_of_file(value: object, name: str) -> float:
 
 
 def _check_metrics_of_file(value: object, name: str) -> tuple[str, ...]:
-    if isinstance(value, list) and value:
-        are_names = all(isinstance(metric, str) for metric in value)
-        if are_names:
-            value = ",".join(value)
-    if not isinstance(value, str):
-        problem = "is not a list of metrics"
-        raise OptionError(f"{name} {value!r}", problem, fix='metric = ["step_time"]')
-    return check_metrics(value, name)
+    """Return the metrics of a setting: a text with commas, or a list of texts."""
+    if isinstance(value, str):
+        return check_metrics(value, name)
+    if isinstance(value, list) and value and all(isinstance(metric, str) for metric in value):
+        return check_metrics(",".join(value), name)
+    problem = "is not a list of metrics"
+    raise OptionError(f"{name} {value!r}", problem, fix='metric = ["step_time"]')
 
 
 class _Setting(NamedTuple):

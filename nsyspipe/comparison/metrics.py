@@ -668,6 +668,7 @@ def _columns_of_judgement(
 
 
 def _columns_of_difference(judgement: Judgement) -> dict[str, Any]:
+    """Return the columns of both values, their difference with its interval, and the verdict."""
     difference = judgement.difference
     baseline = difference.baseline
     delta = difference.delta
@@ -697,6 +698,7 @@ def _columns_of_centres(sides: Sequence[Sequence[Float64]]) -> dict[str, Any]:
 
 
 def _columns_to_settle(judgement: Judgement) -> dict[str, Any]:
+    """Return the columns of how many steps or captures would settle the verdict, and the gate."""
     needed = judgement.estimate_needed()
     needed_for_gate = judgement.estimate_needed(one_sided=True)
     return {

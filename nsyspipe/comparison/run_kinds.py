@@ -40,11 +40,12 @@ def _fits_kind(run: WorkingRun, kind: Sequence[WorkingRun]) -> bool:
     The runs of a kind are sorted by compute time. Of a large kind, only those with the least and
     with the most compute are compared.
     """
-    compared = kind
     if len(kind) > 2 * MAX_COMPARED_RUNS_PER_END:
         least_compute = kind[:MAX_COMPARED_RUNS_PER_END]
         most_compute = kind[-MAX_COMPARED_RUNS_PER_END:]
         compared = [*least_compute, *most_compute]
+    else:
+        compared = [*kind]
     works = [member.work for member in compared]
     return not any(map(run.work.is_unlike, works))
 

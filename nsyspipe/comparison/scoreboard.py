@@ -313,6 +313,10 @@ class Scoreboard(NamedTables):
         return SCOREBOARD.from_rows(rows)
 
     def _row(self, side: Side) -> dict[str, Any]:
+        """Return the row of a run: its facts and metrics, and how it stands against two others.
+
+        These are the first run and the run's peer.
+        """
         label = side.label
         peer = self._peers[label]
         row = self._facts_columns(side) | self._metric_columns(side)
@@ -599,6 +603,7 @@ class Scoreboard(NamedTables):
         return f"not comparable: {', '.join(reasons)}"
 
     def _facts_columns(self, side: Side) -> dict[str, Any]:
+        """Return what a run is of, by its first capture, and how many captures and steps it has."""
         header = side.runs[0].header
         captures = self._tables[side.label]
         columns: dict[str, Any] = {"label": side.label, "n_captures": len(side.runs)}
@@ -610,7 +615,11 @@ class Scoreboard(NamedTables):
         return columns
 
     def _metric_columns(self, side: Side) -> dict[str, float | None]:
-        """Return the metrics of the summary, as means over captures; None if they are outdated."""
+        """Return the metrics of the summary, as means over captures.
+
+        A metric is None if it means something else in another run, and the idle share also if idle
+        time is hidden in CUDA graphs.
+        """
         captures = self._tables[side.label]
         summaries: list[Mapping[str, Any]] = [run.summary().to_pylist()[0] for run in side.runs]
         columns = {}

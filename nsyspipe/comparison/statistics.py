@@ -501,9 +501,10 @@ def ratio_of_means(
     has_ratio = before.centre > 0 and after.centre > 0
     ratio = before.centre / after.centre if has_ratio else None
     if ratio is None or before.why_too_few or after.why_too_few:
-        return Speedup(ratio, None, None)
-    half = 0.0
-    if not Interval((before, after), confidence).is_same:
+        return Speedup(ratio, low=None, high=None)
+    if Interval((before, after), confidence).is_same:
+        half = 0.0
+    else:
         sides = centre_by_means(_over_centre(before), _over_centre(after))
         half = Interval(sides, confidence).half
     low = ratio * math.exp(-half)

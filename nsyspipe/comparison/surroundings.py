@@ -280,9 +280,10 @@ def _comparable_keys(numbers: NumbersOfSides, captures: Sequence[StepTable]) -> 
     inside CUDA graphs that were captured as a whole, a sort is there without being seen. Then only
     numbers that both sides have are compared.
     """
-    keys = numbers.before.keys() | numbers.after.keys()
     if _has_whole_graphs(captures):
         keys = numbers.before.keys() & numbers.after.keys()
+    else:
+        keys = numbers.before.keys() | numbers.after.keys()
     # False sorts before True, so the total is the first of its topic.
     return sorted(keys, key=lambda key: (key.topic, key != ALL_COLLECTIVES, key))
 

@@ -369,11 +369,12 @@ def _read_advice(run: Run, opened: Replay | str) -> _Advice:
 
 
 def _menu(run: Run, replay: Replay | None, advice: _Advice) -> dict[str, Knobs]:
-    """Return the changes that `whatif` answers if it is asked for none, by `Scenario.id`."""
+    """Return the changes that `whatif` answers if none is requested, by `Scenario.id`."""
     menu = _MENU | menu_of_links(run.header.gpu_names)
     for key, knobs in _SELDOM_USEFUL.items():
         if replay and not why_refused(replay, knobs):
             menu[key] = knobs
+    # The links that findings advise.
     for change in advice.changes.values():
         if change.link:
             menu[f"link-{change.link}"] = change
@@ -421,7 +422,7 @@ def _basis_of(run: Run, replay: Replay | None) -> _Basis:
     steps of the simulated one count.
     """
     (summary,) = run.summary().to_pylist()
-    problems = run.problem_rows
+    problems = [*run.problem_rows]
     n_steps = summary["n_summary_steps"]
     step_time_ns = summary["step_time_ns"]
     if replay is None:
@@ -549,14 +550,15 @@ def menu_of_links(gpu_names: Sequence[str]) -> dict[str, Knobs]:
     Of NVLink the menu has the fastest generation that the GPUs have. If the model of the GPUs is
     not known, the menu has several generations. If the model has no NVLink, the menu has none.
     """
-    nvlinks: tuple[str, ...] = _NVLINKS
     promised = nvlink_promise(gpu_names)
+    # Every known model has PCIe.
+    is_model_known = nominal_speed(gpu_names, path="PCIe") is not None
+    nvlinks: tuple[str, ...] = ()
     if promised is not None:
         fastest = _fastest_link(promised, "nvlink")
         nvlinks = () if fastest is None else (fastest,)
-    elif nominal_speed(gpu_names, "PCIe") is not None:
-        # The model is known, and has no NVLink.
-        nvlinks = ()
+    elif not is_model_known:
+        nvlinks = _NVLINKS
     names = (*nvlinks, *_LINKS_BESIDES_NVLINK)
     return {f"link-{name}": Knobs(link=name) for name in names}
 

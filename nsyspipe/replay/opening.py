@@ -51,17 +51,17 @@ def opened_replay(run: Run, gradient_bytes: float | None = None) -> Replay | str
 
     Raise an `OptionError` if the capture contradicts the given size of the gradients.
     """
-    reason = next(refusals.why_not(run), None)
-    if reason:
-        return reason
+    reason_by_tables = next(refusals.why_not(run), None)
+    if reason_by_tables:
+        return reason_by_tables
     windows = summary_windows(run)
     if windows is None:
         return "the steps used do not follow each other on every rank"
     timelines = rank_timelines(run, windows)
     reasons = refusals.why_not_replayable(run, timelines, windows)
-    reason = next(reasons, None)
-    if reason:
-        return reason
+    reason_by_operations = next(reasons, None)
+    if reason_by_operations:
+        return reason_by_operations
     replay = _prepare_replay(run, windows, timelines, gradient_bytes)
     _check_bytes(replay, gradient_bytes)
     if replay.identity_error > refusals.MAX_IDENTITY_ERROR:

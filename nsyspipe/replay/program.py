@@ -636,7 +636,10 @@ class _DistinctJoins(NamedTuple):
 
 
 def _distinct_joins(waits: Sequence[_RankWaits]) -> _DistinctJoins:
-    """Return one `JOIN` for all ranks that wait for a collective at the same place."""
+    """Return one `JOIN` for all ranks that wait for a collective at the same place.
+
+    Waits with equal keys are at the same place.
+    """
     keys_of_ranks = [np.stack(rank_waits.keys) for rank_waits in waits]
     all_keys = np.concatenate(keys_of_ranks, axis=1)
     keys, join_of_wait = np.unique(all_keys, axis=1, return_inverse=True)

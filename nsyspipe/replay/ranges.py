@@ -20,7 +20,12 @@ from nsyspipe.model.table import Flags, Float64, Int64
 from nsyspipe.replay.gradients import GradientCopies, Gradients, gradient_copies, gradients_of
 from nsyspipe.replay.knobs import Knobs
 from nsyspipe.replay.program import CapturedSteps, RankMarkers
-from nsyspipe.replay.simulate import NO_SLOWING
+from nsyspipe.replay.simulate import (
+    CONCURRENT_WORK_NS,
+    N_STARTED_CONCURRENTLY,
+    NO_SLOWING,
+    WORK_NS,
+)
 from nsyspipe.replay.starving import MAX_STARVED_SHARE, Starving
 from nsyspipe.replay.timelines import SHARD_COLLECTIVES, RankTimeline, durations_ns
 from nsyspipe.run.rank_names import RankNames
@@ -389,7 +394,9 @@ class CapturedFacts:
         free_gap_ns = float(gaps.free.mean()) if gaps.free.size else 0.0
         progress = [_measure_progress(timeline, markers) for timeline, markers in ranks]
         total_progress = np.sum(progress, axis=0)
-        work_ns, covered_ns, _, n_covered = total_progress.tolist()
+        work_ns = float(total_progress[WORK_NS])
+        covered_ns = float(total_progress[CONCURRENT_WORK_NS])
+        n_covered = float(total_progress[N_STARTED_CONCURRENTLY])
         covered_share = covered_ns / max(work_ns, 1.0)
         return Contention(
             compared=self.compared,
@@ -403,7 +410,7 @@ class CapturedFacts:
     @cached_property
     def gradients(self) -> tuple[Gradients | None, ...]:
         """The gradients of each step. None if their sizes are not known."""
-        return self.gradients_with(None)
+        return self.gradients_with(skew=None)
 
     @property
     def is_exact(self) -> bool:
@@ -411,7 +418,7 @@ class CapturedFacts:
         return all(gradients is not None and gradients.is_exact for gradients in self.gradients)
 
     def gradients_with(self, skew: float | None) -> tuple[Gradients | None, ...]:
-        """Return the gradients, with the skew of `gradients.gradients_of`."""
+        """Return the gradients of each step, with the skew of `gradients.gradients_of`."""
         captured = self.captured
         gradients = (
             gradients_of(captured, step, self.given_bytes, skew) for step in captured.steps

@@ -265,7 +265,10 @@ def rank_timelines(run: Run, windows: ReplayWindows) -> list[RankTimeline]:
 
 
 class _Events:
-    """The columns of a rank's events, as arrays, and which of the events are in the windows."""
+    """The columns of a rank's events, as arrays, and which of the events are in the windows.
+
+    The windows of the rank go from the first to the last edge.
+    """
 
     def __init__(self, table: EventsTable, first_edge: int, last_edge: int) -> None:
         self.table = table
@@ -284,7 +287,7 @@ class _Events:
         is_compute = self._has_category("compute")
         self.is_inside_compute = is_compute & self.is_inside
         self.main_stream = self._find_main_stream()
-        self.launch = self._order_launches()
+        self.launch = self._distinct_launches()
 
     def columns(self, rows: Int64) -> dict[str, Int64]:
         """Return the columns that `RankTimeline` and `Collectives` have in common."""
@@ -316,7 +319,7 @@ class _Events:
         compute_ns = np.bincount(streams, weights=durations_ns)
         return int(np.argmax(compute_ns)) if compute_ns.size else -1
 
-    def _order_launches(self) -> Int64:
+    def _distinct_launches(self) -> Int64:
         """Return the launches, `BEFORE_ALL_NS` where none was recorded.
 
         The nodes of a CUDA graph have one launch. On the main stream, each node is launched 1 ns
