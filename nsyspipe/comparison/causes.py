@@ -499,7 +499,7 @@ def _times_of_compute(difference: DifferenceTables) -> dict[str, tuple[float, fl
     one_sided_ns = _sums_of_sides(one_sided_kernels, "ns_per_step")
     times = {"kernels that only one side runs": one_sided_ns}
     hidden_comm_ns = difference.hidden_comm_ns
-    # Communication that runs at the same time takes its share of the GPU.
+    # Communication that runs at the same time takes its share of the GPU, so compute takes longer.
     if hidden_comm_ns is not None:
         times["overlapped communication"] = hidden_comm_ns
     return times

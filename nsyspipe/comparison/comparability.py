@@ -579,7 +579,8 @@ def _check_work(sides: Sides) -> Iterator[Check]:
     yield from _ranks_per_batch(sides)
     yield from _unknown_work(sides)
     yield from _other_work(sides)
-    # Inside CUDA graphs that were captured as a whole, no all-to-all was seen.
+    # Inside CUDA graphs that were captured as a whole, no all-to-all was seen. So it is not known
+    # whether such a run has experts.
     if not any(map(has_whole_graphs, _runs_of(sides))):
         yield from _compare_words(
             sides,

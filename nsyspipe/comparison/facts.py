@@ -155,7 +155,11 @@ class Compared(Struct, frozen=True):
     whys: tuple[str | None, str | None] = (None, None)
 
     def row(self) -> dict[str, Any]:
-        """Return the row of `FACTS` of this matter."""
+        """Return the row of `FACTS` of this matter.
+
+        Whether it is the same is only told if both sides recorded it. What would record it is only
+        told if a side did not.
+        """
         recorded_on = _SIDE_BY_RECORDED[self.known_sides]
         is_on_both = recorded_on == BOTH
         row: dict[str, Any] = {"topic": self.topic, "what": self.what}
@@ -198,7 +202,7 @@ def by_log(run: Run) -> str:
     return BY_WRITTEN_LOG if is_written else BY_LOG
 
 
-def _fact(topic: str, name: str, recorded_by: str, word: str | None) -> Matter:
+def _fact(topic: str, name: str, *, recorded_by: str, word: str | None) -> Matter:
     """Return a matter of a single fact with the same name."""
     words = {name: word} if word else {}
     return Matter(topic, name, recorded_by, words)
@@ -216,12 +220,12 @@ def _parallelism_matter(table: StepTable) -> Matter:
     run was saved under older definitions than another run of the comparison.
     """
     if table.outdated_columns:
-        return _fact("collectives", "parallelism", ANALYZE_AGAIN, None)
+        return _fact("collectives", "parallelism", recorded_by=ANALYZE_AGAIN, word=None)
     run = table.run
     parallel_dimensions = dimensions(run.traffic(), run.header.n_job_ranks)
     are_sizes_known = all(dimension.size is not None for dimension in parallel_dimensions)
     degrees = ", ".join(map(str, parallel_dimensions)) if are_sizes_known else None
-    return _fact("collectives", "parallelism", BY_PAYLOADS, degrees)
+    return _fact("collectives", "parallelism", recorded_by=BY_PAYLOADS, word=degrees)
 
 
 def _link_matters(run: Run) -> list[Matter]:
@@ -286,15 +290,15 @@ def _version_matters(run: Run, capture: RunCapture) -> list[Matter]:
 def _driver_matters(run: Run, capture: RunCapture) -> Iterator[Matter]:
     driver = capture.driver_version or ", ".join(run.header.driver_versions)
     cuda = ", ".join(run.header.cuda_driver_versions)
-    yield _fact("versions", "driver", BY_REPORT_OR_LAUNCHER, driver)
-    yield _fact("versions", CUDA_OF_DRIVER, BY_REPORT, cuda)
+    yield _fact("versions", "driver", recorded_by=BY_REPORT_OR_LAUNCHER, word=driver)
+    yield _fact("versions", CUDA_OF_DRIVER, recorded_by=BY_REPORT, word=cuda)
 
 
 def _program_matters(capture: RunCapture) -> Iterator[Matter]:
-    yield _fact("versions", "torch", BY_LAUNCHER, capture.torch_version)
-    yield _fact("versions", CUDA_OF_TORCH, BY_LAUNCHER, capture.cuda_version)
-    yield _fact("versions", "Python", BY_LAUNCHER, capture.python_version)
-    yield _fact("versions", "commit", BY_LAUNCHER, _commit(capture))
+    yield _fact("versions", "torch", recorded_by=BY_LAUNCHER, word=capture.torch_version)
+    yield _fact("versions", CUDA_OF_TORCH, recorded_by=BY_LAUNCHER, word=capture.cuda_version)
+    yield _fact("versions", "Python", recorded_by=BY_LAUNCHER, word=capture.python_version)
+    yield _fact("versions", "commit", recorded_by=BY_LAUNCHER, word=_commit(capture))
 
 
 def _nsys_words(run: Run) -> dict[str, str]:
@@ -316,8 +320,8 @@ def _capture_matters(run: Run, capture: RunCapture) -> Iterator[Matter]:
         graphs = "as a whole: what is inside was not seen"
     else:
         graphs = "none as a whole"
-    yield _fact("capture", HOST_NAMES, BY_REPORT, _host_words(run))
-    yield _fact("capture", _CUDA_GRAPHS, "nsys", graphs)
+    yield _fact("capture", HOST_NAMES, recorded_by=BY_REPORT, word=_host_words(run))
+    yield _fact("capture", _CUDA_GRAPHS, recorded_by="nsys", word=graphs)
     yield Matter(
         topic="capture",
         what=COMMAND,

@@ -97,7 +97,7 @@ def effect_ratio(min_effect_pct: object) -> float:
     value = _number(min_effect_pct)
     option = f"min_effect_pct={short_repr(min_effect_pct)}"
     may_be_ratio = 0 < value < MIN_EFFECT_PCT
-    return _check_effect(value / 100, option, "min_effect_pct=2", may_be_ratio=may_be_ratio)
+    return _check_effect(value / 100, option, fix="min_effect_pct=2", may_be_ratio=may_be_ratio)
 
 
 def parse_min_effect(text: str, name: str = "--min-effect", fix: str = "--min-effect 2%") -> float:
@@ -110,10 +110,11 @@ def parse_min_effect(text: str, name: str = "--min-effect", fix: str = "--min-ef
     ratio = percent / 100
     has_percent_sign = text.strip().endswith("%")
     may_be_ratio = not has_percent_sign and 0 < 100 * ratio < 1
-    return _check_effect(ratio, f"{name} {short_repr(text)}", fix, may_be_ratio=may_be_ratio)
+    option = f"{name} {short_repr(text)}"
+    return _check_effect(ratio, option, fix=fix, may_be_ratio=may_be_ratio)
 
 
-def _check_effect(ratio: float, option: str, fix: str, *, may_be_ratio: bool) -> float:
+def _check_effect(ratio: float, option: str, *, fix: str, may_be_ratio: bool) -> float:
     """Return a minimum effect; an `OptionError` if it is ambiguous, or not from 0 to 100 %.
 
     `ratio` is a hundredth of the number that was given, because this is taken for a percentage.

@@ -487,10 +487,10 @@ def _link_place(name: str, run: Run, opened: Replay | str, *, is_sure: bool) -> 
 def _peaks_of_gpus(gpu_names: Sequence[str]) -> dict[str, float]:
     """Return the bandwidth that GPUs can reach by each kind of link, bytes per s; 0 if unknown.
 
-    Through memory of the host (``shm``), the GPUs do not limit it.
+    The GPUs do not limit the bandwidth through memory of the host (``shm``).
     """
     nvlink_bytes_per_s = nvlink_promise(gpu_names)
-    pcie = nominal_speed(gpu_names, "PCIe")
+    pcie = nominal_speed(gpu_names, path="PCIe")
     return {
         "nvlink": nvlink_bytes_per_s or 0.0,
         "pcie": pcie.bytes_per_s if pcie else 0.0,

@@ -131,7 +131,7 @@ def _of_gradients(replay: Replay, knobs: Knobs) -> Iterator[str]:
             "check"
         )
         yield "launching casts costs no CPU time" if replay.n_copies else "casting takes no time"
-    if None not in {knobs.bucket_mb, knobs.gradient_dtype}:
+    if knobs.bucket_mb is not None and knobs.gradient_dtype is not None:
         yield (
             "buckets and datatype change independently (the only capture of both was 2.4% "
             "slower than the predicted range)"

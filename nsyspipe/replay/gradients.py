@@ -493,8 +493,8 @@ def bucket_ends(n_bytes: Float64, cap_mib: float) -> Int64:
     ends: list[int] = []
     while bytes_in_buckets < bytes_until[-1]:
         # Half a byte less, because a sum of floats may be below a cap that is met exactly.
-        full = bytes_in_buckets + cap_mib * MIB - 0.5
-        filling_gradient = int(np.searchsorted(bytes_until, full))
+        bytes_until_full = bytes_in_buckets + cap_mib * MIB - 0.5
+        filling_gradient = int(np.searchsorted(bytes_until, bytes_until_full))
         # A bucket has at least one gradient, and the last bucket need not be full.
         last_gradient = min(max(filling_gradient, first_gradient), last_of_all)
         ends.append(last_gradient)

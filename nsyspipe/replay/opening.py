@@ -241,6 +241,7 @@ def _collective_uses(
     uses = [(message.comm_id, message.collective) for message in messages]
     roles = [role_of.get(use, OTHER) for use in uses]
     role = np.array(roles, object)
+    # Only NCCL's IDs tell which collectives have a communicator in common.
     comm_ids = [message.comm_id for message in messages]
     communicator = None
     if all(map(is_nccl_communicator, comm_ids)):

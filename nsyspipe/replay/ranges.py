@@ -255,7 +255,8 @@ def _kernel_ratio(compared: Compared) -> float | None:
 def _free_operation_ns(measured: Contention, assumed: Slowing) -> float:
     """Return how long an operation would take without communication, the mean, ns.
 
-    It follows from operations during communication, without their gaps and the assumed slowdown.
+    It is the time of an operation during communication, less the gap before it and less the assumed
+    slowdown.
     """
     n_covered = max(measured.n_covered, 1.0)
     covered_ns = measured.covered_ns / n_covered
@@ -371,6 +372,7 @@ class CapturedFacts:
         mean_transfer_ns = program.transfer_ns.mean(axis=1)
         # A role with gradients is first, however short its transfers are.
         weights = np.where(program.is_gradient, np.inf, mean_transfer_ns)
+        # Of roles with equal weights, the first in the alphabet comes first.
         in_alphabet = sorted({*program.role.tolist()})
         weight_of_roles: dict[str, float] = {}
         for role in in_alphabet:
@@ -713,10 +715,10 @@ def _least_compute_times(timeline: RankTimeline, edges: Int64, lost_share: float
 
 
 def _mean_launch_time(timeline: RankTimeline, steps: Int64) -> float:
-    """Return how long a CPU takes to launch one of some steps, the mean, ns.
+    """Return how long a CPU takes to launch a step, as a mean over some steps, ns.
 
-    It is the sum of the times from one launch to the next. Times from `PAUSE_NS` on may be waits
-    and do not count. A time belongs to the step of the launch at its begin.
+    The time of a step is the sum of the times from one launch to the next. Such a time belongs to
+    the step of its first launch. Times of `PAUSE_NS` or more may be waits and do not count.
     """
     comm = timeline.collectives
     launch = np.concatenate((timeline.launch, comm.launch))

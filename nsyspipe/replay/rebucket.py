@@ -435,7 +435,13 @@ def _remaining_markers(program: StepProgram, is_removed: Flags) -> _MarkerColumn
     kind = program.kind[rows]
     is_passed = program.is_passed[rows]
     progress = program.progress[:, rows]
-    return _MarkerColumns(rows, kind, subject[rows], is_passed, progress)
+    return _MarkerColumns(
+        position=rows,
+        kind=kind,
+        subject=subject[rows],
+        is_passed=is_passed,
+        progress=progress,
+    )
 
 
 def _marker_columns(

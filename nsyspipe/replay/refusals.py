@@ -318,13 +318,15 @@ def _why_several_communicators(
 def _has_several_streams(comm: Collectives) -> bool:
     """Tell whether collectives outside the main stream are on several streams.
 
-    The two kinds of collectives of FSDP may have a stream each.
+    With FSDP, each of its two kinds of collectives may have a stream.
     """
     is_outside = ~comm.is_inline
     kinds = {*comm.kind[is_outside].tolist()}
-    memberships = [is_outside]
     if kinds <= SHARD_COLLECTIVES:
+        # By kind: whether each collective is of this kind.
         memberships = [is_outside & (comm.kind == kind) for kind in kinds]
+    else:
+        memberships = [is_outside]
     streams_of_groups = [np.unique(comm.stream[is_member]) for is_member in memberships]
     return any(streams.size > 1 for streams in streams_of_groups)
 

@@ -171,8 +171,8 @@ class _Simulation:
         self._pieces = _work_between(program, settings)
         work_ns = self._pieces.work_ns
         # By marker: whether there is work before it, in any setting and on any rank.
-        has_work: Flags = work_ns.any(axis=(0, 2))
-        self._has_work = has_work.tolist()
+        work_of_markers = work_ns.swapaxes(0, 1)
+        self._has_work = [bool(work.any()) for work in work_of_markers]
         self._work_until_join = _work_until_join(program, work_ns)
         transfers = [setting.transfer(program) for setting in settings]
         self._transfer_ns = np.stack(transfers)

@@ -398,7 +398,7 @@ def _comm_stream_kernel_times(events: _Events, comm_rows: Int64) -> Int64:
 
 
 def _collectives(events: _Events, rows: Int64) -> Collectives:
-    """Return some communication operations, in order of launch."""
+    """Return the communication operations in some rows of the events, in order of launch."""
     start = events.start[rows]
     launch = events.launch[rows]
     order = np.lexsort((start, launch))
