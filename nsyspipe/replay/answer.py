@@ -475,7 +475,8 @@ def _link_place(name: str, run: Run, opened: Replay | str, *, is_sure: bool) -> 
     if len(run.header.hosts) > 1 or is_beyond_gpus:
         return ELSEWHERE
     reached_bytes_per_s = _fastest_captured(opened)
-    # The machine has the link if its ranks reach the bandwidth of the link already.
+    # Every machine has shared memory. It has any other link if its ranks reach the bandwidth of the
+    # link already.
     if kind == "shm" or link.bus_bytes_per_s <= reached_bytes_per_s:
         return HERE
     # Only NVLink is faster than PCIe. So a bandwidth above that of PCIe shows that there is NVLink.
