@@ -377,8 +377,8 @@ def _recorder_of_numbers(
     """Return what would record a matter of numbers on the sides that lack it.
 
     `captures_of_sides_without` are all captures of these sides. For delays, the result depends on
-    what the captures lack, and is None if nothing would record the delays. Instead of more steps,
-    captures with CUDA graphs as a whole need the operations inside the graphs.
+    what the captures lack, and is None if nothing would record the delays. Captures with CUDA
+    graphs as a whole need the operations inside the graphs, and not other steps.
     """
     if matter.what == DELAYS and captures_of_sides_without:
         lacks = map(lack_of_delays, captures_of_sides_without)
