@@ -166,7 +166,7 @@ def merge(
     """
     run = number_run(gathered, rank_map, log, ranks_of_all_reports)
     cross_rank = _match_on_one_clock(run, log)
-    ranks = cross_rank.placed
+    ranks = cross_rank.ranks
     unseen = _find_unseen_work(run, ranks)
     windows = _make_windows(ranks, unseen, has_comm_between=cross_rank.has_comm_between)
     run_work = _work_per_step(run, ranks, work)
@@ -212,17 +212,17 @@ def _tables_of_steps(
     run: NumberedRun, cross_rank: comm.CrossRank, steps: SelectedSteps
 ) -> dict[str, Any]:
     """Return the tables that depend on the choice of summary steps, by field of `RunTables`."""
-    ranks = cross_rank.placed
+    ranks = cross_rank.ranks
     is_capture = run.is_capture
     summary_steps = steps.selection.steps
     rank_numbers = [rank.number for rank in ranks]
     collectives = comm.collective_figures(cross_rank, rank_numbers, summary_steps)
     is_comm_in_steps = not cross_rank.has_comm_between
-    has_all_ranks = bool(cross_rank.is_whole.all())
-    # Else a rank that was not matched may be the one for which the others wait.
-    is_whole = has_all_ranks and is_comm_in_steps and cross_rank.doubt is None
+    are_all_ranks_here = bool(cross_rank.has_all_ranks.all())
+    # Without all communication, a rank that was not matched may be the one that others wait for.
+    has_all_comm = are_all_ranks_here and is_comm_in_steps and cross_rank.doubt is None
     stragglers = comm.stragglers_table(
-        collectives, steps.table, rank_numbers, is_capture=is_capture, is_whole=is_whole
+        collectives, steps.table, rank_numbers, is_capture=is_capture, has_all_comm=has_all_comm
     )
     tables: dict[str, Any] = {"steps": steps.table, "collectives": collectives}
     tables["stragglers"] = stragglers
@@ -334,8 +334,8 @@ def _select_steps(
 
     `works` has what a step of each rank works on.
     """
-    n_ranks = len(cross_rank.placed)
-    capture_of_window = capture_of_windows(cross_rank.placed)
+    n_ranks = len(cross_rank.ranks)
+    capture_of_window = capture_of_windows(cross_rank.ranks)
     step_of_window = windows["step"].to_numpy()
     start_ns = windows["start_ns"].to_numpy()
     is_complete = np.asarray(windows["is_complete"], np.bool_)
@@ -403,8 +403,8 @@ def _rank_columns(rank: Rank[ProcessDigest], table: pa.Table) -> dict[str, Any]:
 def _cross_rank_without_merged(
     cross_rank: comm.CrossRank, digests: Sequence[ReportDigest]
 ) -> comm.CrossRank:
-    ranks = tuple(_rank_without_merged(rank, digests) for rank in cross_rank.placed)
-    return replace(cross_rank, placed=ranks)
+    ranks = tuple(_rank_without_merged(rank, digests) for rank in cross_rank.ranks)
+    return replace(cross_rank, ranks=ranks)
 
 
 def _columns_of(table: pa.Table) -> dict[str, Any]:
@@ -497,7 +497,7 @@ def _steps_table(
 
     `works` has what a step of each rank works on.
     """
-    rank_of_window = _ranks_of_windows(cross_rank.placed)
+    rank_of_window = _ranks_of_windows(cross_rank.ranks)
     step_of_window = windows["step"].to_numpy()
     starts = windows["start_ns"].to_numpy()
     ends = windows["end_ns"].to_numpy()

@@ -136,7 +136,7 @@ class _RangeTexts(Struct, frozen=True):
     # the families that steps may be of
     step_families: TextFamilies
     # of each text, the index of its phase in `PHASES`, or -1 if it has none
-    codes: Int64
+    phase_of_text: Int64
     # the ranges that do not match the step pattern, which are all ranges without a pattern
     other_ranges: pa.Table
     # number of ranges that match the step pattern, or None without a pattern
@@ -154,8 +154,8 @@ def _read_texts(ranges: RangesOfReportTable, reading: Reading) -> _RangeTexts:
         matches_step = family_of_range == 0
         other_ranges = ranges.filter(pa.array(~matches_step))
         n_named_steps = int(np.count_nonzero(matches_step))
-    codes = phase_codes(by_text, reading.phases, texts_of(ranges))
-    return _RangeTexts(by_text, step_families, codes, other_ranges, n_named_steps)
+    phase_of_text = phase_codes(by_text, reading.phases, texts_of(ranges))
+    return _RangeTexts(by_text, step_families, phase_of_text, other_ranges, n_named_steps)
 
 
 def digest_report(
@@ -182,7 +182,7 @@ def digest_report(
             capture,
             events,
             texts.step_families,
-            texts.codes,
+            texts.phase_of_text,
             reading,
             family=family,
             is_decided=is_decided,
@@ -192,7 +192,7 @@ def digest_report(
         # This report is the only one, and its clock is not shifted.
         family = choose_host([candidates_of_hosts], [0])
     capture = _with_counter_lag(capture, events)
-    inputs_between = _inputs_between_steps(events, steps, texts.codes, capture.calls.all)
+    inputs_between = _inputs_between_steps(events, steps, texts.phase_of_text, capture.calls.all)
     capture = replace(capture, calls=replace(capture.calls, all=None))
     release_memory()
     digested = [
@@ -200,7 +200,7 @@ def digest_report(
         for parts_of_rank in zip(events, steps, inputs_between, strict=True)
     ]
     host_digests = digest_hosts(
-        hosts, texts.step_families, texts.codes, family, capture.ranges.open_end_ns
+        hosts, texts.step_families, texts.phase_of_text, family, capture.ranges.open_end_ns
     )
     return _report_digest(
         file, reading, capture, texts, digested=digested, hosts=host_digests, family=family
@@ -219,17 +219,17 @@ def _with_counter_lag(capture: Capture, events: Sequence[ProcessEvents]) -> Capt
 def _inputs_between_steps(
     events: Sequence[ProcessEvents],
     steps: Sequence[ProcessSteps],
-    codes: Int64,
+    phase_of_text: Int64,
     calls: pa.Table | None,
 ) -> list[Inputs]:
     """Return what the CPU process of each rank does between steps.
 
-    `codes` has the phase of each range text.
+    `phase_of_text` has the phase of each range text.
     """
     inputs_of_ranks = []
     for rank, rank_steps in zip(events, steps, strict=True):
         members = rank_steps.members
-        inputs = between_steps(rank.ranges, codes, members, calls, rank.operations)
+        inputs = between_steps(rank.ranges, phase_of_text, members, calls, rank.operations)
         inputs_of_ranks.append(inputs)
     return inputs_of_ranks
 
@@ -254,7 +254,9 @@ def _report_digest(
     for _, problems_of_process in digested:
         process_problems += problems_of_process
     families = largest_families(texts.other_ranges, texts.by_text, MAX_FAMILIES)
-    option_problems = list(_problems_of_options(reading, texts.codes, families, capture.operations))
+    option_problems = list(
+        _problems_of_options(reading, texts.phase_of_text, families, capture.operations)
+    )
     problems = [*capture.problems, *option_problems]
     problems += _with_fix_of_option(process_problems, option_problems)
     phase_families = _phase_families(texts)
@@ -408,7 +410,7 @@ def _phase_families(texts: _RangeTexts) -> tuple[tuple[str, str, int], ...]:
     ranges = texts.other_ranges
     if not ranges.num_rows:
         return ()
-    phase_of_text = texts.codes
+    phase_of_text = texts.phase_of_text
     families = texts.by_text
     is_library = ranges["is_library"].to_numpy()
     text_of_range = _text_of_ranges(ranges)
@@ -425,11 +427,14 @@ def _phase_families(texts: _RangeTexts) -> tuple[tuple[str, str, int], ...]:
 
 
 def _problems_of_options(
-    reading: Reading, codes: Int64, families: Sequence[tuple[str, int]], operations: Operations
+    reading: Reading,
+    phase_of_text: Int64,
+    families: Sequence[tuple[str, int]],
+    operations: Operations,
 ) -> Iterator[Problem]:
     """Yield problems of patterns that match nothing, and of communication that needs an option.
 
-    `codes` has the phase of each range text.
+    `phase_of_text` has the phase of each range text.
     """
     comm_pattern = reading.comm_kernel
     has_unnamed_comm = bool(operations.names) and not operations.has_named_comm
@@ -443,7 +448,7 @@ def _problems_of_options(
     for code, phase in enumerate(PHASES):
         pattern = reading.phases[phase].pattern
         is_from_option = pattern != PHASE_PATTERNS[phase]
-        matches_a_text = code in codes
+        matches_a_text = code in phase_of_text
         if is_from_option and not matches_a_text:
             yield problem(
                 "phase-pattern-unmatched",

@@ -355,7 +355,7 @@ class ProcessDigest(_Process, frozen=True):
     # the part of it that is of blocking copies from the host
     of_copies_ns_by_call: dict[str, Int64]
     # when communication ran while compute ran, report time
-    hidden: NarrowIntervals
+    overlap: NarrowIntervals
     # when the phases run on the device, report time
     stretches: Stretches
     # the other threads whose ranges are phases too
@@ -753,7 +753,7 @@ def _measure_rank(work: _RankWork, between: Inputs) -> dict[str, Any]:
         "phases": phases,
         "blocked_ns_by_call": measured.causes.by_call,
         "of_copies_ns_by_call": measured.causes.of_copies_by_call,
-        "hidden": NarrowIntervals.of(work.device.hidden),
+        "overlap": NarrowIntervals.of(work.device.hidden),
         "stretches": stretches,
         **_measure_kernels(work),
         **_measure_python(work, measured),

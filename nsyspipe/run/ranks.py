@@ -593,7 +593,7 @@ def ranks_table(
     captured as a whole may hold such operations.
     """
     rows: list[_Row] = []
-    for rank, work in zip(cross_rank.placed, works, strict=True):
+    for rank, work in zip(cross_rank.ranks, works, strict=True):
         row = _identity_of_rank(rank, source, names, sidecars)
         row |= _device_and_counts(rank, is_comm_in_graphs=is_comm_in_graphs)
         row |= memory_of_rank(rank, sidecars)

@@ -54,7 +54,7 @@ def problems_of_run(
     run: NumberedRun, cross_rank: comm.CrossRank, steps: SelectedSteps
 ) -> tuple[Problem, ...]:
     """Return all problems of a run, in order of their stage."""
-    ranks = cross_rank.placed
+    ranks = cross_rank.ranks
     gathered = run.gathered
     # Hosts without numbers are no ranks.
     has_ranks_to_number = run.is_numbered or not run.hosts
@@ -274,7 +274,7 @@ def _problems_of_message_sizes(
     cross_rank: comm.CrossRank, digests: Sequence[ReportDigest]
 ) -> Iterator[Problem]:
     """Yield that some or all operations in steps have no message size, and why if all."""
-    has_one_rank = len(cross_rank.placed) <= 1
+    has_one_rank = len(cross_rank.ranks) <= 1
     if has_one_rank:
         # One rank sends nothing.
         return

@@ -83,7 +83,7 @@ def process_steps(
     capture: Capture,
     events: Sequence[ProcessEvents],
     families: TextFamilies,
-    codes: Int64,
+    phase_of_text: Int64,
     reading: Reading,
     *,
     family: str | None,
@@ -92,7 +92,7 @@ def process_steps(
     """Return the steps of each rank of a report, and the family that the steps are of.
 
     The family of steps is `family` if the run `is_decided` on it. Else it is the best one in this
-    report. `codes` has the phase of each range text. If no family of ranges qualifies, or if the
+    report. `phase_of_text` has the phase of each range text. If no family of ranges qualifies, or if the
     user asks for it, nsyspipe looks for a periodic launch pattern. If no range marks the backward
     pass, nsyspipe looks for it in the launches.
     """
@@ -123,7 +123,7 @@ def process_steps(
             members = _step_members(rank.events.ranges, families, rank_candidates, family)
         else:
             members = units.members
-        steps.append(_steps_of_rank(rank, rank_candidates, members, units, codes))
+        steps.append(_steps_of_rank(rank, rank_candidates, members, units, phase_of_text))
     return steps, family
 
 
@@ -212,15 +212,15 @@ def _steps_of_rank(
     rank_candidates: list[Candidate],
     members: Members,
     units: Repetition | None,
-    codes: Int64,
+    phase_of_text: Int64,
 ) -> ProcessSteps:
     """Return the steps of one rank with their phases.
 
     `members` are the steps. `units` is None if the steps are ranges. Else it is the repetition
-    whose units the steps are. `codes` has the phase of each range text.
+    whose units the steps are. `phase_of_text` has the phase of each range text.
     """
     process_id = rank.events.process_id
-    marked = _find_marked_phases(rank, codes, members)
+    marked = _find_marked_phases(rank, phase_of_text, members)
     problems: list[Problem] = []
     if units is not None:
         step_of_optimizer = marked.phases["optimizer"].member
@@ -257,20 +257,22 @@ class _FoundPhases(Struct, frozen=True):
     passes: PhaseRanges
 
 
-def _find_marked_phases(rank: _RankLaunches, codes: Int64, members: Members) -> _FoundPhases:
+def _find_marked_phases(
+    rank: _RankLaunches, phase_of_text: Int64, members: Members
+) -> _FoundPhases:
     """Find the phases that ranges mark, on the thread of the steps and on other threads.
 
-    `codes` has the phase of each range text.
+    `phase_of_text` has the phase of each range text.
     """
     ranges = rank.events.ranges
     operations = rank.events.operations
-    if rank.calls is None or not has_phases_elsewhere(ranges, codes, members):
-        phases = phase_ranges(ranges, codes, members)
+    if rank.calls is None or not has_phases_elsewhere(ranges, phase_of_text, members):
+        phases = phase_ranges(ranges, phase_of_text, members)
         return _FoundPhases(phases, NO_OTHER_THREADS, phases["backward"])
     launches = operations.kernel_launch[: operations.n_launched]
     threads = threads_of(launches, rank.calls)
     other_threads = launching_threads(members, launches, threads)
-    phases = phase_ranges(ranges, codes, members, other_threads)
+    phases = phase_ranges(ranges, phase_of_text, members, other_threads)
     passes = backward_passes(phases["backward"], members, launches, threads)
     return _FoundPhases(phases, other_threads, passes)
 
@@ -400,11 +402,15 @@ def host_families(ranges: RangesOfReportTable, families: TextFamilies) -> _Hosts
 
 
 def digest_hosts(
-    hosts: _Hosts, families: TextFamilies, codes: Int64, family: str | None, open_end_ns: int | None
+    hosts: _Hosts,
+    families: TextFamilies,
+    phase_of_text: Int64,
+    family: str | None,
+    open_end_ns: int | None,
 ) -> tuple[HostDigest, ...]:
     """Return the digest of each process, with its step ranges of `family`.
 
-    Ranges that never closed end at `open_end_ns`, which is None if all closed. `codes` has the
+    Ranges that never closed end at `open_end_ns`, which is None if all closed. `phase_of_text` has the
     phase of each range text.
     """
     digests = []
@@ -412,7 +418,7 @@ def digest_hosts(
         members = _step_members(ranges, families, process_candidates, family)
         columns = member_columns(ranges, members)
         columns["is_complete"] = _are_closed(members, open_end_ns)
-        for phase, phase_of_steps in phase_ranges(ranges, codes, members).items():
+        for phase, phase_of_steps in phase_ranges(ranges, phase_of_text, members).items():
             columns[f"{phase}_ns"] = _times_of_members(phase_of_steps, members)
         digest = HostDigest(process_id, tuple(process_candidates), pa.table(columns))
         digests.append(digest)

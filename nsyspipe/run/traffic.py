@@ -271,7 +271,7 @@ def _steps_of_rank(summary_steps: StepsTable, rank: Rank[ProcessDigest]) -> _Ste
     first_row = np.searchsorted(rank_of_step, rank.number)
     n_steps = np.searchsorted(rank_of_step, rank.number, side="right") - first_row
     steps_of_rank = summary_steps.slice(first_row, n_steps)
-    hidden = rank.process.hidden.shifted(rank.shift_ns)
+    hidden = rank.process.overlap.shifted(rank.shift_ns)
     starts = steps_of_rank["start_ns"].to_numpy()
     ends = steps_of_rank["end_ns"].to_numpy()
     return _StepsOfRank(starts, ends, hidden)
