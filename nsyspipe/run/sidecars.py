@@ -153,11 +153,11 @@ def _models_of_devices(
 
 
 def run_sidecars(
-    found: FoundSidecars, digests: Sequence[ReportDigest], *, asks_for_steps: bool
+    found: FoundSidecars, digests: Sequence[ReportDigest], *, wants_step_family: bool
 ) -> RunSidecars:
     """Choose the sidecars that are of a run's reports, with problems of the others.
 
-    If `asks_for_steps`, the result has the step family that the sidecars name.
+    If `wants_step_family`, the result has the step family that the sidecars name.
     """
     fitting = []
     problems = [*found.problems]
@@ -177,7 +177,7 @@ def run_sidecars(
         for argument, ranks in sidecar.by_argument.items():
             by_argument[argument] = sidecar.sidecar, ranks
     family = None
-    if asks_for_steps:
+    if wants_step_family:
         family, ignored = _step_family(sidecars, digests)
         problems += ignored
     return RunSidecars(sidecars, by_argument, family, tuple(problems))
