@@ -630,7 +630,10 @@ def candidates_of(processes: Sequence[ProcessDigest]) -> tuple[Candidate, ...]:
 
 
 def _joined_candidate(candidates: Sequence[Candidate]) -> Candidate:
-    """Return one candidate for a family in all captures of a process."""
+    """Return one candidate for a family in all captures of a process, with the sums of all.
+
+    The family is a part of steps only if it is one in every capture.
+    """
     union_ns = sum(candidate.union_ns for candidate in candidates)
     n_members = sum(candidate.n_members for candidate in candidates)
     n_launched_inside = sum(candidate.n_launched_inside for candidate in candidates)

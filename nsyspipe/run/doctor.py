@@ -433,7 +433,8 @@ def _without_devices(question: str, answer: Answer, report: Examined) -> Answer:
         return Answer(PARTLY, report.phase_counts, fix=fix)
     if question == "phases" and report.was_without_gpu:
         return replace(answer, text="no NVTX range has the name of a phase", fix=None)
-    if question not in _QUESTIONS_OF_DEVICES:
+    needs_devices = question in _QUESTIONS_OF_DEVICES
+    if not needs_devices:
         return answer
     if report.was_without_gpu:
         return Answer(NO, text="captured without a GPU")
