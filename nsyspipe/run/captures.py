@@ -444,9 +444,9 @@ def with_steps(rank: Rank[P], number: int, process_number: int, steps: Int64) ->
 
 
 def capture_of_windows(ranks: _Ranks) -> Int64:
-    """Return the number of the capture that each window belongs to.
+    """Return for each window of all ranks the number of the capture that it belongs to.
 
-    The windows of all ranks are in order of rank and time.
+    Windows are in order of rank and time.
     """
     parts_of_ranks = [rank.parts for rank in ranks]
     capture_of_report = _capture_of_report(parts_of_ranks)
@@ -578,6 +578,7 @@ def _with_joined_counts(processes: Sequence[ProcessDigest]) -> ProcessDigest:
 
 
 def _joined_span(parts: _Parts) -> tuple[int, int]:
+    """Return the first start and the last end of all captures, on the clock of the first."""
     starts_ns = []
     ends_ns = []
     for part in parts:
@@ -588,6 +589,7 @@ def _joined_span(parts: _Parts) -> tuple[int, int]:
 
 
 def _joined_members(parts: _Parts) -> pa.Table:
+    """Return the members of all captures, on the clock of the first capture."""
     members = []
     for part in parts:
         shifted = _shifted(part.process.members, part.clock_shift_ns, _TIMES_OF_MEMBERS)
@@ -601,6 +603,7 @@ def _joined_phases(parts: _Parts) -> pa.Table:
 
 
 def _joined_windows(parts: _Parts) -> pa.Table:
+    """Return the windows of all captures, on the clock of the first capture."""
     windows = []
     for part in parts:
         shifted = _shifted(part.process.windows, part.clock_shift_ns, _TIMES)

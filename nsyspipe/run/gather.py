@@ -798,7 +798,7 @@ def _single_step_range(digests: Sequence[ReportDigest]) -> str | None:
     # A family of all reports is in the first report too.
     for name in families_of_reports[0]:
         n_ranges_of_reports = [families.get(name) for families in families_of_reports]
-        # Then each report has as many of these ranges as ranks.
+        # Each report must have as many of these ranges as ranks.
         is_once_on_each_rank = n_ranges_of_reports == n_ranks_of_reports
         if is_step_name(name) and is_once_on_each_rank:
             return name

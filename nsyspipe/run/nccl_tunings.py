@@ -183,7 +183,7 @@ def _by_size(operations: _Operations, records: _Records) -> Int64:
     `NONE` if they have several, or if calls of the use may not be recorded.
     """
     keys = _keys([records.use, records.call_bytes], [operations.use, operations.call_bytes])
-    tuning = _only_values(keys, records.tuning)
+    tuning = _agreed_values(keys, records.tuning)
     return np.where(records.is_whole[operations.use], tuning, NONE)
 
 
@@ -194,8 +194,8 @@ def _by_number(operations: _Operations, records: _Records) -> Int64:
     sizes, the numbers are not trusted for any operation of the same communicator and collective.
     """
     keys = _keys([records.use, records.number], [operations.use, operations.number])
-    tuning = _only_values(keys, records.tuning)
-    recorded_bytes = _only_values(keys, records.call_bytes)
+    tuning = _agreed_values(keys, records.tuning)
+    recorded_bytes = _agreed_values(keys, records.call_bytes)
     is_recorded = recorded_bytes != NONE
     has_other_size = is_recorded & (recorded_bytes != operations.call_bytes)
     contradicted_uses = np.unique(operations.use[has_other_size])
@@ -223,7 +223,7 @@ def _keys(columns_of_records: Sequence[Int64], columns_of_operations: Sequence[I
     return _Keys(key[:n_records], key[n_records:], n_keys)
 
 
-def _only_values(keys: _Keys, values: Int64) -> Int64:
+def _agreed_values(keys: _Keys, values: Int64) -> Int64:
     """Return for each operation the value that all records of its key have.
 
     `NONE` if the records differ, or if no record has the key. `values` are those of the records.

@@ -870,7 +870,7 @@ def _measure_windows(work: _RankWork, inputs_between: Inputs) -> _MeasuredWindow
     causes = measured_idle.causes
     measures |= causes.columns
     if not (is_exposed_comm_known and has_launches):
-        # This is a part of the exposed communication, by the times of launches.
+        # It is a part of the exposed communication, and needs the times of launches.
         measures["exposed_late_comm_ns"] = None
     is_copy_in_backward = work.in_backward(work.copy_phase)
     measures |= grad_copies(device, is_copy_in_backward, recorded)
@@ -1007,7 +1007,7 @@ def _measure_idle(work: _RankWork, idle_ns: Int64 | None, inputs: Inputs) -> _Me
     device_inputs = _shift_inputs(inputs, offset_ns)
     blocking_calls = _shift_calls(events.blocking_calls, offset_ns)
     causes = idle_causes(gaps, windows, known_idle_ns, device_inputs, blocking_calls)
-    # These causes need the times of launches and calls on the clock of the device.
+    # The columns that follow need the times of launches and calls on the clock of the device.
     if known_idle_ns is None:
         more_columns: dict[str, Int64 | None] = dict.fromkeys(_COLUMNS_BY_HOST_TIMES)
     else:

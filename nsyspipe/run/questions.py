@@ -366,7 +366,7 @@ def _only_other_ranges(report: Examined) -> Answer:
 
 
 def _step_counts(report: Examined, n_steps: int) -> list[tuple[str, int]]:
-    """Return how many steps there are, with what the steps are as the noun.
+    """Return the number of steps, with a noun that says what the steps are.
 
     Unless the steps are found by a pattern, the largest families of other ranges follow, because
     they could be steps too.

@@ -335,7 +335,10 @@ def _problems_of_steps(
 
 
 def _problems_of_selection(steps: SelectedSteps, n_ranks: int) -> Iterator[Problem]:
-    """Yield the problem of the choice of summary steps that matters most, if there is any."""
+    """Yield why summary steps are few, or are not what a reader expects.
+
+    Only the most severe of these cases is a problem.
+    """
     n_steps = steps.selection.steps.size
     if not n_steps:
         yield problem("no-common-step")

@@ -358,6 +358,7 @@ def _sums_of_use(calls: _Calls, operations: Int64, steps: _StepsOfRank) -> dict[
         sums["bytes"] = message_bytes.sum()
     is_wait_known = calls.is_wait_known[counted]
     if cross_rank.waiting is not None and is_wait_known.all():
+        # Only the part of the waits that lies in summary steps counts.
         waits = cross_rank.waited(operations, cross_rank.waiting)
         sums["wait_ns"] = steps.time_in_steps(waits)
     launched_in = cross_rank.rows.launched_in[counted]

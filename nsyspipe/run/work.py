@@ -167,8 +167,8 @@ class Work(NamedTuple):
 
         - It does if one of both computes 3 times as long.
         - Both run the same kernels if these take half of the time of one of them. Then the rival is
-          another program if one of both computes twice as long. 1.5 times is enough if it has 1.5
-          times as many matrix products, as more layers or micro-batches have.
+          another program if one of both computes twice as long. 1.5 times as long is enough with
+          1.5 times as many matrix products, which come with more layers or micro-batches.
         - With other kernels, the rival is another program if fewer than 0.8 of the launches are
           alike.
         """
@@ -215,7 +215,8 @@ class Work(NamedTuple):
     def is_unlike(self, rival: Work) -> bool:
         """Tell whether the works are too different for their times to be compared.
 
-        Works whose compute times or kernels are not known are like each other.
+        They are if only one compute time is known. If neither is known, or if kernels are not
+        known, nothing shows that they are.
         """
         if self.alike != rival.alike or self.other_batches(rival):
             return True

@@ -352,7 +352,7 @@ def jobs_for(
     `available` is that memory in bytes, 0 if it is not known. By default, the system is asked for
     it. If no number is requested, it depends on the cores and on the size of the reports.
     """
-    # The first process needs no reason. Each further one must have enough to read.
+    # One process is always needed. Each further one must have enough to read to be worth its start.
     n_worth_starting = 1 + sum(sizes) // _MIN_BYTES_PER_PROCESS
     n_wanted = requested or min(count_cores(), n_worth_starting)
     n_useful = min(n_wanted, len(sizes))
