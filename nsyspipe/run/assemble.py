@@ -308,7 +308,8 @@ def _find_unseen_work(run: NumberedRun, ranks: Ranks) -> _UnseenWork:
 def _make_windows(ranks: Ranks, unseen: _UnseenWork, *, has_comm_between: bool) -> pa.Table:
     """Return the windows of all ranks, one rank after the other.
 
-    A figure is null if work that was not recorded could change it.
+    A figure is null if work that was not recorded could change it. With much communication between
+    steps (`has_comm_between`), figures of the backward pass are null in all windows.
     """
     columns_of_ranks = [_rank_columns(rank, rank.process.windows) for rank in ranks]
     tables = map(_WINDOWS.table, columns_of_ranks)

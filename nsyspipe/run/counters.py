@@ -255,7 +255,8 @@ def _is_gpu_of(counted: _CountedGpu, part: Rank[ProcessDigest]) -> bool:
 def _counters_of_rank(counted: Sequence[_CountedGpu], shifts_ns: Sequence[int]) -> RankCounters:
     """Return the counters of one GPU, joined over the reports that have some of them.
 
-    `shifts_ns` has for each report what is added to get aligned time.
+    `counted` has the GPU in each of these reports. `shifts_ns` has for each report of the run what
+    is added to its times to get aligned time. The lag and the rates are those of the first report.
     """
     parts_of_series: dict[str, list[Series]] = {}
     for counted_gpu in counted:
@@ -408,7 +409,10 @@ class _Phases(NamedTuple):
 
 
 def _phases_of_rank(rank: Rank[ProcessDigest]) -> _Phases:
-    """Return when the phases of each step run, in aligned time."""
+    """Return when the phases of each step run, in aligned time.
+
+    A stretch is a time in which one phase runs. Its row is that of its step and phase.
+    """
     stretches = rank.process.stretches
     step_of_stretch = rank.steps[stretches.member]
     # One number for each pair of a step and a phase.

@@ -522,8 +522,8 @@ def _problems_of_windows(
     n_without_window = members_without_window.size
     if n_without_window:
         n_kernels_of_member = _launched_kernels(events.operations, members)
-        has_kernels = n_kernels_of_member[members_without_window].any()
-        why = _NO_KERNEL_LATER if has_kernels else _NO_KERNEL_LAUNCHED
+        is_any_kernel_launched = n_kernels_of_member[members_without_window].any()
+        why = _NO_KERNEL_LATER if is_any_kernel_launched else _NO_KERNEL_LAUNCHED
         yield problem("step-without-window", process_id=process_id, n=n_without_window, why=why)
 
 

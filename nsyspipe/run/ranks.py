@@ -982,7 +982,7 @@ def world_size(
     """Return how many ranks the job had, None if it is not known.
 
     This is the recorded world size, else what the launcher started (`launched`), else the size of
-    NCCL's largest communicator.
+    NCCL's largest communicator. NCCL's log counts only if no payload has a communicator.
     """
     recorded_size = recorded_world_size(digests, sidecars)
     communicator_sizes = []
@@ -1074,7 +1074,10 @@ def _check_all_used(
 def _check_all_named(
     names: Sequence[str], keys_of_processes: Sequence[Sequence[str]], rank_map: Mapping[str, int]
 ) -> list[str]:
-    """Return the first key of each process in the map, and raise if a process has none."""
+    """Return the first key of each process in the map. Raises `OptionError` if a process has none.
+
+    `names` are the names of the processes in errors.
+    """
     first_keys: list[str] = []
     absent: list[str] = []
     for name, keys in zip(names, keys_of_processes, strict=True):
@@ -1095,8 +1098,8 @@ def _check_all_named(
 
 def _check_below_world_size(ranks: Ranks, numbers: Sequence[int], sidecars: RunSidecars) -> None:
     """Raise if a number is not below the largest recorded world size."""
-    sizes = _known(recorded_world_size([rank.report], sidecars) for rank in ranks)
-    world_size = max(sizes, default=None)
+    recorded_sizes = _known(recorded_world_size([rank.report], sidecars) for rank in ranks)
+    world_size = max(recorded_sizes, default=None)
     if world_size is not None and max(numbers) >= world_size:
         what = f"gives rank {max(numbers)} of {world_size}"
         raise OptionError("--rank-map", what, fix=f"ranks 0 to {world_size - 1}")
@@ -1127,8 +1130,8 @@ def _keys_of_parts(
 def _map_keys(path: Path, pid: int | None) -> list[str]:
     """Return the names that a rank map may use for a process of a report.
 
-    The names are every tail of the report's path, its stem, its path, and every tail of the path of
-    its export. `pid` is None if the process is alone in the report. Else each name ends in
+    A report may be named by its path, by any tail of its path, by its stem, or by any tail of the
+    path of its export. `pid` is None if the process is alone in the report. Else each name ends in
     ``:PID``.
     """
     exported = path.with_suffix(files.EXPORT_SUFFIX)

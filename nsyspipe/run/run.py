@@ -208,7 +208,10 @@ def job_ranks(n_ranks: int, n_processes: int | None, world_size: int | None) -> 
 
 
 def steps_source(n_ranks: int, n_host_steps: int, family: str | None) -> str | None:
-    """Return `RunHeader.steps_from`, what the steps come from. `family` is None without steps."""
+    """Return `RunHeader.steps_from`, what the steps come from: ranges, a launch pattern, and so on.
+
+    `family` is None if the ranks have no steps. A run without ranks may have steps of hosts.
+    """
     if not n_ranks:
         return HOST if n_host_steps else None
     if family is None:

@@ -107,14 +107,14 @@ class Work(NamedTuple):
         """Return the work of the captures of one side."""
         kernels = _compute_kernels(runs)
         n_rank_steps = _count_rank_steps(runs)
-        batches = map(_describe_batch, runs)
-        descriptions = map(_describe_rest, runs)
+        words_and_batches = map(_describe_batch, runs)
+        words_for_rest = map(_describe_rest, runs)
         return cls(
             busy_ns=_mean_compute_ns(runs),
             kernels=_time_of_kernels(kernels),
             launches=_launches_per_step(kernels, n_rank_steps),
-            per_batch=dict(batches),
-            alike=" | ".join(descriptions),
+            per_batch=dict(words_and_batches),
+            alike=" | ".join(words_for_rest),
         )
 
     def saved(self) -> str:
