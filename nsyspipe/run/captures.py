@@ -467,7 +467,7 @@ def _joined_report(reports: Sequence[ReportDigest]) -> ReportDigest:
     comm_ranks: dict[int, tuple[int, int]] = {}
     comm_sizes: dict[int, int] = {}
     for report in reports:
-        # On the right of |, what is known already has priority.
+        # The right side of | has priority, so values of earlier reports stay.
         mpi_ranks = report.mpi_ranks | mpi_ranks
         comm_ranks = report.comm_ranks | comm_ranks
         comm_sizes = report.comm_sizes | comm_sizes

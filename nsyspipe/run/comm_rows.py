@@ -80,7 +80,7 @@ class CommRows(Struct, frozen=True):
         # One number for each pair of a communicator and a rank.
         pair_of_operation = communicator * n_ranks + self.rank
         pairs = np.unique(pair_of_operation)
-        # A run without ranks has no pairs, but 0 would be no divisor.
+        # Without ranks there are no pairs, but the divisor must not be 0 either.
         communicator_of_pair = pairs // max(n_ranks, 1)
         return np.bincount(communicator_of_pair, minlength=len(self.communicators))
 

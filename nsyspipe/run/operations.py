@@ -244,8 +244,8 @@ def run_operations(
 
     If `steps` is passed, the operations of a rank are those that run or begin during its windows of
     these steps: from the start of the first window to the end of the last. The operations may
-    belong to other steps too. The phases are those of these steps. A rank without such a window has
-    no rows.
+    belong to other steps too. The phase ranges are those of the chosen steps. A rank without such a
+    window has no rows.
     """
     first_and_last_step = None if steps is None else check_steps(tables.steps, steps)
     cross_rank = tables.cross_rank

@@ -196,8 +196,8 @@ def run_sidecars(
 def _misfit(candidate: FoundSidecar, digests: Sequence[ReportDigest]) -> str | None:
     """Return in words why a sidecar is not of the reports that it names, None if it is.
 
-    It is of a report if both are of one day, and have a process in common. What is not known is no
-    reason.
+    It is not if the two were written over a day apart, or have no process in common. Where the
+    times or the processes are not known, they are not compared.
     """
     written_ns = candidate.sidecar.captured_at_utc_ns
     for argument, ranks in candidate.by_argument.items():
