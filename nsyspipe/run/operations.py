@@ -92,12 +92,12 @@ def report_operations(task: ReportTask) -> list[OfRank]:
     The tables are sorted by all columns.
     """
     reading = task.reading
-    kernel_names, tables_of_report = read_again(task.file, reading.comm_kernel, task.wanted)
-    # They are in the order of the fields, like the tables of one process.
-    tables = _ProcessTables._make(tables_of_report)
-    families_by_text, step_families = text_families(tables.ranges, reading)
-    phase_of_text = phase_codes(families_by_text, reading.phases, texts_of(tables.ranges))
-    meanings = _TextMeanings(step_families, phase_of_text, kernel_names)
+    wanted = read_again(task.file, reading.comm_kernel, task.wanted)
+    # The tables are in the order of the fields of `_ProcessTables`.
+    tables = (wanted.kernels, wanted.memcpys, wanted.memsets, wanted.ranges, wanted.launches)
+    families_by_text, step_families = text_families(wanted.ranges, reading)
+    phase_of_text = phase_codes(families_by_text, reading.phases, texts_of(wanted.ranges))
+    meanings = _TextMeanings(step_families, phase_of_text, wanted.kernel_names)
     process_ids = {rank.process_id for rank in task.ranks}
     tables_of_process = _tables_by_process(tables, process_ids)
     operations_of_ranks = []
