@@ -298,7 +298,7 @@ def _called(
         host_calls=calls.all,
         comm_calls=comm_calls,
         n_ranks=n_ranks,
-        are_several=has_several_ranks,
+        has_job_several_ranks=has_several_ranks,
     )
 
 
