@@ -402,7 +402,7 @@ def slowed_by_waiting(evidence: Evidence, gone_wait_ns: Float64, hidden_ns: Floa
 
     It is 0 for rows of which no waiting is gone.
     """
-    slowed_ns = evidence.slowed_ns(hidden_ns, is_most=True)
+    slowed_ns = evidence.slowed_ns(hidden_ns, is_upper_bound=True)
     return np.where(gone_wait_ns > 0, slowed_ns, 0.0)
 
 

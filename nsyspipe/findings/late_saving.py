@@ -106,7 +106,7 @@ def _slowed_by_hidden_waits(evidence: Evidence) -> Float64:
     wait_ns, exposed_wait_ns = evidence.columns("wait_ns", "exposed_wait_ns")
     (hidden_comm_ns,) = evidence.columns("overlap_compute_ns")
     hidden_wait_ns = np.minimum(wait_ns - exposed_wait_ns, hidden_comm_ns)
-    return evidence.slowed_ns(hidden_wait_ns, is_most=True)
+    return evidence.slowed_ns(hidden_wait_ns, is_upper_bound=True)
 
 
 def _delay_parts(evidence: Evidence, collectives: CollectivesTable) -> dict[str, float]:
