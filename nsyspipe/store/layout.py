@@ -234,7 +234,7 @@ def run_ids(store: Path) -> Iterator[str]:
 
     Without a store there are none. A store with links instead of directories is an error.
     """
-    # First the runs in `switch`, then those in their places, as in `has_run`.
+    # Look into `switch` first. A run leaves it only for its place, so it is found in one of both.
     switched = _names_in(store, HIDDEN, SWITCH)
     names = _names_in(store, "runs")
     directories = [name for name in names if name.startswith(RUN_DIRECTORY)]
@@ -325,20 +325,21 @@ def place_of(store: str | Path, run_id: str) -> str:
 
 def run_reference(path: Path) -> RunReference | None:
     """Return what ``STORE/<table>/run_id=ID`` or ``STORE:NAME`` refers to; None for other paths."""
-    is_complete = len(path.parts) > 1 and path.name.startswith(RUN_DIRECTORY)
-    # A path such as `.` has no name of its own.
-    directory = path if is_complete else Path(os.path.realpath(path))
-    run_id = directory.name.removeprefix(RUN_DIRECTORY)
-    store = directory.parent.parent
+    # Any other path has to be resolved, since a path such as `.` has no name of its own.
+    has_table_and_run = len(path.parts) > 1 and path.name.startswith(RUN_DIRECTORY)
+    directory = path if has_table_and_run else Path(os.path.realpath(path))
     if directory.name.startswith(RUN_DIRECTORY):
+        run_id = directory.name.removeprefix(RUN_DIRECTORY)
+        store = directory.parent.parent
         is_directory = os.path.isdir(directory)  # noqa: PTH112 - a name may be too long
         if is_directory and has_run(store, run_id):
             return RunReference(store, run_id, is_id=True)
     text = str(path)
     if os.path.lexists(text):
         return None
-    # A store or a name may contain colons, so each colon but a first letter is tried.
+    # A store and a name may contain colons themselves, so each colon may be the one between them.
     for index, letter in enumerate(text):
+        # The name of a store is not empty.
         if letter == ":" and index > 0:
             store = Path(text[:index])
             if any(run_ids(store)):
