@@ -56,7 +56,7 @@ def skill(context: typer.Context, *, outputs: SkillOutputs) -> None:
     formats = {"json": Format(partial(dumps, document, max_characters=None), lambda _: None)}
     # A file does not tell what it is about, so none is replaced without --force.
     identity = object()
-    # Quiet, because below the skill itself is the text.
+    # This writes or prints the JSON. It prints no text, because the skill is the text, see below.
     outputs.answer(formats, [], [], identity, quiet=True)
     if directory is not None:
         installed = skill_files.install(files, directory, force=outputs.force)
