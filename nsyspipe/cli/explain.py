@@ -65,7 +65,7 @@ def explain(
         document = shown.explanation_document(explanation)
         blocks = list(shown.explanation_blocks(explanation))
     formats = {"json": Format(partial(dumps, document, max_characters=None), lambda _: None)}
-    # A file does not tell what it explains, so none is replaced without --force.
+    # No file has this identity, so no file is replaced without --force.
     identity = object()
     outputs.answer(formats, blocks, [], identity)
 

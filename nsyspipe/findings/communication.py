@@ -89,17 +89,17 @@ def comm_bound(evidence: Evidence) -> Answer:
     communication counts here. Saving: that of `Evidence.saving_without` all communication.
     """
     exposed_ns = evidence.mean("exposed_comm_ns") if evidence.has_comm else None
-    transfer_ns = evidence.exposed_transfer_ns_per_step
-    if exposed_ns is None or transfer_ns is None:
+    exposed_transfer_ns = evidence.exposed_transfer_ns_per_step
+    if exposed_ns is None or exposed_transfer_ns is None:
         return None
-    if evidence.share_of_step(transfer_ns) < _MIN_EXPOSED_SHARE_OF_STEP:
+    if evidence.share_of_step(exposed_transfer_ns) < _MIN_EXPOSED_SHARE_OF_STEP:
         return None
     exposed_by_phase = _exposed_by_phase(evidence)
     saving = evidence.saving_without()
     figures: dict[str, Any] = {
         "exposed_comm_ns_per_step": exposed_ns,
         "exposed_comm_share": evidence.share_of_step(exposed_ns),
-        "exposed_transfer_ns_per_step": transfer_ns if evidence.is_wait_known else None,
+        "exposed_transfer_ns_per_step": exposed_transfer_ns if evidence.is_wait_known else None,
     }
     figures |= saving.figures | evidence.means("wait_ns", "exposed_wait_ns")
     if evidence.mean("comm_on_compute_stream_ns"):
@@ -109,8 +109,10 @@ def comm_bound(evidence: Evidence) -> Answer:
     has_much_else = _is_mostly_other_than_gradients(evidence, exposed_ns)
     if has_much_else or not _has_only_gradients(evidence):
         figures["exposed_comm_ns_per_step_by_role"] = evidence.exposed_by_role
-    where = _phase_text(exposed_by_phase, exposed_ns=exposed_ns, transfer_ns=transfer_ns)
-    role = evidence.main_role_text("exposed_ns_per_step", transfer_ns, noun="communication")
+    where = _phase_text(
+        exposed_by_phase, exposed_ns=exposed_ns, exposed_transfer_ns=exposed_transfer_ns
+    )
+    role = evidence.main_role_text("exposed_ns_per_step", exposed_transfer_ns, noun="communication")
     title = f"Communication does not fully overlap with compute{where}{role}{evidence.counted_text}"
     words = _advise_to_expose_less(evidence, exposed_ns)
     hook = "bf16_compress_hook, " if evidence.wide_gradients.num_rows else ""
@@ -135,17 +137,17 @@ def _exposed_by_phase(evidence: Evidence) -> dict[str, float]:
 
 
 def _phase_text(
-    exposed_by_phase: dict[str, float], *, exposed_ns: float, transfer_ns: float
+    exposed_by_phase: dict[str, float], *, exposed_ns: float, exposed_transfer_ns: float
 ) -> str:
     """Name the phase that launched two thirds of exposed transfer; empty if no phase surely did.
 
     `exposed_by_phase` contains exposed waiting, and it is not known of which phases.
     """
     phase = max(exposed_by_phase, key=exposed_by_phase.__getitem__)
-    all_wait_ns = exposed_ns - transfer_ns
+    exposed_wait_ns = exposed_ns - exposed_transfer_ns
     # The phase may have all of the waiting. Then this is its transfer.
-    least_transfer_ns = exposed_by_phase[phase] - all_wait_ns
-    is_mostly = least_transfer_ns >= _MIN_SHARE_OF_MOST * transfer_ns
+    least_transfer_ns = exposed_by_phase[phase] - exposed_wait_ns
+    is_mostly = least_transfer_ns >= _MIN_SHARE_OF_MOST * exposed_transfer_ns
     if not is_mostly or phase == _NO_PHASE:
         return ""
     return f", most of it launched in the {phase} phase"

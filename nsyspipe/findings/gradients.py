@@ -99,8 +99,8 @@ def single_bucket(evidence: Evidence) -> Answer:
     """Fire if one all-reduce is 95 % of communication, and compute overlaps less than 10 % of it.
 
     Saving: what the backward pass could hide. That is the least of exposed transfer, all transfer,
-    and the sum of `_hiding_parts`. Transfer is communication without waiting for slower ranks,
-    which nothing hides.
+    and the sum of `_hiding_parts`. Transfer is communication without waiting for slower ranks.
+    Nothing hides such waiting.
     """
     if not evidence.has_comm or not evidence.mean("compute_ns"):
         # Without compute, nothing can hide communication.
@@ -251,8 +251,8 @@ def many_small(evidence: Evidence, rows: pa.Table) -> Saving | NotJudged | None:
     is_large = median_bytes is not None and median_bytes > _MAX_SMALL_BUCKET_BYTES
     if median_ns > _MAX_SMALL_TRANSFER_NS or is_large:
         return None
-    exposed_ns = evidence.exposed_transfer_ns_per_step or 0.0
-    saving_ns = min(exposed_ns, n_per_step * median_ns)
+    exposed_transfer_ns = evidence.exposed_transfer_ns_per_step or 0.0
+    saving_ns = min(exposed_transfer_ns, n_per_step * median_ns)
     if _is_little(evidence, saving_ns):
         return None
     figures = {"median_transfer_ns": median_ns, "median_message_bytes": median_bytes}
@@ -565,8 +565,8 @@ def _pass_figures(evidence: Evidence, passes: _Passes) -> dict[str, Any]:
 def flat_all_reduce(evidence: Evidence) -> Answer:
     """Fire if all-reduces of gradients span several hosts with several ranks each, and cost much.
 
-    Saving: their `Evidence.exposed_cost`. The rule does not look at the way that NCCL takes inside
-    of an all-reduce.
+    Saving: their `Evidence.exposed_cost`. How NCCL sends data inside of an all-reduce is not
+    recorded, so it does not count.
     """
     if not evidence.gradient_all_reduces.num_rows:
         return None

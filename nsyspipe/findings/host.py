@@ -102,10 +102,12 @@ def launch_bound(evidence: Evidence) -> Answer:
     Saving: that of `launch_saving` if it is known who waits for whom, otherwise that of
     `idle.measure_idle`. Not judged if 2 % of step time are idle time without a known cause.
 
-    If at least half of the idle time lies in pauses of 2 ms and more, the host did something else
-    than launching, and from a quarter on it did so in part. If no range marks the data phase, it
-    may have waited for data. If this rule cannot be judged, it is also unknown why `input_bound`
-    and `sync_bound` do not fire, so the answer names those of them that do not.
+    In pauses of 2 ms and more, the host does something else than launching. The title says so if at
+    least half of the idle time lies in pauses, and the advice from a quarter on. If no range marks
+    the data phase, the host may wait for data in its pauses.
+
+    If this rule cannot be judged, neither can `input_bound` and `sync_bound`. Those of them that do
+    not fire are named in the answer.
     """
     missing = _missing_record(evidence) if evidence.steps.num_rows else None
     if missing:
@@ -134,9 +136,9 @@ def _idle_for_launches(evidence: Evidence) -> Idle | None:
 
 
 def _missing_record(evidence: Evidence) -> str | None:
-    """Return without what it is not known why the GPU idles; None if nearly all of it is known.
+    """Return what is missing to know why the GPU idles; None if nearly all causes are known.
 
-    The result ends the sentence of `_not_judged_without`, where "it" is the idle time.
+    The result becomes a part of the sentence of `_not_judged_without`.
     """
     unknown = measure_idle(evidence, "idle_unknown_ns")
     if unknown is None:
@@ -145,7 +147,8 @@ def _missing_record(evidence: Evidence) -> str | None:
         return _ONE_CLOCK if is_idle_known else "copies and memsets"
     unknown_share = evidence.share_of_step(unknown.judged_ns)
     if unknown_share >= MIN_IDLE_SHARE_OF_STEP:
-        # The operation that ends an idle time shows by its launch why the device idled.
+        # The operation that ends an idle time shows by its launch why the device idled. In the
+        # sentence, "it" is the idle time.
         share = f"{100 * unknown_share:.0f}% of step time"
         return f"the launches of kernels and copies that end {share} of it"
     is_launch_known = measure_idle(evidence, "idle_launch_ns") is not None

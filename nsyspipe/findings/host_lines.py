@@ -124,6 +124,7 @@ def line_figures(evidence: Evidence, name: str, finding: Finding) -> Mapping[str
     cause = _CAUSE_OF_FINDING.get(name)
     if cause is None:
         return {}
+    # Lock waits are known even if the user wants no lines.
     left_out = {LINE_UNKNOWN: LEFT_OUT} if evidence.are_lines_left_out else {}
     rank = _rank_of(evidence, finding)
     lines = evidence.host_lines
@@ -253,7 +254,7 @@ def _figures_of_lines(question: _Question) -> dict[str, Any]:
     """Return the line that most samples of a cause are at, or why it is not known.
 
     It is a line of the user's program if one has most samples. Otherwise it is the innermost line,
-    and the figures of `_figures_of_stacks` are added. They may be known without such a line.
+    and the figures of `_figures_of_stacks` are added.
     """
     # Each sample has one innermost line, so these are all samples.
     totals = _totals(question, INNERMOST)
@@ -269,6 +270,7 @@ def _figures_of_lines(question: _Question) -> dict[str, Any]:
     if line is not None and _is_unseen(line, totals):
         return {LINE_UNKNOWN: NOT_SEEN_IN_TIME} | _let_go_figures(question)
     if line is None or line.file == NOT_SEEN or not _is_main(line, totals):
+        # The function and the call may be known without a line.
         return figures or {LINE_UNKNOWN: NO_MAIN_LINE}
     figures[HOST_LINE] = _figure_of(line, totals)
     if innermost is not None and not innermost.is_at_same_place(line):

@@ -240,7 +240,7 @@ def _judge_middle_rank(evidence: Evidence, cause: _Cause) -> Idle:
     """Judge the rank in the middle. The bound is the largest of the means of ranks."""
     judged_ns = cause.mean_of_middle_rank()
     if evidence.is_pipeline:
-        return Idle(judged_ns, None, is_perhaps_bubble=True)
+        return Idle(judged_ns, bound=None, is_perhaps_bubble=True)
     parts = _parts_of_rank_with_most(evidence.rank_of_row, cause.gone)
     bound = Bound(sum(parts.values()), parts)
     return Idle(judged_ns, bound)
@@ -273,7 +273,7 @@ def _judge_rank_with_most(evidence: Evidence, cause: _Cause) -> Idle:
     where = f" on rank {rank}"
     gone = _gone_outside_of_bubble(evidence, cause)
     if gone is None:
-        return Idle(means[rank], None, rank, where, is_perhaps_bubble=True)
+        return Idle(means[rank], bound=None, rank=rank, where=where, is_perhaps_bubble=True)
     comm_ns, hidden_comm_ns = evidence.columns("comm_ns", "overlap_compute_ns")
     largest_elsewhere_ns = _largest_on_other_ranks(evidence, gone.total)
     caused_ns = np.minimum(comm_ns, largest_elsewhere_ns)
@@ -313,9 +313,9 @@ def _judge_awaited_rank(evidence: Evidence, cause: _Cause) -> Idle:
         where = _where_text(evidence, rank, ranks_in_turn.tolist())
     gone = _gone_outside_of_bubble(evidence, cause)
     if gone is None:
-        return Idle(judged_ns, None, rank, where, is_perhaps_bubble=True)
+        return Idle(judged_ns, bound=None, rank=rank, where=where, is_perhaps_bubble=True)
     bound = _bound_without(evidence, gone)
-    return Idle(judged_ns, bound, rank, where)
+    return Idle(judged_ns, bound=bound, rank=rank, where=where)
 
 
 def _rows_of_awaited_ranks(evidence: Evidence) -> Int64:

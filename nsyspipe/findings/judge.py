@@ -349,5 +349,5 @@ def _move_behind_causes(
         return
     if symptom == EXPOSURE or is_by_host(rows[symptom_place]):
         row_of_symptom = rows.pop(symptom_place)
-        # Without the symptom, the last cause is one place further up, and this place follows it.
+        # Without the symptom, the last cause moves up, so its old place is the one behind it.
         rows.insert(max(cause_places), row_of_symptom)

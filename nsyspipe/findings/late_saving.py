@@ -39,7 +39,7 @@ def limited_saving(
     `delay_parts` alone count.
 
     No step gets shorter than the least compute of a rank, or than the launch time of the fastest
-    host. If one of these limits leaves less to gain, the result has its parts instead.
+    host. If one of these limits leaves less to gain, the result has the parts of that limit.
     """
     above_shortest_window = {} if only_delays else _above_shortest_window(evidence)
     larger_parts = max(dict(delay_parts), above_shortest_window, key=_sum_parts)
@@ -56,7 +56,7 @@ def _sum_parts(parts: Mapping[str, float]) -> float:
 def _above_shortest_window(evidence: Evidence) -> dict[str, float]:
     """Return how much longer steps are than their shortest windows without exposed waiting.
 
-    The parts sum to it, and are means over steps.
+    The result has parts that sum to this time, which are means over steps.
     """
     wall_ns, exposed_wait_ns = evidence.columns("wall_ns", "exposed_wait_ns")
     without_waiting_ns = wall_ns - exposed_wait_ns
@@ -68,8 +68,8 @@ def _above_shortest_window(evidence: Evidence) -> dict[str, float]:
 def _above_compute(evidence: Evidence) -> dict[str, float]:
     """Return how much longer steps are than the least compute of a rank in them.
 
-    That compute counts without the time by which hidden waiting slows it. The parts sum to the
-    result, and are means over steps.
+    That compute counts without the time by which hidden waiting slows it. The result has parts that
+    sum to this difference, which are means over steps.
     """
     wall_ns, compute_ns, idle_ns = evidence.columns("wall_ns", "compute_ns", "idle_ns")
     exposed_ns, exposed_wait_ns = evidence.columns("exposed_comm_ns", "exposed_wait_ns")
@@ -113,8 +113,8 @@ def _delay_parts(evidence: Evidence, collectives: CollectivesTable) -> dict[str,
     """Return how much longer a step is because ranks come late, by part, means over steps.
 
     ``delays`` are those of the rank that is delayed most. A step still lasts as long as ranks
-    compute and hosts launch, so a part of the delays may stay. What stays is below 0:
-    ``left_for_compute`` and ``left_for_launching``, which are left out if they are 0.
+    compute and hosts launch, so a part of the delays may stay. It is taken off by parts below 0,
+    ``left_for_compute`` and ``left_for_launching``. Both are left out if they are 0.
     """
     delays_ns = _delays_ns(evidence, collectives)
     limited_by_compute_ns = np.minimum(delays_ns, _above_compute_ns(evidence))

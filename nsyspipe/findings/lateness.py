@@ -124,7 +124,7 @@ def why_waiting_is_unknown(evidence: Evidence) -> NotJudged | None:
         return WAITING_UNKNOWN
     starts_ns = evidence.all_steps["start_ns"]
     is_earliest = pc.equal(starts_ns, pc.min(starts_ns))
-    # One step, as the rank has it that began it first.
+    # The number of the step that began first on any rank.
     first_step = evidence.all_steps.filter(is_earliest)["step"].to_pylist()
     used_steps = evidence.steps["step"].to_pylist()
     # In the first step of a capture, ranks also wait for those whose capture began later.
@@ -164,7 +164,7 @@ def measure_lateness(evidence: Evidence) -> Lateness:
 def find_culprit(evidence: Evidence, lateness: Lateness) -> Culprit:
     """Return who makes the others wait: a host that is to blame, otherwise ranks.
 
-    The result is None if nobody is late often, or why that is not known.
+    The result is None if nobody is late often. It is a reason if that cannot be known.
     """
     node = find_late_node(evidence.collectives, evidence.hosts, evidence.clock_error_ns)
     if node and _is_node_to_blame(evidence, lateness, node):
@@ -245,13 +245,13 @@ def _find_late_ranks(evidence: Evidence, lateness: Lateness) -> LateRanks | None
         return None
     min_delay_ns = max(noticeable_ns, LIMITS.min_part_of_delays * all_delays_ns)
     largest_first = [*delays_ns]
-    last = _ranks_from(delays_ns, min_delay_ns) or largest_first[:1]
+    delaying = _ranks_from(delays_ns, min_delay_ns) or largest_first[:1]
     behind_ns = _measure_behind(lateness.own_delays, lateness.n_steps)
     min_behind_ns = max(noticeable_ns, LIMITS.min_part_behind * all_delays_ns)
-    behind = [rank for rank in _ranks_from(behind_ns, min_behind_ns) if rank not in last]
+    behind = [rank for rank in _ranks_from(behind_ns, min_behind_ns) if rank not in delaying]
     is_noticeable = pc.greater_equal(alone["held_up_ns"], noticeable_ns)
-    steps_of = _steps_of_ranks(alone.filter(is_noticeable), last)
-    return LateRanks(_pick(delays_ns, last), _pick(behind_ns, behind), steps_of)
+    steps_of = _steps_of_ranks(alone.filter(is_noticeable), delaying)
+    return LateRanks(_pick(delays_ns, delaying), _pick(behind_ns, behind), steps_of)
 
 
 def _ranks_from(values_ns: Mapping[int, float], min_ns: float) -> list[int]:

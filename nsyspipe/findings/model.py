@@ -884,7 +884,7 @@ def _length_ns(operations: pa.Table) -> pa.ChunkedArray:
 
 
 def _lengthening_ns(hidden_ns: Float64, slowdown_ratio: float) -> Float64:
-    """Return ``hidden x c / (1 + c)``, where c is the slowdown if it is within belief."""
+    """Return ``hidden x c / (1 + c)``. c is the slowdown, limited to what is believed."""
     believed_ratio = min(max(slowdown_ratio, 0.0), MAX_BELIEVED_SLOWDOWN)
     return hidden_ns * (believed_ratio / (1 + believed_ratio))
 

@@ -74,7 +74,6 @@ def serialized_streams(evidence: Evidence) -> Answer:
     figures |= evidence.means("exposed_comm_ns", "idle_dependency_ns")
     assigned = _assignments_text(settings)
     title = f"{assigned} can keep communication from overlapping with compute"
-    # The names of both settings are too long for an action.
     action = _UNSET_BOTH_OF_STREAMS if len(settings) > 1 else f"Unset {listed(settings)}"
     advice = _advise_about(settings)
     saving_ns = evidence.saving_down_to(shortened_ns)

@@ -127,8 +127,8 @@ def slow_link(evidence: Evidence) -> Answer:
     verdict = judge_link(evidence)
     if verdict.is_slow is None:
         return not_judged(verdict)
-    is_only_bandwidth_low = evidence.n_hosts > 1 and not verdict.is_seen
-    if not verdict.is_slow or verdict.is_near or is_only_bandwidth_low:
+    is_normal_between_hosts = evidence.n_hosts > 1 and not verdict.is_seen
+    if not verdict.is_slow or verdict.is_near or is_normal_between_hosts:
         return None
     change = _find_change(evidence, verdict)
     bound = _saving_with_nvlink(evidence, verdict)
@@ -469,10 +469,10 @@ def _find_forced_link(evidence: Evidence) -> _ForcedLink | None:
 def _find_slow_link_inside_hosts(
     links: LinksTable, network: SlowestLink, rows: Sequence[Mapping[str, Any]]
 ) -> SlowestLink | None:
-    """Return the slowest link inside hosts if it is slow, and the network between hosts is not.
+    """Return the slowest link inside hosts; None unless it is slow and the network is not.
 
-    It takes the place of the network as the slowest link of the run, also in the number of all
-    edges. Otherwise None.
+    The result replaces the network between hosts as the slowest link of the run. So it has the
+    number of edges of the network.
     """
     if _is_kind_slow("net", rows):
         return None

@@ -185,8 +185,9 @@ def _table_list(value: str) -> str:
 def _variable_rows(report: Report, table: str) -> Iterator[tuple[str, str]]:
     """Yield name and value of the rows about a capture that are copied.
 
-    They are what was recorded (NVTX, Python backtraces, CPU samples), and the variables of ranks.
-    A value of an unexpected form is replaced by a mark, so that different values stay different.
+    The rows tell what was recorded (NVTX, Python backtraces, CPU samples), or have a variable of a
+    rank. A value of an unexpected form is replaced by a mark. Different values of a variable get
+    different marks.
     """
     if traces_nvtx(report):
         yield NVTX_TRACED

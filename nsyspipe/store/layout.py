@@ -112,7 +112,10 @@ class Directory(contextlib.AbstractContextManager["Directory"]):
         return os.listdir(self.fd)  # noqa: PTH208 - by descriptor
 
     def require(self, name: str, kind: str) -> bool:
-        """Return whether a name exists. Refuse one that is not of a kind: `FILE` or `DIRECTORY`."""
+        """Return whether a name exists. Raise a `NotPlainError` if it is of another kind.
+
+        `kind` is `FILE` or `DIRECTORY`.
+        """
         try:
             state = os.stat(name, dir_fd=self.fd, follow_symlinks=False)
         except (FileNotFoundError, NotADirectoryError):

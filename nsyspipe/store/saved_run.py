@@ -201,6 +201,7 @@ class SavedRun(Run):
         try:
             events, ranges = (self.files.table(name, rank) for name in EVENT_TABLES)
         except DatasetError as error:
+            # Operations are only saved with a further option.
             if error.fix:
                 error.fix = error.fix.replace(AGAIN, self._saved_again)
             raise
@@ -332,7 +333,7 @@ def _masked_header(header: RunHeader) -> RunHeader:
     if environment is not None:
         environment = recorded_environment(environment, Mask())
     commands = shown_commands(map(shlex.split, header.commands))
-    texts = {}
+    texts: dict[str, Any] = {}
     for name, form in _FORM_OF_FIELD.items():
         texts[name] = shown_alone(getattr(header, name), form)
     return replace(header, capture=capture, environment=environment, commands=commands, **texts)
@@ -367,7 +368,11 @@ def _parsed_value(kind: str, value: Any, place: str) -> Any:  # noqa: ANN401 - a
 
 
 def _parsed_fields(kind: str, json_object: dict[str, Any], place: str) -> object:
-    """Return an object of JSON as an object of a class, whose fields need not all be there."""
+    """Return an object of JSON as an object of the class `kind`.
+
+    Only fields with a default may be missing. `place` names the object in the message of the
+    ValueError, and is empty for the outermost object.
+    """
     values = {}
     for field in fields(_OBJECTS[kind]):
         name = field.name
