@@ -82,10 +82,11 @@ def _explanation_of(topic: str) -> Any:  # noqa: ANN401
     if explanation is not None:
         return explanation
     similar_ids = subjects.similar_ids(topic)
-    similar_text = None
-    fix = "nsyspipe explain, which lists all IDs"
     if similar_ids:
         similar_text = ", ".join(similar_ids)
         fix = f"nsyspipe explain {similar_ids[0]}"
+    else:
+        similar_text = None
+        fix = "nsyspipe explain, which lists all IDs"
     subject = f"nsyspipe explain {topic!r}"
     raise OptionError(subject, "there is no such ID", found=similar_text, fix=fix)

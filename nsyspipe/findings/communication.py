@@ -129,11 +129,12 @@ def _exposed_by_phase(evidence: Evidence) -> dict[str, float]:
     by_name = sorted(exposed_ns.items())
     by_phase = {phase: phase_ns for phase, phase_ns in by_name if phase_ns}
     all_exposed_ns = pc.sum(evidence.steps["exposed_comm_ns"]).as_py()
-    rest_ns = all_exposed_ns - sum(by_phase.values())
-    if rest_ns > 0:
-        by_phase[_NO_PHASE] = rest_ns
-    n_steps = evidence.steps.num_rows
-    return {phase: phase_ns / n_steps for phase, phase_ns in by_phase.items()}
+    outside_ns = all_exposed_ns - sum(by_phase.values())
+    if outside_ns > 0:
+        by_phase[_NO_PHASE] = outside_ns
+    # `steps` has a row for each rank and step.
+    n_steps_of_ranks = evidence.steps.num_rows
+    return {phase: phase_ns / n_steps_of_ranks for phase, phase_ns in by_phase.items()}
 
 
 def _phase_text(

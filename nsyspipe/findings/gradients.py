@@ -384,14 +384,15 @@ def compress_gradients(evidence: Evidence) -> Answer:
     So it is the bound for PowerSGD, which leaves almost nothing of the wide transfer. bf16 halves
     the wide transfer.
     """
-    exposed_ns = evidence.exposed_transfer_ns_per_step if evidence.has_comm else None
-    if evidence.n_ranks == 1 or exposed_ns is None:
+    exposed_transfer_ns = evidence.exposed_transfer_ns_per_step if evidence.has_comm else None
+    if evidence.n_ranks == 1 or exposed_transfer_ns is None:
         return None
     has_gradients = evidence.gradient_all_reduces.num_rows > 0
-    if not has_gradients and _is_much_exposed(evidence, exposed_ns):
+    if not has_gradients and _is_much_exposed(evidence, exposed_transfer_ns):
         return evidence.why_gradients_are_unknown
     wide_transfer_ns = _transfer_of_wide_gradients(evidence)
-    exposed_wide_ns = min(exposed_ns, wide_transfer_ns)
+    # At most so much of the wide transfer is exposed.
+    exposed_wide_ns = min(exposed_transfer_ns, wide_transfer_ns)
     if not _is_much_exposed(evidence, exposed_wide_ns):
         return None
     verdict = judge_link(evidence)

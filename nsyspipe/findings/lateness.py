@@ -385,6 +385,7 @@ def launched_late_ns(evidence: Evidence, steps_of: Mapping[int, Int64]) -> float
         idle_ns = fill_zero(rows["idle_launch_ns"])
         is_of_rank = pc.equal(rows["rank"], rank)
         excess_ns = mean_excess(idle_ns, is_of_rank)
+        # The excess is a mean over these steps.
         total_ns += steps.size * max(excess_ns, 0.0)
     return total_ns
 

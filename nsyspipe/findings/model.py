@@ -327,7 +327,7 @@ class Evidence(Struct, frozen=True, dict=True):
         may_send_gradients = any(_may_send_gradients(row) for row in uses)
         if not may_send_gradients:
             return None
-        # No range of the host lies inside a replayed graph.
+        # Marking backward does not help with graphs: no range of the host lies inside a replay.
         fix = CATALOGUE[IN_GRAPHS].fix if self.is_graph_replayed else _MARK_BACKWARD
         return NotJudged(_UNKNOWN_ROLE, fix)
 

@@ -240,10 +240,10 @@ def _times_text(ratios: Mapping[int, float], ratio_of_run: float, n_ranks: int) 
     if len(ratios) < n_ranks:
         noun = "ranks" if len(ratios) > 1 else "rank"
         where = f" on {noun} {few([*ratios], _MAX_SHOWN_RANKS)}"
-    most = ""
+    longest = ""
     if low != high:
-        most = f" (longest on rank {max(ratios, key=ratios.__getitem__)})"
-    return f"{times} times as long as the others{where}{most}"
+        longest = f" (longest on rank {max(ratios, key=ratios.__getitem__)})"
+    return f"{times} times as long as the others{where}{longest}"
 
 
 RULES: Rules = {profiler_overhead: ("overhead_ns",)}

@@ -176,10 +176,10 @@ class SlowClock(NamedTuple):
 
 
 def find_slow_clock(evidence: Evidence, late: LateRanks) -> SlowClock | None:
-    """Return the clocks if the worst rank has a lower clock than the median of other ranks.
+    """Return the clocks if the worst rank has a lower clock than the median of ranks in time.
 
-    Ranks that are late too are not among the others. None if the clock is not lower, or if the
-    clock of the worst rank or of all others was not counted.
+    A clock is lower from a difference of `MIN_CLOCK_DIFFERENCE` on. None if it is not lower, if
+    the clock of the worst rank was not counted, or if no clock of the other ranks was.
     """
     clocks_hz = evidence.clocks_hz
     clock_hz = clocks_hz.get(late.worst)
@@ -257,6 +257,7 @@ def _finding_about_node(evidence: Evidence, lateness: Lateness, node: LateNode) 
 
     The host is late once in each step, however many communicators wait for it.
     """
+    # The mean over all steps. `node.late_ns` only has the steps in which the host is late.
     late_ns = float(node.late_ns.sum() / lateness.n_steps)
     # Only the delays of this host count, and not those of other ranks.
     saving_parts = limited_saving(evidence, {"delays": late_ns}, only_delays=True)

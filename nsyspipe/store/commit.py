@@ -205,7 +205,7 @@ class Staged(Struct, frozen=True):
 def staged_run(store: Path, run_id: str) -> Iterator[Staged]:
     """Yield where to make the files of a run. A missing store is made.
 
-    An `OutputError` is raised if the store cannot be written. It leaves the store as it was.
+    An `OutputError` is raised if the store cannot be written. Then the store is as it was.
     """
     root = Path(os.path.realpath(store))
     try:
@@ -231,14 +231,14 @@ def staged_run(store: Path, run_id: str) -> Iterator[Staged]:
         fix = f"remove {error.path}"
         raise OutputError(str(store), problem, fix=fix) from error
     except OSError as error:
-        reason = error.strerror
-        if error.filename:
-            reason = f"{reason}: {error.filename}"
-        problem = f"cannot be written ({reason})"
-        fix = "use --out with another directory"
+        use_another = "use --out with another directory"
         if error.errno in _DISK_FULL_ERRORS:
             problem = "its disk is full"
-            fix = f"free some space, or {fix}"
+            fix = f"free some space, or {use_another}"
+        else:
+            file = f": {error.filename}" if error.filename else ""
+            problem = f"cannot be written ({error.strerror}{file})"
+            fix = use_another
         raise OutputError(str(store), f"{problem}, so nothing was saved", fix=fix) from error
 
 

@@ -200,7 +200,7 @@ def read_index_row(store: Path, run_id: str, content: pa.Buffer) -> pa.Table:
     try:
         return index_row(row, run_id, digest_of(content))
     except ValueError as error:
-        # The name of the directory is not valid text.
+        # The row cannot have this id, because the name of the directory is not valid text.
         raise DatasetError(str(path), "is not what nsyspipe writes", fix=AGAIN) from error
 
 

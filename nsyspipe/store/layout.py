@@ -261,22 +261,24 @@ def _names_in(store: Path, *names: str) -> list[str]:
 
 
 def check_run_id(run_id: str) -> None:
-    """Raise an `OptionError` for an id that no run can have, with an id that works.
+    """Raise an `OptionError` for an id that no run can have. The fix is a similar id that works.
 
     No run can have an id that is not the name of a directory, or one that DuckDB, pandas, Polars or
     pyarrow would convert to a number or a date.
     """
-    usable = run_id
-    if not RUN_ID.fullmatch(run_id):
-        usable = _as_directory_name(run_id)
+    is_directory_name = RUN_ID.fullmatch(run_id) is not None
+    if is_directory_name and not _is_number_or_date(run_id):
+        return
+    if is_directory_name:
+        problem = "looks like a number or a date, and DuckDB and pandas would convert it"
+        usable = run_id
+    else:
         problem = (
             f"is not a valid directory name (up to {_MAX_RUN_ID_LENGTH} letters, digits and "
             ". _ + -, first a letter or digit)"
         )
-    elif _is_number_or_date(run_id):
-        problem = "looks like a number or a date, and DuckDB and pandas would convert it"
-    else:
-        return
+        usable = _as_directory_name(run_id)
+    # A text that was made the name of a directory may be a number, too.
     if _is_number_or_date(usable):
         usable = f"run-{usable}"[:_MAX_RUN_ID_LENGTH]
     raise OptionError(f"--run-id {run_id!r}", problem, fix=f"--run-id {usable}")
@@ -328,8 +330,8 @@ def place_of(store: str | Path, run_id: str) -> str:
 
 def run_reference(path: Path) -> RunReference | None:
     """Return what ``STORE/<table>/run_id=ID`` or ``STORE:NAME`` refers to; None for other paths."""
-    # Any other path has to be resolved, since a path such as `.` has no name of its own.
     has_table_and_run = len(path.parts) > 1 and path.name.startswith(RUN_DIRECTORY)
+    # A path such as `.` has no name of its own, so it is resolved.
     directory = path if has_table_and_run else Path(os.path.realpath(path))
     if directory.name.startswith(RUN_DIRECTORY):
         run_id = directory.name.removeprefix(RUN_DIRECTORY)

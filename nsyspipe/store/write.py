@@ -321,6 +321,7 @@ def check_store(run: Run, store: Path) -> None:
 def _write(staged: Staged, name: str, table: pa.Table, rank: int | None = None) -> dict[str, str]:
     """Write the file of a table with the id of its run, and return its digest by file name."""
     table_schema = DATASET[name]
+    # All rows have the first and only text of the dictionary.
     codes = np.zeros(table.num_rows, np.int32)
     run_ids_of_rows = pa.DictionaryArray.from_arrays(codes, pa.array([staged.run_id]))
     columns = {column_name: table[column_name] for column_name in table.column_names}
