@@ -330,9 +330,8 @@ class _LimitRows(NamedTuple):
 def _bound_on_slowdown(evidence: Evidence) -> _LimitRows:
     """Return what a step gains at most if communication slows no compute: the smaller bound of two.
 
-    The first bound is how much the rank that is slowed most is slowed. The second bound also counts
-    waiting. It holds if it is known who waits for whom, and if no stage of a pipeline waits by
-    design::
+    The first bound is the largest ``slowed`` of a rank. The second bound counts waiting, too. It is
+    only used if it is known who waits for whom, and if no stage of a pipeline waits by design::
 
         max over ranks(wall) - max over ranks(wall - slowed - min(wait, slowed of all other ranks))
 

@@ -305,7 +305,10 @@ class _Judgement(NamedTuple):
 
     @property
     def lacking_words(self) -> tuple[str, ...]:
-        """The reason and the fix, if there is one, as a run is saved with them."""
+        """Why it is not known whether the link is slow: the reason, and the fix if there is one.
+
+        Empty if it is known.
+        """
         if self.is_slow is not None:
             return ()
         reason = self.lacking.reason

@@ -156,6 +156,7 @@ class Locked(Struct, frozen=True):
         for name in self.staging.names():
             if not _is_dead(self.staging, name):
                 continue
+            # The name is a unique text, a dot, and the id of the run.
             _, _, run_id = name.partition(".")
             if layout.RUN_ID.fullmatch(run_id):
                 self._prune(run_id)
