@@ -496,6 +496,7 @@ def test_sequences_of_other_items_are_not_aligned_at_all():
     assert agreement(np.arange(50), np.arange(100, 150), 0.9) == (0.0, slice(0, 0))
 
 
+@pytest.mark.slow
 def test_alignment_of_long_units_holds_a_band_and_not_a_row_per_item():
     roll = np.random.default_rng(1)
     one = roll.permutation(20_000)

@@ -63,6 +63,7 @@ def test_values_of_several_processes_are_masked_each_for_itself():
     assert recorded_settings(given, Mask()) == {"NCCL_IB_HCA": "*** | mlx5_0 | mlx5_1"}
 
 
+@pytest.mark.slow
 def test_no_output_and_no_saved_run_has_a_secret_of_a_log(tmp_path, call):  # noqa: F811
     reports = tmp_path / "reports"
     reports.mkdir()

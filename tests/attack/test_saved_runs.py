@@ -177,6 +177,7 @@ def test_details_that_no_parser_likes_are_an_error(copy, text):
     assert_unusable(with_details(copy, lambda _: text))
 
 
+@pytest.mark.slow
 def test_one_bad_run_is_a_warning_in_the_dashboard_and_an_error_if_named(copy, tmp_path, worded):
     store = with_details(copy, lambda _: "[" * 200_000)
     done = nsyspipe_here(
@@ -261,6 +262,7 @@ def one_text_many_times(table):
 BOMBS = {"steps": many_rows, "ranks": long_text, "kernels": one_text_many_times}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("table", "bomb"), BOMBS.items())
 def test_a_decompression_bomb_is_refused_before_it_is_read(copy, monkeypatch, table, bomb):
     monkeypatch.setattr(parquet_size, "_MAX_PAGES_BYTES", 2**24)

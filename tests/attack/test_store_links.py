@@ -284,6 +284,7 @@ def ordinary_files(store, to):
             shutil.copyfile(path, to / path.relative_to(store))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("copied_by", [shutil.copytree, ordinary_files])
 def test_every_copy_reads_the_same_by_every_reader(runs, tmp_path, attempts, copied_by):
     attempts(len(DATASET))
@@ -303,6 +304,7 @@ def test_every_copy_reads_the_same_by_every_reader(runs, tmp_path, attempts, cop
         assert_same(nsyspipe.load(copy, run_id=run.run_id), run)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "force"),
     [

@@ -172,6 +172,7 @@ torch.calls.append(str(caught[0].message))
 }
 
 
+@pytest.mark.slow
 def test_ranges_are_made_in_this_order(run, pinned):
     told = ""
     for module, cases in (("nvtx", OF_NVTX), ("torch", OF_TORCH)):

@@ -151,6 +151,7 @@ def test_the_document_has_the_menu_or_one_combination(ddp):
     )
 
 
+@pytest.mark.slow
 def test_a_saved_run_answers_as_its_reports_do(ddp, tmp_path):
     save(nsyspipe.load(ddp), tmp_path / "store", events=True)
     assert document_of(tmp_path / "store") == document_of(ddp)

@@ -84,6 +84,7 @@ def links(path):
     return re.findall(r'<a href="(\./[^"]*)"', path.read_text(encoding="utf-8"))
 
 
+@pytest.mark.slow
 def test_pages_of_runs_are_written_and_linked_also_without_being_asked_for(
     dashboard, saved, tmp_path
 ):

@@ -171,6 +171,7 @@ def test_several_captures_of_a_side_share_a_label(diff):
     assert (row["baseline"], row["n_baseline"], row["n_candidate"]) == (131e6, 24, 12)
 
 
+@pytest.mark.slow
 def test_what_a_table_is_sorted_by_is_shown_however_narrow(beside, monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
     runs = {name: nsyspipe.load(name) for name in ("slow", "fast")}
@@ -229,6 +230,7 @@ def test_options_reach_the_verdict(compare):
         ) == expected, arguments
 
 
+@pytest.mark.slow
 def test_thresholds_come_from_the_nearest_file_which_the_output_names(diff, tmp_path, worded):
     (tmp_path / "nsyspipe.toml").write_text('[diff]\nfail-on = "regression"\nmin-effect = "50%"\n')
     done = diff("fast", "slow")

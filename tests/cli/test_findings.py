@@ -47,6 +47,7 @@ def section(invoke, monkeypatch):
     return run
 
 
+@pytest.mark.slow
 def test_five_findings_are_shown_unless_another_number_is_asked_for(sick, section, pinned_report):
     asked = {
         "": [],
@@ -162,6 +163,7 @@ def test_the_link_of_a_real_run_is_said(real, invoke, run, log, topology, rates,
     worded(line)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["repeated", "quoted glob", "shell's words", "before", "between"])
 def test_logs_may_be_repeated_or_a_quoted_glob_or_words_of_the_shell(sick, invoke, tmp_path, way):
     by_process = {}  # as NCCL_DEBUG_FILE writes them

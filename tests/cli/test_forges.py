@@ -56,16 +56,16 @@ def capture_command(forge):
     if forge == "github":
         (job,) = example("github-workflow.yml")["jobs"].values()
         return job["steps"][-1]["with"]["capture"]
-    (job,) = example("gitlab-ci.yml").values()
+    job = example("gitlab-ci.yml")["step time"]
     return job["variables"]["STEP_TIME_CAPTURE"]["value"]
 
 
 def steps_of(forge, values):
     """Return the steps of a job: the script of each, its own variables, and if it runs after a failure."""
     if forge == "gitlab":
-        (job,) = example("gitlab-ci.yml").values()
-        before = [(line, {}, False) for line in job["script"]]
-        return [*before, *((line, {}, True) for line in job["after_script"])]
+        capturing, commenting = example("gitlab-ci.yml").values()
+        before = [(line, {}, False) for line in capturing["script"]]
+        return [*before, *((line, {}, True) for line in commenting["script"])]
     action = example("action.yml")
     defaults = {
         f"inputs.{name}": entry.get("default", "") for name, entry in action["inputs"].items()
@@ -134,7 +134,7 @@ def variables_of(forge, address):
             "CI_API_V4_URL": address,
             "CI_PROJECT_ID": "1",
             "CI_MERGE_REQUEST_IID": "7",
-            "CI_JOB_ID": "11",
+            "CI_PIPELINE_ID": "11",
         }
     return {
         "GITHUB_ACTIONS": "true",
@@ -156,7 +156,7 @@ def change(request, monkeypatch, tmp_path, forge_server):
         monkeypatch.setenv(name, text)
     Path("step-time").mkdir()
     Path("step-time/diff.md").write_text("the answer\n")
-    Path("step-time/judged").write_text(script().this_job())
+    Path("step-time/judged").write_text(script().this_pipeline())
     forge_server.forge = request.param
     return forge_server
 
@@ -280,7 +280,7 @@ def pipe():
 
 
 def of_another_job():
-    Path("step-time/judged").write_text("CI_JOB_ID=10")
+    Path("step-time/judged").write_text("CI_PIPELINE_ID=10")
 
 
 @pytest.mark.parametrize(
@@ -359,6 +359,14 @@ def test_the_action_uses_each_input_that_it_has():
     assert used == set(action["inputs"])
     given = example("github-workflow.yml")["jobs"]["step-time"]["steps"][-1]["with"]
     assert set(given) <= used
+
+
+def test_the_job_for_gitlab_that_captures_is_outside_of_the_environment_of_the_token():
+    capturing, commenting = example("gitlab-ci.yml").values()
+    assert "environment" not in capturing
+    assert commenting["environment"]["name"] == "step-time"
+    assert commenting["needs"] == ["step time"]
+    assert [line.split()[-1] for line in commenting["script"]] == ["comment"]
 
 
 def test_the_workflow_may_read_the_code_and_comment_and_nothing_else():

@@ -37,6 +37,7 @@ def test_without_a_gate_nothing_is_decided(beside):
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["diff slow fast", "compare slow fast again", "whatif slow"])
 def test_verbose_prints_more(beside, command):
     short, full = (

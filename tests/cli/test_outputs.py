@@ -142,6 +142,7 @@ def test_two_captures_are_two_runs_unless_the_user_says_otherwise(steady, tmp_pa
     assert (found["run"]["run_id"], found["summary"]["n_steps"]) == ("mine", 5)
 
 
+@pytest.mark.slow
 def test_a_run_that_is_replaced_is_said_to_be(steady, tmp_path, invoke, worded):
     store = tmp_path / "store"
     said = [invoke(steady, "--out", store, "--run-id", name).stderr for name in "xxy"]
@@ -261,6 +262,7 @@ def test_a_pipe_is_neither_read_nor_replaced(forks, made, tmp_path):
         assert target.is_fifo(), options
 
 
+@pytest.mark.slow
 def test_a_saved_run_gives_the_same_outputs_without_its_reports(
     steady, results, invoke, monkeypatch
 ):
@@ -356,6 +358,7 @@ def test_a_page_is_opened_after_it_is_written(made, results, call, monkeypatch, 
         worded(done.stderr, command)
 
 
+@pytest.mark.slow
 def test_several_runs_in_a_store_need_a_name(steady, results, invoke, worded):
     def answer(*words):
         # Without the commands at the end, which name what was given.

@@ -31,6 +31,7 @@ for at in range(60):
 """
 
 
+@pytest.mark.slow
 def test_no_interrupt_that_comes_while_sqlite_answers_is_lost():
     """Of those that come just as a statement ends, ADBC's own way with signals lost one in a few."""
     done = python_run(INTERRUPTED)
@@ -41,6 +42,7 @@ def test_no_interrupt_that_comes_while_sqlite_answers_is_lost():
 SLOWER = (pytest.param(f"{one} {{}}", marks=pytest.mark.slow) for one in ("doctor", "whatif"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", ["analyze {}", "diff --help", *SLOWER])
 def test_a_reader_that_left_is_no_bug_of_ours(steady, arguments):
     command = program(*(one.format(steady) for one in arguments.split()))

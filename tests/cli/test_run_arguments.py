@@ -105,6 +105,7 @@ def test_a_glob_of_saved_runs_stands_for_each_of_them(folder):
     assert [one.places for one in parse_runs(["o*", "*"])] == [("o*",), ("*",)]
 
 
+@pytest.mark.slow
 def test_ranks_of_an_unquoted_glob_are_refused(folder, worded):
     for rank in (0, 1):
         (folder / f"one/run_{rank}.nsys-rep").touch()

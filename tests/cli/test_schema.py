@@ -60,6 +60,7 @@ def test_without_a_table_each_table_is_a_line_with_its_number_of_columns():
     assert all(summary.endswith(".") for summary in summaries)
 
 
+@pytest.mark.slow
 def test_verbose_prints_what_each_table_prints_alone():
     # The last line, which explains the types, stands once below all tables.
     alone = [schema(table).stdout.rstrip("\n").rpartition("\n") for table in DESCRIBED]

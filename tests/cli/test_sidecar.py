@@ -66,6 +66,7 @@ def test_the_summary_says_what_the_run_was_captured_with(tmp_path, invoke, worde
     assert VERSIONS[0] not in invoke(captured, "-v").stdout
 
 
+@pytest.mark.slow
 def test_every_output_also_of_a_saved_run_says_it_and_none_has_a_secret(tmp_path, invoke):
     captured = capture(tmp_path)
     page = captured.parent / f"{captured.name}.html"

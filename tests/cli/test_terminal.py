@@ -91,6 +91,7 @@ def test_who_waits_is_shown_at_any_width_and_what_is_not_is_said(
     assert max(map(len, lines)) <= columns
 
 
+@pytest.mark.slow
 def test_only_the_slowest_of_many_ranks_are_shown(summary, tmp_path, worded, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for rank in range(20):

@@ -192,6 +192,7 @@ def test_a_candidate_that_was_captured_first_is_told(run, before, after, is_told
         worded(check.message)
 
 
+@pytest.mark.slow
 def test_another_world_size_or_gpu_blocks_and_what_was_not_recorded_does_not(run, made):
     assert checks(run, made(*[STEPS] * 3)) == {"world-size": (True, "2", "3")}
     runs = [made(*[STEPS] * n, world_size=None) for n in (2, 3)]
@@ -271,6 +272,7 @@ def test_what_only_one_side_recorded_makes_a_comparison_doubtful(run, made, word
     worded(after)
 
 
+@pytest.mark.slow
 def test_other_message_bytes_are_named(tmp_path):
     runs = [payload_run(tmp_path / str(size), size) for size in (4096, 8192, 4100)]
     assert checks(runs[0], runs[1]) == {"message-bytes": (False, "0.004096 MB", "0.008192 MB")}

@@ -305,6 +305,7 @@ def test_parts_that_changed_half_as_much_as_another_are_named_with_it(tmp_path, 
     assert [(name, ns / MS) for name, ns in found.opposed_parts] == parts
 
 
+@pytest.mark.slow
 def test_a_change_of_the_bucket_view_is_named_beside_the_cause(runs, monkeypatch, worded):
     """As where buckets and gradient_as_bucket_view changed at once: copies are no cause of exposed communication."""
     row = {

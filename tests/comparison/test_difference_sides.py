@@ -31,6 +31,7 @@ def test_a_side_is_a_side_a_run_or_a_path(run):
     assert "'runs/x' -> 'x'" in repr(diff(Side("x", (run,), "runs/x"), Side("x", (run,))))
 
 
+@pytest.mark.slow
 def test_a_list_of_runs_is_several_captures_and_a_store_all_its_runs(run, made, tmp_path, worded):
     other = made(STEPS[1:], STEPS[1:])
     assert [
@@ -99,6 +100,7 @@ def test_several_metrics_have_one_verdict_of_the_contract(verdicts, expected):
     assert overall_verdict(rows[::-1]) == expected
 
 
+@pytest.mark.slow
 def test_kernels_of_one_step_add_up_to_its_compute_and_communication(runs):
     before, after = (runs(f"ddp-4gpu-{name}") for name in ("before", "after"))
     kernels = diff(before, after).kernels.to_pylist()
@@ -128,6 +130,7 @@ def test_one_step_is_too_few_and_more_are_asked_for(runs, worded):
     worded(verdict_text(found))
 
 
+@pytest.mark.slow
 def test_captures_of_one_side_in_another_precision_are_no_spread(real, worded):
     names = ("2gpu-gpt-b25-shm", "2gpu-gpt-b25-shm-bf16hook", "2gpu-gpt-b25")
     plain, compressed, other = (load(real / f"{name}_*.sqlite", jobs=1) for name in names)

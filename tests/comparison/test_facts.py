@@ -217,6 +217,7 @@ def test_what_only_one_side_has_stands_with_its_value(run):
     assert facts(told, told)["straggler"]["words"] == "none"
 
 
+@pytest.mark.slow
 def test_the_delays_that_graphs_as_a_whole_hide_are_recorded_node_by_node(runs):
     found = facts(runs("2gpu-graph"), runs("2gpu-graph-node"))
     lacking = [row for row in found.values() if row["recorded_by"] == BY_GRAPH_NODES]
@@ -454,6 +455,7 @@ def test_a_driver_of_a_sidecar_comes_before_that_of_reports(run, tmp_path):
 SLOWED = "comm-slows-compute"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_found", [True, False])
 def test_a_slowdown_is_said_to_be_in_analyze_only_if_it_is(runs, is_found):
     """Compute got slower beside more communication, and the finding of it is not judged without kernels to compare."""

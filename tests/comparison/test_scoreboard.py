@@ -143,6 +143,7 @@ def apart(tmp_path_factory):
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("names", "kinds"),
     [
@@ -238,6 +239,7 @@ def test_tables_have_their_declared_schemas_with_docs(runs, without_gpu):
             assert field.nullable or table[field.name].null_count == 0, field
 
 
+@pytest.mark.slow
 def test_saved_runs_give_the_same_tables_as_their_reports(runs, tmp_path):
     names = ("slow", "fast", "short")
     for name in names:
@@ -250,6 +252,7 @@ def test_saved_runs_give_the_same_tables_as_their_reports(runs, tmp_path):
         assert getattr(saved, name) == getattr(reports, name), name
 
 
+@pytest.mark.slow
 def test_the_order_of_other_runs_changes_no_comparison_with_the_first(runs):
     usual = rows(runs, "slow", "again", "fast", "wide", "wider")
     for label, row in rows(runs, "slow", "wider", "again", "wide", "fast").items():

@@ -328,6 +328,7 @@ def test_a_run_has_the_label_and_id_of_its_header(steady, tmp_path):
         assert (one.label, one.run_id) == (one.header.label, one.header.run_id), one
 
 
+@pytest.mark.slow
 def test_a_command_that_mends_it_is_a_call_in_python(steady, tmp_path):
     for label in ("a", "b", "c"):
         nsyspipe.export.parquet(
@@ -383,6 +384,7 @@ def store(steady, tmp_path):
     return tmp_path / "runs"
 
 
+@pytest.mark.slow
 def test_all_runs_of_a_label_are_a_side(store, steady_run, worded):
     for candidate, label in ((None, "b"), ("b", "b"), (steady_run, "steady"), (f"{store}:b", "b")):
         change = nsyspipe.diff(store, candidate, against="a")
@@ -431,6 +433,7 @@ HEAVY = ("numpy", "pandas", "pyarrow", "sqlalchemy", "torch", "nvtx")
 OF_THE_SERVER = ("anyio", "mcp", "nsyspipe.mcp")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("statement", "absent"),
     [
@@ -455,6 +458,7 @@ def test_import_loads_nothing_heavy(statement, absent):
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.slow
 def test_what_a_notebook_gives_by_mistake_is_refused_or_told(steady_run, tmp_path, worded):
     export = nsyspipe.export
     for call in (

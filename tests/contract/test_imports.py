@@ -123,6 +123,7 @@ def test_no_import_goes_up_between_rooms(package_imports):
     assert upward_imports(package_imports) == []
 
 
+@pytest.mark.slow
 def test_no_files_import_each_other_in_a_circle(package_imports):
     assert circles(package_imports) == []
 

@@ -68,6 +68,7 @@ def with_values(template):
     return re.sub(r"\{\w+\}", "X", template)
 
 
+@pytest.mark.slow
 def test_the_texts_of_every_module_keep_the_house_style():
     messages = [message for path in MODULES for message in messages_in(path)]
     assert [

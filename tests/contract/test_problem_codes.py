@@ -56,6 +56,7 @@ def codes_in(nodes):
     return codes
 
 
+@pytest.mark.slow
 def test_every_code_is_in_the_catalogue(used):
     unknown = {
         (str(path), code) for path, (codes, _) in used.items() for code in codes - {*CATALOGUE}

@@ -37,6 +37,7 @@ def objections_to_ours(path):
     ]
 
 
+@pytest.mark.slow
 def test_every_text_keeps_the_house_style():
     objections = {str(path.relative_to(ROOT)): objections_to_ours(path) for path in CHECKED}
     assert {name: found for name, found in objections.items() if found} == {}

@@ -40,6 +40,7 @@ def phrases():
     return phrases_of_program([ROOT / "nsyspipe", ROOT / "launchers"])
 
 
+@pytest.mark.slow
 def test_no_test_function_holds_a_sentence_of_output(phrases):
     phrases_of_output = phrases - EXEMPT
     sentences_by_file = {}

@@ -33,6 +33,7 @@ def recurs(n_calls):
 COUNTS = st.lists(st.integers(0, 2), min_size=1, max_size=9)
 
 
+@pytest.mark.slow
 @given(st.lists(COUNTS, min_size=1, max_size=3))
 @settings(max_examples=100, deadline=None)
 def test_recurring_ranks_equal_counting_the_steps_of_each(n_calls_of_ranks):

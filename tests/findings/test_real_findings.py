@@ -91,6 +91,7 @@ def left_open(run):
     return {name for one in names for name in one.split(", ")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "files", "present", "absent", "open_rules"), ON_CAPTURES)
 def test_what_is_wrong_is_found_and_what_is_right_is_not_blamed(
     runs, name, files, present, absent, open_rules
@@ -157,6 +158,7 @@ def test_small_buckets_hide_a_slow_link_but_slow_compute(runs):
     assert slowed["n_kernels_compared"] > 1000
 
 
+@pytest.mark.slow
 def test_the_link_has_its_bandwidth_even_if_nothing_is_to_be_changed(runs, worded):
     link = runs("ddp-4gpu", **NVLINK).link
     assert (link.is_slow, link.slowest.kind, link.slowest.edges) == (
@@ -299,12 +301,14 @@ def test_advice_on_four_gpus_is_of_what_a_run_has(runs, name, expected):
         assert found["straggler"]["evidence"]["held_up_steps_by_rank"].keys() == {"3"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["4gpu-tpddp", "4gpu-tpddp-nsys2024"])
 def test_hosts_that_launch_late_come_first_with_and_without_payloads(runs, name):
     first, *_ = runs(name).findings().to_pylist()
     assert (first["id"], json.loads(first["evidence"])["rank"]) == ("launch-bound", 1)
 
 
+@pytest.mark.slow
 def test_idle_time_behind_the_call_that_reads_the_loss_names_the_call(runs):
     run = runs("4gpu-item-pageable")
     assert run.findings()["id"][0].as_py() == "sync-bound"

@@ -246,6 +246,7 @@ def test_every_table_of_a_run_is_what_it_was(run, called, load, pinned):
     pinned(f"digests/tables/{run}.json", json.dumps(digests, indent=1) + "\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", some(SHOWN))
 def test_other_formats_of_a_run_are_what_they_were(run, written, pinned, digested, tmp_path):
     trace = tmp_path / "trace.pftrace"

@@ -147,6 +147,7 @@ def _a_plan(machine):
     machine.put_plan()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=job.marks) for name, job in JOBS.items()]
 )
@@ -197,6 +198,7 @@ def test_a_program_trains_on_after_its_capture_unless_told_to_end(machine):
     assert machine.sidecar("ddp-2gpu")["ended_by"] == "exit"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "number", [signal.SIGINT, signal.SIGQUIT]
 )  # TERM and HUP: tests/capture/test_capture_job.py

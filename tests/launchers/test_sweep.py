@@ -41,6 +41,7 @@ def test_a_dry_run_prints_every_command_and_writes_nothing(machine):
     assert machine.files() == []
 
 
+@pytest.mark.slow
 def test_the_commands_of_a_dry_run_have_what_a_run_sets_in_the_environment(machine):
     machine.put_gpus(2)
     bf16, shm = sweep(

@@ -213,6 +213,7 @@ def test_words_that_cannot_be_followed_are_refused_before_anything_is_captured(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_dry_run_shows_the_first_capture_and_says_what_the_others_are(lab, worded):
     answer, order = trial(lab, "-n", "2", "--dry-run")
     assert (answer.status, order, answer.out.count("before-1")) == (0, [], 2)

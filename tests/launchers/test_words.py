@@ -137,6 +137,7 @@ def _a_program(machine):
     machine.put_program("pass")
 
 
+@pytest.mark.slow
 def test_what_cannot_be_used_is_refused_with_a_fix(machine, pinned):
     told = ""
     for words in REFUSED:
@@ -165,6 +166,7 @@ def printed(machine, words):
     return answer, shlex.split(answer.out)
 
 
+@pytest.mark.slow
 def test_a_dry_run_prints_the_exact_command_and_does_nothing(machine, pinned):
     machine.put_nsys(help_text=NEW_HELP)
     machine.put_gpus(8)
@@ -183,6 +185,7 @@ def test_a_dry_run_prints_the_exact_command_and_does_nothing(machine, pinned):
     pinned("launchers/dry_run.txt", machine.without_places(told))
 
 
+@pytest.mark.slow
 def test_the_launchers_take_the_words_that_documents_give_them(machine):
     clone = LAUNCHERS.parent
     text = "".join(
@@ -234,6 +237,7 @@ def test_the_example_for_kubernetes_fits_together_and_its_command_is_taken(machi
     assert spec["parallelism"] == nodes
 
 
+@pytest.mark.slow
 def test_the_printed_command_runs(machine):
     machine.put_program("print('it runs')")
     _, command = printed(machine, "baseline.sh --cpu")
@@ -244,6 +248,7 @@ def test_the_printed_command_runs(machine):
     assert machine.files() == ["baseline_0.nsys-rep"]
 
 
+@pytest.mark.slow
 def test_the_variable_nsys_names_one_and_the_option_wins(machine):
     machine.put_nsys(name="other")
     machine.variables["NSYS"] = other = str(machine.root / "bin" / "other")
@@ -251,6 +256,7 @@ def test_the_variable_nsys_names_one_and_the_option_wins(machine):
     assert "other" not in printed(machine, f"ddp.sh --cpu --nsys {machine.root}/bin/nsys")[0].out
 
 
+@pytest.mark.slow
 def test_what_the_user_has_told_nccl_stays_and_an_old_nsys_traces_nvtx_instead(machine, pinned):
     machine.put_gpus(2)
     told = ""
@@ -280,6 +286,7 @@ def test_a_machine_with_nothing_prints_the_command_and_says_what_is_missing(mach
     assert "error" not in answer.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "is_there"), {"no.such": 0, "of": 0, "of.x": 0, "of.job": 1, "json.tool": 1}.items()
 )
@@ -296,6 +303,7 @@ def test_a_module_that_cannot_run_is_told_and_nothing_of_it_is_imported(
         worded(machine.refusal(machine.run("baseline.sh", "--cpu", "-m", module)), "a run")
 
 
+@pytest.mark.slow
 def test_files_and_directories_may_have_odd_names(machine, tmp_path):
     folder = machine.work / "it's a dir$"
     put(folder, "-t.py", "print('here')")
@@ -327,6 +335,7 @@ def test_on_cpus_a_capture_needs_a_package_that_makes_ranges(machine, worded):
     assert ddp(machine, "--force", n=1).status == 0
 
 
+@pytest.mark.slow
 @NO_NSYS
 def test_without_nvtx_or_nsys_one_message_has_the_fix(machine, worded):
     (machine.root / "bin" / "nsys").unlink()
@@ -347,6 +356,7 @@ def test_without_nvtx_or_nsys_one_message_has_the_fix(machine, worded):
     assert (answer.status, answer.out, machine.files()) == (0, "ran\n", [])
 
 
+@pytest.mark.slow
 def test_another_nsyspipe_on_the_python_path_is_not_used(machine):
     put(machine.root, "site/nsyspipe/__init__.py", "raise SystemExit('stale')")
     (machine.root / "bin" / "nsys").unlink()
@@ -365,6 +375,7 @@ def test_a_python_that_cannot_be_used_is_named(machine, python):
         assert answer.err.startswith(f"error: {python}: not a Python 3.11 or newer"), launcher
 
 
+@pytest.mark.slow
 def test_fewer_gpus_than_ranks_are_refused_with_their_number(
     machine,
 ):
@@ -463,6 +474,7 @@ def test_the_help_of_a_launcher_fits_a_terminal_and_names_each_option(script, pi
     assert {one for one in known - _SPELLINGS if one.replace("_", "-") not in named} == set()
 
 
+@pytest.mark.slow
 def test_a_dry_run_prints_the_first_nodes_command_and_missing_parts(machine, worded):
     """Nothing of Slurm is there, and where reports belong lies a file."""
     (machine.work / "captures").touch()
@@ -543,6 +555,7 @@ def test_a_copied_slurm_script_finds_the_launchers(machine, worded):
     )
 
 
+@pytest.mark.slow
 def test_a_dry_run_shows_the_launchers_own_variables(machine):
     machine.variables |= {
         "NSYSPIPE_CHANGED": "A B NCCL_DEBUG no-name",
@@ -557,6 +570,7 @@ def test_a_dry_run_shows_the_launchers_own_variables(machine):
     assert command[:5] == ["env", "-u", "RANK", "-u", "WORLD_SIZE"]
 
 
+@pytest.mark.slow
 def test_an_nsys_that_lists_no_trace_values_is_not_given_what_none_knows(machine):
     machine.put_nsys(help_text="no help")
     for launcher in ("ddp.sh", "baseline.sh"):

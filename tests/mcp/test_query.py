@@ -83,6 +83,7 @@ def test_a_null_fulfils_only_is_null(asked):
     assert counts == {"is null": n_rows, "is not null": 0, "==": 0, "!=": 0}
 
 
+@pytest.mark.slow
 def test_a_text_is_compared_with_a_text(asked):
     document = asked(table="kernels", columns=["name"], where=[where("name", "==", "gemm")])
     assert {row["name"] for row in document["rows"]} == {"gemm"}

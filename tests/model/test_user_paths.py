@@ -48,6 +48,7 @@ def test_an_export_is_read_and_its_report_is_shown(other_directory, tmp_path):
     assert str(exported) == "a_0.nsys-rep"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jobs", [1, 2], ids=["in this process", "in workers"])
 def test_errors_name_reports_as_they_were_written(other_directory, monkeypatch, jobs):
     paths = [f"a_{rank}.sqlite" for rank in range(2)]

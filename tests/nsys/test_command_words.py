@@ -323,6 +323,7 @@ def test_each_capture_has_its_own_key_without_a_usable_state_directory(state, mo
     worded(key.note)
 
 
+@pytest.mark.slow
 def test_of_several_captures_that_begin_at_once_one_makes_it(state):
     code = "from nsyspipe.nsys.secrets import hash_key; print(hash_key().key_id)"
     variables = os.environ | {"XDG_STATE_HOME": str(state.parent)}

@@ -135,6 +135,7 @@ def test_the_importer_is_of_the_nsys_that_was_found_also_by_a_link(tmp_path):
     assert find_importer(nsys, tmp_path).parts[-3] == "2025.10.1"
 
 
+@pytest.mark.slow
 def test_endless_output_of_a_program_is_cut_off(tmp_path):
     assert ask([str(tmp_path / "tool")], 20) is None
     # A child that keeps the output open is not waited for; who has closed it is still given its

@@ -218,6 +218,7 @@ def test_spans_and_timelines_of_several_ranks_add_up(drawn, most, random):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ddp-2gpu-straggler", "ddp-4gpu-shm", "fsdp-4gpu"])
 def test_the_timelines_of_real_runs_add_up_to_the_step(real, name):
     run = nsyspipe.load(sorted(real.glob(f"{name}_[0-9].sqlite")))

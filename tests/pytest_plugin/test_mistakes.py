@@ -53,6 +53,7 @@ def test_all_mistakes_of_a_file_are_told_at_once(session):
     assert sum(f"::test_{number}: " in result.stdout.str() for number in range(3)) == 3
 
 
+@pytest.mark.slow
 def test_a_mistake_in_the_marker_of_a_class_is_found(session):
     tests = (
         "@pytest.mark.step_time(baseline=1)\nclass TestStep:\n    def test(self, step_time): 0\n"

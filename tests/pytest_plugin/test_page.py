@@ -60,6 +60,7 @@ def write_captures(folder, first_capture, compute):
 
 
 # A step of the baseline takes 131 ms.
+@pytest.mark.slow
 @pytest.mark.parametrize(("compute", "outcome"), [(100, "passed"), (120, "failed"), (90, "passed")])
 def test_the_example_with_captures_compares_them(session, pytester, compute, outcome):
     write_captures(pytester.path / "main", 0, 100)

@@ -25,6 +25,7 @@ def test_a_regression_fails_from_its_limit_on(comparison, max_regression, outcom
     assert outcomes(result) == {outcome: 1}
 
 
+@pytest.mark.slow
 def test_a_regression_of_two_percent_fails_if_no_limit_is_set(session, comparison, pytester):
     assert outcomes(comparison(SLOW, baseline="fast")) == {"failed": 1}
     pytester.makefile(".toml", nsyspipe="[diff]\nmin-effect = '31%'\n")
@@ -43,6 +44,7 @@ def test_two_steps_are_too_few_so_the_test_is_skipped(comparison):
 
 
 # `wide` has three ranks, the baseline has two.
+@pytest.mark.slow
 def test_runs_that_are_not_comparable_are_compared_by_force_only(comparison):
     wide = "REPORTS / 'wide'"
     assert outcomes(comparison(wide, baseline="slow")) == {"skipped": 1}

@@ -103,6 +103,7 @@ def test_texts_and_ends_may_be_missing_and_a_blob_may_be_stored_as_text(tmp_path
     assert rows(found, "comm_id", "message_bytes") == [(-1, 2**63 - 2)]
 
 
+@pytest.mark.slow
 def test_more_rows_than_one_batch_are_read(tmp_path):
     built = reduced(0, 64).nccl_payload(-10, "ncclAllGather", {BYTES: 1}, nccl.NCCL_2_19)
     names = ", ".join(f'"{name}"' for name in built.schema[NVTX])

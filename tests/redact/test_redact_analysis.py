@@ -167,6 +167,7 @@ LAYOUTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("some", [LAYOUTS[2:], LAYOUTS], ids=["all decoded", "some not"])
 def test_redacted_payloads_have_the_same_values_and_counts(tmp_path, some):
     ranks = [_real_version(steady_rank(rank, version=NEW).domain("NCCL", 1)) for rank in range(2)]

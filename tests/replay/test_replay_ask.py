@@ -121,6 +121,7 @@ def test_what_a_change_brings_is_what_is_worked_out(ask, run, changes, expected,
     assert only(ask(run, **changes)).step_time_ns == pytest.approx(expected, abs=within)
 
 
+@pytest.mark.slow
 def test_the_capture_its_limit_and_the_least_range_are_told(ask):
     found = ask(SINGLE, no_wait=True)
     assert (found.step_time_ns, found.n_steps) == (

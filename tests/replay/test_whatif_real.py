@@ -61,6 +61,7 @@ OTHER_LINKS = {"nvlink5": "elsewhere", "infiniband-ndr": "elsewhere", "shm": "he
 WITH_TOPOLOGY = {"topology": REAL / "logs" / "topo-4gpu.txt"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "files", "places"),
     [

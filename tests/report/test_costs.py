@@ -140,6 +140,7 @@ def test_a_capture_has_totals_and_no_column_of_steps(tmp_path, worded):
     assert "gemm" not in summary_text(run, Console(width=100))
 
 
+@pytest.mark.slow
 def test_cost_tables_are_printed_only_on_request(tmp_path, worded):
     run = run_of(tmp_path, *(grid_rank(rank, 2, 8) for rank in range(8)))
     comment = markdown(run)
@@ -202,6 +203,7 @@ def test_names_in_a_file_drive_no_spreadsheet_and_what_is_not_known_is_empty(tmp
         assert run_id_of_csv(path) == expected, content
 
 
+@pytest.mark.slow
 def test_the_sample_runs_say_what_costs_most(printed, pinned):
     for run in ("before", "after"):
         text = printed(

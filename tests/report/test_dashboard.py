@@ -111,6 +111,7 @@ def test_runs_are_joined_only_where_their_steps_do_the_same_work():
     assert dashboard.series_of(rows) == [unknown, unknown, ("4 × H200", None, True)]
 
 
+@pytest.mark.slow
 def test_series_are_those_that_compare_ranks_together(real, store):
     names = ("ddp-2gpu", "ddp-2gpu-bucket100", "2gpu-tp", "2gpu-gpt-b25")
     runs = {
@@ -323,6 +324,7 @@ def test_the_chart_gets_one_value_per_run_and_null_where_there_is_none(store):
     assert found["missing"]["step_time_ns"] == {"0": "not recorded", "2": "not recorded"}
 
 
+@pytest.mark.slow
 def test_many_labels_are_a_few_buttons_and_the_text_field(store):
     for at in range(41):
         add_run(store, f"r{at}", label=f"label {at:02}")
@@ -357,6 +359,7 @@ def saved(steady, store):
     return store
 
 
+@pytest.mark.slow
 def test_a_page_is_written_anew_only_if_older_than_its_run(saved, tmp_path):
     seen = []
     assert (
@@ -378,6 +381,7 @@ def test_a_page_is_written_anew_only_if_older_than_its_run(saved, tmp_path):
     assert path.read_text() == text
 
 
+@pytest.mark.slow
 def test_a_file_that_is_no_page_of_the_run_stays_and_pages_need_a_directory(saved, tmp_path):
     path = tmp_path / "pages" / "mine.html"
     path.parent.mkdir()
@@ -390,6 +394,7 @@ def test_a_file_that_is_no_page_of_the_run_stays_and_pages_need_a_directory(save
     assert run_id_of_page(path) == "mine"
 
 
+@pytest.mark.slow
 def test_a_run_whose_tables_are_damaged_has_no_page_and_the_others_have(saved, steady, tmp_path):
     save(nsyspipe.load(steady, run_id="other"), saved)
     file_of(saved, "steps", "mine").resolve().write_bytes(b"")

@@ -207,6 +207,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_a_built_difference_says_in_all_formats_what_it_did(case, runs, tmp_path, pinned, shown):
     sides = CASES[case](tmp_path, runs)

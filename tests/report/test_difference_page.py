@@ -84,6 +84,7 @@ def test_it_says_what_the_terminal_does_how_sure_that_is_and_whose_it_is(faster,
     assert identity_of_page(written(tmp_path, run_page(faster.baseline.runs[0])), faster) is None
 
 
+@pytest.mark.slow
 def test_reports_and_the_runs_saved_from_them_give_the_same_page(faster, board_runs, tmp_path):
     for name in ("slow", "fast"):
         save(board_runs[name], tmp_path / name)
@@ -105,6 +106,7 @@ def test_names_of_traces_are_only_text(tmp_path, board_runs):
     assert identity_of_page(written(tmp_path, text), found) == said.identity_of(found)
 
 
+@pytest.mark.slow
 def test_of_a_run_each_page_and_document_says_that_it_is_uneven(tmp_path):
     in_turn = [
         ((102 if number % 2 else 1370) * MS, 20 * MS, 4 * MS, 6 * MS) for number in range(14)

@@ -42,6 +42,7 @@ def test_no_line_is_wider_than_the_terminal(samples, width):
     assert widest <= width
 
 
+@pytest.mark.slow
 def test_everything_that_the_screen_leaves_out_is_in_the_full_text(samples):
     short, full = (
         text_of(blocks, 100) for blocks in (screen_blocks(samples), difference_blocks(samples))

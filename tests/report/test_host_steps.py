@@ -325,6 +325,7 @@ def texts_of(run):
     }
 
 
+@pytest.mark.slow
 def test_every_text_says_it_of_a_run_without_ranges_and_of_no_other(runs):
     marked, bare = (
         {
@@ -343,6 +344,7 @@ def test_every_text_says_it_of_a_run_without_ranges_and_of_no_other(runs):
     assert "none marked" not in bare["page"]
 
 
+@pytest.mark.slow
 def test_every_document_says_it_of_a_run_without_ranges_and_of_no_other(runs):
     for run, codes, source in zip(runs, (set(), CODES), ("ranges", "repetition"), strict=True):
         documents = [

@@ -71,6 +71,7 @@ def test_of_many_ranks_those_that_matter_are_shown(many, worded):
     worded([text for text in page.texts if "8 of 12" in text])
 
 
+@pytest.mark.slow
 def test_the_longest_page_has_60_lines_at_most_and_says_what_it_left_out(many, tmp_path, worded):
     link = nsyspipe.load(write_sick(tmp_path), nccl_log=[LOG], topology=TOPOLOGY).link
     findings = [finding(number) for number in range(30)]

@@ -90,6 +90,7 @@ def test_a_difference_says_whether_its_gate_lets_it_pass(steady_run, worded):
     assert nsyspipe.diff(steady_run, steady_run).gate is None
 
 
+@pytest.mark.slow
 def test_a_notebook_says_what_commands_say_of_an_answer_and_of_findings(worded):
     run = nsyspipe.load(SAMPLES.glob("ddp-4gpu-before_[01].sqlite"), jobs=1, skip_first=7)
     answer = nsyspipe.whatif(run)

@@ -188,6 +188,7 @@ def test_a_large_trace_is_told_of_before_it_is_written(steady):
     assert "360.00 MB" in large_trace(SimpleNamespace(ranks=ranks), [1])
 
 
+@pytest.mark.slow
 def test_a_saved_run_has_no_tracks_of_counters_and_says_why(tmp_path, worded):
     run = sampled_run(tmp_path / "reports")
     save(run, tmp_path / "store", events=True)
@@ -203,6 +204,7 @@ def test_a_saved_run_without_counters_lacks_no_tracks_of_them(tmp_path, steady):
     assert without_samples(nsyspipe.load(tmp_path / "store"), [0, 1]) is None
 
 
+@pytest.mark.slow
 def test_a_trace_of_many_ranks_has_those_that_differ(tmp_path, worded):
     run = load(
         every_step(reports(12), *(450 if rank == 5 else 400 for rank in range(12)), end=520),

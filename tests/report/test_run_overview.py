@@ -63,6 +63,7 @@ def shm(real):
     return load(sorted(real.glob("ddp-4gpu-shm_[0-9].sqlite")), jobs=1)
 
 
+@pytest.mark.slow
 def test_the_headline_is_the_first_recommendation_of_the_terminal(shm):
     (answer,) = of_kind(page.Answer, screen_of(shm))
     first = overview.recommendations_of(shm).first

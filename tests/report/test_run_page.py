@@ -34,12 +34,14 @@ from tests.build.tools import run_of
 from tests.build.trace import TraceBuilder, steady_rank
 
 
+@pytest.mark.slow
 def test_the_same_run_gives_the_same_bytes_saved_or_not(steady_run, tmp_path):
     save(steady_run, tmp_path / "store", events=True)
     again = load(steady_run.inputs[0].parent, run_id=steady_run.header.run_id)
     assert run_page(load(tmp_path / "store")) == run_page(steady_run) == run_page(again)
 
 
+@pytest.mark.slow
 def test_a_timeline_has_the_slowest_and_the_fastest_step(tmp_path, worded):
     # Steps of the figures take 120, 121, 122, 120 ... ms: the median is 121.
     rows = [((90 + number % 3) * 10**6, 20 * 10**6, 4 * 10**6, 6 * 10**6) for number in range(12)]

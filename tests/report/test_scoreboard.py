@@ -48,6 +48,7 @@ SPOKEN = [
 ]
 
 
+@pytest.mark.slow
 def test_who_is_fastest_and_how_sure_that_is(board, pinned):
     said = []
     for names, options in SPOKEN:

@@ -102,6 +102,7 @@ def test_without_samples_a_page_has_no_lanes():
     assert lanes_legend([data], colors) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("options", "has_lines"), [({}, True), ({"lines": False}, False)])
 def test_a_page_has_lines_of_python_unless_they_are_left_out(tmp_path, options, has_lines):
     page = run_page(sampled_run(tmp_path / "run", jobs=1, **options))

@@ -131,6 +131,7 @@ def test_the_log_of_a_run_that_wrote_one_is_to_be_passed(tmp_path, level, is_wri
     assert (LOG_WRITTEN in capabilities(tmp_path)["link"].fix) == is_written
 
 
+@pytest.mark.slow
 def test_a_rank_alone_that_does_not_communicate_lacks_nothing_of_others(real, worded):
     found = capabilities(*reports("ddp-1gpu", real))
     names = ("one_clock", "message_bytes", "link")

@@ -116,6 +116,7 @@ def without_blocking(table):
     return table.drop_columns([*OF_BLOCKING_COPIES.intersection(table.column_names)]).to_pylist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("n_devices", [2, 4])
 def test_a_process_on_several_devices_is_as_one_report_per_device(tmp_path, seed, n_devices):

@@ -314,6 +314,7 @@ def test_a_difference_compares_what_logs_beside_both_sides_say(tmp_path):
     assert found["transport"] == ("SHM/direct/direct", "P2P/CUMEM")
 
 
+@pytest.mark.slow
 def test_host_memory_is_named_first_with_the_log_beside_a_real_run(real, tmp_path):
     """NCCL_P2P_DISABLE costs 42 % of a step there, one bucket 31 %."""
     for path in real.glob("ddp-4gpu-shm_?.sqlite"):

@@ -218,6 +218,7 @@ def written(folder):
     return built(folder)
 
 
+@pytest.mark.slow
 def test_a_saved_run_has_the_same_rows(tmp_path):
     run = written(tmp_path)
     again = nsyspipe.load(export.parquet(run, tmp_path / "store"))

@@ -163,6 +163,7 @@ def strangers(folder, **environment):
     return nsyspipe.load(folder)
 
 
+@pytest.mark.slow
 def test_ranks_without_a_common_collective_may_be_of_different_runs(tmp_path, worded):
     run = strangers(tmp_path, TORCHELASTIC_RUN_ID="none")  # the default id of torchrun says nothing
     first = run.problems.to_pylist()[0]

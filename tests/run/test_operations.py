@@ -362,6 +362,7 @@ class Counting(Executor):
         return Lazy()
 
 
+@pytest.mark.slow
 def test_few_reports_are_read_ahead_of_the_one_that_is_waited_for(tmp_path):
     run = run_of(tmp_path, *(steady_rank(rank) for rank in range(7)))
     for jobs, most in ((1, 2), (3, 4), (None, 5)):
@@ -493,6 +494,7 @@ def test_jobs_are_capped_by_reports_and_memory(sizes, requested, available, expe
     assert jobs_for(sizes, requested, available=available) == expected
 
 
+@pytest.mark.slow
 def test_a_timeline_of_many_ranks_has_the_most_telling_ones(tmp_path, monkeypatch):
     whole = run_of(tmp_path, *(steady_rank(rank) for rank in range(4))).timeline()
     monkeypatch.setattr("nsyspipe.analysis.timeline.MAX_RANKS", 2)

@@ -94,6 +94,7 @@ def test_nvlink_carries_what_the_messages_of_a_step_need(run, steps):
     assert sent == [pytest.approx(MESSAGES, rel=0.01)] * len(sent)
 
 
+@pytest.mark.slow
 def test_the_counted_bandwidth_agrees_with_the_derived_one(run, steps):
     in_summary = {row["step"] for row in run.steps().to_pylist() if row["in_summary"]}
     used = [row for row in steps if row["step"] in in_summary]
@@ -108,6 +109,7 @@ def test_the_counted_bandwidth_agrees_with_the_derived_one(run, steps):
     assert ratio == pytest.approx(found["counted_ratio"])
 
 
+@pytest.mark.slow
 def test_collectives_with_three_samples_have_the_bandwidth_of_the_oracle(path, run, expected):
     _, lag_ns = expected
     n_known = 0

@@ -148,6 +148,7 @@ def test_a_step_starts_with_the_first_kernel_that_any_thread_launched_in_it(runs
         }, row
 
 
+@pytest.mark.slow
 def test_two_exporters_give_one_document(runs):
     old, new = (document(runs(f"ddp-2gpu-bucket100{suffix}")) for suffix in ("", "-nsys2025"))
     for name in ("nsys_versions", "export_schema_versions"):

@@ -78,6 +78,7 @@ def folders(request, tmp_path_factory):
     return first, others
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_rows_in_another_order_give_the_same_bytes(folders, command, tmp_path, monkeypatch):
     first, others = folders
@@ -110,6 +111,7 @@ def test_a_difference_of_the_same_rows_is_the_same(folders, tmp_path, monkeypatc
     assert answers[1:] == answers[:1] * len(others)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["perfetto.json.gz", "html"])
 def test_written_files_of_the_same_rows_are_the_same(folders, suffix, tmp_path, monkeypatch):
     first, others = folders

@@ -359,6 +359,7 @@ SAID = FACTS | {
 }
 
 
+@pytest.mark.slow
 def test_the_document_says_how_the_run_was_captured_and_a_saved_run_the_same(tmp_path):
     (reports := tmp_path / "reports").mkdir()
     two(reports)

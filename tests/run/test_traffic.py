@@ -239,6 +239,7 @@ def test_64_ranks_are_8_tensor_groups_and_8_data_groups(tmp_path):
     assert {row["n_ranks"] for row in rows_of(run, None)} == {8}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("capture", "expected"),
     [
@@ -313,6 +314,7 @@ def test_the_last_ranks_are_those_of_the_late_node(run):
         assert row["wait_caused_ns"] == STEPS * (LATE_NS * in_data + 4 * in_tensor), row
 
 
+@pytest.mark.slow
 def test_the_late_node_is_named_with_all_its_ranks(run, worded):
     (row,) = [row for row in run.findings().to_pylist() if row["id"] == "straggler"]
     assert {"16", "23"} <= figures_of(row["title"])

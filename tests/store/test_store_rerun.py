@@ -51,6 +51,7 @@ def files(store):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.reads_anew
 def test_the_same_run_gives_the_same_bytes_in_as_many_files(runs, tmp_path):
     store = stored(tmp_path / "store", runs[0], events=True)
@@ -91,6 +92,7 @@ def test_a_rerun_without_operations_keeps_those_of_the_same_run(runs, tmp_path):
         assert all(map(pa.Table.equals, ours, theirs)), ours
 
 
+@pytest.mark.slow
 def test_renaming_a_run_keeps_its_operations(runs, tmp_path):
     store = stored(tmp_path / "store", runs[0], events=True)
     save(nsyspipe.load(f"{store}:nightly", label="new"), store)
@@ -149,6 +151,7 @@ def test_operations_of_a_damaged_run_are_replaced_only_by_force(
     assert contents(store) == contents(stored(tmp_path / "alone", runs[0], events=events))
 
 
+@pytest.mark.slow
 def test_a_rerun_with_fewer_ranks_leaves_no_rank_behind(runs, tmp_path):
     store = stored(tmp_path / "store", runs[0], events=True)
     one_rank = nsyspipe.load(
@@ -161,6 +164,7 @@ def test_a_rerun_with_fewer_ranks_leaves_no_rank_behind(runs, tmp_path):
     assert nsyspipe.load(store).ranks.num_rows == 1
 
 
+@pytest.mark.slow
 def test_a_damaged_run_can_be_replaced(runs, tmp_path):
     store, alone = stored(tmp_path / "store", runs[0]), stored(tmp_path / "new", runs[1])
     before = contents(store)

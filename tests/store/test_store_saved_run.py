@@ -150,6 +150,7 @@ BUILT_CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", BUILT_CASES)
 def test_built_runs_come_back_as_they_are(tmp_path, build):
     (tmp_path / "reports").mkdir()
@@ -220,6 +221,7 @@ def test_of_many_runs_the_last_are_shown(saved, tmp_path):
     assert caught.value.found == "r2 (x1), r3 (x1), r4 (x1), r5 (x1), r6 (x1), r7 (x1) and 3 more"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", ["steps", "runs", "events", "links"])
 def test_the_directory_of_a_run_in_a_table_names_it(runs, store, table):
     path = store / table / f"run_id={RUN_ID}"

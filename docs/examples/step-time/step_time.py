@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ANSWER = Path("step-time")
-JUDGED = "judged"  # the file in which judge says for which job the answer is
+JUDGED = "judged"  # the file in which judge says for which pipeline the answer is
 TOKEN = "STEP_TIME_TOKEN"  # noqa: S105 - the name of the variable
 UNUSABLE = 2
 HIGHEST_CODE = 125  # a shell uses those above for itself
@@ -124,9 +124,9 @@ def remove_answer() -> None:
         shutil.rmtree(ANSWER)
 
 
-def this_job() -> str:
-    """Return the number of this job, which no commit can know."""
-    names = ("GITHUB_RUN_ID", "GITHUB_RUN_ATTEMPT", "CI_JOB_ID")
+def this_pipeline() -> str:
+    """Return the number of the workflow's run or of the pipeline, which no commit can know."""
+    names = ("GITHUB_RUN_ID", "GITHUB_RUN_ATTEMPT", "CI_PIPELINE_ID")
     return " ".join(f"{name}={os.environ[name]}" for name in names if os.environ.get(name))
 
 
@@ -209,7 +209,7 @@ def judge() -> int:
     """Save the captures of the main branch, or compare those of a change with them."""
     remove_answer()
     ANSWER.mkdir()
-    (ANSWER / JUDGED).write_text(this_job(), encoding="utf-8")
+    (ANSWER / JUDGED).write_text(this_pipeline(), encoding="utf-8")
     store = Path(setting("STORE"))
     if not setting("STORE"):
         raise UnusableError("STEP_TIME_STORE: names the directory of saved runs.")
@@ -276,8 +276,8 @@ def comment() -> int:
         return 0
     marker = f"<!-- nsyspipe:{plain_setting('NAME', 'step-time')} -->\n"
     try:
-        if not this_job() or read_answer(JUDGED) != this_job():
-            warning("No comment: the answer is not from this job.")
+        if not this_pipeline() or read_answer(JUDGED) != this_pipeline():
+            warning("No comment: the answer is not from this pipeline.")
             return 0
         text = marker + read_answer("diff.md")
         if setting("TOKEN") in text:
