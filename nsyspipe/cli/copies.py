@@ -84,10 +84,8 @@ def convert(
     refuse_saved_runs(reports)
     sources = find_captures(reports)
     # On a cluster, the workers look for the program on their own machines.
-    is_found_here = not running.cluster
-    nsys: Nsys | str | None = export.nsys
-    if export.nsys is not None and is_found_here:
-        nsys = find(export.nsys)
+    is_found_later = export.nsys is None or running.cluster
+    nsys: Nsys | str | None = export.nsys if is_found_later else find(str(export.nsys))
     # `elsewhere` has the workers of a cluster. It is None if this machine makes the exports.
     with progress(shown=running.is_shown) as stage, _exporters(running, export.nsys) as elsewhere:
         on_progress = stage("exporting reports")
