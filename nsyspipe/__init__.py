@@ -47,13 +47,15 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
+    """Return a public name of this package from its home, which is imported now."""
     if name not in _HOMES:
         message = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(message)
     import importlib  # noqa: PLC0415 - only a first use needs it
 
-    module = importlib.import_module(_HOMES[name])
-    return getattr(module, name, module)  # `errors` and `export` are modules themselves
+    home = importlib.import_module(_HOMES[name])
+    # The names `errors` and `export` have the whole module as their value.
+    return getattr(home, name, home)
 
 
 def __dir__() -> list[str]:

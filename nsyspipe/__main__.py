@@ -60,14 +60,14 @@ def _is_scheduler_silent() -> bool:
 
 
 def _catch_signals() -> None:
-    """Set what Ctrl-C does, and signals of a scheduler or a closed terminal: the program ends.
+    """Make the program end cleanly at a signal: of Ctrl-C, a scheduler or a closed terminal.
 
-    A signal that somebody has set to be ignored (nohup) or handles already stays so.
+    A signal that is ignored already (nohup), or has a handler already, stays as it is.
     """
-    import signal  # noqa: PLC0415 - as above
-    import time  # noqa: PLC0415
+    import signal  # noqa: PLC0415 - sys.path is set by `main`
+    import time  # noqa: PLC0415 - sys.path is set by `main`
 
-    # When the last signal came, by the monotonic clock: long ago, to begin with.
+    # When the last signal came, by the monotonic clock. Before the first one, long ago.
     last_signal_s = -math.inf
 
     def silence() -> None:
@@ -86,7 +86,8 @@ def _catch_signals() -> None:
         now_s = time.monotonic()
         is_sent_twice = now_s - last_signal_s < _AT_ONCE_S
         last_signal_s = now_s
-        # The program ends already. A second exit would interrupt its work at the end.
+        # After the first of two signals, the program ends already. A second exit would interrupt
+        # its work at the end.
         if not is_sent_twice:
             silence()
             sys.exit(_SIGNALLED + number)

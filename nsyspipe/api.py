@@ -173,7 +173,7 @@ def load(
     phases = {"backward": backward, "forward": forward, "optimizer": optimizer, "data": data}
     patterns: dict[str, Any] = {"step": step, **phases, "comm_kernel": comm_kernel}
     if any(is_saved(Path(argument)) for argument in arguments):
-        # By option: its value, or None if the caller did not use the option.
+        # By option of the command line: its value, or None if the caller did not use it.
         options: dict[str, Any] = {
             **patterns,
             "steps": steps,
@@ -194,7 +194,8 @@ def load(
     log_files = _log_files(nccl_log)
     topology_file = _topology_file(topology)
     chosen = _chosen_ranks(ranks, arguments, rank_map)
-    # A caller that passes `ChosenRanks` passes their reports too, so `arguments` has them already.
+    # `_chosen_ranks` returns a `ChosenRanks` of the caller as it is. Then the caller has passed
+    # only the reports of these ranks.
     if chosen is not None and chosen is not ranks:
         arguments = [*chosen.reports]
     exports = exported_reports(arguments, jobs=jobs)
@@ -335,7 +336,7 @@ def _load_saved(
     from nsyspipe.report.public.saved_run import SavedRun  # noqa: PLC0415 - slow to import
 
     store, saved_id = find_saved(Path(arguments[0]), run_id, label)
-    return SavedRun(UserPath.of(store), saved_id, label)
+    return SavedRun(UserPath.of(store), saved_id, given_label=label)
 
 
 def diff(
@@ -422,9 +423,9 @@ def diff(
 
     check_flags(force=force)
     rules = Rules(gate.effect_ratio(min_effect_pct), gate.check_confidence(confidence), force)
-    judged = gate.check_metrics(DEFAULT_METRIC if metrics is None else metrics)
+    judged_metrics = gate.check_metrics(DEFAULT_METRIC if metrics is None else metrics)
     if fail_on is not None:
-        gate.check_can_fail(fail_on, {name: METRICS[name].better for name in judged})
+        gate.check_can_fail(fail_on, {name: METRICS[name].better for name in judged_metrics})
     check_text("against", against, "against='main'")
     if against is not None:
         store = path_of("baseline", baseline, f"diff('runs/', against={against!r})")
@@ -433,7 +434,7 @@ def diff(
         for label, saved_runs in runs_by_label(store, against, candidates).items():
             runs_of_sides.append([load(path, label=label) for path in saved_runs.paths])
         baseline = runs_of_sides[0]
-        # If there is no second label, the candidate is a run outside the store.
+        # Without a second side, `candidate` is a run outside the store, and stays as it is.
         if len(runs_of_sides) > 1:
             candidate = runs_of_sides[1]
     if candidate is None:
@@ -442,7 +443,7 @@ def diff(
     before, after = distinguish_sides(
         [_as_side(baseline, "baseline"), _as_side(candidate, "candidate")]
     )
-    return RunDifference(before, after, rules, judged, fail_on)
+    return RunDifference(before, after, rules, judged_metrics, fail_on)
 
 
 def compare(
@@ -505,11 +506,12 @@ def compare(
     check_text("sort", sort, "sort='step_time'")
     if sort is not None:
         sort = check_sort(sort, "--sort")
-    all_runs: Any = [runs, *others] if others else runs
-    if isinstance(all_runs, Mapping):
-        sides = [Side(label, _as_side(run).runs) for label, run in all_runs.items()]
-    elif isinstance(all_runs, str | os.PathLike):
-        place = os.fspath(all_runs)
+    # A mapping, a list, or the path of a store.
+    named_runs: Any = [runs, *others] if others else runs
+    if isinstance(named_runs, Mapping):
+        sides = [Side(label, _as_side(run).runs) for label, run in named_runs.items()]
+    elif isinstance(named_runs, str | os.PathLike):
+        place = os.fspath(named_runs)
         # The run IDs of the store, the oldest first; none if the path is not a store.
         run_ids = [*labels_by_time(Path(place))]
         if len(run_ids) <= 1:
@@ -517,9 +519,11 @@ def compare(
         sides = [_as_side(place_of(place, run_id)) for run_id in run_ids]
     else:
         fix = "compare(RUN, RUN), or compare('runs/')"
-        if isinstance(all_runs, set | frozenset):
-            raise OptionError.of_kind("runs", all_runs, "a list of runs, the baseline first,", fix)
-        sides = [_as_side(run) for run in several("runs", all_runs, "a list of them", fix)]
+        if isinstance(named_runs, set | frozenset):
+            # A set has no first run, which would be the baseline.
+            needed = "a list of runs, the baseline first,"
+            raise OptionError.of_kind("runs", named_runs, needed, fix)
+        sides = [_as_side(run) for run in several("runs", named_runs, "a list of them", fix)]
     if not sides:
         raise OptionError("compare", "has no run", fix="one run at least, the reference first")
     named_sides = [Side(side.name, side.runs) for side in distinguish_sides(sides)]
@@ -531,15 +535,16 @@ def _one_run_error(place: str) -> OptionError:
 
     If `place` has reports whose file names tell several runs apart, the fix names these runs.
     """
-    names = []
+    # For each run, the path or the glob of its reports.
+    paths_of_runs = []
     if not is_saved(Path(place)):
-        # A path or a glob for the reports of each run, quoted for the shell.
-        words = words_of_runs(find_named([place]))
-        names = shlex.split(" ".join(words))
-    if len(names) <= 1:
+        words_for_shell = words_of_runs(find_named([place]))
+        # `split` takes the quotes of a shell away.
+        paths_of_runs = shlex.split(" ".join(words_for_shell))
+    if len(paths_of_runs) <= 1:
         return OptionError(repr(place), "is one run, not a list of them", fix="compare(RUN, RUN)")
-    problem = f"has reports of {len(names)} runs, according to their names"
-    arguments = ", ".join(map(repr, names))
+    problem = f"has reports of {len(paths_of_runs)} runs, according to their names"
+    arguments = ", ".join(map(repr, paths_of_runs))
     return OptionError(repr(place), problem, fix=f"compare({arguments})")
 
 
@@ -663,9 +668,11 @@ def whatif(
         "prefetch": prefetch,
         "perfect_overlap": perfect_overlap,
     }
-    is_opened = isinstance(run, Side | Run) or _starts_with_run(run)
-    # `load` refuses what it cannot open.
-    runs = _as_side(run, "run").runs if is_opened else (load(run),)  # type: ignore[arg-type]
+    if isinstance(run, Side | Run) or _starts_with_run(run):
+        runs = _as_side(run, "run").runs
+    else:
+        # Paths of the reports of one run, or something that `load` refuses.
+        runs = (load(run),)  # type: ignore[arg-type]
     if len(runs) > 1:
         problem = "asks one run, and several are given"
         raise OptionError("whatif", problem, fix="whatif(RUN) of one of them")

@@ -88,9 +88,9 @@ _OPTION = re.compile(
 # Commands that texts name. Most are also calls in Python, and the others are typed in a shell.
 _WORD = r"(?:'[^']*'|[^\s'-]\S*?)"
 _COMMAND = re.compile(
-    rf"\bnsyspipe (?:doctor (?P<listed>\S+)(?=, which lists)"
+    rf"\bnsyspipe (?:doctor (?P<listed_store>\S+)(?=, which lists)"
     rf"|(?:analyze (?P<reports>{_WORD}) --out (?P<out>{_WORD})(?: --label "
-    rf"(?P<label>{_WORD}))?|analyze (?P<one>{_WORD})"
+    rf"(?P<label>{_WORD}))?|analyze (?P<only_reports>{_WORD})"
     rf"|diff (?:--against (?P<against>{_WORD}) )?(?P<baseline>{_WORD}) "
     rf"(?P<candidate>{_WORD}))(?=,? (?:for|or)\b|\n|$)"
     r"|whatif(?P<changes>(?: --[a-z-]+(?: [A-Z\d]\w*)?)*)(?! "
@@ -143,13 +143,17 @@ def _whatif_call(options: str) -> str:
 
 
 def _call_with_runs(command: re.Match[str]) -> str:
-    """Return the call of the API for a command that names runs: doctor, analyze or diff."""
-    if command["listed"]:
-        store = command["listed"].strip("'")
+    """Return the call of the API for a command that names runs: doctor, analyze or diff.
+
+    The groups of `_COMMAND` tell the cases apart: doctor that lists a store, analyze of reports
+    alone, analyze with --out, and otherwise diff.
+    """
+    if command["listed_store"]:
+        store = command["listed_store"].strip("'")
         table = f"{store}/runs"
         return f"pandas.read_parquet({table!r})"
-    if command["one"]:
-        return f"nsyspipe.load({_argument(command['one'])})"
+    if command["only_reports"]:
+        return f"nsyspipe.load({_argument(command['only_reports'])})"
     if command["out"]:
         label = _keyword_argument("label", command["label"])
         loaded = f"nsyspipe.load({_argument(command['reports'])}{label})"
@@ -194,7 +198,7 @@ def _as_parameter(option: re.Match[str]) -> str:
     name = _RENAMED.get(option["name"], option["name"].replace("-", "_"))
     value = option["value"]
     if value is None:
-        # Before a colon stands the subject of a message, which has no value.
+        # An option before a colon is the subject of a message. It is only named, without "=".
         is_subject = option.string[option.end() :].startswith(":")
         return name if is_subject else f"{name}="
     return f"{name}={_parameter_value(name, value)}"
@@ -203,13 +207,17 @@ def _as_parameter(option: re.Match[str]) -> str:
 def _parameter_value(name: str, value: str) -> str:
     """Return the value of parameter `name` as Python writes it.
 
-    Numbers, quoted texts and placeholders such as FILE stay. Any other value becomes a text.
+    A range of steps (3:5) becomes a pair. Numbers, quoted texts and placeholders such as FILE stay.
+    Any other value becomes a text.
     """
     step_range = re.fullmatch(r"(\d+):(\d+)", value)
     if name == "steps" and step_range is not None:
         return f"({step_range[1]}, {step_range[2]})"
-    # In ranks, a comma separates numbers. Elsewhere it separates thousands.
-    number = r"\d+" if name == "ranks" else r"\d{1,3}(,\d{3})+|\d*\.?\d+"
+    # In ranks, a comma separates numbers, so a list of ranks is no number. Elsewhere it separates
+    # thousands.
+    whole_or_decimal = r"\d*\.?\d+"
+    with_thousands = r"\d{1,3}(,\d{3})+"
+    number = r"\d+" if name == "ranks" else f"{with_thousands}|{whole_or_decimal}"
     is_number = re.fullmatch(number, value) is not None
     is_quoted = value[0] in "'\""
     is_placeholder = value.isupper()
@@ -222,19 +230,21 @@ def _parameter_value(name: str, value: str) -> str:
 def _subject_in_python(subject: str) -> str:
     """Return the subject of an error in the words of the Python API.
 
-    The subject is often an option with its value. A value that `in_python` does not know leaves
-    "= " before it, and is quoted here.
+    The subject is often an option with its value. `in_python` recognizes most values. Of
+    "--rank-map text", it makes "rank_map= text", and the value is quoted here.
     """
-    # The colon, which stands after a subject, tells `in_python` what the text is.
+    # `in_python` takes a text before a colon for a subject.
     text = in_python(f"{subject}:").removesuffix(":")
     option = _OPTION_WITH_VALUE.fullmatch(subject)
-    name, separator, value = text.partition("= ")
-    is_value_unchanged = option is not None and value == option[1]
-    if not separator or not is_value_unchanged:
+    if option is None:
         return text
-    if not _LITERAL.fullmatch(value):
-        value = repr(value)
-    return f"{name}={value}"
+    given_value = option[1]
+    parameter, blank_after_equals, value = text.partition("= ")
+    is_value_left_over = bool(blank_after_equals) and value == given_value
+    if not is_value_left_over:
+        return text
+    python_value = value if _LITERAL.fullmatch(value) else repr(value)
+    return f"{parameter}={python_value}"
 
 
 def rows_in_python(rows: Iterable[Mapping[str, Any]], *texts: str) -> list[dict[str, Any]]:
@@ -277,6 +287,7 @@ class NsyspipeError(Exception):
     def __init__(
         self, subject: str, problem: str, *, found: str | None = None, fix: str | None = None
     ) -> None:
+        # `args` has the words of the Python API. The parts keep those of the command line.
         super().__init__(f"{_subject_in_python(subject)}: {in_python(problem)}")
         self.subject = subject
         self.problem = problem
@@ -351,19 +362,23 @@ class OptionError(NsyspipeError):
     def no_such_name(cls, given: str, problem: str, name: str, known: Iterable[str]) -> Self:
         """Return the error for a name that is not one of the known names.
 
-        `given` is the option or the command with its value. If it ends with the name, the fix is
-        the same option or command with the most similar known name.
+        `given` is the option or the command with its value. If it ends with the name in quotes, the
+        fix is the same option or command with the most similar known name. Otherwise the fix is
+        that name alone.
         """
         names = list(known)
         plain_name = str(name).strip().lower()
-        fix = nearest_name(plain_name.replace("-", "_"), names, cutoff=0.8)
-        # Where `given` has the name in quotes, if it has.
+        similar_name = nearest_name(plain_name.replace("-", "_"), names, cutoff=0.8)
+        # `partition` finds no quotes if `given` does not have the name in quotes.
         start, quoted_name, rest = given.partition(repr(name))
         ends_with_name = bool(quoted_name) and not rest
-        if fix is None:
+        is_option_or_command = start.startswith(("--", "nsyspipe "))
+        if similar_name is None:
             fix = "use one of these"
-        elif ends_with_name and start.startswith(("--", "nsyspipe ")):
-            fix = f"{start}{fix}"
+        elif ends_with_name and is_option_or_command:
+            fix = f"{start}{similar_name}"
+        else:
+            fix = similar_name
         return cls(given, problem, found=", ".join(names), fix=fix)
 
     @classmethod

@@ -101,8 +101,8 @@ class ReportRun(Run):
 
     @property
     def inputs(self) -> tuple[Path, ...]:
-        # No output may overwrite any of these, nor an export in the cache, which may stand for a
-        # report.
+        # No output may overwrite any of these files. A report may have been read from its export
+        # in the cache. Then the export counts too.
         exports = (report.path for report in self.paths)
         logs = (log.path for log in self.nccl_logs)
         found_files = (*self._sidecars.paths, *self._candidates.paths)
@@ -133,7 +133,7 @@ class ReportRun(Run):
 
     @cached_property
     def _gathered(self) -> Gathered:
-        """What was read from the reports. `_tables` replaces this by what it leaves of it."""
+        """What was read from the reports. `_tables` replaces it by a smaller object."""
         # Reading the reports takes long, so an unusable log or topology raises its error first.
         _ = self._passed_files
         return gather(
@@ -186,13 +186,13 @@ class ReportRun(Run):
     @cached_property
     def _tables(self) -> RunTables:
         """The tables of the whole run, merged from what was read of each report."""
-        # If the user chose ranks, the ranks of all reports, read or not.
+        # If the user chose ranks, reports of other ranks exist that are not read.
         ranks_of_run = self.chosen.ranks_of_all_reports if self.chosen else frozenset()
         tables = merge(
             self._gathered, self.rank_map, self.skip_first, self._log, ranks_of_run, work=self.work
         )
-        # Thousands of digests take more memory than the tables. `merge` returns them without what
-        # the tables now have, and these replace the value that the property has cached.
+        # Thousands of digests take more memory than the tables. `merge` returns smaller digests,
+        # without the rows that are now in the tables. They replace the cached ones.
         vars(self)["_gathered"] = tables.gathered
         ranks = tables.ranks
         # Only now it is known whether the reports are of the ranks that their names say.
@@ -225,7 +225,8 @@ class ReportRun(Run):
         )
         if absent_gpus:
             gpus = ", ".join(map(str, absent_gpus))
-            problems.insert(0, problem("topology-of-another-machine", gpus=gpus))
+            of_another_machine = problem("topology-of-another-machine", gpus=gpus)
+            problems = [of_another_machine, *problems]
         return _RunLinks(table, problems)
 
     def _problems_of_log(self) -> list[Problem]:
@@ -236,8 +237,9 @@ class ReportRun(Run):
         log = self._log
         n_ranks = self.ranks.num_rows
         if log is None:
-            is_of_another_run = self._side_files.log is not None
-            if not is_of_another_run or not n_ranks:
+            # `_log` has left out a log of another run.
+            is_log_left_out = self._side_files.log is not None
+            if not is_log_left_out or n_ranks == 0:
                 return []
             sizes = " or ".join(map(str, run_sizes(self._gathered)))
             return [problem("log-of-another-run", sizes=sizes)]
@@ -255,8 +257,9 @@ class ReportRun(Run):
     def _local_ranks(self) -> pa.ChunkedArray:
         """Return the number of each rank's GPU on its host, in order of the ranks."""
         ranks = self.ranks
+        # Each GPU of a process is a rank. If a process has several, its local rank is the number of
+        # the process on its host, and not of a GPU.
         has_process_with_several_gpus = self._tables.n_processes < ranks.num_rows
-        # Then a local rank is the number of a process, and not of a GPU.
         if has_process_with_several_gpus:
             return ranks["device_id"]
         return pc.coalesce(ranks["local_rank"], ranks["device_id"])
@@ -312,6 +315,7 @@ class ReportRun(Run):
         known_retries = {rank: n for rank, n in n_retries_of_rank.items() if n is not None}
         return {
             "n_ranks": ranks.num_rows,
+            # The number of ranks, not of the processes that the launcher counts.
             "world_size": tables.n_job_ranks,
             # There is at least one host, even if no report has its name.
             "n_hosts": max(n_known_hosts, 1),
@@ -387,7 +391,7 @@ class ReportRun(Run):
             case "timeline" | "counter_bars" | "line_bars":
                 table = self._drawn(name)
             case _:
-                # `merge` has made the others.
+                # `merge` has made the other tables.
                 table = getattr(tables, name)
         return table
 
@@ -424,7 +428,7 @@ class ReportRun(Run):
         return [*problems, *problems_of_rules, *self._stale()]
 
     def _problems_of_inspector(self) -> list[Problem]:
-        """Return the problems that records of NCCL Inspector fit no operations or ranks, if so."""
+        """Return the problems of records of NCCL Inspector that fit no operations or no ranks."""
         rows = self._tables.cross_rank.rows
         of_tunings = problem_of_tunings(rows, self._side_files.inspected)
         of_peers = self._peer_traffic.problem
@@ -646,7 +650,8 @@ def _run_id(digests: Sequence[ReportDigest], start: datetime | None) -> str:
 def _recording(reports: Sequence[ReportFacts]) -> Recording:
     """Return what nsys recorded in any of some reports.
 
-    The traced events are empty, which means not known, if any report does not name its own.
+    The traced events are known only if every report names those of its own. Otherwise they are
+    empty.
     """
     events_of_reports = [report.traced_events for report in reports]
     events: set[str] = set()

@@ -51,7 +51,7 @@ class RunChoice:
             says_more_than_id = label not in ("", run_id)
             texts.append(f"{run_id} ({label})" if says_more_than_id else run_id)
         text = ", ".join(texts)
-        n_earlier = len(self.labels) - _MAX_RUNS_IN_ERROR
+        n_earlier = len(self.ids) - _MAX_RUNS_IN_ERROR
         return f"{text} and {n_earlier} more" if n_earlier > 0 else text
 
     def doctor_command(self) -> str:
@@ -89,20 +89,19 @@ class RunChoice:
 
     def no_such_run_id(self, run_id: str) -> OptionError:
         """Return the error of a ``--run-id`` that the store does not have."""
-        # An id or a label.
-        nearest = self._nearest(run_id)
-        if nearest is None:
+        nearest_id_or_label = self._nearest(run_id)
+        if nearest_id_or_label is None:
             # In a store without runs, "ID" stands for an id.
             latest_id = self.ids[-1] if self.ids else "ID"
-            value = f"{latest_id}, or {self.doctor_command()}"
-        elif nearest in self.labels:
-            value = nearest
+            fix = f"--run-id {latest_id}, or {self.doctor_command()}"
+        elif nearest_id_or_label in self.ids:
+            fix = f"--run-id {nearest_id_or_label}"
         else:
             # A label is no value of --run-id, but the id of its latest run is.
-            value = self._latest_id_by_label()[nearest]
-        option = f"--run-id {run_id}"
+            nearest_id = self._latest_id_by_label()[nearest_id_or_label]
+            fix = f"--run-id {nearest_id}"
         problem = f"{self.path} has no such run"
-        return self._error(option, problem, f"--run-id {value}")
+        return self._error(f"--run-id {run_id}", problem, fix)
 
     def no_such_run(self, name: str) -> OptionError:
         """Return the error of a path ``STORE:NAME`` where no run has that id or label."""

@@ -25,8 +25,9 @@ _CALLBACKS = {"LightningCapture": "lightning", "TrainerCapture": "trainer"}
 
 
 def __getattr__(name: str) -> object:
+    """Return a public name from its module, which is imported now."""
     if name not in (*__all__, *_CALLBACKS):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    # They are imported on first use, because the supervisor of a rank needs none of them.
+    # Not imported before, because the supervisor of a rank needs none of these names.
     module_name = _CALLBACKS.get(name, "ranges")
     return getattr(importlib.import_module(f"nsyspipe.capture.{module_name}"), name)

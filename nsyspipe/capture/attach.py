@@ -23,13 +23,13 @@ ATTACH_STEPS = "NSYSPIPE_ATTACH_STEPS"
 def attach(optimizers: Any) -> None:  # noqa: ANN401 - a module without types
     """Count the steps of this program's optimizers, and capture those in `ATTACH_STEPS`.
 
-    ``50:70`` are 20 steps after 50 steps of warm-up, called ``step 50`` to ``step 69``. They are
-    counted from 0. `optimizers` is the module ``torch.optim.optimizer``.
+    Steps are counted from 0. So ``50:70`` are 20 steps after 50 steps of warm-up, called ``step
+    50`` to ``step 69``. `optimizers` is the module ``torch.optim.optimizer``.
     """
     first_captured, end = map(int, os.environ[ATTACH_STEPS].split(":"))
     n_captured = end - first_captured
-    # A step begins at the end of the step before. So the begin of step 0 is not seen, and the first
-    # step that begins here is step 1.
+    # The hook is called at the end of a step, when the next one begins. So the begin of step 0 is
+    # not seen, and the first step that begins here is step 1.
     steps = MarkedSteps(first_captured, n_captured, n_begun=1, is_alone=True)
     extras = Extras(first_captured, os.environ)
     optimizers.register_optimizer_step_post_hook(StepHook(steps, extras))
@@ -115,15 +115,17 @@ class StepHook:
         self._steps = steps
         self._extras = extras
         self._is_off = False
-        # What is updated first. Calls of other optimizers, and of this optimizer for other
-        # parameters (ZeRO makes one for each group), belong to the same step.
+        # The call that ends each step: the first that was seen. Calls of other optimizers belong to
+        # the same step, and so do calls of this optimizer for other parameters. ZeRO makes one for
+        # each group of parameters.
         self._counted: _Counted | None = None
 
     def __call__(self, optimizer: Any, *_rest: object) -> None:  # noqa: ANN401
-        """End a phase, and a step if this call is one that is counted."""
+        """End the phase of the optimizer, and the step if this call ends one."""
         if self._is_off or self._steps.is_over:
             return
-        # Nothing was counted yet, so somebody else has asked for steps.
+        # `MarkedSteps` asks for steps only after the first counted call. So before it, only the
+        # program can have asked, by a loop over `captured_steps`.
         has_own_capture = self._counted is None and facts.steps_asked > 0
         if has_own_capture:
             self._turn_off("it captures its own steps, and --attach-steps is left out")

@@ -85,12 +85,16 @@ def _has_compiled() -> bool:
     """Tell whether ``torch.compile`` has compiled code of this process."""
     compiler = sys.modules.get("torch._dynamo.utils")
     counters = getattr(compiler, "counters", {})
-    # A frame is a function that the compiler has worked on. There is no entry without one.
+    # A frame is a function that the compiler has worked on. Before the first one, `counters` has no
+    # entry for them.
     return bool(counters.get("frames"))
 
 
 def _is_tensor_parallel(optimizer: Any) -> bool:  # noqa: ANN401 - of a module without types
-    """Tell whether parameters are distributed by more than FSDP, as far as it can be told."""
+    """Tell whether parameters are distributed by more than FSDP, as far as it can be told.
+
+    Then a rank does only a part of the work that its program asks for.
+    """
     distributed = sys.modules.get("torch.distributed.tensor")
     distributed_type = getattr(distributed, "DTensor", None)
     if distributed_type is None:
@@ -100,7 +104,8 @@ def _is_tensor_parallel(optimizer: Any) -> bool:  # noqa: ANN401 - of a module w
     if not distributed_params:
         return False
     # FSDP alone distributes parameters along one dimension of ranks.
-    return _has_several_dimensions(distributed_params) or not _has_fsdp()
+    is_fsdp_alone = _has_fsdp() and not _has_several_dimensions(distributed_params)
+    return not is_fsdp_alone
 
 
 def _has_several_dimensions(distributed_params: Iterable[Any]) -> bool:

@@ -62,8 +62,8 @@ class _TimeLimit(NamedTuple):
 def _captured_job(job: Job, room: SimpleNamespace) -> int:
     """Run a job in a temporary directory, and return the exit status.
 
-    `room.has_begun` becomes True if a program has started. If the directory cannot be removed, a
-    note tells the user, because captures are left in it.
+    `room.has_begun` becomes True if a program has started. The directory stays if it has a capture
+    that could not be moved to its place. Then a note names it.
     """
     resolved_directory = None
     try:
@@ -87,21 +87,21 @@ class _Running:
         self._job = job
         self._directory = directory
         self._started_ns = time.time_ns()
-        # All times but those since the epoch are of time.monotonic().
+        # Times in s are of time.monotonic(), unless a comment says "since the epoch".
         self._begin_s = time.monotonic()
-        # When something was first seen to be over: ``loop`` (all training loops), ``ranks`` (all
-        # programs), or ``capture`` (the reports are complete). Without a key, it goes on.
+        # When each part was first seen to be over: ``loop`` (all training loops), ``ranks`` (all
+        # programs), or ``capture`` (the reports are complete). A part that goes on has no key.
         self._over_since_s: dict[str, float] = {}
-        # The output of a node-wide capture. Otherwise the nsys of each rank has its own. This one
-        # has no log, because it prints to our terminal.
-        self._of_node: NsysOutput | None = None
+        # The output of the only nsys of a node-wide capture; None if each rank has its own nsys.
+        # The file of its log never exists, because the only nsys prints to our terminal.
+        self._node_output: NsysOutput | None = None
         # When the report of the node was complete while its ranks ran, in s since the epoch.
         self._node_report_at: float | None = None
         if job.is_node_wide:
             output = self._output(job.beside(f"_node{job.node_rank}"), "node")
             output.earlier = report_there(output.output)
             output.temporary.mkdir(mode=0o700, exist_ok=True)
-            self._of_node = output
+            self._node_output = output
 
     def _output(self, report: Path, owner: str) -> NsysOutput:
         """Return the output of an nsys. Its owner is a rank or ``node``."""
@@ -120,10 +120,10 @@ class _Running:
                 self._end(process, stop)
             else:
                 self._wait_for_nsys(self._job.exit_timeout_s, stop)
-        if self._of_node is not None:
+        if self._node_output is not None:
             # If no rank has begun, all that is left belongs to nsys.
             has_begun = bool(read_records(self._directory))
-            supervision.end_adopted(is_any_of_nsys=not has_begun)
+            supervision.end_adopted(are_all_of_nsys=not has_begun)
         if forced_end is not None:
             return forced_end
         if stop.n_asked:
@@ -151,9 +151,9 @@ class _Running:
         """Start the command of the job; a CaptureError if this is not possible."""
         command = self._job.command
         environment = {**os.environ, STATUS_DIR: str(self._directory)}
-        if self._of_node is not None:
+        if self._node_output is not None:
             supervision.adopt_orphans()
-            environment["TMPDIR"] = str(self._of_node.temporary)
+            environment["TMPDIR"] = str(self._node_output.temporary)
         try:
             with supervision.holding(self._directory) as locks:
                 return supervision.start(command, environment, pass_fds=locks, ends_with_us=True)
@@ -162,14 +162,17 @@ class _Running:
             raise CaptureError(command[0], problem, fix="check PATH") from error
 
     def _limit_reached(self) -> End | None:
-        """Return the first time limit that is over; None if there is none."""
+        """Return the end by a time limit that is over; None if none is over.
+
+        If several are over, the order is: timeout, command, exit, linger.
+        """
         job = self._job
         now_s = time.monotonic()
         self._look(now_s)
         over_since_s = self._over_since_s
         limits = [_TimeLimit("timeout", self._begin_s, job.timeout_s)]
         if "ranks" in over_since_s:
-            # The nsys of each rank has the same limit without the grace, so it ends before.
+            # Each rank ends its own nsys after `exit_timeout_s`. The grace lets it do so first.
             command_limit_s = job.exit_timeout_s + JOB_GRACE_S
             limits.append(_TimeLimit("command", over_since_s["ranks"], command_limit_s))
         else:
@@ -206,13 +209,15 @@ class _Running:
 
         False if no report became complete while its program ran.
         """
-        if self._of_node is not None and self._job.nsys is not None:
-            return self._is_report_of_node_whole(self._of_node, now_s)
+        if self._node_output is not None and self._job.nsys is not None:
+            return self._is_report_of_node_whole(self._node_output, now_s)
         under_nsys = [record for record in records if record.nsys_group is not None]
         captured = [record for record in under_nsys if record.is_captured]
         running = [record for record in captured if record.status is None]
-        are_reports_of_running_whole = all(record.report_at is not None for record in running)
-        return are_reports_of_running_whole and any(record.report_at for record in captured)
+        # A rank has a `report_at` if its report became complete while its program ran.
+        are_all_running_complete = all(record.report_at is not None for record in running)
+        is_any_complete = any(record.report_at is not None for record in captured)
+        return are_all_running_complete and is_any_complete
 
     def _is_report_of_node_whole(self, of_node: NsysOutput, now_s: float) -> bool:
         """Return whether the report of the node is complete, and record when it became so."""
@@ -237,29 +242,31 @@ class _Running:
             grace_s = _GRACE_AFTER_SECOND_REQUEST_S if is_urgent() else supervision.GRACE_S
             supervision.end_groups([process.pid], grace_s=grace_s)
             process.wait()
-        self._wait_for_nsys(0 if is_urgent() else patience_s, stop)
+        remaining_patience_s = 0 if is_urgent() else patience_s
+        self._wait_for_nsys(remaining_patience_s, stop)
 
     def _wait_for_nsys(self, patience_s: float, stop: supervision.Stop) -> None:
-        """Wait until every nsys has written its report, then end what still runs, programs too.
+        """Wait at most `patience_s` until every nsys has ended, then end what still runs.
 
-        An nsys whose supervisor was killed counts too. If the user asks again, or `patience_s` is
-        0, everything is ended at once.
+        Every nsys writes its report before it ends. Programs that still run are ended too. If the
+        user asks again, or `patience_s` is 0, everything is ended at once.
         """
         n_asked_at_begin = stop.n_asked
         records = read_records(self._directory)
-        groups = {record.nsys_group for record in records if record.nsys_group}
+        # An nsys whose supervisor was killed is in the records too.
+        groups_of_nsys = {record.nsys_group for record in records if record.nsys_group}
 
         def is_urgent() -> bool:
             return patience_s == 0 or stop.n_asked > n_asked_at_begin
 
         def have_ended_or_is_urgent() -> bool:
-            return is_urgent() or not any(map(supervision.group_is_alive, groups))
+            return is_urgent() or not any(map(supervision.group_is_alive, groups_of_nsys))
 
         supervision.wait_until(have_ended_or_is_urgent, patience_s)
         pids = [record.pid for record in self._running_ranks() if record.pid]
-        groups.update(filter(None, map(supervision.group_of, pids)))
+        groups_of_programs = set(filter(None, map(supervision.group_of, pids)))
         grace_s = _GRACE_AFTER_SECOND_REQUEST_S if is_urgent() else supervision.GRACE_S
-        supervision.end_groups(groups, grace_s=grace_s)
+        supervision.end_groups(groups_of_nsys | groups_of_programs, grace_s=grace_s)
         supervision.wait_until(lambda: not self._running_ranks(), _MAX_WAIT_FOR_RECORDS_S)
 
     def _running_ranks(self) -> list[RankRecord]:
@@ -272,35 +279,40 @@ class _Running:
         job = self._job
         programs = read_programs(self._directory)
         if job.nsys is not None:
-            of_node = None if self._of_node is None else self._of_node.captured()
-            records = [self._with_output(record, of_node) for record in records]
-        # The sidecar says what ended a program. All programs had ended before such a command.
+            node_capture = None if self._node_output is None else self._node_output.captured()
+            records = [self._with_output(record, node_capture) for record in records]
+        # The sidecar says what ended the programs. If we ended the job's command (``command``), all
+        # programs had ended by themselves before.
         ended_by = None if end.why == "command" else end.why
         finished = finish(job, records, programs, self._started_ns / 1e9, ended_by)
         status, lines = judge(job, records, programs, end)
         for line in (*finished.notes, *finished.errors, *lines):
             _say(line)
         if finished.command is not None:
-            purpose = "next" if job.n_nodes == 1 else "next, once all nodes are done"
             if status or finished.errors:
                 purpose = "what was captured"
+            elif job.n_nodes == 1:
+                purpose = "next"
+            else:
+                purpose = "next, once all nodes are done"
             _say(f"{purpose}: {finished.command}")
         if finished.errors:
             return status or INCOMPLETE
         return status
 
-    def _with_output(self, record: RankRecord, of_node: CapturedReport | None) -> RankRecord:
+    def _with_output(self, record: RankRecord, node_capture: CapturedReport | None) -> RankRecord:
         """Return a record with the report or the problem of its nsys.
 
-        If the node has one nsys, `of_node` is what that nsys captured. Otherwise only the record of
-        a rank changes whose supervisor was killed before it recorded a report or a problem.
+        `node_capture` is what the only nsys of the node captured; None if each rank has its own
+        nsys. Then most records are complete already. They lack a report and a problem only if the
+        supervisor of the rank was killed.
         """
-        if of_node is not None:
+        if node_capture is not None:
             # The report of a node has all ranks.
             return replace(
                 record,
-                report=of_node.report,
-                problem=of_node.problem,
+                report=node_capture.report,
+                problem=node_capture.problem,
                 report_at=self._node_report_at,
             )
         has_outcome = record.report is not None or record.problem is not None
@@ -327,10 +339,9 @@ def opening(job: Job) -> str:
     ranks = "1 rank" if job.n_local == 1 else f"{job.n_local} ranks"
     if job.nsys is None:
         return f"running {job.program} without nsys: {ranks}, {limit}"
-    n_captured = len(job.expected([]))
-    if job.local_ranks is None:
-        # The rendezvous has not assigned the ranks yet.
-        n_captured = n_captured or job.n_local
+    # Before the rendezvous has assigned the ranks, it is not known which of them are captured.
+    are_ranks_known = job.local_ranks is not None
+    n_captured = len(job.expected(started=())) if are_ranks_known else job.n_local
     if n_captured != job.n_local:
         ranks = f"{n_captured} of {job.n_local} ranks"
     trace = ",".join(job.trace)

@@ -93,8 +93,8 @@ class LightningCapture(Callback):  # type: ignore[misc]
         stop_capture(is_cut_off=True)
 
     def _begin_if_automatic(self, module: Any, phase: str) -> None:  # noqa: ANN401
-        """End the current phase, and begin another one, but not with manual optimization.
+        """End the current phase, and begin another one with automatic optimization.
 
-        There, the program chooses the order of its phases.
+        With manual optimization, the program chooses the order of its phases. So none begins here.
         """
         self._steps.phase(phase if module.automatic_optimization else None)

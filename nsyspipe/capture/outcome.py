@@ -52,7 +52,7 @@ _FIX_WITHOUT_RANGE = (
 )
 
 
-class _Limit(NamedTuple):
+class _LimitTexts(NamedTuple):
     """Why a limit ended a job, and what helps besides a new capture."""
 
     # With a place for the time.
@@ -61,16 +61,16 @@ class _Limit(NamedTuple):
 
 
 # Reason of `End` -> the limit.
-_LIMITS: dict[str | None, _Limit] = {
-    "exit": _Limit(
+_LIMITS: dict[str | None, _LimitTexts] = {
+    "exit": _LimitTexts(
         "its training loop was over, but it had not exited {} later: ended it",
         "call destroy_process_group() in the program, and join or daemonize its threads",
     ),
-    "linger": _Limit(
+    "linger": _LimitTexts(
         "it was still running {} after its reports were complete: ended it, as --linger asks",
         "leave --linger out to let it train on",
     ),
-    "timeout": _Limit(
+    "timeout": _LimitTexts(
         "it was still running after {}: ended it", "give it more time: --timeout SECONDS"
     ),
 }
@@ -101,6 +101,7 @@ class _Ranks(NamedTuple):
     def of_job(
         cls, job: Job, records: Sequence[RankRecord], programs: Mapping[int, Program]
     ) -> Self:
+        """Return the ranks of a job that has ended, from the records and programs by rank."""
         expected = job.expected([record.rank for record in records])
         with_report = [record for record in records if record.report]
         captured = [record for record in with_report if record.rank in expected]
@@ -167,10 +168,11 @@ def _order_of_end(record: RankRecord) -> _EndOrder:
 
 
 def _lines_of_limit(job: Job, ranks: _Ranks, end: End) -> list[str]:
-    limit = _LIMITS[end.why]
-    problem = limit.problem.format(f"{end.after_s:.0f} s")
+    """Return the error for a job that a time limit ended, with its reports and the fix."""
+    texts = _LIMITS[end.why]
+    problem = texts.problem.format(f"{end.after_s:.0f} s")
     error = f"error: {job.program}: {problem}"
-    fix = f"  fix: complete reports need no new capture. Before you capture again, {limit.fix}"
+    fix = f"  fix: complete reports need no new capture. Before you capture again, {texts.fix}"
     return [error, ranks.found_line(), fix]
 
 
@@ -178,10 +180,12 @@ def _notes(ranks: _Ranks, end: End) -> list[str]:
     """Return notes about a job whose ranks ended well."""
     notes = []
     if end.why == "command":
-        problem = f"the job's command (torchrun or nsys) had not ended {end.after_s:.0f} s later"
+        # The time since the last rank was over.
+        later = f"{end.after_s:.0f} s later"
+        problem = f"the job's command (torchrun or nsys) had not ended {later}"
         notes.append(f"note: all ranks were over, but {problem}: ended it")
     for record in ranks.captured:
-        sentence = cut_short(ranks.programs.get(record.rank))
+        sentence = cut_short_text(ranks.programs.get(record.rank))
         if sentence:
             # All ranks mostly have the same loop, so one note is enough.
             return [*notes, f"note: rank {record.rank}: {sentence}"]
@@ -190,17 +194,20 @@ def _notes(ranks: _Ranks, end: End) -> list[str]:
 
 def _lines_of_incomplete(job: Job, ranks: _Ranks) -> list[str]:
     """Return the error for a job that ended well, but without the report of some rank."""
-    start = f"error: {job.program}: it ended well, but "
     problems = {record.problem for record in ranks.records if record.is_captured}
-    has_captured_nothing = not ranks.captured and problems == {NOTHING}
-    if not has_captured_nothing:
-        lines = _lines_of_missing(ranks)
-        return [f"{start}the set of reports is partial", ranks.found_line(), *lines]
-    programs = filter(None, map(ranks.programs.get, ranks.expected))
-    programs_with_loop = (program for program in programs if program.steps_asked)
-    # All ranks mostly have the same loop, so one of them gives the reason.
-    diagnosis = _why_never_begun(job, next(programs_with_loop, None))
-    return [f"{start}nothing was captured: {diagnosis.reason}", *diagnosis.fix_lines]
+    has_no_capture_begun = not ranks.captured and problems == {NOTHING}
+    lines: Sequence[str]
+    if has_no_capture_begun:
+        programs = filter(None, map(ranks.programs.get, ranks.expected))
+        programs_with_loop = (program for program in programs if program.steps_asked)
+        # All ranks mostly have the same loop, so one of them gives the reason.
+        diagnosis = _why_never_begun(job, next(programs_with_loop, None))
+        problem = f"nothing was captured: {diagnosis.reason}"
+        lines = diagnosis.fix_lines
+    else:
+        problem = "the set of reports is partial"
+        lines = [ranks.found_line(), *_lines_of_missing(ranks)]
+    return [f"error: {job.program}: it ended well, but {problem}", *lines]
 
 
 def interrupted(status: int) -> str:
@@ -210,7 +217,7 @@ def interrupted(status: int) -> str:
     return f"error: interrupted by {_signal_name(status)}"
 
 
-def cut_short(program: Program | None) -> str | None:
+def cut_short_text(program: Program | None) -> str | None:
     """Return a sentence for a capture with fewer steps than asked for; None for a complete one."""
     if program is None:
         return None
@@ -225,7 +232,7 @@ def _loop_text(program: Program) -> str:
     """Return the number of steps after which a loop ended, in how many epochs, and its warm-up."""
     noun = "step" if program.n_steps == 1 else "steps"
     length = f"{program.n_steps} {noun}"
-    # 0 if no loader has run out of items.
+    # `epoch_steps` is 0 if no loader has run out of items.
     if program.epoch_steps:
         is_one_epoch = program.epoch_steps >= program.n_steps
         epochs = "one epoch" if is_one_epoch else f"epochs of {program.epoch_steps}"
@@ -251,7 +258,7 @@ def _lines_of_missing(ranks: _Ranks) -> list[str]:
             problem = problem_of_rank.get(rank) or "no report"
             lines.append(f"rank {rank}: {problem}")
     fix = "fix: capture again"
-    # A report that could not be put into its place has such a name.
+    # The name of a report has ".kept-" if it could not be put into its place.
     if any(".kept-" in line for line in lines):
         fix = (
             "fix: pass the kept .nsys-rep to nsyspipe analyze, or capture again with -o "
@@ -275,6 +282,7 @@ def _why_never_begun(job: Job, program: Program | None) -> _Diagnosis:
     `program` is what a training program reported about its loop. None if no program reported any.
     """
     if program is not None and program.n_captured_steps:
+        # The loop did begin a capture.
         reason = f"{program.n_captured_steps} of its steps were to be, but nsys did not hear of it"
         fix = (
             'with --cpu, pip install "nvtx<0.2.12". Otherwise check --capture-range, or name '
@@ -282,6 +290,7 @@ def _why_never_begun(job: Job, program: Program | None) -> _Diagnosis:
         )
         return _Diagnosis(reason, (f"  fix: {fix}",))
     if program is not None and program.n_steps <= program.warmup:
+        # The loop ended before the first step to capture.
         return _Diagnosis(_loop_text(program), (_fix_of_short_loop(job, program),))
     if job.attach_steps:
         reason = (
@@ -299,17 +308,21 @@ def _why_never_begun(job: Job, program: Program | None) -> _Diagnosis:
 
 def _fix_of_short_loop(job: Job, program: Program) -> str:
     """Return the fix for a loop that ended in its warm-up: steps to capture that the loop has."""
-    # At most half of the loop is warm-up, and at least one step is captured.
+    # The warm-up is at most half of the loop.
     warmup = min(_SHORT_WARMUP_STEPS, program.n_steps // 2)
     n_after_warmup = program.n_steps - warmup
-    n_captured = max(min(program.steps_asked, n_after_warmup), 1)
+    n_captured = min(program.steps_asked, n_after_warmup)
+    # For a loop without steps too, the option must have at least one.
+    n_captured = max(n_captured, 1)
     if job.attach_steps:
-        # The first step that can be attached to is step 1.
+        # --attach-steps never sees step 0, so its first step is at least step 1.
         first = max(warmup, 1)
         end = first + n_captured
         return f"  fix: --attach-steps {first}:{end}, or more steps"
-    has_one_full_epoch = program.epoch_steps >= program.n_steps > 0
-    alternative = "wrap the loader of each epoch in it" if has_one_full_epoch else "more steps"
+    has_steps = program.n_steps > 0
+    # An epoch with all steps of the program is its only epoch.
+    is_one_epoch = has_steps and program.epoch_steps >= program.n_steps
+    alternative = "wrap the loader of each epoch in it" if is_one_epoch else "more steps"
     return f"  fix: captured_steps(loader, warmup={warmup}, steps={n_captured}), or {alternative}"
 
 
@@ -322,18 +335,23 @@ def _judge_failure(first_failed: RankRecord, job: Job, ranks: _Ranks) -> tuple[i
         fix = _AGAIN_FIX if FAILED_BY_ITSELF.search(first_failed.problem) else _NSYS_FIX
         problem = f"error: rank {rank}: {first_failed.problem}"
         return _NOT_STARTED, [problem, ranks.found_line(), fix]
+    # The status of a failed rank is never None, although the type allows it.
     status = first_failed.status or 1
-    problem = f"ended with status {status} (see its own message above)"
-    if status > _ENDED_BY_SIGNAL:
-        problem = f"was ended by {_signal_name(status)}"
-    if status == _ENDED_BY_SIGNAL + signal.SIGKILL:
-        problem += ", perhaps because memory ran out"
+    error = f"error: {job.program}: rank {rank} {_failure_text(status)}"
     fix = "  fix: fix the program, then capture again"
     if ranks.captured:
         # The reports of the other ranks are in the way.
         fix += " with --force"
-    error = f"error: {job.program}: rank {rank} {problem}"
     return status, [error, ranks.found_line(), fix]
+
+
+def _failure_text(status: int) -> str:
+    """Return how a program failed that has this exit status."""
+    if status <= _ENDED_BY_SIGNAL:
+        return f"ended with status {status} (see its own message above)"
+    text = f"was ended by {_signal_name(status)}"
+    is_killed = status == _ENDED_BY_SIGNAL + signal.SIGKILL
+    return f"{text}, perhaps because memory ran out" if is_killed else text
 
 
 def _signal_name(status: int) -> str:
@@ -371,7 +389,7 @@ def finish(
     reports = sorted(Path(f"{name}.nsys-rep") for name in names)
     if not reports:
         return Finished([], [], None)
-    suffix = ".nsys-rep"
+    is_exported = False
     notes = []
     errors = []
     try:
@@ -382,9 +400,10 @@ def finish(
         if job.is_exported:
             outcomes = attempt_exports(reports, nsys=nsys.find(job.nsys))
             all_exported(outcomes)
-            suffix = ".sqlite"
+            is_exported = True
     except NsyspipeError as error:
         errors.append(_error_text(error))
+    suffix = ".sqlite" if is_exported else ".nsys-rep"
     notes.insert(0, _written_note(job, reports, suffix))
     argument = _argument_of_analyze(job, reports, suffix)
     command = f"nsyspipe analyze {shlex.quote(argument)}"
@@ -454,10 +473,10 @@ def _captured_rank(record: RankRecord, program: Program | None) -> CapturedRank:
     """
     problem = record.problem or None
     if problem is None and record.report:
-        problem = cut_short(program)
+        problem = cut_short_text(program)
     is_complete = None
     if record.is_captured:
-        # A program that failed after its report was complete has left all of it.
+        # A report that was complete before its program failed is whole nevertheless.
         has_whole_report = record.status == 0 or record.report_at is not None
         is_complete = bool(record.report) and problem is None and has_whole_report
     return CapturedRank(

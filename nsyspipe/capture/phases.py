@@ -62,7 +62,7 @@ _marking = SimpleNamespace(
     # The phases that the program marks itself.
     names_of_program=frozenset(),
     # The `id` of each module that was called in this step.
-    called=set(),
+    called_in_step=set(),
     is_compiling=bool,
 )
 
@@ -71,7 +71,8 @@ def begin(name: str, owner: object) -> None:
     """Begin the range of a phase for a call of its owner, on the thread that is marked.
 
     Inside an open range of the same phase, no other range begins. If that range has the same owner,
-    the call is counted, so that `end` ends the range with the outermost call.
+    the call is counted, so that `end` ends the range with the outermost call. Inside a backward, no
+    forward begins.
     """
     if _marking.thread != threading.get_ident() or name in _marking.names_of_program:
         return
@@ -96,16 +97,17 @@ def begin(name: str, owner: object) -> None:
 def end(name: str, owner: object) -> None:
     """End a call of an owner, and the range of its phase if this was the outermost call.
 
-    Ranges that are still open inside of this range end too.
+    Ranges that are still open inside of this range end too. If the owner has no range of this
+    phase, nothing ends.
     """
     open_ranges = _marking.open_ranges
     if not open_ranges or _marking.thread != threading.get_ident():
         return
-    for n_around, open_range in enumerate(open_ranges):
+    for n_outer_ranges, open_range in enumerate(open_ranges):
         if open_range.name == name and open_range.owner is owner:
             open_range.n_calls -= 1
             if open_range.n_calls == 0:
-                _close_inner(n_around)
+                _close_inner(n_outer_ranges)
             return
 
 
@@ -125,7 +127,7 @@ def _close_inner(n_left_open: int) -> None:
 def _before_forward(module: Any, _arguments: object) -> None:  # noqa: ANN401
     if _marking.is_compiling():
         return
-    _marking.called.add(id(module))
+    _marking.called_in_step.add(id(module))
     begin(FORWARD, module)
 
 
@@ -157,8 +159,9 @@ class MarkedPhases:
         self._undo: list[Callable[[], object]] = []
         # Modules with hooks whose calls have not been seen yet.
         self._candidates: list[weakref.ref[Any]] = []
-        self._n_modules = 0
-        self._n_levels = 0
+        self._n_hooked_modules = 0
+        # How many levels below the outermost modules were reached so far.
+        self._n_deeper_levels = 0
 
     def begin_step(self, number: int) -> None:
         """Mark the phases of the step that begins, if the capture is near.
@@ -171,7 +174,8 @@ class MarkedPhases:
             self._hook_children_of_uncalled()
         else:
             self._start()
-        _marking.called.clear()
+        # From here, the calls are those of the step that begins.
+        _marking.called_in_step.clear()
 
     def _start(self) -> None:
         """Put hooks and marked functions into the program, and mark what this thread does."""
@@ -188,6 +192,7 @@ class MarkedPhases:
                 # A class without its own `__next__` inherits a marked one.
                 if "__next__" in vars(subclass):
                     self._mark_function(subclass, "__next__", DATA)
+        # The sidecar names all phases that are marked here, also one that this loop never has.
         for name in (DATA, FORWARD, BACKWARD, OPTIMIZER):
             facts.saw(name)
         _marking.thread = threading.get_ident()
@@ -199,8 +204,8 @@ class MarkedPhases:
         setattr(holder, name, marked)
 
         def restore() -> None:
-            # If somebody else has replaced our function since, theirs stays. It may call ours,
-            # which only calls the original one when nothing is marked.
+            # If somebody else has replaced our function since, theirs stays. Theirs may call ours.
+            # After `stop`, ours makes no range, and calls the original function.
             if getattr(holder, name, None) is marked:
                 setattr(holder, name, original)
 
@@ -209,7 +214,7 @@ class MarkedPhases:
     def _hook_modules(self, modules: Iterable[Any]) -> None:
         """Give hooks to modules, which become candidates. Stop at the limit of modules."""
         for module in modules:
-            if self._n_modules >= _MAX_MODULES:
+            if self._n_hooked_modules >= _MAX_MODULES:
                 return
             # Our hooks run before and after the other hooks of a module, so that its range contains
             # them: FSDP gathers parameters in hooks.
@@ -217,16 +222,17 @@ class MarkedPhases:
             after = module.register_forward_hook(_after_forward, always_call=True)
             self._undo += (before.remove, after.remove)
             self._candidates.append(weakref.ref(module))
-            self._n_modules += 1
+            self._n_hooked_modules += 1
 
     def _hook_children_of_uncalled(self) -> None:
-        """Make the children of the candidates that the last step did not call the new candidates.
+        """Give hooks to the children of each candidate that the last step did not call.
 
-        Lightning, for example, calls the parts of its module, and not the module. Each step before
-        the capture goes one level deeper.
+        These children are the new candidates. Lightning, for example, calls the parts of its
+        module, and not the module. Each step before the capture goes one level deeper.
         """
-        self._n_levels += 1
-        if self._n_levels >= N_STEPS_BEFORE:
+        self._n_deeper_levels += 1
+        # From the first captured step on, no hooks are added.
+        if self._n_deeper_levels >= N_STEPS_BEFORE:
             return
         candidates = [reference() for reference in self._candidates]
         self._candidates = []
@@ -234,7 +240,7 @@ class MarkedPhases:
             if module is None:
                 # The program has dropped it.
                 continue
-            if id(module) in _marking.called or _is_compiled(module):
+            if id(module) in _marking.called_in_step or _is_compiled(module):
                 continue
             children = filter(_takes_hooks, module.children())
             self._hook_modules(children)

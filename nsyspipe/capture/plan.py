@@ -153,11 +153,12 @@ class Job:
     def expected(self, started: Sequence[int]) -> tuple[int, ...]:
         """Return the ranks of this node to capture, in order; none without nsys.
 
-        `started` are the ranks that have started here. They count if the rendezvous assigns ranks.
+        `started` are the ranks that have started here. They are those of this node if the
+        rendezvous assigns ranks, because then no rank is known before it starts.
         """
         if self.nsys is None:
             return ()
-        ranks = self.local_ranks or started
+        ranks = started if self.local_ranks is None else self.local_ranks
         if self.chosen is None:
             return tuple(ranks)
         return tuple(rank for rank in ranks if rank in self.chosen)
@@ -196,7 +197,7 @@ def _is_responsible_for(job: Job, ending: str) -> bool:
         # A log has the names of its host and process, so several nodes cannot tell whose it is.
         return job.n_nodes == 1
     if ending in _FACTS:
-        # Without the number of a node: a job of one node has written it.
+        # A job of one node has written this file, because its name has no number of a node.
         return job.node_rank == 0
     numbered_file = _REPORT.fullmatch(ending) or _FACT_OF_NODE.fullmatch(ending)
     if numbered_file is None:
@@ -253,7 +254,8 @@ def room_for(job: Job) -> Iterator[SimpleNamespace]:
     Without --force, an earlier capture of the same name is an OutputError. Logs of NCCL are no
     capture, so they are no error. With --force, the earlier files are set aside. At the end they
     are removed if the caller has set `has_begun` of the yielded object. Otherwise they are put
-    back. Directories that are made here are removed again if they stay empty.
+    back. A file whose name is taken by then stays aside. Directories that are made here are removed
+    again if they stay empty.
     """
     name_aside = f".{job.name.name}.earlier-{os.getpid()}"
     aside = job.name.with_name(name_aside)
@@ -268,18 +270,27 @@ def room_for(job: Job) -> Iterator[SimpleNamespace]:
         with contextlib.suppress(OSError):
             for directory in new_directories:
                 directory.rmdir()
-        # If nothing was set aside, this directory does not exist. Files that cannot be put back
-        # stay in it.
+        # If nothing was set aside, the directory does not exist, and the OSError ends the block.
         with contextlib.suppress(OSError):
-            for path in sorted(aside.iterdir()):
-                original_path = job.name.with_name(path.name)
-                if not room.has_begun and not original_path.exists():
-                    path.rename(original_path)
-            shutil.rmtree(aside)
+            if room.has_begun:
+                shutil.rmtree(aside)
+            else:
+                _put_back(job, aside)
+
+
+def _put_back(job: Job, aside: Path) -> None:
+    """Move the earlier files back. A file whose name is taken stays aside, and so the directory."""
+    for path in sorted(aside.iterdir()):
+        original_path = job.name.with_name(path.name)
+        if not original_path.exists():
+            path.rename(original_path)
+    aside.rmdir()
 
 
 def _set_aside(job: Job, aside: Path) -> None:
-    """Move the earlier files that this node is responsible for to the directory `aside`.
+    """With --force, move the earlier files that this node is responsible for to `aside`.
+
+    Without --force, nothing is moved. Then files of an earlier capture are an error.
 
     Raises
     ------
@@ -351,6 +362,7 @@ def main(words: Sequence[str] | None = None) -> int:
     # None if the number of GPUs does not matter, or is not known.
     n_gpus_here = None if options.cpu else n_gpus()
     has_spare_gpus = n_gpus_here is not None and n_gpus_here > options.nproc
+    # --is-counted: the launcher chose the number of ranks by the number of GPUs.
     if has_spare_gpus and not options.is_counted:
         ranks = _ranks_text(options.nproc)
         note = f"note: {ranks}, where {n_gpus_here} GPUs are: -n {n_gpus_here} takes all of them"
@@ -375,12 +387,13 @@ def _check_ranks(options: argparse.Namespace) -> None:
     if not unknown:
         return
     last_rank = n_ranks - 1
-    fix = "leave it out"
-    if n_ranks > 1:
+    has_several_nodes = n_ranks > options.nproc
+    if has_several_nodes:
+        fix = f"ranks of 0-{last_rank}, {options.nproc} on each node"
+    elif n_ranks > 1:
         fix = f"ranks of 0-{last_rank}"
-        has_several_nodes = n_ranks > options.nproc
-        if has_several_nodes:
-            fix += f", {options.nproc} on each node"
+    else:
+        fix = "leave it out"
     problem = f"there is no rank {min(unknown)}: this job's are 0 to {last_rank}"
     raise OptionError("--ranks", problem, fix=fix)
 
@@ -407,6 +420,7 @@ def _print_nsys(options: argparse.Namespace, *, is_refused: bool) -> int:
     # Without CUDA there are no graphs, and nsys would complain about the option.
     has_cuda = any(value.startswith("cuda") for value in asked_trace)
     graphs = options.cuda_graph_trace if has_cuda else ""
+    # A dry run prints what was asked for, if this nsys cannot be used.
     tracing = Tracing(asked_trace, graphs, [])
     asked_counting_option = default_counting_option() if options.gpu_metrics else ""
     further = _FurtherOptions("", asked_counting_option, [])
@@ -435,7 +449,7 @@ def _print_nsys(options: argparse.Namespace, *, is_refused: bool) -> int:
 def _note_unknown_trace(trace: Sequence[str]) -> None:
     """Print a note about trace values that no nsys knows, because no nsys has checked them."""
     try:
-        _check_trace(trace, ())
+        _check_trace(trace, known=_KNOWN_TRACE, problem_start=_NO_NSYS_KNOWS)
     except OptionError as error:
         _print_error(error, is_noted=True)
 
@@ -461,7 +475,8 @@ class _FurtherOptions(NamedTuple):
 def _further_options(tool: Nsys, options: argparse.Namespace) -> _FurtherOptions:
     """Return the further options that were asked for and that this nsys has, and notes.
 
-    In a dry run, counting is also planned if it fails on this machine, with a printed note.
+    The option that counts on GPUs may not work on this machine. In a dry run, this is a printed
+    note and not an error, because another machine may capture.
     """
     notes = []
     python_options = ""
@@ -477,7 +492,6 @@ def _further_options(tool: Nsys, options: argparse.Namespace) -> _FurtherOptions
         except CaptureError as error:
             if not options.dry_run:
                 raise
-            # The machine that captures may be allowed to count.
             _print_error(error, is_noted=True)
             option_that_counts = default_counting_option()
     return _FurtherOptions(python_options, option_that_counts, notes)
@@ -501,19 +515,25 @@ def usable_tracing(tool: Nsys, trace: Sequence[str], graphs: str) -> Tracing:
         If this nsys does not know a trace value that has no substitute.
     """
     listed_values = tool.trace_values()
-    not_known = f"nsys {tool.version_text} does not know"
+    does_not_know = f"nsys {tool.version_text} does not know"
     notes = []
     usable_trace = list(trace)
-    _check_trace(trace, listed_values, not_known)
+    if listed_values:
+        _check_trace(trace, known=listed_values, problem_start=does_not_know)
+    else:
+        # The help of this nsys lists no values, so the values of all versions count.
+        _check_trace(trace, known=_KNOWN_TRACE, problem_start=_NO_NSYS_KNOWS)
     if "nccl" in trace and not _traces_nccl(tool, listed_values):
         without_nccl = [value for value in trace if value != "nccl"]
         # A dict keeps the order, and has nvtx only once.
         usable_trace = list(dict.fromkeys([*without_nccl, "nvtx"]))
-        note = f"note: {not_known} --trace=nccl (2025.6 does), so nvtx records the ranges of NCCL"
+        note = (
+            f"note: {does_not_know} --trace=nccl (2025.6 does), so nvtx records the ranges of NCCL"
+        )
         notes.append(note)
     if graphs and not tool.has("profile", "--cuda-graph-trace"):
         option = f"--cuda-graph-trace={graphs}"
-        note = f"note: {not_known} {option}: CUDA graphs are traced in its own way"
+        note = f"note: {does_not_know} {option}: CUDA graphs are traced in its own way"
         notes.append(note)
         graphs = ""
     return Tracing(usable_trace, graphs, notes)
@@ -527,25 +547,21 @@ def _traces_nccl(tool: Nsys, listed_values: Sequence[str]) -> bool:
     return major_and_minor >= _FIRST_WITH_NCCL
 
 
-def _check_trace(
-    trace: Sequence[str], listed_values: Sequence[str], not_known: str = _NO_NSYS_KNOWS
-) -> None:
-    """Raise an OptionError for trace values that are not in the help of nsys.
+def _check_trace(trace: Sequence[str], *, known: Sequence[str], problem_start: str) -> None:
+    """Raise an OptionError if some trace values are not known.
 
-    If the help lists no values, the known values of all versions count. ``nccl`` always passes,
-    because there is a substitute. `not_known` begins the message for an nsys that lists values.
+    ``nccl`` always passes, because there is a substitute. The message is `problem_start`, followed
+    by the unknown values.
     """
-    known = listed_values or _KNOWN_TRACE
     unknown = [value for value in trace if value not in known and value != "nccl"]
     if not unknown:
         return
-    # The fix keeps the known values, and has the most similar known value, if there is one, in
-    # place of an unknown value.
+    # The fix keeps the known values. It replaces an unknown value by the most similar known one,
+    # or leaves the value out if nothing is similar.
     corrected = [nearest_name(value, known) if value in unknown else value for value in trace]
     usable = dict.fromkeys(filter(None, corrected))
     option = f"--trace {','.join(trace)}"
-    start = not_known if listed_values else _NO_NSYS_KNOWS
-    problem = f"{start} {', '.join(unknown)}"
+    problem = f"{problem_start} {', '.join(unknown)}"
     fix = f"--trace {','.join(usable)}" if usable else "leave it out"
     raise OptionError(option, problem, found=", ".join(known), fix=fix)
 
@@ -582,13 +598,14 @@ def _missing_program(options: argparse.Namespace) -> Iterator[InputError]:
     name, *submodules = options.module.split(".")
     module_path = options.module_path.split(os.pathsep)
     spec = PathFinder.find_spec(name, module_path) or importlib.util.find_spec(name)
-    # Go from each package to the next name in it.
+    # Each turn goes from a package to the next name in it. A name that is not found ends the loop
+    # with the error.
     while spec is not None:
         is_package = spec.submodule_search_locations is not None
         if not is_package and not submodules:
             # This module is the program.
             return
-        # Nothing is found in a module that is no package, because it has no directories.
+        # A module that is no package has no directories. So the next name is not found in it.
         directories = list(spec.submodule_search_locations or ())
         if not all(Path(directory).is_dir() for directory in directories):
             # An archive, or a package with a finder of its own. Python will report a problem.

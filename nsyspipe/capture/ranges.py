@@ -32,7 +32,8 @@ _window = SimpleNamespace(is_open=False, has_cuda=False, handle=None)
 T = TypeVar("T")
 F = TypeVar("F", bound="Callable[..., Any]")
 # The steps of this process in all its loops: a second epoch continues the numbers and the capture.
-_progress = SimpleNamespace(n_begun=0, n_captured=0, is_open=False, is_done=False)
+# `n_in_window` counts the steps to capture that have ended, also if nothing is captured.
+_progress = SimpleNamespace(n_begun=0, n_in_window=0, is_open=False, is_done=False)
 _NO_ITEM: Any = object()
 
 
@@ -152,7 +153,8 @@ def meet() -> None:
 def settle(*, is_cut_off: bool = False, is_alone: bool = False) -> None:
     """Wait until the device has finished its work.
 
-    If `is_cut_off` or `is_alone`, wait for a limited time only.
+    The wait is limited in two cases: the loop ended early (`is_cut_off`), or nothing is known of
+    the program (`is_alone`). Then the device may never finish.
     """
     torch = loaded_torch()
     if torch is None or not torch.cuda.is_initialized():
@@ -173,7 +175,7 @@ def _call_profiler(action: str) -> None:
     """Call ``start`` or ``stop`` of torch's profiler. Warn if this is not possible."""
     torch = loaded_torch()
     try:
-        # None has no such function: without torch, this is an AttributeError.
+        # Without torch, `getattr` of None raises an AttributeError.
         profiler = None if torch is None else torch.cuda.profiler
         getattr(profiler, action)()
     except (AttributeError, RuntimeError) as error:
@@ -342,9 +344,9 @@ def _numbered(
         while not (is_last and _progress.is_done):
             # Let go of the last item while the next one is fetched.
             item = None
-            # After as many items as its length, a loader is mostly at its end. So its next item is
-            # fetched before a step begins, because no step may begin for the end. Any other item
-            # is fetched in its step.
+            # Mostly, a step begins before its item is fetched. But after as many items as its
+            # length, a loader is probably at its end. Then the item is fetched first, because
+            # there must be no step without an item.
             is_fetched_before_step = n_taken == length
             if is_fetched_before_step:
                 item = next(source, _NO_ITEM)
@@ -364,9 +366,10 @@ def _numbered(
                 yield item  # type: ignore[misc]
             capture.count_step()
     finally:
+        # Otherwise the loop has ended early, or an exception has ended it.
         has_run_out = item is _NO_ITEM
         if has_run_out:
-            # The capture goes on in the next epoch.
+            # An open capture goes on in the next epoch.
             facts.epoch_steps = n_taken
         elif _progress.is_open:
             capture.end(is_cut_off=True)
@@ -397,16 +400,17 @@ class _LoopCapture:
         if self._has_profiler:
             start_capture()
         else:
+            # `start_capture` would wait for all ranks too.
             meet()
 
     def count_step(self) -> None:
         """Count a step that has ended, and end the capture after the last one."""
         if not _progress.is_open:
             return
+        _progress.n_in_window += 1
         if self._has_profiler:
             facts.n_captured_steps += 1
-        _progress.n_captured += 1
-        if _progress.n_captured >= len(self._window):
+        if _progress.n_in_window >= len(self._window):
             self.end()
 
     def end(self, *, is_cut_off: bool = False) -> None:
@@ -424,7 +428,7 @@ class MarkedSteps:
 
     Whoever watches the loop calls `begin` and `end` for each step. `warmup` and `steps` are those
     of `captured_steps`, and `is_alone` is that of `start_capture`. `n_begun` is the number of steps
-    that began before anybody watched.
+    that began before anybody watched, and so the number of the first step that `begin` begins.
     """
 
     def __init__(
@@ -434,6 +438,7 @@ class MarkedSteps:
             raise ValueError(
                 f"needs warmup >= {n_begun} and steps >= 1, got warmup={warmup}, steps={steps}"
             )
+        # The numbers of the steps to capture.
         self._window = range(warmup, warmup + steps)
         self._n_begun = n_begun
         self._is_alone = is_alone
@@ -449,6 +454,7 @@ class MarkedSteps:
 
     def begin(self) -> None:
         """Begin a step. The capture begins with the first step to capture."""
+        # A loop asks for steps only when it begins one. A loop without steps asks for none.
         facts.warmup = self._window.start
         facts.steps_asked = len(self._window)
         facts.announce()
@@ -464,12 +470,14 @@ class MarkedSteps:
             backend().end(self._phase)
             self._phase = None
         if name and self.is_in_step:
-            self._phase = backend().start(annotate(name).text)
+            # `annotate` also remembers the name of the phase for the sidecar.
+            phase_range = annotate(name)
+            self._phase = backend().start(phase_range.text)
 
     def end(self) -> None:
         """End the step. The capture ends with the last step to capture.
 
-        A step that began before anybody watched is only counted.
+        A step for which `begin` was not called has no range. Its end is only counted.
         """
         self.phase(None)
         facts.n_steps = self._n_begun
@@ -477,6 +485,7 @@ class MarkedSteps:
             return
         backend().end(self._step)
         self.is_in_step = False
+        # The steps are counted from 0.
         number = self._n_begun - 1
         if number in self._window:
             facts.n_captured_steps += 1

@@ -75,14 +75,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     elif options.counting_option and counts_for_host(rank, local_rank, options.ranks):
         # The first two words are ``nsys profile``.
         nsys.insert(2, options.counting_option)
-    with contextlib.ExitStack() as opened:
-        directory = _record_directory(opened)
-        locks = opened.enter_context(supervision.holding(directory))
+    with contextlib.ExitStack() as contexts:
+        directory = _record_directory(contexts)
+        locks = contexts.enter_context(supervision.holding(directory))
         running = _Rank(directory, options.exit_timeout, record, locks)
         return running.run(nsys, program)
 
 
-def _record_directory(opened: contextlib.ExitStack) -> Path:
+def _record_directory(contexts: contextlib.ExitStack) -> Path:
     """Return the directory for the records: that of the launcher, or a temporary one.
 
     Without a launcher, nobody reads the records. The exit stack removes the temporary directory.
@@ -90,20 +90,20 @@ def _record_directory(opened: contextlib.ExitStack) -> Path:
     directory_of_launcher = os.environ.get(STATUS_DIR)
     if directory_of_launcher:
         return Path(directory_of_launcher).absolute()
-    return opened.enter_context(supervision.short_directory())
+    return contexts.enter_context(supervision.short_directory())
 
 
 def counts_for_host(rank: int, local_rank: int, captured: Collection[int] | None) -> bool:
-    """Tell whether a captured rank is the first one of its host, which counts on all GPUs.
+    """Tell whether a captured rank is the first captured one of its host.
 
-    A second nsys that counts on the same GPU would not start. `captured` are the captured ranks of
-    the job, or None if all are.
+    The nsys of that rank counts on all GPUs of the host. A second nsys that counts on the same GPU
+    would not start. `captured` are the captured ranks of the job, or None if all are.
     """
-    first_rank_of_host = rank - local_rank
-    earlier_ranks = range(first_rank_of_host, rank)
     if captured is None:
-        return not earlier_ranks
-    return not any(earlier_rank in captured for earlier_rank in earlier_ranks)
+        return local_rank == 0
+    first_rank_of_host = rank - local_rank
+    earlier_ranks_of_host = range(first_rank_of_host, rank)
+    return not any(earlier_rank in captured for earlier_rank in earlier_ranks_of_host)
 
 
 def with_status(
@@ -132,7 +132,11 @@ class _Ended(NamedTuple):
 
 
 class _Rank:
-    """One rank that runs: its program, its nsys if it has one, and its record."""
+    """One rank that runs: its program, its nsys if it has one, and its record.
+
+    After the program has ended, its nsys may run for `exit_timeout_s`. `locks` are descriptors. As
+    long as a process has them open, `status_dir` is in use.
+    """
 
     def __init__(
         self, status_dir: Path, exit_timeout_s: float, record: RankRecord, locks: tuple[int, ...]
@@ -164,40 +168,48 @@ class _Rank:
             may_run_again = nsys and not has_begun and not self._stop.n_asked
             if may_run_again and FAILED_BY_ITSELF.search(last_words(self._log)):
                 ended = self._run_once(nsys, program)
-        captured = CapturedReport(None, None)
-        if self._output:
-            captured = self._output.captured()
-        capture_problem = captured.problem
-        if self._output and self._program_pid() is None:
-            message = last_words(self._log, command)
-            capture_problem = f"{NOT_STARTED}{message}"
-        problem = _joined_problems(ended.nsys_problem, capture_problem)
+        captured = self._captured(command)
+        problem = _joined_problems(ended.nsys_problem, captured.problem)
         self._note(status=ended.status, problem=problem, report=captured.report)
+        # The status was noted just before, so it is not None, although the type allows it.
         return self._record.status or 0
+
+    def _captured(self, command: Sequence[str]) -> "CapturedReport":
+        """Return the report or the problem of the capture; without nsys, there is neither."""
+        if self._output is None:
+            return CapturedReport(report=None, problem=None)
+        captured = self._output.captured()
+        if self._program_pid() is not None:
+            return captured
+        message = last_words(self._log, command)
+        return captured._replace(problem=f"{NOT_STARTED}{message}")
 
     def _run_once(self, nsys: Sequence[str], program: Sequence[str]) -> _Ended:
         """Run the program until it and its nsys have ended, and return how they ended."""
         environment = {**os.environ}
         stdout = 1
         stderr = 2
-        locks = self._locks
+        inherited_descriptors = self._locks
         if nsys:
             environment["TMPDIR"] = str(self._temporary)
-            # nsys prints to its log. The program gets copies of our descriptors, to print to them.
+            # nsys prints to its log. The program inherits copies of our descriptors, and prints to
+            # these.
             stdout = os.dup(1)
             stderr = os.dup(2)
-            locks = (*locks, stdout, stderr)
+            inherited_descriptors = (*inherited_descriptors, stdout, stderr)
             supervision.adopt_orphans()
         command = with_status(program, self._status_file, stdout=stdout, stderr=stderr)
         words = [*nsys, *command]
         with self._log.open("wb") as log:
             output = log if nsys else None
-            process = supervision.start(words, environment, output=output, pass_fds=locks)
+            process = supervision.start(
+                words, environment, output=output, pass_fds=inherited_descriptors
+            )
             self._note(nsys_group=process.pid if nsys else None)
             nsys_problem = self._watch(process)
         if nsys:
             # If nsys never started the program, all that is left belongs to nsys.
-            supervision.end_adopted(is_any_of_nsys=self._program_pid() is None)
+            supervision.end_adopted(are_all_of_nsys=self._program_pid() is None)
         status = self._program_status()
         if status is None:
             # The program left no status, so that of nsys counts.
@@ -225,6 +237,7 @@ class _Rank:
                 was_program_asked_to_end = True
                 self._end_program(process)
             if nsys_deadline_s is None and self._program_status() is not None:
+                # The program has ended. From now on, the time of nsys is limited.
                 self._note(status=self._program_status())
                 nsys_deadline_s = time.monotonic() + self._exit_timeout_s
             if nsys_deadline_s is not None and time.monotonic() > nsys_deadline_s:
@@ -265,9 +278,13 @@ class _Rank:
 
         supervision.wait_until(has_started, _MAX_START_S)
         pid = self._program_pid()
-        if pid is None and process.poll() is None:
-            supervision.end_groups([process.pid])
-        if pid is None or self._program_status() is not None:
+        if pid is None:
+            is_nsys_running = process.poll() is None
+            if is_nsys_running:
+                supervision.end_groups([process.pid])
+            return
+        if self._program_status() is not None:
+            # The program has ended by itself.
             return
         for number in (self._stop.signal or signal.SIGTERM, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError):
@@ -284,12 +301,15 @@ class _Rank:
         return _number_in(self._status_file)
 
     def _note(self, **facts: object) -> None:
-        """Write the record of this rank with new facts."""
+        """Write the record of this rank with new facts, and with the pid if it is known now.
+
+        The first note with a status also sets the time when the rank ended.
+        """
         if facts.get("status") is not None and self._record.ended_at is None:
             facts["ended_at"] = time.time()
         pid = self._program_pid()
         self._record = replace(self._record, pid=pid, **facts)  # type: ignore[arg-type]
-        # The program goes on without a record.
+        # If the record cannot be written, the program runs on nevertheless.
         with contextlib.suppress(OSError):
             write_record(self._directory, self._record)
 
@@ -378,8 +398,8 @@ class NsysOutput:
         if present is None or present == self.earlier or present.n_bytes == 0:
             return None
         try:
-            # While nsys moves a report from another file system, both places have one, and the one
-            # in its place is not complete.
+            # nsys copies its report from another file system, and then removes the original. So if
+            # the original is still there, the copy may not be complete.
             is_moving = self._has_other_reports()
         except OSError:
             # nsys has just moved a file. The next check sees its new place.
@@ -389,14 +409,14 @@ class NsysOutput:
     def _has_other_reports(self) -> bool:
         """Return whether nsys's temporary directory has a report that is not in its place yet.
 
-        nsys copies a report to another file system. So a report of equal size is a copy, and does
-        not count.
+        A report that was copied to its place may also be left in the directory. The two have equal
+        sizes, and such a report does not count.
         """
         present = report_there(self.output)
-        reports = self._files_left(".nsys-rep")
+        reports_left = self._files_left(".nsys-rep")
         if present is None:
-            return bool(reports)
-        return any(path.stat().st_size != present.n_bytes for path in reports)
+            return bool(reports_left)
+        return any(path.stat().st_size != present.n_bytes for path in reports_left)
 
     def _files_left(self, suffix: str) -> list[Path]:
         """Return the sorted files with contents and a suffix in nsys's temporary directory."""
@@ -408,8 +428,8 @@ class NsysOutput:
 
         A capture in the temporary directory is moved next to the place of the report.
         """
-        # nsys moves its report to its place. So if a report is left in the temporary directory,
-        # the file in the place is that of another program.
+        # nsys moves its report from the temporary directory to its place. If it is still in the
+        # directory, another program has written the file that is in its place.
         if self._is_new(report_there(self.output)) and not self._has_other_reports():
             return CapturedReport(self.output, None)
         message = last_words(self.log, self.command)
@@ -422,6 +442,7 @@ class NsysOutput:
         if streams:
             place_text = _keep_captures(streams, self.output)
             return CapturedReport(None, f"{NOT_MADE}{place_text}")
+        # Reports with contents were handled above, so any other report is empty.
         has_empty_report = any(self.temporary.rglob("*.nsys-rep"))
         problem = f"{NOT_WRITTEN}{message}" if has_empty_report else NOTHING
         return CapturedReport(None, problem)
@@ -465,7 +486,8 @@ def _keep_captures(paths: Sequence[Path], output: str) -> str:
         if path.suffix == ".nsys-rep" or target.exists():
             # No pattern for the reports of the job (NAME_*) matches this name. It ends with the
             # rank, as their names do.
-            mark = f"{os.getpid()}-{number}" if number else f"{os.getpid()}"
+            # With our pid, the name is free. The first file needs no number besides.
+            mark = f"{os.getpid()}" if number == 0 else f"{os.getpid()}-{number}"
             target = Path(f"{name}.kept-{mark}_{rank}{path.suffix}")
         try:
             # Not `rename`, because the target is often on another file system.

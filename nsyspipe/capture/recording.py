@@ -51,14 +51,14 @@ def python_sampling(tool: Nsys) -> PythonSampling:
 
 
 def counting_option(tool: Nsys) -> str:
-    """Return the option by which an nsys counts on all GPUs of the host.
+    """Return the option by which an nsys reads the hardware counters of all GPUs of the host.
 
     Raises
     ------
     OptionError
-        If this nsys cannot count.
+        If this version of nsys has no such option.
     CaptureError
-        If nsys says that it may not count on this machine, or that there is no GPU to count on.
+        If nsys says that it is not allowed to read them, or that no GPU here has counters for it.
     """
     option = next((name for name in _COUNTING_OPTIONS if tool.has("profile", name)), None)
     if option is None:
@@ -67,15 +67,17 @@ def counting_option(tool: Nsys) -> str:
     answer = ask([str(tool.path), "profile", f"{option}=help"], _ANSWER_S)
     text = answer.text if answer is not None else ""
     has_answered = bool(text.strip())
-    # If nsys does not answer, it may be able to count nevertheless.
+    # If nsys does not answer, it may be able to count nevertheless. So only an answer without any
+    # GPU is an error.
     if not has_answered or _GPU_LINE.search(text):
         return f"{option}=all"
     message = next(iter(telling_lines(text, 1)), None)
-    problem = "nsys cannot count on the GPUs of this machine"
-    fix = "leave --gpu-metrics out"
     if _NOT_ALLOWED.search(text):
         problem = "nsys may not count on the GPUs of this machine"
         fix = _ALLOW
+    else:
+        problem = "nsys cannot count on the GPUs of this machine"
+        fix = "leave --gpu-metrics out"
     raise CaptureError("--gpu-metrics", problem, found=message, fix=fix)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, NamedTuple
 
 from nsyspipe.capture.rank import NOT_ENDED, NOT_MADE, NOT_STARTED, NOT_WRITTEN, NOTHING
 from nsyspipe.capture.status import Program
@@ -59,7 +59,7 @@ _NO_PROGRAMS = (
     "protocol.https.allow=never",
 )
 _NO_FILTER = ("clean=", "smudge=", "process=", "required=false")
-_NO_SETTING = re.compile(r"[=\n\ufffd]")
+_NOT_IN_OPTION = re.compile(r"[=\n\ufffd]")
 _MAX_CHANGED_FILES = 1000
 TOPOLOGY_SUFFIX = ".topo.txt"
 _MAX_TEXT_CHARACTERS = 500
@@ -75,7 +75,7 @@ _PROBLEMS = re.compile(
 )
 # Names of phases that many programs use. Other names are words of the program, and only in the
 # report.
-_PHASES = (
+_USUAL_PHASES = (
     "data forward backward optimizer step loss zero_grad zero-grad eval validation val train "
     "checkpoint save load h2d "
     "to_device all_reduce allreduce reduce sync clip clip_grad scheduler lr_scheduler warmup"
@@ -116,12 +116,11 @@ def gather_surroundings(
     patience = Patience(total_s, search_path)
     gpus_here, driver_version = gpus(patience)
     links = topology(patience) if gpus_here else None
-    commit = None
-    is_dirty = None
+    repository = _RepositoryState(commit=None, is_dirty=None)
     if directory is not None:
-        commit, is_dirty = _commit(patience, directory)
+        repository = _repository_state(patience, directory)
     torch_version, cuda_version = torch_versions()
-    # As nsys records it.
+    # The same name as that in the reports of nsys.
     host = printable(platform.node())[:_MAX_HOST_CHARACTERS]
     return Surroundings(
         host=host or None,
@@ -132,8 +131,8 @@ def gather_surroundings(
         cuda_version=cuda_version,
         nccl_version=nccl_version(root),
         python_version=platform.python_version(),
-        git_commit=commit,
-        git_is_dirty=is_dirty,
+        git_commit=repository.commit,
+        git_is_dirty=repository.is_dirty,
     )
 
 
@@ -150,37 +149,47 @@ def program_directory(command: Sequence[str]) -> Path | None:
     return None
 
 
-def _commit(patience: Patience, directory: Path) -> tuple[str | None, bool | None]:
-    """Return the commit of the repository around a directory, and whether its files are changed.
+class _RepositoryState(NamedTuple):
+    """The commit of a repository, and whether its files are changed. None for what is not known."""
 
-    Both are None without git, without a repository, and for the repository of another user, which
-    git refuses. The second is also None if it cannot be told safely.
+    commit: str | None
+    is_dirty: bool | None
+
+
+def _repository_state(patience: Patience, directory: Path) -> _RepositoryState:
+    """Return the state of the repository around a directory.
+
+    Nothing is known without git, without a repository, and for the repository of another user,
+    which git refuses. Only the commit is known if git would have to run a program of the repository
+    to find changed files.
     """
     # Change nothing, and start no program that the configuration of the repository names.
     settings = _as_options(_NO_PROGRAMS)
     git = ("git", "-C", str(directory), "--no-optional-locks", *settings)
     commit = patience.answer(*git, "rev-parse", "HEAD").strip()
     if not _COMMIT.fullmatch(commit):
-        return None, None
+        return _RepositoryState(commit=None, is_dirty=None)
+    commit_alone = _RepositoryState(commit, is_dirty=None)
     top = patience.answer(*git, "rev-parse", "--show-toplevel").removesuffix("\n")
     # Filters change files between a repository and its directory. They are switched off, because
     # they are programs of the repository. So files are compared without them.
     output = patience.output(*git, "config", "--null", "--name-only", "--get-regexp", r"^filter\.")
     # The status 1 means that there are no filters.
     if not top or output is None or output.status not in (0, 1):
-        return commit, None
+        return commit_alone
     # ``filter.lfs.clean`` is a setting of ``filter.lfs``.
     setting_names = filter(None, output.text.split("\0"))
     filter_names = {name.rpartition(".")[0] for name in setting_names}
-    has_filter_left = any(map(_NO_SETTING.search, filter_names))
+    # An option cannot switch off a filter with such characters in its name.
+    has_filter_left = any(map(_NOT_IN_OPTION.search, filter_names))
     if has_filter_left:
-        # A filter of such a name cannot be switched off by an option.
-        return commit, None
+        return commit_alone
     for filter_name in sorted(filter_names):
         no_filter = [f"{filter_name}.{setting}" for setting in _NO_FILTER]
         settings += _as_options(no_filter)
     git_without_filters = ("git", "-C", top, "--no-optional-locks", *settings)
-    return commit, _is_dirty(patience, git_without_filters, has_filters=bool(filter_names))
+    is_dirty = _is_dirty(patience, git_without_filters, has_filters=bool(filter_names))
+    return _RepositoryState(commit, is_dirty)
 
 
 def _as_options(settings: Iterable[str]) -> list[str]:
@@ -199,7 +208,8 @@ def _is_dirty(
     With its filter switched off, an unchanged file may look different. So None is returned if all
     different files have a filter, or if git gives no answer.
     """
-    # In a submodule, git would use the configuration of that repository. So only its commit counts.
+    # In a submodule, git would use the configuration of the submodule, with programs that are not
+    # switched off. So git only compares the commit of a submodule, not its files.
     options = ("--porcelain", "-z", "--untracked-files=no", "--no-renames")
     answer = patience.output(*git_without_filters, "status", *options, "--ignore-submodules=dirty")
     if answer is None or answer.status != 0:
@@ -209,6 +219,7 @@ def _is_dirty(
     different_paths = [line[3:] for line in lines]
     if not different_paths or not has_filters:
         return bool(different_paths)
+    # A command has a limited length. One file without a filter is enough for an answer.
     checked_paths = different_paths[:_MAX_CHANGED_FILES]
     question = ("check-attr", "-z", "filter", "--", *checked_paths)
     attributes = patience.output(*git_without_filters, *question)
@@ -264,7 +275,8 @@ def sidecar_document(
     rows = _ranks(by_rank, programs)
     command_words = [decoded(word) for word in command]
     all_facts = _machine_facts(surroundings, programs) | facts
-    # What `recorded_command` allows depends on the option, which is not part of the document.
+    # `recorded_command` knows by the option which words it may record. The document has the values
+    # without the option.
     trace_option = ["--trace", *facts.get("trace", ())]
     recorded_trace = recorded_command(trace_option, key)[1:]
     document = _identity(place, captured_at or datetime.now(UTC))
@@ -278,7 +290,7 @@ def sidecar_document(
     document["topology_file"] = _topology_file(place)
     document["nccl_log_files"] = _logs(place, rows, surroundings.host)
     document["step_pattern"] = _shaped(_STEPS, _common(programs, "step_pattern"))
-    document["phase_names"] = _common_phase_names(programs)
+    document["phase_names"] = _usual_phase_names(programs)
     document["environment"] = recorded_environment(environment, key)
     return document
 
@@ -315,9 +327,13 @@ def _machine_facts(surroundings: Surroundings, programs: Mapping[int, Program]) 
     return facts
 
 
-def _common_phase_names(programs: Mapping[int, Program]) -> list[str]:
-    """Return the names of the programs' phases that are usual names, in order of first use."""
-    usual_names = _PHASES.split()
+def _usual_phase_names(programs: Mapping[int, Program]) -> list[str]:
+    """Return the phases of the programs that have a name in `_USUAL_PHASES`.
+
+    They are in order of first use. Other names are words of the program, and stay out of the
+    sidecar.
+    """
+    usual_names = _USUAL_PHASES.split()
     # A dict keeps the order, and has each name once.
     names: dict[str, None] = {}
     for program in programs.values():
@@ -344,19 +360,30 @@ def _shaped(shape: re.Pattern[str], text: str | None) -> str | None:
 def _ranks(
     by_rank: Mapping[int, CapturedRank], programs: Mapping[int, Program]
 ) -> list[CapturedRank]:
-    """Return one row per rank, in order of ranks, completed by what its training program told."""
+    """Return one row per rank, in order of ranks, completed by what its training program told.
+
+    `by_rank` has the rows that the supervisors of the ranks have written.
+    """
     rows = []
     for rank in sorted({*by_rank, *programs}):
         row = by_rank.get(rank, CapturedRank(rank))
         program = programs.get(rank, Program())
+        # The program knows its pid best, and the supervisor the local rank.
         pid = row.pid if program.pid is None else program.pid
         local_rank = program.local_rank if row.local_rank is None else row.local_rank
         gpu_name = _text(row.gpu_name or program.gpu_name)
         report = _text(PurePath(row.report or "").name)
-        row = replace(row, pid=pid, local_rank=local_rank, problem=_our_sentences(row.problem))
-        row = replace(row, gpu_name=_shaped(GPU_NAME, gpu_name), report=report or None)
-        row = replace(row, work_per_step=_work(program), memory=_memory(program))
-        rows.append(row)
+        completed_row = replace(
+            row,
+            pid=pid,
+            local_rank=local_rank,
+            problem=_our_sentences(row.problem),
+            gpu_name=_shaped(GPU_NAME, gpu_name),
+            report=report or None,
+            work_per_step=_work(program),
+            memory=_memory(program),
+        )
+        rows.append(completed_row)
     return rows
 
 
@@ -448,13 +475,13 @@ def _command(words: Sequence[str], key: HashKey) -> list[str]:
 def _logs(place: Place, rows: Sequence[CapturedRank], host: str | None) -> list[str]:
     """Return the sorted names of NCCL's logs beside the reports of a capture.
 
-    These are the logs of the ranks' processes, or all logs if no rank has one. With several nodes,
-    each node lists only the logs of its host.
+    These are the logs of the ranks' processes. If none of the logs is of a rank, all are returned.
+    With several nodes, each node considers only the logs of its own host, if that is known.
     """
     place_path = Path(place.name)
     name = re.escape(place_path.name)
     log_name = re.compile(rf"{name}(?:\.node[0-9]+)?\.nccl\.(?P<host>.+?)\.(?P<pid>[0-9]+)\.log")
-    has_other_hosts = place.n_nodes > 1 and bool(host)
+    is_host_checked = place.n_nodes > 1 and bool(host)
     pid_by_log: dict[str, int] = {}
     with contextlib.suppress(OSError):
         for path in place_path.parent.iterdir():
@@ -462,11 +489,12 @@ def _logs(place: Place, rows: Sequence[CapturedRank], host: str | None) -> list[
             if match is None:
                 continue
             is_of_this_host = _short_host(match["host"]) == _short_host(host or "")
-            if is_of_this_host or not has_other_hosts:
+            if is_of_this_host or not is_host_checked:
                 pid_by_log[decoded(path.name)] = int(match["pid"])
     pids_of_ranks = {row.pid for row in rows}
     logs_of_ranks = [log for log, pid in pid_by_log.items() if pid in pids_of_ranks]
-    return sorted(logs_of_ranks or pid_by_log)[:_MAX_LOGS]
+    all_logs = list(pid_by_log)
+    return sorted(logs_of_ranks or all_logs)[:_MAX_LOGS]
 
 
 def _text(value: object) -> str:

@@ -121,15 +121,17 @@ class Program:
             self.allocator_retries = int(statistics["num_alloc_retries"])
 
     def announce(self) -> None:
-        """Write the file for the first time, and once more when the process ends.
+        """Write the facts of this process to their file now, and again when the process ends.
 
-        A second call does nothing.
+        The rank and the pid are known from here. A second call does nothing, because they do not
+        change.
         """
         if self.pid is not None:
             return
         self.pid = os.getpid()
         self.rank = _number_in_environment("RANK")
         self.local_rank = _number_in_environment("LOCAL_RANK")
+        # A regular expression for the texts of the ranges of steps.
         self.step_pattern = "^step [0-9]+$"
         atexit.register(self.write, is_over=True)
         self.write()

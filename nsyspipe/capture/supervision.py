@@ -31,6 +31,7 @@ SIGNALLED = 128
 # Time between SIGTERM and SIGKILL, for nsys and for the program.
 GRACE_S = 10.0
 PROGRAM_GRACE_S = 15.0
+_MAX_WAIT_AFTER_KILL_S = 2.0
 # How the names of nsys's own programs start: nsys (also its agent), nsys-launcher, QdstrmImporter.
 _NSYS_PROGRAMS = ("nsys", "Qdstrm")
 # `kill` with this number only tells whether a process exists.
@@ -60,7 +61,7 @@ def short_directory() -> Iterator[Path]:
 def holding(directory: Path) -> Iterator[tuple[int, ...]]:
     """Claim the directory of a job, and yield the descriptors of the locks.
 
-    The claim holds as long as a program lives that inherits the descriptors.
+    A program that inherits the descriptors holds the claim as long as it lives.
     """
     directories = [directory]
     if directory.is_symlink():
@@ -132,7 +133,7 @@ class _Process(NamedTuple):
 def _processes() -> Iterator[_Process]:
     """Yield every process of this machine; none on systems without /proc."""
     for path in Path("/proc").glob("[0-9]*/stat"):
-        # A process may end while it is read, so it is left out.
+        # A process that ends while it is read is left out.
         with contextlib.suppress(OSError, ValueError, IndexError):
             # The line is: pid (name) state parent group ... The name may have any characters, also
             # parentheses, so what follows it comes after the last one.
@@ -147,24 +148,25 @@ def adopt_orphans() -> None:
     prctl()(SET_CHILD_SUBREAPER, 1)
 
 
-def end_adopted(*, is_any_of_nsys: bool) -> None:
+def end_adopted(*, are_all_of_nsys: bool) -> None:
     """End the children of this process that nsys left running.
 
-    An agent of nsys would otherwise keep the pipe of the terminal open. If `is_any_of_nsys`, all
-    children are of nsys. Otherwise only nsys's own programs are ended, not those of the user.
+    An agent of nsys would otherwise keep the pipe of the terminal open. `are_all_of_nsys` says that
+    the program of the user never started, so every child is of nsys. Otherwise only children that
+    run a program of nsys are ended.
     """
     _end(
-        functools.partial(_children_of_nsys, is_any_of_nsys=is_any_of_nsys),
+        functools.partial(_children_of_nsys, are_all_of_nsys=are_all_of_nsys),
         os.kill,
         # First they get time to end by themselves.
         _SignalAndWait(_NO_SIGNAL, 1.0),
         _SignalAndWait(signal.SIGTERM, 2.0),
-        _SignalAndWait(signal.SIGKILL, 2.0),
+        _SignalAndWait(signal.SIGKILL, _MAX_WAIT_AFTER_KILL_S),
     )
 
 
-def _children_of_nsys(*, is_any_of_nsys: bool) -> Iterator[int]:
-    """Yield the pids of our running children that nsys left."""
+def _children_of_nsys(*, are_all_of_nsys: bool) -> Iterator[int]:
+    """Yield the pids of our running children that are of nsys: all, or by their programs."""
     _collect_ended_children()
     children = [process for process in _processes() if process.parent == os.getpid()]
     for child in children:
@@ -172,13 +174,13 @@ def _children_of_nsys(*, is_any_of_nsys: bool) -> Iterator[int]:
             continue
         # The child may have ended since.
         with contextlib.suppress(OSError):
-            if is_any_of_nsys or _is_program_of_nsys(child.pid):
+            if are_all_of_nsys or _is_program_of_nsys(child.pid):
                 yield child.pid
 
 
 def _collect_ended_children() -> None:
     """Take the exit status of every child that has ended, so that no zombie is left."""
-    # Without any child, this error ends the loop.
+    # `waitpid` raises this error if no child is left.
     with contextlib.suppress(ChildProcessError):
         while True:
             pid, _ = os.waitpid(-1, os.WNOHANG)
@@ -330,13 +332,12 @@ def group_of(pid: int) -> int | None:
     return None
 
 
-def end_groups(groups: Iterable[int], *, grace_s: float | None = None) -> None:
+def end_groups(groups: Iterable[int], *, grace_s: float = GRACE_S) -> None:
     """Ask all processes of groups to end, and kill what remains after `grace_s`."""
     groups = list(groups)
-    grace_s = GRACE_S if grace_s is None else grace_s
     _end(
         lambda: filter(group_is_alive, groups),
         os.killpg,
         _SignalAndWait(signal.SIGTERM, grace_s),
-        _SignalAndWait(signal.SIGKILL, 2.0),
+        _SignalAndWait(signal.SIGKILL, _MAX_WAIT_AFTER_KILL_S),
     )

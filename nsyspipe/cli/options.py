@@ -239,7 +239,7 @@ def with_options(command: Command) -> Command:
     dataclass_of: dict[str, Any] = {
         name: annotation for name, annotation in annotations.items() if is_dataclass(annotation)
     }
-    options_of = {name: _options_of(dataclass_of[name]) for name in dataclass_of}
+    options_of = {name: declared_options(dataclass_of[name]) for name in dataclass_of}
     parameters = []
     for name, parameter in signature.items():
         if name in dataclass_of:
@@ -267,7 +267,7 @@ def with_options(command: Command) -> Command:
     return command_of_options  # type: ignore[return-value]
 
 
-def _options_of(group: Any) -> list[Field[Any]]:  # noqa: ANN401 - a dataclass
+def declared_options(group: Any) -> list[Field[Any]]:  # noqa: ANN401 - a dataclass
     """Return the fields of a dataclass that are options."""
     return [declared for declared in fields(group) if "option" in declared.metadata]
 

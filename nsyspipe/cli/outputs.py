@@ -11,7 +11,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 import typer
 
-from nsyspipe.cli.options import flag, option
+from nsyspipe.cli.options import declared_options, flag, option
 from nsyspipe.errors import DatasetError, NsyspipeError, OptionError, OutputError
 from nsyspipe.model.names import listed, printable
 from nsyspipe.model.options import OnProgress, parse_ranks
@@ -159,21 +159,27 @@ def _check_printable(name: str, value: str) -> None:
         raise OptionError(f"--{name} -", "cannot be printed", fix=fix)
 
 
-def _check_suffix(name: str, value: str) -> None:
+def _check_suffix(name: str, value: str, options: Collection[str]) -> None:
     """Raise an OptionError if the name of a file has the extension of another format.
 
-    An extension that belongs to no format may be used for any.
+    An extension that belongs to no format may be used for any. The error names the option of the
+    other format only if it is one of the `options` of the command.
     """
     if name not in FORMATS:
         return
     suffix = Path(value).suffix.lower()
     format_of_suffix = FORMAT_OF_SUFFIX.get(suffix, name)
-    if format_of_suffix != name:
-        usual_suffix = FORMATS[name].suffixes[0]
-        renamed = Path(value).with_suffix(usual_suffix)
+    if format_of_suffix == name:
+        return
+    usual_suffix = FORMATS[name].suffixes[0]
+    renamed = Path(value).with_suffix(usual_suffix)
+    fix = f"--{name} {renamed}"
+    if format_of_suffix in options:
         problem = f"has the file name extension of --{format_of_suffix}"
-        fix = f"--{name} {renamed}, or --{format_of_suffix} {value}"
-        raise OptionError(f"--{name} {value}", problem, fix=fix)
+        fix += f", or --{format_of_suffix} {value}"
+    else:
+        problem = f"has the file name extension {suffix}, but --{name} writes {usual_suffix}"
+    raise OptionError(f"--{name} {value}", problem, fix=fix)
 
 
 @dataclass(frozen=True)
@@ -220,11 +226,12 @@ class Outputs:
         outputs = self._named
         if self.out is not None:
             outputs = {"out": self.out, **outputs}
+        options_of_command = [declared.name for declared in declared_options(self)]
         # Two outputs need two files, with all links resolved.
         option_of_target: dict[str, str] = {}
         for name, value in outputs.items():
             _check_printable(name, value)
-            _check_suffix(name, value)
+            _check_suffix(name, value, options_of_command)
             is_printed = value == STDOUT
             target = value if is_printed else os.path.realpath(value)
             first_option = option_of_target.setdefault(target, f"--{name}")

@@ -166,20 +166,22 @@ def launching_ns(evidence: Evidence) -> Float64:
 
 
 def idle_figures(evidence: Evidence, column: str, idle: Idle) -> dict[str, Any]:
-    """Return the figures of a finding about idle time: with one rank means only, otherwise all.
+    """Return the figures of a finding about idle time. With one rank, none names a rank.
 
     `column` is the cause of the idle time.
     """
-    means = evidence.means("idle_ns", *IDLE_CAUSES)
+    figures: dict[str, Any] = evidence.means("idle_ns", *IDLE_CAUSES)
+    parts = {} if idle.bound is None else idle.bound.parts
+    if parts:
+        figures["saving_ns_per_step_by_part"] = {**parts}
     if evidence.n_ranks == 1:
-        return means
-    figures: dict[str, Any] = {**means, "rank": idle.rank}
+        return figures
+    figures["rank"] = idle.rank
     figures[f"judged_{column}_per_step"] = idle.judged_ns
-    if idle.bound is not None and idle.bound.parts:
-        figures["saving_ns_per_step_by_part"] = {**idle.bound.parts}
+    if idle.bound is not None and parts:
         figures["limit_rank"] = idle.bound.limit_rank
         # `_limit_by_launching` adds this part if launching limits the bound.
-        if "left_for_launching" in idle.bound.parts:
+        if "left_for_launching" in parts:
             launch_ns = fastest_launch_times(evidence.steps, is_input_free=True)
             figures["fastest_launch_ns_per_step"] = float(launch_ns.mean())
     if evidence.is_pipeline:

@@ -209,7 +209,8 @@ def input_schema(kind: type[Struct]) -> dict[str, Any]:
     # The reference is such as "#/$defs/QueryArguments".
     _, _, class_name = reference["$ref"].rpartition("/")
     schema = dict(schemas_by_class.pop(class_name))
-    # They are name and docstring of the class, which tell a client nothing.
+    # The title is the name of the class, and the description its docstring. Both tell a client
+    # nothing.
     for key in ("title", "description"):
         schema.pop(key, None)
     if schemas_by_class:

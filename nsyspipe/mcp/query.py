@@ -115,14 +115,15 @@ class _CheckedCondition:
 
     def __init__(self, schema: TableSchema, condition: Condition) -> None:
         _check_column(schema, condition.column)
-        (column,) = (each for each in schema.columns if each.name == condition.column)
+        type_of_column = {column.name: column.type for column in schema.columns}
         self._condition = condition
-        self._type = column.type
+        self._type = type_of_column[condition.column]
         has_value = condition.value is not None
         needs_value = condition.operator in _COMPARISONS
+        # The other two operators are ``is null`` and ``is not null``.
         if has_value != needs_value:
-            needed = "takes no value" if has_value else "needs a value, and null is none"
-            raise OptionError(self._subject, needed, fix="is null and is not null have no value")
+            problem = "takes no value" if has_value else "needs a value, and null is none"
+            raise OptionError(self._subject, problem, fix="is null and is not null have no value")
         if has_value:
             self._check_value(condition.value)
 
@@ -137,12 +138,12 @@ class _CheckedCondition:
         is_flag = isinstance(value, bool)
         needs_flag = self._type == FLAG
         is_of_kind = isinstance(value, kind.types) and is_flag == needs_flag
-        is_too_large = isinstance(value, int) and abs(value) > _MAX_INTEGER
-        if not is_of_kind or is_too_large:
-            subject = f"{self._subject} {short_repr(value)}"
+        size_of_integer = abs(value) if isinstance(value, int) else 0
+        subject = f"{self._subject} {short_repr(value)}"
+        if not is_of_kind or size_of_integer > _MAX_INTEGER:
             raise OptionError(subject, f"is not {kind.noun}", fix=f"pass {kind.noun}")
-        if self._type == FLOAT and isinstance(value, int) and abs(value) > _MAX_INTEGER_OF_FLOAT:
-            subject = f"{self._subject} {short_repr(value)}"
+        # A column of floats takes integers too, but only those that a float can hold exactly.
+        if self._type == FLOAT and size_of_integer > _MAX_INTEGER_OF_FLOAT:
             problem = "is an integer that a column of floats cannot hold"
             raise OptionError(subject, problem, fix=f"at most {_MAX_INTEGER_OF_FLOAT}, or a float")
 

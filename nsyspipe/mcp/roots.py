@@ -68,15 +68,15 @@ class Roots(Struct, frozen=True):
         self._check_directory(store / _EVENTS, str(store))
 
     def _check_place(self, place: str, argument: str) -> None:
-        """Check one path that an argument may mean, and the nearest directory that exists.
+        """Check one path that an argument may mean, and directories above it.
 
-        That directory is the path itself or one above it. All directories in between are checked.
-        So are directories whose name looks like a glob, up to the first other one.
+        The last directory that is checked is the nearest one that exists, and that has no glob in
+        its path.
         """
         path = Path(place)
         self._check_store_of_run(path, argument)
         self._check_directory(path, argument)
-        # The root of the file system is a directory, so this ends.
+        # The root of the file system is such a directory, so this ends.
         while glob.has_magic(str(path)) or not _is_directory(path):
             path = path.parent
             self._check_directory(path, argument)
@@ -87,7 +87,7 @@ class Roots(Struct, frozen=True):
         paths = [path] if real_path is None else [path, Path(real_path)]
         for directory in paths:
             if directory.name.startswith(RUN_DIRECTORY):
-                # Of STORE/TABLE/RUN.
+                # The directory is STORE/TABLE/RUN.
                 store = directory.parent.parent
                 self._check_inside(store, argument)
 
@@ -98,9 +98,10 @@ class Roots(Struct, frozen=True):
         if unbounded:
             problem = f"is a glob with {listed(sorted(unbounded))}, which this server does not take"
             raise OptionError(argument, problem, fix="name the directory")
-        first_pattern = next(place for place, part in enumerate(parts) if glob.has_magic(part))
-        # Without the literal parts before it: `_check_place` has checked these.
-        for n_parts in range(first_pattern + 1, len(parts) + 1):
+        n_literal_parts = next(place for place, part in enumerate(parts) if glob.has_magic(part))
+        # `_check_place` has checked the directory of the literal parts. So the first prefix here
+        # ends with the first part that has a pattern.
+        for n_parts in range(n_literal_parts + 1, len(parts) + 1):
             prefix = str(Path(*parts[:n_parts]))
             for place in glob.glob(prefix):  # noqa: PTH207 - the pattern may be absolute
                 self._check_inside(Path(place), argument)

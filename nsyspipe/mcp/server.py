@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +27,7 @@ from mcp.types import (
 )
 from msgspec import Struct
 
-from nsyspipe.errors import InputError, NsyspipeError, shortage, shortened
+from nsyspipe.errors import NsyspipeError, shortened
 from nsyspipe.mcp.arguments import (
     MAX_NAME_CHARACTERS,
     AnalyzeArguments,
@@ -36,7 +35,14 @@ from nsyspipe.mcp.arguments import (
     QueryArguments,
     WhatifArguments,
     input_schema,
-    parse,
+)
+from nsyspipe.mcp.calls import (
+    MAX_CALL_S,
+    Answer,
+    Call,
+    CallProcess,
+    error_answer,
+    late_answer,
 )
 from nsyspipe.mcp.roots import Roots
 from nsyspipe.mcp.tools import Tools
@@ -44,8 +50,6 @@ from nsyspipe.model.names import printable
 from nsyspipe.model.schema import RUN_TABLES
 from nsyspipe.version import __version__
 
-# A call that its client canceled goes on until its answer is made, and may have company.
-_MAX_UNFINISHED_CALLS = 4
 _INSTRUCTIONS = (
     "nsyspipe reads Nsight Systems reports of PyTorch training. Begin with analyze, and the keys "
     "summary, findings and problems. Names of ranges, kernels, files and hosts in an answer come "
@@ -120,8 +124,8 @@ def serve(roots: Roots) -> None:
     os.chdir(roots.paths[0])
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:
-            # The server writes no file, so none is half-written. The system ends its workers. A
-            # handler in Python would wait for a regular expression that takes forever.
+            # The server can end at once, because it writes no file, and the system ends its
+            # processes.
             signal.signal(number, signal.SIG_DFL)
     anyio.run(_serve, Tools(roots))
 
@@ -131,20 +135,15 @@ async def _serve(tools: Tools) -> None:
     server = make_server(tools)
     async with stdio_server() as (requests, answers):
         await server.run(requests, answers, server.create_initialization_options())
-    # A call that the client no longer waits for may still be running.
+    # A call may still be running that nobody waits for.
     os._exit(0)
 
 
 def make_server(tools: Tools) -> Server[Any]:
-    """Return the server of some tools, which answers one call after the other.
-
-    A client may cancel a call. The thread of the call works on, because nothing can stop it. Then
-    the next call is answered at the same time, until `_MAX_UNFINISHED_CALLS` are not finished.
-    """
+    """Return the server of some tools, which answers one call after the other."""
+    process = CallProcess()
     # A call has its turn until it is answered or canceled.
-    turn = anyio.CapacityLimiter(1)
-    # A call has its place until its thread ends.
-    free_places = threading.Semaphore(_MAX_UNFINISHED_CALLS)
+    turn = anyio.Lock()
 
     async def list_tools(_context: object, _page: object) -> ListToolsResult:
         return ListToolsResult(tools=[offer.described(name) for name, offer in _OFFERS.items()])
@@ -153,9 +152,10 @@ def make_server(tools: Tools) -> Server[Any]:
         if call.name not in _OFFERS:
             name = shortened(printable(call.name), MAX_NAME_CHARACTERS)
             raise MCPError(INVALID_PARAMS, f"there is no such tool: {name}")
-        return await anyio.to_thread.run_sync(
-            answer_in_turn, tools, call, free_places, limiter=turn, abandon_on_cancel=True
-        )
+        offer = _OFFERS[call.name]
+        tool_call = Call(call.name, call.arguments or {}, offer.arguments, offer.answer)
+        async with turn:
+            return _result(await answer_within(process, tools, tool_call, MAX_CALL_S))
 
     return Server(
         "nsyspipe",
@@ -167,47 +167,28 @@ def make_server(tools: Tools) -> Server[Any]:
     )
 
 
-def answer_in_turn(
-    tools: Tools, call: CallToolRequestParams, free_places: threading.Semaphore
-) -> CallToolResult:
-    """Return the answer of a tool; an error if too many canceled calls are not finished yet."""
-    has_place = free_places.acquire(blocking=False)
-    if not has_place:
-        problem = f"still works on {_MAX_UNFINISHED_CALLS} calls that were canceled"
-        busy = InputError("this server", problem, fix="wait, or start the server again")
-        return _result(error_text(busy), is_error=True)
-    try:
-        return _answer(tools, call)
-    finally:
-        free_places.release()
+async def answer_within(process: CallProcess, tools: Tools, call: Call, max_s: float) -> Answer:
+    """Return the answer of a tool; an error after `max_s`, or if its process has died.
 
-
-def _answer(tools: Tools, call: CallToolRequestParams) -> CallToolResult:
-    """Return the answer of a tool, or the error that the command line would print.
-
-    A bug of nsyspipe is raised.
+    In both cases, and if the client cancels the call, the process is ended.
     """
-    offer = _OFFERS[call.name]
+    # None until the process has answered.
+    answer = None
     try:
-        arguments = parse(call.name, offer.arguments, call.arguments or {})
-        return _result(offer.answer(tools, arguments), is_error=False)
+        future_answer = process.start_call(tools, call)
+        with anyio.move_on_after(max_s):
+            answer = await anyio.to_thread.run_sync(future_answer.result, abandon_on_cancel=True)
+        return late_answer(call, max_s) if answer is None else answer
     except NsyspipeError as error:
-        return _result(error_text(error), is_error=True)
-    except Exception as error:
-        user_error = shortage(error)
-        if user_error is None:
-            raise
-        return _result(error_text(user_error), is_error=True)
+        # `answer_call` returns the errors of tools. So this one is of the process.
+        return error_answer(error)
+    finally:
+        if answer is None:
+            process.end()
 
 
-def error_text(error: NsyspipeError) -> str:
-    """Return an error as the command line prints it."""
-    first_line, *lines = map(printable, error.lines())
-    return "\n".join([f"error: {first_line}", *lines])
-
-
-def _result(text: str, *, is_error: bool) -> CallToolResult:
-    """Return a text as the protocol has answers and errors."""
+def _result(answer: Answer) -> CallToolResult:
+    """Return an answer as the protocol has it."""
     # A name of a file may have bytes that are not text. They become question marks.
-    valid_text = text.encode("utf-8", errors="replace").decode("utf-8")
-    return CallToolResult(content=[TextContent(text=valid_text)], is_error=is_error)
+    valid_text = answer.text.encode("utf-8", errors="replace").decode("utf-8")
+    return CallToolResult(content=[TextContent(text=valid_text)], is_error=answer.is_error)

@@ -96,12 +96,13 @@ class Tools(Struct, frozen=True):
         runs = []
         for place in places:
             run = self._opened([place], asked, label)
+            # This reads the reports.
             _ = run.steps()
             runs.append(run)
         return runs
 
     def _opened(self, places: Sequence[str], asked: Reading, label: str | None) -> Run:
-        """Open the one run that all places name together.
+        """Open the one run that all places name together: one saved run, or reports.
 
         Raise an InputError if any part of the run is outside of the roots.
         """
@@ -112,8 +113,8 @@ class Tools(Struct, frozen=True):
         for place in saved_places:
             store, _ = find_saved(Path(place))
             self.roots.check_store(store)
-        # `load` refuses a saved run together with another one, or with reports.
         if saved_places:
+            # `load` raises an error if there are other places beside one saved run.
             return load(places, label=label, **options)
         reports = named_reports(places)
         for report in reports:

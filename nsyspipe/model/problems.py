@@ -1037,7 +1037,7 @@ _KINDS = (
     ProblemKind(
         code="nccl-inspector-unusable",
         severity="info",
-        message="a file of NCCL Inspector is not used: {file} ({reason})",
+        message=("{n:file of NCCL Inspector is|files of NCCL Inspector are} not used: {files}"),
         fix="nsyspipe reads the JSON format v4.0 to v4.2, which has a line for each call",
     ),
     ProblemKind(

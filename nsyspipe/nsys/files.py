@@ -14,7 +14,7 @@ import stat
 import struct
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from nsyspipe.errors import DamagedReportError, NotAReportError, ReportNotFoundError, shortage
@@ -40,6 +40,9 @@ _RECENT_S = 86_400.0
 _EXPORT = ".sqlite"
 _SIDE_SUFFIXES = ("-journal", "-wal", "-shm")
 _CAPTURES = (".nsys-rep", ".qdrep", ".qdstrm")
+# The name, without suffix, of a copy of a report in a scratch directory, and of its ranges.
+NAME_OF_COPY = "copy-with-ranges"
+SUFFIX_OF_RANGES = ".nvtxt"
 _MAGIC = b"SQLite format 3\x00"
 _HEADER_BYTES = 100
 _WAL_FORMAT = 2
@@ -178,7 +181,7 @@ def _remove_if_abandoned(path: Path) -> None:
         return
     permissions = status.st_mode & _PERMISSIONS
     is_private_file = stat.S_ISREG(status.st_mode) and permissions == _FILE_MODE
-    if holds_exports_only(path):
+    if holds_exports_only(path) or _holds_copy_only(path):
         if not is_claimed(path):
             shutil.rmtree(path, ignore_errors=True)
     elif is_private_file:
@@ -209,14 +212,28 @@ def is_as_made(directory: Path) -> bool:
 
 def holds_exports_only(directory: Path) -> bool:
     """Tell whether a directory is as in `is_as_made`, and has only exports and their side files."""
+    endings = (_EXPORT, *(_EXPORT + suffix for suffix in _SIDE_SUFFIXES))
+    return _holds_only(directory, lambda name: name.endswith(endings))
+
+
+def _holds_copy_only(directory: Path) -> bool:
+    """Tell whether a directory is as in `is_as_made`, and has only a copy of a report, unfinished.
+
+    No user gives a file this name. So the copy is one that ``annotate`` has not finished.
+    """
+    names_of_copy = {f"{NAME_OF_COPY}{suffix}" for suffix in (*_CAPTURES, SUFFIX_OF_RANGES)}
+    return _holds_only(directory, names_of_copy.__contains__)
+
+
+def _holds_only(directory: Path, is_expected: Callable[[str], bool]) -> bool:
+    """Tell whether a directory is as in `is_as_made`, and all its files have expected names."""
     if not is_as_made(directory):
         return False
-    endings = (_EXPORT, *(_EXPORT + suffix for suffix in _SIDE_SUFFIXES))
     paths = [path for path in directory.iterdir() if path.name != _LOCK]
-    if not all(path.name.endswith(endings) for path in paths):
+    if not all(is_expected(path.name) for path in paths):
         return False
     modes = [path.lstat().st_mode for path in paths]
-    # Links and directories do not count as exports.
+    # Links and directories do not count as files.
     return all(map(stat.S_ISREG, modes))
 
 

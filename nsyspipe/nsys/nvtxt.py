@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nsyspipe.errors import NsysFailedError, NsysNotFoundError
+from nsyspipe.nsys.files import SUFFIX_OF_RANGES
 from nsyspipe.nsys.programs import (
     GET_NSYS,
     Output,
@@ -49,7 +50,7 @@ def add_ranges(importer: Path, report: Path, copy: Path, nvtxt: str, *, timeout_
     `copy` is a new file in a directory of our own, where the text is written too. Raises
     NsysFailedError if the importer fails.
     """
-    nvtxt_file = copy.with_suffix(".nvtxt")
+    nvtxt_file = copy.with_suffix(SUFFIX_OF_RANGES)
     nvtxt_file.write_text(nvtxt, encoding="utf-8", errors="replace")
     paths = ("-i", report.absolute(), "-n", nvtxt_file.absolute(), "-o", copy.absolute())
     # With --target, the copy does not open in the user interface of 2024.2.

@@ -75,7 +75,12 @@ class StepTimeRule:
             confidence = gate.check_confidence(confidence, "confidence =", "confidence=0.95")
         force = named.get("force", False)
         check_flags(force=force)
-        return cls(baseline, max_regression, confidence, force)
+        return cls(
+            baseline=baseline,
+            max_regression=max_regression,
+            confidence=confidence,
+            force=force,
+        )
 
     def thresholds(self, directory: Path) -> dict[str, Any]:
         """Return the thresholds, as parameters of `nsyspipe.diff`.
@@ -90,14 +95,16 @@ class StepTimeRule:
 
 
 def _check_max_regression(value: object) -> float:
-    """Return the smallest regression that fails, as a ratio. Raise an OptionError for no number."""
-    # A bool is an int in Python, but no percentage.
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number and not isinstance(value, str):
-        needed = "a percentage"
-        raise OptionError.of_kind("max_regression", value, needed, 'max_regression="2%"')
+    """Return the smallest regression that fails, as a ratio: 0.02 for ``"2%"`` and for 2.
+
+    Raise an OptionError for any other value than a percentage.
+    """
     name = "max_regression ="
     fix = 'max_regression="2%"'
+    # A bool is an int in Python, but no percentage.
+    is_bool = isinstance(value, bool)
+    if is_bool or not isinstance(value, int | float | str):
+        raise OptionError.of_kind("max_regression", value, "a percentage", fix)
     try:
         text = str(value)
     except ValueError as error:

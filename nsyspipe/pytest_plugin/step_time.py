@@ -79,7 +79,8 @@ class StepTime:
             problem = "is one run, and not a run store"
             fix = f"--nsyspipe-store {reference.store}"
             raise OptionError(f"--nsyspipe-store {store}", problem, fix=fix)
-        # What the test compares is not known yet. Any object that is no label stands for it.
+        # `runs_by_label` looks for a label of a candidate that is a text. What the test compares is
+        # not known yet, so an object that is no text stands for it.
         candidates = [object()]
         try:
             # This raises the error if no run has the label.
@@ -111,20 +112,21 @@ class StepTime:
         with _failing():
             difference = self._compare(captures)
             gate: Any = difference.gate
-            words = printable(gate.headline)
+            gate_text = printable(gate.headline)
             verdict = printable(difference.headline)
-        self.verdicts.append(f"{words}.\n{verdict}")
+        self.verdicts.append(f"{gate_text}.\n{verdict}")
         if gate.outcome == "failed":
-            pytest.fail("\n".join([words, verdict, *_likely_causes(difference)]), pytrace=False)
+            pytest.fail("\n".join([gate_text, verdict, *_likely_causes(difference)]), pytrace=False)
         if gate.outcome == "undecided":
-            pytest.skip(f"{words}.")
+            pytest.skip(f"{gate_text}.")
         return difference
 
     def _compare(self, captures: Sequence[Capture]) -> RunDifference:
         """Return the difference of the captures to all runs with the label of the baseline."""
         if not captures:
             raise OptionError("step_time()", "has no capture", fix="step_time('reports/')")
-        # They import Arrow and numpy, which a test without a baseline does not need.
+        # A test without a baseline is skipped before. So it does not import Arrow and numpy, which
+        # these modules need.
         from nsyspipe.api import diff, load
         from nsyspipe.run.run import Run
 

@@ -12,7 +12,7 @@ import itertools
 import os
 import re
 import stat
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct, field
@@ -185,6 +185,7 @@ def read_inspected_beside(paths: Sequence[Path], processes: Collection[RunProces
     """
     files = FilesBeside()
     chosen: list[tuple[Path, InspectedProcess]] = []
+    reason_of_unused: dict[Path, str] = {}
     n_bytes = 0
     for path in paths:
         process = _process_of_name(path)
@@ -196,13 +197,13 @@ def read_inspected_beside(paths: Sequence[Path], processes: Collection[RunProces
             n_bytes += path.lstat().st_size
             chosen.append((path, process))
         else:
-            files.problems.append(_unused_inspected(path, reason))
-    if not chosen:
-        return files
+            reason_of_unused[path] = reason
     unusable: dict[Path, InputError] = {}
-    files.inspected = read_inspected_calls(chosen, unusable)
-    for path, error in unusable.items():
-        files.problems.append(_unused_inspected(path, error.problem))
+    if chosen:
+        files.inspected = read_inspected_calls(chosen, unusable)
+    reason_of_unused |= {path: error.problem for path, error in unusable.items()}
+    if reason_of_unused:
+        files.problems.append(_unused_inspected(reason_of_unused))
     used = [path for path, _ in chosen if path not in unusable]
     if used:
         files.problems.append(problem("nccl-inspector-used", files=_few_names(used)))
@@ -217,8 +218,11 @@ def _process_of_name(path: Path) -> InspectedProcess:
     return InspectedProcess(match["host"], int(match["pid"]))
 
 
-def _unused_inspected(path: Path, reason: str) -> Problem:
-    return problem("nccl-inspector-unusable", file=_shown(path), reason=printable(reason))
+def _unused_inspected(reason_of_file: Mapping[Path, str]) -> Problem:
+    """Return the problem for files of NCCL Inspector that are not used, which names the first."""
+    texts = [f"{_shown(path)} ({printable(reason)})" for path, reason in reason_of_file.items()]
+    files = few(texts, _MAX_NAMES_SHOWN)
+    return problem("nccl-inspector-unusable", n=len(texts), files=files)
 
 
 def _read_contents(paths: Iterable[Path], problems: list[Problem]) -> list[_LogContents]:

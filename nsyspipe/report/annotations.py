@@ -19,7 +19,7 @@ from nsyspipe.errors import NotAReportError, OptionError, OutputError
 from nsyspipe.model.options import OnProgress
 from nsyspipe.model.table import Int64
 from nsyspipe.model.typed_tables import EventsTable, RanksRow, StepsTable
-from nsyspipe.nsys.files import readable, scratch_directory
+from nsyspipe.nsys.files import NAME_OF_COPY, readable, remove_abandoned, scratch_directory
 from nsyspipe.nsys.find_reports import RAW_SUFFIXES, display_names
 from nsyspipe.nsys.nvtxt import Added, add_ranges
 from nsyspipe.report.derived_lanes import (
@@ -167,9 +167,11 @@ def _writable(target: Path) -> Iterator[None]:
 def write_copy(importer: Path, copy: Copy, lanes: list[Lane]) -> Added:
     """Write the copy of a report with the mode of the report, complete or not at all."""
     with _writable(copy.target):
-        copy.target.parent.mkdir(parents=True, exist_ok=True)
-        with scratch_directory(copy.target.parent) as scratch:
-            file = scratch / copy.target.name
+        directory = copy.target.parent
+        directory.mkdir(parents=True, exist_ok=True)
+        remove_abandoned(directory)
+        with scratch_directory(directory) as scratch:
+            file = scratch / f"{NAME_OF_COPY}{copy.target.suffix}"
             nvtxt = nvtxt_of(lanes)
             added = add_ranges(importer, copy.source, file, nvtxt, timeout_s=TIMEOUT_S)
             file.chmod(stat.S_IMODE(copy.source.stat().st_mode))
@@ -183,7 +185,29 @@ def _move(file: Path, target: Path) -> None:
         target.hardlink_to(file)
     except FileExistsError as error:
         raise _exists(target) from error
-    file.unlink()
+    except OSError:
+        # The file system may have no hard links.
+        _move_without_link(file, target)
+    else:
+        file.unlink()
+
+
+def _move_without_link(file: Path, target: Path) -> None:
+    """Move a file as `_move` does, without a hard link.
+
+    An empty file takes the name first, which fails if there is a file. Then the whole file replaces
+    the empty one in one step. If this fails, the empty file is removed.
+    """
+    try:
+        target.touch(exist_ok=False)
+    except FileExistsError as error:
+        raise _exists(target) from error
+    try:
+        file.rename(target)
+    finally:
+        is_moved = not file.exists()
+        if not is_moved:
+            target.unlink()
 
 
 def lanes_by_report(run: ReportRun, on_progress: OnProgress | None = None) -> dict[str, list[Lane]]:

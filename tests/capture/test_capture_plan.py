@@ -43,6 +43,19 @@ def test_empty_directories_made_for_a_capture_are_removed(tmp_path, is_used):
     )
 
 
+def test_an_earlier_file_whose_name_is_taken_stays_if_the_job_never_began(tmp_path):
+    report = tmp_path / "run_0.nsys-rep"
+    other = tmp_path / "run_1.nsys-rep"
+    report.write_text("earlier")
+    other.write_text("earlier too")
+    with room_for(job("--nsys=nsys", "--force", name=tmp_path / "run")):
+        report.write_text("new")
+    assert report.read_text() == "new"
+    assert other.read_text() == "earlier too"
+    (aside,) = tmp_path.glob(".run.earlier-*")
+    assert (aside / "run_0.nsys-rep").read_text() == "earlier"
+
+
 def test_words_after_two_dashes_are_the_command(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     found = parse_job(["--name=a/run.v2", "--program=p", "--", "run", "--", "--name=y"])

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from nsyspipe.capture import sidecar
-from nsyspipe.capture.outcome import cut_short
+from nsyspipe.capture.outcome import cut_short_text
 from nsyspipe.capture.rank import NOT_ENDED, NOT_MADE, NOT_STARTED, NOT_WRITTEN, NOTHING
 from nsyspipe.capture.sidecar import (
     TOPOLOGY_SUFFIX,
@@ -233,7 +233,7 @@ def test_of_a_command_private_variables_are_left_out(tmp_path, command, written)
 
 
 def cut_short_in_epochs_of(steps):
-    return cut_short(
+    return cut_short_text(
         Program(n_steps=3, n_captured_steps=2, warmup=1, steps_asked=3, epoch_steps=steps)
     )
 

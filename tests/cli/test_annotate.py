@@ -1,10 +1,15 @@
 """The annotate command, with a fake nsys and a fake ImportNvtxt."""
 
+import errno
 import hashlib
 import os
+import time
 
 import pytest
 
+from nsyspipe.errors import OutputError
+from nsyspipe.nsys.files import NAME_OF_COPY, claim
+from nsyspipe.report.annotations import Copy, write_copy
 from tests.build.fake_nsys import fake_nsys, fake_report
 from tests.build.programs import program
 from tests.build.read_nvtxt import read_nvtxt
@@ -111,3 +116,74 @@ def test_an_export_older_than_its_report_is_refused(run, reports, tmp_path):
     os.utime(export, (1, 1))
     assert_refused(run("reports/run_0.sqlite", "-o", "copy.nsys-rep"))
     assert not (tmp_path / "copy.nsys-rep").exists()
+
+
+@pytest.fixture
+def remains(tmp_path):
+    """Return what a killed annotate leaves, an hour old."""
+    directory = tmp_path / ".nsyspipe-12345678.unfinished"
+    directory.mkdir(mode=0o700)
+    os.close(claim(directory))
+    for suffix in (".nvtxt", ".nsys-rep"):
+        (directory / f"{NAME_OF_COPY}{suffix}").write_text("half")
+    return directory
+
+
+def make_old(directory):
+    an_hour_ago = time.time() - 3600
+    os.utime(directory, (an_hour_ago, an_hour_ago))
+
+
+def test_what_a_killed_annotate_left_is_removed(run, reports, remains):
+    make_old(remains)
+    assert run("reports/run_0.nsys-rep", "-o", "copy.nsys-rep").returncode == 0
+    assert not remains.exists()
+
+
+def test_a_directory_with_any_other_report_stays(run, reports, remains):
+    (remains / "run_0.nsys-rep").write_text("a capture")
+    make_old(remains)
+    assert run("reports/run_0.nsys-rep", "-o", "copy.nsys-rep").returncode == 0
+    assert (remains / "run_0.nsys-rep").exists()
+
+
+def test_a_copy_that_is_being_written_stays(run, reports, remains):
+    lock = claim(remains)
+    make_old(remains)
+    assert run("reports/run_0.nsys-rep", "-o", "copy.nsys-rep").returncode == 0
+    os.close(lock)
+    assert remains.exists()
+
+
+def refuse(*_arguments, **_named):
+    raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+
+@pytest.fixture
+def copy(reports, tmp_path, monkeypatch):
+    """Return a copy to a file system without hard links."""
+    monkeypatch.setattr(os, "link", refuse)
+    return Copy("run_0", reports / "run_0.nsys-rep", tmp_path / "out" / "copy.nsys-rep")
+
+
+def test_a_copy_needs_no_hard_link(copy, tool):
+    copy.source.chmod(0o640)
+    write_copy(tool, copy, [])
+    assert [*copy.target.parent.iterdir()] == [copy.target]
+    assert copy.target.read_bytes() == copy.source.read_bytes()
+    assert copy.target.stat().st_mode & 0o777 == 0o640
+
+
+def test_without_hard_links_a_file_that_appeared_meanwhile_stays(copy, tool):
+    importer = program(tool.parent, "ImportNvtxt", f"{IMPORTER}\necho other > '{copy.target}'")
+    with pytest.raises(OutputError):
+        write_copy(importer, copy, [])
+    assert [*copy.target.parent.iterdir()] == [copy.target]
+    assert copy.target.read_text() == "other\n"
+
+
+def test_without_hard_links_a_failed_move_leaves_nothing(copy, tool, monkeypatch):
+    monkeypatch.setattr(os, "rename", refuse)
+    with pytest.raises(OutputError):
+        write_copy(tool, copy, [])
+    assert [*copy.target.parent.iterdir()] == []

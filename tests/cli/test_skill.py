@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import nsyspipe.report.skill
 from nsyspipe.cli.app import app
 from nsyspipe.cli.options import CHANGES
-from nsyspipe.errors import NsyspipeError, OutputError
+from nsyspipe.errors import NsyspipeError, OptionError, OutputError
 from nsyspipe.model.schema import DESCRIBED
 from nsyspipe.report.skill.fields import jq_filter, parse_path
 from nsyspipe.report.skill.questions import QUESTIONS
@@ -371,3 +371,11 @@ def test_json_through_a_link_to_a_file_of_the_skill_is_refused(tmp_path):
     done = skill("--install", tmp_path / "skill", "--json", tmp_path / "skill.json", "--force")
     assert isinstance(done.exception, NsyspipeError)
     assert [*(tmp_path / "skill").iterdir()] == []
+
+
+@pytest.mark.parametrize("name", ["SKILL.md", "skill.pftrace"])
+def test_a_wrong_extension_names_no_option_that_the_command_lacks(tmp_path, name):
+    error = skill("--json", tmp_path / name).exception
+    assert isinstance(error, OptionError)
+    assert {*re.findall(r"--[a-z]+", "\n".join(error.lines()))} == {"--json"}
+    assert [*tmp_path.iterdir()] == []

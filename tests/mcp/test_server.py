@@ -1,25 +1,31 @@
 """The server over stdio, with a real client: its tools, its answers, its errors and its end."""
 
+import contextlib
 import json
+import os
 import re
 import signal
 import subprocess
 import sys
-import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nsyspipe.mcp.tools import MAX_ANSWER_BYTES
+from nsyspipe.mcp import calls
+from nsyspipe.mcp.arguments import AnalyzeArguments
+from nsyspipe.mcp.roots import Roots
+from nsyspipe.mcp.tools import MAX_ANSWER_BYTES, Tools
 from tests.build.plain_steps import plain_rank, write_run
+from tests.build.programs import have_ended
 from tests.cli.tools import environment, nsyspipe_here
 from tests.conftest import SAMPLES
 from tests.late_module import LateModule
 from tests.mcp import transcript
 from tests.mcp.conversation import converse
 
+anyio: Any = LateModule("anyio")
 server: Any = LateModule("nsyspipe.mcp.server")
-types: Any = LateModule("mcp.types")
 PAGE = SAMPLES.parent / "docs" / "how-to" / "mcp.md"
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("with_mcp")]
 # What a name in a report may say to an agent, and to its terminal.
@@ -146,12 +152,65 @@ def test_a_huge_answer_is_an_error_of_few_bytes(tmp_path):
     assert json.loads(part.text)["summary"]["n_steps"] > n_steps - 2
 
 
-@pytest.mark.parametrize(("n_free_places", "is_error"), [(0, True), (1, False)])
-def test_unfinished_calls_have_a_limit(tools, n_free_places, is_error):
-    call = types.CallToolRequestParams(name="analyze", arguments={"reports": ["fast"]})
-    free_places = threading.Semaphore(n_free_places)
-    assert server.answer_in_turn(tools, call, free_places).is_error == is_error
-    assert free_places.acquire(blocking=False) == bool(n_free_places)
+# Matching this with the names of ranges of `slow_root` takes longer than anybody waits.
+ENDLESS = {"reports": ["run"], "step": "(a+)+b"}
+
+
+@pytest.fixture
+def slow_root(tmp_path):
+    """Return a root with a run whose ranges are slow to match."""
+    write_run(tmp_path / "run", (((100, 20, 0, 0),) * 2,), name="a" * 60)
+    return tmp_path
+
+
+@pytest.fixture
+def call_process():
+    """Yield the process of the calls, which the test ends."""
+    process = calls.CallProcess()
+    yield process
+    process.end()
+
+
+def analyze_within(process, root, arguments, max_s):
+    tools = Tools(Roots.of([root]))
+    call = calls.Call("analyze", arguments, AnalyzeArguments, Tools.analyze)
+    return anyio.run(server.answer_within, process, tools, call, max_s)
+
+
+def test_a_call_is_ended_at_the_limit_and_the_next_one_is_answered(
+    call_process, slow_root, monkeypatch
+):
+    monkeypatch.chdir(slow_root)
+    ended = analyze_within(call_process, slow_root, ENDLESS, 5.0)
+    assert (ended.is_error, "5 s" in ended.text) == (True, True)
+    answer = analyze_within(call_process, slow_root, {"reports": ["run"]}, 300.0)
+    assert json.loads(answer.text)["run"]["n_ranks"] == 1
+
+
+def test_a_process_that_died_is_an_error_and_the_next_call_is_answered(
+    call_process, slow_root, monkeypatch
+):
+    monkeypatch.chdir(slow_root)
+    tools = Tools(Roots.of([slow_root]))
+    killing = calls.Call("analyze", {"reports": ["run"]}, AnalyzeArguments, kill_own_process)
+    assert anyio.run(server.answer_within, call_process, tools, killing, 300.0).is_error
+    answer = analyze_within(call_process, slow_root, {"reports": ["run"]}, 300.0)
+    assert not answer.is_error
+
+
+def kill_own_process(_tools, _arguments):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_call_that_its_client_cancels_is_ended(slow_root):
+    with greeted_server(slow_root) as process:
+        call_analyze(process, 2, ENDLESS)
+        canceled = {"method": "notifications/cancelled", "params": {"requestId": 2}}
+        send(process, {"jsonrpc": "2.0", **canceled})
+        call_analyze(process, 3, {"reports": ["run"]})
+        answers = map(json.loads, process.stdout)
+        answer = next(answer for answer in answers if answer["id"] == 3)
+        assert not answer["result"]["isError"]
 
 
 def running_server(folder, **streams):
@@ -176,23 +235,26 @@ def send(process, message):
     process.stdin.flush()
 
 
-@pytest.fixture
-def greeted_root(request, world, tmp_path):
-    """Return the root of the server: `world`, or a directory whose ranges are slow to match."""
-    if not hasattr(request, "param"):
-        return world
-    write_run(tmp_path / "run", (((100, 20, 0, 0),) * 2,), name="a" * 60)
-    return tmp_path
+def call_analyze(process, number, arguments):
+    call = {"name": "analyze", "arguments": arguments}
+    send(process, {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": call})
 
 
-@pytest.fixture
-def greeted(greeted_root):
+@contextlib.contextmanager
+def greeted_server(root):
     """Yield a server that has answered the greeting of an older client."""
-    with running_server(greeted_root, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with running_server(root, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         send(process, REQUEST)
         process.greeting = json.loads(process.stdout.readline())
+        send(process, {"jsonrpc": "2.0", "method": "notifications/initialized"})
         yield process
         process.kill()
+
+
+@pytest.fixture
+def greeted(world):
+    with greeted_server(world) as process:
+        yield process
 
 
 def test_an_older_client_is_answered_too(greeted):
@@ -210,17 +272,21 @@ def test_a_signal_ends_the_server_at_once(greeted, number):
     assert (greeted.wait(20), greeted.stderr.read()) == (-number, b"")
 
 
-@pytest.mark.parametrize("greeted_root", ["slow_to_match"], indirect=True)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_a_regular_expression_that_takes_forever(greeted, number):
-    arguments = {"reports": ["run"], "step": "(a+)+b"}
-    call = {"name": "analyze", "arguments": arguments}
-    send(greeted, {"jsonrpc": "2.0", "method": "notifications/initialized"})
-    send(greeted, {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": call})
-    with pytest.raises(subprocess.TimeoutExpired):
-        greeted.wait(5)
-    greeted.send_signal(number)
-    assert greeted.wait(20) == -number
+def test_a_signal_ends_a_regular_expression_that_takes_forever(slow_root, number):
+    with greeted_server(slow_root) as process:
+        call_analyze(process, 2, ENDLESS)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(5)
+        (child,) = children_of(process.pid)
+        process.send_signal(number)
+        assert process.wait(20) == -number
+        assert have_ended(child)
+
+
+def children_of(pid):
+    lists = Path(f"/proc/{pid}/task").glob("*/children")
+    return [child for path in lists for child in path.read_text("ascii").split()]
 
 
 def test_the_transcript_of_the_page_is_real(tmp_path, request):

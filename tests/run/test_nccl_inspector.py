@@ -217,6 +217,17 @@ def test_one_bad_line_makes_a_file_unusable_with_one_problem(tmp_path, bad):
     assert "node0-pid1000.log" in problem_of(run, "nccl-inspector-unusable")["message"]
 
 
+def test_many_unusable_files_are_one_problem_with_their_number_and_the_first_names(tmp_path):
+    n_directories = 5
+    for number in range(n_directories):
+        inspector.write(tmp_path / f"nccl-inspector-{number}", 0, "no JSON\n")
+    run = built(tmp_path)
+    assert codes(run).count("nccl-inspector-unusable") == 1
+    message = problem_of(run, "nccl-inspector-unusable")["message"]
+    assert message.startswith(f"{n_directories} ")
+    assert message.count("node0-pid1000.log") == 3
+
+
 def test_the_file_of_another_rank_stays_usable_beside_a_bad_one(tmp_path):
     inspector.write(tmp_path, 0, *calls(("NVLS LL", "NVLS LL")), "no JSON\n")
     inspector.write(tmp_path, 1, *calls(TREE_RING, rank=1))

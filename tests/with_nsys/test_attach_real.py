@@ -12,7 +12,7 @@ import sys
 
 import pytest
 
-from nsyspipe.capture.outcome import cut_short
+from nsyspipe.capture.outcome import cut_short_text
 from nsyspipe.capture.status import Program, read_programs
 from tests.build.programs import put
 from tests.capture.stand_in import NVTX, OPTIMIZER, TORCH_WITH_OPTIMIZERS
@@ -222,4 +222,4 @@ def test_steps_of_programs_like_deepspeed_and_torchtitan_are_captured(attached, 
     ]
     # One more for the state of ZeRO's optimizer.
     short = Program(n_steps=9, n_captured_steps=6, warmup=3, steps_asked=17)
-    assert cut_short(read_programs(attached)[at]) == cut_short(short)
+    assert cut_short_text(read_programs(attached)[at]) == cut_short_text(short)

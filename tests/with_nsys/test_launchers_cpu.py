@@ -15,7 +15,7 @@ import pytest
 
 import nsyspipe
 from nsyspipe.analysis.summary import host_figures, longest_between
-from nsyspipe.capture.outcome import cut_short
+from nsyspipe.capture.outcome import cut_short_text
 from nsyspipe.capture.rank import NOT_STARTED
 from nsyspipe.capture.status import Program
 from tests.build.programs import program
@@ -220,7 +220,7 @@ def test_fewer_steps_than_asked_for_are_captured_and_reported(machine):
         answer = own(machine, "baseline.sh", n=3)
         assert answer.status == 0, answer.err
         assert list(Path(folder).iterdir()) == []
-    problem = cut_short(
+    problem = cut_short_text(
         Program(n_steps=3, n_captured_steps=2, warmup=1, steps_asked=3, epoch_steps=3)
     )
     assert f"note: rank 0: {problem}" in answer.err
