@@ -13,14 +13,19 @@ _MAX_DISTANCE: Final = 2048
 _NO_BLOCK: Final = slice(0, 0)
 
 
-def agreement(shorter: Int64, longer: Int64, least: float) -> tuple[float, slice]:
+def agreement(shorter: Int64, longer: Int64, min_share: float) -> tuple[float, slice]:
     """Return how much two sequences agree, and the block of the longer one that is left out.
 
-    The agreement is the share of the longer sequence that the shorter one has in the same order. If
-    it is at least `least`, the block is empty. If it is less, a block of the longer sequence is
-    left out, and what is left is compared with the shorter one. Tried are the middle of the longer
-    sequence, its begin, and its end. The result is the first agreement that is at least `least`. If
-    none is, the agreement is 0, and the block is empty.
+    The agreement is the share of the longer sequence that the shorter one has in the same order.
+    It has to reach `min_share`. The sequences are compared in four ways, and the first that reaches
+    the limit counts:
+
+    1. Both are whole. Then no block is left out, and the second result is an empty slice.
+    2. The longer one is without its middle, which differs from the shorter one.
+    3. The longer one is without its begin, so that both have the same length.
+    4. The longer one is without its end, so that both have the same length.
+
+    If no way reaches the limit, the agreement is 0, and no block is left out.
     """
     n_equal_at_begin = _n_equal(shorter, longer[: shorter.size])
     # What is equal at the begin is not counted again at the end.
@@ -31,34 +36,37 @@ def agreement(shorter: Int64, longer: Int64, least: float) -> tuple[float, slice
     short_middle = shorter[n_equal_at_begin : shorter.size - n_equal_at_end]
     middle_of_longer = slice(n_equal_at_begin, longer.size - n_equal_at_end)
     long_middle = longer[middle_of_longer]
-    max_missing = int((1 - least) * longer.size)
+    max_missing = int((1 - min_share) * longer.size)
     if _may_agree(short_middle, long_middle, max_missing):
         max_distance = min(max_missing, _MAX_DISTANCE)
         n_equal_in_middle = n_common(short_middle, long_middle, max_distance)
         share = (n_equal + n_equal_in_middle) / longer.size
-        if share >= least:
+        if share >= min_share:
             return share, _NO_BLOCK
     if longer.size == shorter.size:
-        # Nothing was added to one of them that could be left out.
+        # Neither sequence has a block that the other one lacks.
         return 0.0, _NO_BLOCK
-    if n_equal >= least * shorter.size:
-        # Without its middle, the longer sequence has only what is equal.
-        return n_equal / shorter.size, middle_of_longer
-    return _agreement_without_end(shorter, longer, least)
+    share_without_middle = n_equal / shorter.size
+    if share_without_middle >= min_share:
+        return share_without_middle, middle_of_longer
+    return _agreement_of_equal_length(shorter, longer, min_share)
 
 
-def _agreement_without_end(shorter: Int64, longer: Int64, least: float) -> tuple[float, slice]:
-    """Return the agreement without the begin, or else without the end, of the longer sequence.
+def _agreement_of_equal_length(
+    shorter: Int64, longer: Int64, min_share: float
+) -> tuple[float, slice]:
+    """Return the agreement without the begin of the longer sequence, or without its end.
 
-    As many items are left out as the sequence is longer. The second result is what is left out. If
-    the agreement is less than `least` both times, it is 0, and nothing is left out.
+    The part that is left out is the second result. It is so long that both sequences have the same
+    length. The begin is tried first. If neither agreement reaches `min_share`, the result is 0 and
+    an empty slice.
     """
     first_block = slice(0, longer.size - shorter.size)
     last_block = slice(shorter.size, longer.size)
     for block in (first_block, last_block):
         without_block = np.delete(longer, block)
-        share, _ = agreement(shorter, without_block, least)
-        if share >= least:
+        share, _ = agreement(shorter, without_block, min_share)
+        if share >= min_share:
             return share, block
     return 0.0, _NO_BLOCK
 
@@ -97,12 +105,15 @@ def n_common(first: Int64, second: Int64, max_distance: int) -> int:
     An item and its counterpart may be `max_distance` apart. Counterparts that are farther apart
     may be found or missed.
 
-    This is Crochemore's recurrence on bits. A table has a column per item of `first` and a row per
-    item of `second`. A row is one integer with a bit per column. The bit is 0 if the column adds
-    one to the length. Only the columns near the row, from `left` to `right`, are in the integer.
+    Think of a table with a column per item of `first` and a row per item of `second`. A cell is the
+    length of the longest common subsequence up to its column and row. From a cell to the next in
+    its row, the length grows by 0 or 1. `row` is one integer with a bit per column, which is 0 if
+    the length grows at that column. So the length at the end of a row is its number of 0 bits.
+    Crochemore's recurrence makes each row from the row before.
+
+    Only the columns near the row, from `left` to `right`, are in the integer.
     """
-    # Length that columns to the left of `left` have added.
-    n_added_left = 0
+    n_grown_before_left = 0
     left = 0
     right = 0
     row = 0
@@ -111,8 +122,8 @@ def n_common(first: Int64, second: Int64, max_distance: int) -> int:
         new_right = min(first.size, first_row + _ROWS + max_distance)
         n_leaving = new_left - left
         leaving_bits = row & _ones(n_leaving)
-        n_added_left += n_leaving - leaving_bits.bit_count()
-        # Columns that enter have added nothing yet.
+        n_grown_before_left += n_leaving - leaving_bits.bit_count()
+        # At columns that enter, the length has not grown yet.
         entering_bits = _ones(new_right - right) << right - left
         row = (row | entering_bits) >> n_leaving
         left = new_left
@@ -122,12 +133,12 @@ def n_common(first: Int64, second: Int64, max_distance: int) -> int:
         for code in second[first_row : first_row + _ROWS].tolist():
             matches = row & columns_of_code.get(code, 0)
             row = ((row + matches) | (row - matches)) & all_columns
-    n_columns = right - left
-    return n_added_left + n_columns - row.bit_count()
+    n_grown_in_row = right - left - row.bit_count()
+    return n_grown_before_left + n_grown_in_row
 
 
 def _ones(n_bits: int) -> int:
-    """Return the integer whose lowest bits are 1, so many of them."""
+    """Return the integer whose lowest `n_bits` bits are 1, and all others 0."""
     return (1 << n_bits) - 1
 
 
@@ -143,9 +154,10 @@ def _columns_of_codes(codes: Int64) -> dict[int, int]:
 def runs_of_codes(codes: Int64, length: int) -> Int64:
     """Return for each place the number of the run of `length` codes that begins there, from 0.
 
-    Equal runs have the same number. The last runs continue with -1 behind the last code.
+    Equal runs have the same number, since they have the same hash. The last runs continue with -1
+    behind the last code.
     """
-    # All codes are one higher, so that the -1 behind the last code is 0.
+    # All codes are made one higher, so that the -1 behind the last code becomes 0.
     behind_last = np.zeros(length, np.int64)
     following = np.append(codes + 1, behind_last)
     following = following.astype(np.uint64)

@@ -55,12 +55,13 @@ class ProcessOperations(Struct, frozen=True):
     kernel_rows: pa.Table
 
     def kernel_column(self, name: str, first: int = 0, last: int | None = None) -> Int64:
-        """Return device_id, stream_id, name_id, grid or block of some kernels.
+        """Return device_id, stream_id, name_id, grid or block of some kernels, in order of launch.
 
         Null is `UNKNOWN`.
         """
         column = self.kernel_rows[name]
         if self.kernel_order is None:
+            # The rows are in order of launch, so only some of them have to be converted.
             n_kernels = None if last is None else last - first
             chosen = column.slice(first, n_kernels)
             return filled(chosen.cast(INT))
@@ -171,7 +172,7 @@ def launch_times(launches: pa.Table | None, *operations: pa.Table) -> list[Int64
     if launches is None or not launches.num_rows:
         return [np.full(table.num_rows, NEVER) for table in operations]
     places = _LaunchPlaces.of_launches(launches)
-    # The last place is for IDs without a launch, and stays `NEVER`.
+    # By place. The last element is for IDs without a launch, and stays `NEVER`.
     first_launch = np.full(places.n_ids + 1, NEVER)
     for batch in launches.to_batches():
         starts = batch["start_ns"].to_numpy()
@@ -179,8 +180,10 @@ def launch_times(launches: pa.Table | None, *operations: pa.Table) -> list[Int64
         np.minimum.at(first_launch, place, starts)
     times = []
     for table in operations:
-        times_of_chunks = [first_launch[:0]]
+        # An empty array, since a table may have no chunk.
+        times_of_chunks = [np.empty(0, np.int64)]
         for ids in table["correlation_id"].chunks:
+            # Null is `UNKNOWN` here, which has no launch.
             place = places.find(filled(ids))
             times_of_chunks.append(first_launch[place])
         times.append(np.concatenate(times_of_chunks))
@@ -190,8 +193,9 @@ def launch_times(launches: pa.Table | None, *operations: pa.Table) -> list[Int64
 def are_among(ids: Int64, wanted: Int64) -> Flags:
     """Tell for each ID whether it is among the wanted IDs.
 
-    numpy can look IDs up in a table, or sort them. By itself, it would sort correlation IDs, which
-    are just too far apart for its limit. The table is faster, so the method is chosen here.
+    `np.isin` can look IDs up in a table, or sort them. The table is faster. Correlation IDs are a
+    little too far apart for the limit from which numpy sorts. So the method is chosen here, by a
+    higher limit.
     """
     if not wanted.size:
         return np.zeros(ids.size, np.bool_)
@@ -240,7 +244,9 @@ def operations_of(
 ) -> ProcessOperations:
     """Bring the operations of one process into order of launch.
 
-    Launch times are as `launch_times` returns them.
+    Launch times are as `launch_times` returns them. Kernels are many, and mostly in order already.
+    Then their columns are not copied, and `kernel_order` is None. The columns in `kernel_rows` stay
+    in the order of the table in any case, since they are seldom needed.
     """
     kernel_order = None
     if not is_sorted(kernel_launch):

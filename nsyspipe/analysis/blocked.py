@@ -50,18 +50,18 @@ def explained_until(idle: IntervalSet, starts: Int64, ends: Int64) -> Int64:
     """Return until when each call that held up the host explains idle time.
 
     Without the call, all later launches would come earlier by the length of the call. So from its
-    start on, the call explains as much idle time as it is long. A call explains at least the idle
-    time until its end. It explains none that is farther behind its end than the call is long.
+    start on, the call explains as much idle time as it is long. All idle time during the call is
+    explained in any case. Behind the end of the call, no more time is looked at than the call is
+    long.
 
     `starts` and `ends` are those of the calls. `idle` are the gaps that end with a late launch.
     """
     lengths = np.minimum(ends - starts, _MAX_CALL_NS)
     idle_before_ns = idle.covered_until(starts)
     # When the idle time since the start of the call is as long as the call.
-    used_up = idle.when_covered(idle_before_ns + lengths)
-    used_up = np.maximum(used_up, ends)
+    as_long_as_call = idle.when_covered(idle_before_ns + lengths)
     last_possible = ends + lengths
-    until: Int64 = np.minimum(last_possible, used_up)
+    until: Int64 = np.clip(as_long_as_call, ends, last_possible)
     return until
 
 
@@ -78,9 +78,9 @@ def blocked_time(
     """Return the waiting time that blocking calls explain, and which call explains it.
 
     `calls` are `canonical.BLOCKING_CALLS` of a process, sorted by start. `waiting` is a part of
-    `late`. If several calls run at a time, the call that returns last explains the time. If no call
-    runs, the call that explains idle time longest explains it. Of equal calls, the first to start
-    explains the time.
+    `late`. During calls, the call that returns last explains the time. Outside of all calls,
+    earlier calls may still explain idle time. Of these, the call that does so until the latest time
+    counts. Of equal calls, the first to start counts.
     """
     if not calls.num_rows or not len(waiting):
         return NOTHING
@@ -88,31 +88,29 @@ def blocked_time(
     ends = calls["end_ns"].to_numpy()
     until = explained_until(late, starts, ends)
     during_calls = _last_to_end(starts, ends)
-    explained = _last_to_end(starts, until)
-    after_calls = explained.without(during_calls.times)
-    during_calls = during_calls.within(waiting)
-    after_calls = after_calls.within(waiting)
-    return _merge(during_calls, after_calls)
+    during_and_after_calls = _last_to_end(starts, until)
+    after_calls = during_and_after_calls.without(during_calls.times)
+    return _merge(during_calls.within(waiting), after_calls.within(waiting))
 
 
 def _last_to_end(starts: Int64, ends: Int64) -> ExplainedTime:
-    """Return the union of some intervals, in parts. Of each part, the interval that ends last.
+    """Return the union of some calls, in parts, and for each part the call that ends last.
 
-    The intervals are sorted by start.
+    The calls are sorted by start. Of calls that end together, the first to start counts.
     """
     latest_end = np.maximum.accumulate(ends)
-    ends_last = np.ones(ends.size, np.bool_)
-    ends_last[1:] = ends[1:] > latest_end[:-1]
-    # All other intervals lie inside earlier ones.
-    rows = np.flatnonzero(ends_last)
-    starts = starts[rows]
-    ends = ends[rows]
-    # Each part ends when the next interval begins, which ends later.
-    next_start = np.append(starts[1:], ends[-1:])
-    part_ends = np.minimum(ends, next_start)
-    is_long = part_ends > starts
-    times = IntervalSet(starts, part_ends)
-    return ExplainedTime(times[is_long], rows[is_long])
+    ends_after_all_before = np.ones(ends.size, np.bool_)
+    ends_after_all_before[1:] = ends[1:] > latest_end[:-1]
+    # All other calls lie inside earlier ones, which end no earlier.
+    calls = np.flatnonzero(ends_after_all_before)
+    part_starts = starts[calls]
+    ends_of_calls = ends[calls]
+    # A part ends when the next of these calls begins, which ends later.
+    next_start = np.append(part_starts[1:], ends_of_calls[-1:])
+    part_ends = np.minimum(ends_of_calls, next_start)
+    is_nonempty = part_ends > part_starts
+    times = IntervalSet(part_starts, part_ends)
+    return ExplainedTime(times[is_nonempty], calls[is_nonempty])
 
 
 def _merge(first: ExplainedTime, second: ExplainedTime) -> ExplainedTime:

@@ -155,11 +155,10 @@ def _is_recorded(recorded: Recorded, facts: Sequence[str]) -> bool:
 
 
 def _overlap_of_backward(device: DeviceTime, backward: Flags) -> Int64:
-    """Return how long communication and compute of the backward pass run together, ns by window."""
-    is_chosen = ~device.operations.is_comm
-    is_chosen &= backward
-    compute = kernel_times(device.operations, is_chosen)
-    overlap = device.comm.intersect(compute)
+    """Return how long any communication runs during compute of the backward pass, ns by window."""
+    is_backward_compute = backward & ~device.operations.is_comm
+    backward_compute = kernel_times(device.operations, is_backward_compute)
+    overlap = device.comm.intersect(backward_compute)
     return device.windows.covered(overlap)
 
 
@@ -195,6 +194,7 @@ def compute_stream(operations: ProcessOperations, comm_streams: Int64) -> int | 
     n_compute_of_stream.subtract(dict(n_comm_of_stream))
     most = max(n_compute_of_stream.values(), default=0)
     if most <= 0:
+        # All kernels with a known stream communicate.
         return None
     streams_of_most = [stream for stream, n in n_compute_of_stream.items() if n == most]
     return min(streams_of_most)
@@ -206,22 +206,25 @@ def comm_on_stream(
     """Return how long communication is under way on a stream in each window, ns.
 
     `comm_streams` are the streams of the communication operations. The result is 0 without a
-    stream, and None if there are kernels but no launch of any is known.
+    stream.
 
     Kernels of a CUDA graph share a launch. Their recorded stream is that of the graph, and they may
-    run at the same time. So they do not count.
+    run at the same time. So they do not count. If no launch is known, nothing shows which kernels
+    are of graphs. So the result is None, unless there are no kernels.
     """
     n_launched = operations.n_launched
     if not n_launched and operations.kernel_start.size:
         return None
+    if stream is None:
+        return np.zeros(len(windows), np.int64)
     comm_kernels = np.flatnonzero(operations.is_comm)
-    is_on_stream = np.zeros(comm_kernels.size, np.bool_)
-    if stream is not None:
-        is_on_stream = comm_streams == stream
+    is_on_stream = comm_streams == stream
+    # Kernels are in order of launch, those without a known launch last.
     is_launched = comm_kernels < n_launched
     kernels = comm_kernels[is_on_stream & is_launched]
     launch = operations.kernel_launch[:n_launched]
     differs = launch[1:] != launch[:-1]
+    # The first kernel has no previous one, and the last has no next.
     differs_from_previous = np.append(True, differs)
     differs_from_next = np.append(differs, True)
     is_only_kernel_of_launch = differs_from_previous[kernels] & differs_from_next[kernels]
@@ -259,6 +262,7 @@ class _Copies(Struct, frozen=True):
 
 
 def _measure_copies(operations: ProcessOperations, chosen: Flags, windows: Windows) -> _Copies:
+    """Return the times of the chosen copies, and their number and bytes in each window."""
     starts = operations.copy_start[chosen]
     ends = operations.copy_end[chosen]
     n_bytes = operations.copy_bytes[chosen]
@@ -289,11 +293,9 @@ def grad_copies(
         "grad_copy_ns": windows.covered(copies.times),
         "exposed_grad_copy_ns": exposed_ns,
         "grad_copy_span_ns": span_ns,
-        "grad_copy_bytes": copies.n_bytes,
+        "grad_copy_bytes": copies.n_bytes if recorded.sizes else None,
         "n_grad_copies": copies.number,
     }
-    if not recorded.sizes:
-        columns["grad_copy_bytes"] = None
     if not _is_recorded(recorded, ("kernels", "memcpy", "kinds")):
         return dict.fromkeys(columns)
     return columns
@@ -359,8 +361,9 @@ def blocking_copies(
 def _are_in_runs(operations: ProcessOperations) -> Flags:
     """Tell which copies are from device to device, and in a long run of such copies.
 
-    A run is launched without anything else between. An operation that is launched in the same
-    nanosecond as a copy comes after the copy. Copies whose launch is not known are in no run.
+    The copies of a run are launched without another operation between. An operation that is
+    launched in the same nanosecond as a copy comes after the copy. Copies whose launch is not known
+    are in no run.
     """
     launch = operations.copy_launch
     is_dtod = operations.copy_kind == DTOD_KIND
@@ -368,7 +371,8 @@ def _are_in_runs(operations: ProcessOperations) -> Flags:
     copies = np.flatnonzero(is_dtod & has_launch)
     copy_launch = launch[copies]
     kernel_launch = operations.kernel_launch[: operations.n_launched]
-    # Kernels and other copies that were launched before each copy. The number is the same in a run.
+    # How many kernels and other copies were launched before each copy. Two copies have the same
+    # number if nothing was launched between them. So equal numbers are a run.
     n_others_before = np.searchsorted(kernel_launch, copy_launch)
     n_others_before += np.searchsorted(launch[~is_dtod], copy_launch)
     first = run_starts(n_others_before)
@@ -427,10 +431,11 @@ def idle_gaps(operations: ProcessOperations, offset_ns: int = 0) -> Gaps:
 
 
 def _explaining_operations(operations: ProcessOperations, by_start: Int64, places: Int64) -> Int64:
-    """Return for each place the operation there, or else the next that something launches.
+    """Return for each place the operation that explains the gap before the place.
 
-    Nothing launches copies of unified memory. If only such copies follow, return the operation at
-    the place itself. `by_start` are all operations in order of start.
+    It is the operation at the place. But nothing launches copies of unified memory. If such a copy
+    is at the place, the next other operation explains the gap. If only such copies follow, the copy
+    at the place does. `by_start` are all operations in order of start.
     """
     operation_at_place = by_start[places]
     is_unified_copy = operations.is_unified
@@ -479,7 +484,11 @@ def idle_causes(
 
     `schema.STEPS` has the formulas. All times are on the clock of the gaps. All causes are None if
     `idle_ns` is None. `calls` are `canonical.BLOCKING_CALLS` of the process, sorted by start.
-    Without them, the causes that need calls are None.
+    Without calls, the causes that need calls are None.
+
+    Late time is the part of a gap before the operation that ends the gap could start. It is split
+    into input and waiting. The rest of a gap is dependency. Idle time that is in no gap, or in a
+    gap whose launch is not known, has an unknown cause.
     """
     names = (*IDLE_CAUSES, *IDLE_DETAILS)
     columns: dict[str, Int64 | None] = dict.fromkeys(names)
@@ -514,9 +523,9 @@ def idle_causes(
 def _split_waiting(
     waiting: IntervalSet, blocked: ExplainedTime, windows: Windows
 ) -> dict[str, Int64 | None]:
-    """Return how long the device waits while the host is blocked, launches, and pauses; ns.
+    """Split the time in which the device waits for its host; columns by name, ns by window.
 
-    A pause is a part of the launching.
+    In this time, the host is blocked or launches. A long time of launching is also a pause.
     """
     waiting_ns = windows.covered(waiting)
     blocked_ns = windows.covered(blocked.times)
@@ -544,17 +553,19 @@ class _LateTime(Struct, frozen=True):
 
 
 def _find_late_time(gaps: Gaps, input_times: IntervalSet) -> _LateTime:
-    """Return the part of each gap before the operation that explains it could start."""
-    known_gaps = IntervalSet(gaps.starts, gaps.ends)
-    launch = gaps.launch
-    is_known = launch != NEVER
-    if not is_known.all():
-        known_gaps = known_gaps[is_known]
-        launch = launch[is_known]
-    starts = known_gaps.starts
+    """Return the part of each gap before the operation that explains the gap could start.
+
+    Gaps whose launch is not known have no such part.
+    """
+    is_known = gaps.launch != NEVER
+    # There are many gaps, and a slice copies none.
+    chosen = slice(None) if is_known.all() else is_known
+    starts = gaps.starts[chosen]
+    ends = gaps.ends[chosen]
     # When the operation could start. Only times inside its gap count.
-    ready = launch + gaps.latency_ns
-    np.clip(ready, starts, known_gaps.ends, out=ready)
+    ready = gaps.launch[chosen] + gaps.latency_ns
+    np.clip(ready, starts, ends, out=ready)
+    known_gaps = IntervalSet(starts, ends)
     late_gaps = known_gaps[ready > starts]
     times = nonempty(starts, ready)
     waiting = times.without(input_times)
@@ -602,26 +613,30 @@ def _caused_by_allocs(
 def late_starts(gaps: Gaps, windows: Windows) -> Int64:
     """Return how long the device takes to start late launched operations, ns in each window.
 
-    The time begins when the operation could start: the shortest latency of the rank after the
-    launch. The time is a part of the idle time for dependency. Operations that are launched in time
-    take no such time, since the device prepares them while it still works.
+    An operation is ready when the shortest latency of the rank has passed since its launch. The
+    time lasts from then to the start, and is a part of the idle time for dependency. An operation
+    that is ready before the gap has no such time, since the device prepares the operation while it
+    still works.
     """
     is_known = gaps.launch != NEVER
     ready = gaps.launch[is_known] + gaps.latency_ns
     starts = gaps.starts[is_known]
     ends = gaps.ends[is_known]
-    is_late = ready > starts
-    is_late &= ready < ends
-    times_to_start = IntervalSet(ready[is_late], ends[is_late])
+    is_ready_in_gap = ready > starts
+    is_ready_in_gap &= ready < ends
+    times_to_start = IntervalSet(ready[is_ready_in_gap], ends[is_ready_in_gap])
     return windows.covered(times_to_start)
 
 
 def exposed_by_late_launches(device: DeviceTime, latency_ns: int, offset_ns: int) -> Int64:
     """Return how much of the exposed communication of each window late launches expose, ns.
 
-    With launches in time, compute could have hidden this communication. It has two parts. The first
-    is communication that started as soon as it was launched, so it was launched late. The second is
-    communication before the next compute kernel could start, which was launched late.
+    With launches in time, compute could have hidden this communication, which has two parts:
+
+    - Communication that started at most 20 us after its launch. It did not have to wait for the
+      device, so with an earlier launch it would have started earlier.
+    - Communication at a time at which the next compute kernel was not ready. With an earlier launch
+      of that kernel, compute would have run at that time.
 
     `latency_ns` is the shortest time of the rank from a launch to the start of its kernel. Launches
     are put on the clock of the device, which is later than that of the host by `offset_ns`.
@@ -630,8 +645,8 @@ def exposed_by_late_launches(device: DeviceTime, latency_ns: int, offset_ns: int
     n_launched = operations.n_launched
     start = operations.kernel_start[:n_launched]
     launch = operations.kernel_launch[:n_launched] + offset_ns
-    is_late_comm = start - launch <= _MAX_LAUNCH_LATENCY_NS
-    is_late_comm &= operations.is_comm[:n_launched]
+    starts_at_once = start - launch <= _MAX_LAUNCH_LATENCY_NS
+    is_late_comm = starts_at_once & operations.is_comm[:n_launched]
     late_comm = kernel_times(operations, np.flatnonzero(is_late_comm))
     before_ready = _before_next_compute_is_ready(device, launch + latency_ns)
     late = union_of(late_comm, before_ready)
@@ -643,34 +658,37 @@ def exposed_by_late_launches(device: DeviceTime, latency_ns: int, offset_ns: int
 def _before_next_compute_is_ready(device: DeviceTime, ready: Int64) -> IntervalSet:
     """Return when no compute runs because the compute kernel that starts next is not ready.
 
-    `ready` is the time from which each kernel with a known launch can start.
+    `ready` is the time from which each kernel with a known launch can start. If the launch of the
+    next kernel is not known, the time before the kernel is left out. If kernels start together, the
+    first launched is the next kernel.
     """
     is_compute = ~device.operations.is_comm[: ready.size]
     compute_kernels = np.flatnonzero(is_compute)
     starts = device.operations.kernel_start[compute_kernels]
-    # If compute kernels start together, the first launched ends the time without compute.
+    # Compute kernels are in order of launch, so the first index is that of the first launched.
     distinct_starts, first_with_start = np.unique(starts, return_index=True)
-    # A time without compute lasts from the end of a stretch of compute to the start of the next.
+    # No compute runs from the end of each stretch of compute to the start of the next.
+    previous_end = device.compute.ends[:-1]
     next_start = device.compute.starts[1:]
     place = np.searchsorted(distinct_starts, next_start)
+    # The appended element is for times behind all starts.
     start_at_place = np.append(distinct_starts, FOREVER)[place]
-    # False if only kernels without a known launch start then.
+    # Whether a kernel with a known launch starts then.
     is_launch_known = start_at_place == next_start
-    previous_end = device.compute.ends[:-1]
     without_compute = IntervalSet(previous_end, next_start)[is_launch_known]
-    place_of_kernel = first_with_start[place[is_launch_known]]
-    ready_of_kernel = ready[compute_kernels[place_of_kernel]]
-    # Only the part of the time without compute counts.
-    until = np.clip(ready_of_kernel, without_compute.starts, without_compute.ends)
+    next_kernel = compute_kernels[first_with_start[place[is_launch_known]]]
+    # A kernel that was ready before the time without compute explains nothing of the time.
+    until = np.clip(ready[next_kernel], without_compute.starts, without_compute.ends)
     return nonempty(without_compute.starts, until)
 
 
 def phase_idle(
     gaps: Gaps | IntervalSet, windows: Windows, phase: Phases, n_phases: int
 ) -> list[Int64]:
-    """Return for each phase how long the gaps are that its operations end, ns per window.
+    """Return for each phase the length of the gaps that end with an operation of the phase.
 
-    `phase` is the phase of the operation that ends each gap, negative for none.
+    The lengths are in ns per window. `phase` has a value per gap: the phase of the operation that
+    ends the gap, negative for none.
     """
     times = IntervalSet(gaps.starts, gaps.ends)
     idle_ns = []

@@ -1,6 +1,7 @@
 """Aligns the clocks of ranks, and compares the clock of a device with that of its host."""
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -49,15 +50,25 @@ class ClockOffset(Struct, frozen=True):
 
 
 class _Ties(Struct, frozen=True):
-    """How far the clock of each report is from the middle of a set of reports that meet.
+    """How far the clock of each report is from the middle of a meeting.
 
-    A tie is a row: one report in one set.
+    A meeting is a set of reports that take part in the same collectives. A tie is a row: one report
+    in one meeting.
     """
 
-    meeting: Int64  # number of the set of reports
+    meeting: Int64
     report: Int64
     median_ns: Int64
     spread_ns: Int64
+
+
+class _Tie(NamedTuple):
+    """A row of `_Ties`."""
+
+    meeting: int
+    report: int
+    median_ns: int
+    spread_ns: int
 
 
 def clock_offsets(
@@ -74,11 +85,14 @@ def clock_offsets(
     and `report` have a value per operation. With `is_one_clock`, all reports have the same clock,
     so that all offsets and errors are 0.
 
-    Communicators may join different sets of reports, for example tensor groups inside each node and
-    data groups across nodes. Then each set of reports that meet has medians of its own, since most
-    calls may say nothing about the other nodes. The offsets are those that fit all sets best, by
-    least squares, relative to the median report. The error of a report is the largest of its
-    spreads in all its sets and of its remaining misfits. An offset within its error is 0.
+    A collective compares the clocks of the reports that take part. Communicators may join different
+    sets of reports, for example tensor groups inside each node and data groups across nodes. So
+    each set of reports has medians of its own. The offsets fit the medians of all sets best, by
+    least squares. They are relative to the median report.
+
+    A report has a spread and a misfit in each of its sets. The misfit is by how much the fitted
+    offset misses the median of the set. The error of a report is its largest spread or misfit. An
+    offset that is not larger than its error is 0.
     """
     if is_one_clock:
         return [ClockOffset(0, 0)] * n_reports
@@ -102,12 +116,13 @@ def clock_offsets(
 
 
 def _tie_reports(matched: Sequence[Int64], ends: Int64, report: Int64) -> _Ties:
-    """Return the ties of all sets of reports that meet in collectives."""
-    rows: list[list[int]] = []
+    """Return a tie for each meeting and each report in the meeting."""
+    ties: list[_Tie] = []
     for number, meeting in enumerate(_find_meetings(matched, ends, report)):
-        rows += _tie_meeting(number, meeting)
-    columns = np.array(rows, np.int64).reshape(len(rows), 4)
-    return _Ties(*columns.T)
+        ties += _tie_meeting(number, meeting)
+    # Without ties, the matrix still has a column per field.
+    matrix = np.array(ties, np.int64).reshape(len(ties), len(_Tie._fields))
+    return _Ties(*matrix.T)
 
 
 class _Meeting(Struct, frozen=True):
@@ -135,17 +150,23 @@ def _find_meetings(matched: Sequence[Int64], ends: Int64, report: Int64) -> list
         end_ns = ends[operations]
         median_end = floor_median(np.sort(end_ns, axis=1))
         difference_ns = end_ns - median_end[:, np.newaxis]
-        # Mostly all rows have the same reports. Then there is one different row.
-        different_rows = reports[:1]
-        number_of_row = np.zeros(len(operations), np.int64)
-        if (reports != different_rows).any():
-            different_rows, number_of_row = np.unique(reports, axis=0, return_inverse=True)
-        places = _places_of_numbers(number_of_row.ravel())
-        for row, chosen in zip(different_rows, places, strict=True):
+        distinct_rows, number_of_row = _number_rows(reports)
+        collectives_of_rows = _places_of_numbers(number_of_row)
+        for row, collectives in zip(distinct_rows, collectives_of_rows, strict=True):
             reports_that_meet = tuple(np.unique(row).tolist())
-            part = _Meeting(difference_ns[chosen].ravel(), reports[chosen].ravel())
+            part = _Meeting(difference_ns[collectives].ravel(), reports[collectives].ravel())
             parts_of_set.setdefault(reports_that_meet, []).append(part)
     return [_Meeting.joined(parts) for parts in parts_of_set.values()]
+
+
+def _number_rows(matrix: Int64) -> tuple[Int64, Int64]:
+    """Return the distinct rows of a matrix, and for each row the index of its distinct row."""
+    first_row = matrix[:1]
+    if (matrix == first_row).all():
+        # This is usual, and needs no sort.
+        return first_row, np.zeros(len(matrix), np.int64)
+    distinct_rows, number_of_row = np.unique(matrix, axis=0, return_inverse=True)
+    return distinct_rows, number_of_row.ravel()
 
 
 def _places_of_numbers(numbers: Int64) -> list[Int64]:
@@ -155,11 +176,8 @@ def _places_of_numbers(numbers: Int64) -> list[Int64]:
     return np.split(places, first[1:])
 
 
-def _tie_meeting(number: int, meeting: _Meeting) -> Iterator[list[int]]:
-    """Yield the fields of a row of `_Ties` for each report that has enough differences.
-
-    `number` is that of the meeting.
-    """
+def _tie_meeting(number: int, meeting: _Meeting) -> Iterator[_Tie]:
+    """Yield a tie for each report that has enough differences. `number` is that of the meeting."""
     by_report = np.lexsort((meeting.difference_ns, meeting.report))
     first_of_report = run_starts(meeting.report[by_report])
     for rows in np.split(by_report, first_of_report[1:]):
@@ -173,7 +191,7 @@ def _tie_meeting(number: int, meeting: _Meeting) -> Iterator[list[int]]:
         deviations_ns.sort()
         median_deviation_ns = int(floor_median(deviations_ns))
         spread_ns = round(_MAD_SCALE * median_deviation_ns)
-        yield [number, report, median_ns, spread_ns]
+        yield _Tie(number, report, median_ns, spread_ns)
 
 
 def _connect_reports(ties: _Ties, n_reports: int) -> Int64:
@@ -216,38 +234,42 @@ def _choose_offsets(ties: _Ties, parts: Int64, n_reports: int) -> tuple[Int64, I
 def _fit_offsets(ties: _Ties, n_reports: int) -> tuple[Int64, Int64]:
     """Return offsets that fit the medians of the ties by least squares, and the misfit of each tie.
 
-    The unknowns are the offset of each report, and then the middle of each meeting. A tie measures
-    the difference: offset - middle. The method is conjugate gradients: a step takes as long as
-    there are ties, and few steps are needed.
+    The unknowns are the offset of each report, and behind them the middle of each meeting. The
+    median of a tie measures offset - middle. The misfit is the median less the fitted difference.
+
+    The method is conjugate gradients, which minimizes the sum of the squares of the misfits. A step
+    takes as long as there are ties, and few steps are needed.
     """
     middle = n_reports + ties.meeting
     unknowns_of_ties = np.concatenate((ties.report, middle))
     n_unknowns = int(unknowns_of_ties.max()) + 1
 
-    def gradient_of(misfits: Float64) -> Float64:
-        weights = np.concatenate((misfits, -misfits))
-        gradient = np.bincount(unknowns_of_ties, weights, n_unknowns)
-        return gradient.astype(np.float64)
+    def descent_of(misfits: Float64) -> Float64:
+        """Return how much each unknown reduces the sum of squares: the negative gradient."""
+        reductions = np.concatenate((misfits, -misfits))
+        descent = np.bincount(unknowns_of_ties, reductions, n_unknowns)
+        return descent.astype(np.float64)
 
-    # All unknowns begin with 0, so at first the misfits are all that was measured.
+    # All unknowns begin with 0, so at first the misfits are the medians.
     fit = np.zeros(n_unknowns)
     misfits = ties.median_ns.astype(np.float64)
-    gradient = gradient_of(misfits)
-    direction = gradient
-    steepness = gradient @ gradient
+    descent = descent_of(misfits)
+    direction = descent
+    steepness = descent @ descent
     steepness_at_end = _MAX_REMAINING_GRADIENT * steepness
     # In exact arithmetic, there are no more steps than unknowns.
     for _ in range(n_unknowns):
         if steepness <= steepness_at_end:
             break
         change_of_ties = direction[ties.report] - direction[middle]
+        # The length of the step at which the sum of squares is least in this direction.
         length = steepness / (change_of_ties @ change_of_ties)
         fit = fit + length * direction
         misfits = misfits - length * change_of_ties
-        gradient = gradient_of(misfits)
-        next_steepness = gradient @ gradient
+        descent = descent_of(misfits)
+        next_steepness = descent @ descent
         share_of_direction = next_steepness / steepness
-        direction = gradient + share_of_direction * direction
+        direction = descent + share_of_direction * direction
         steepness = next_steepness
     return _rounded(fit[:n_reports]), _rounded(np.abs(misfits))
 
@@ -291,47 +313,62 @@ def device_clock(lags: Int64, leads: Int64) -> DeviceClock:
     A lag is start - launch of an operation. If one call launched several operations, only the first
     counts. A lead is end of an operation - return of the call that waited for the operation. An
     operation starts after its launch, and ends before the return. So the difference device - host
-    lies between the largest lead, which is the early end, and the smallest lag, the late end.
+    is at most the smallest lag, which is the late end. It is at least the largest lead, the early
+    end.
 
-    The difference is corrected if 0 is more than 20 us outside of both ends, and at least three
-    operations agree. The correction is the end that is nearer to 0, and 5 us beyond that end. If
-    fewer than three operations are within 20 us of an end, the third operation counts as that end.
-    A single operation may bring the ends closer together, but not exclude the correction.
+    The clock is corrected if at least three lags are below -20 us, or if at least three leads are
+    above 20 us. Then both clocks cannot agree. An agreed end leaves out one or two operations that
+    are more than 20 us beyond the third. The correction is an agreed end, and 5 us beyond the end,
+    since a launch and a return take at least that long.
+
+    The ends of the result are the smallest lag and the largest lead. If one of them excludes the
+    correction by more than 20 us, the agreed end stands in.
     """
-    agreed_late, third_lag = _find_agreed_least(lags)
+    agreed_lag = _find_agreed_least(lags)
     # The largest lead is the smallest negative lead.
-    agreed_least, third_negative_lead = _find_agreed_least(-leads)
-    agreed_early = None if agreed_least is None else -agreed_least
+    negative_leads = -leads
+    agreed_negative_lead = _find_agreed_least(negative_leads)
     offset_ns = 0
-    if agreed_late is not None and third_lag < -_TOLERANCE_NS:
-        offset_ns = agreed_late - _MIN_LATENCY_NS
-    elif agreed_early is not None and third_negative_lead < -_TOLERANCE_NS:
+    if agreed_lag is not None and agreed_lag.third < -_TOLERANCE_NS:
+        offset_ns = agreed_lag.least - _MIN_LATENCY_NS
+    elif agreed_negative_lead is not None and agreed_negative_lead.third < -_TOLERANCE_NS:
+        agreed_early = -agreed_negative_lead.least
         offset_ns = agreed_early + _MIN_LATENCY_NS
-    late_ns = int(lags.min()) if lags.size else None
-    if late_ns is not None and late_ns < offset_ns - _TOLERANCE_NS:
-        late_ns = agreed_late
-    early_ns = int(leads.max()) if leads.size else None
-    if early_ns is not None and early_ns > offset_ns + _TOLERANCE_NS:
-        early_ns = agreed_early
+    late_ns = _end_by_values(lags, agreed_lag, offset_ns)
+    negative_early_ns = _end_by_values(negative_leads, agreed_negative_lead, -offset_ns)
+    early_ns = None if negative_early_ns is None else -negative_early_ns
     return DeviceClock(offset_ns, early_ns, late_ns)
 
 
-def _find_agreed_least(values: Int64) -> tuple[int | None, int]:
-    """Return the smallest value that is not far below the third smallest, and the third smallest.
+class _Agreed(NamedTuple):
+    """The smallest of some values, as far as several values agree."""
 
-    With fewer than three values, return the smallest, and 0 in place of the third. Without values,
-    return None and 0.
-    """
+    # Without values that are more than 20 us below the third smallest.
+    least: int
+    # The third smallest value. 0 with fewer values, which correct no clock.
+    third: int
+
+
+def _find_agreed_least(values: Int64) -> _Agreed | None:
+    """Return the agreed smallest value; None without values."""
     if not values.size:
-        return None, 0
+        return None
     if values.size < _MIN_DIFFERENCES:
-        return int(values.min()), 0
+        return _Agreed(int(values.min()), third=0)
     place_of_third = _MIN_DIFFERENCES - 1
     partly_sorted = np.partition(values, place_of_third)
     third = int(partly_sorted[place_of_third])
     is_near_third = values >= third - _TOLERANCE_NS
-    agreed_least = int(values[is_near_third].min())
-    return agreed_least, third
+    return _Agreed(int(values[is_near_third].min()), third)
+
+
+def _end_by_values(values: Int64, agreed: _Agreed | None, offset_ns: int) -> int | None:
+    """Return the smallest value; the agreed one if the smallest excludes the offset."""
+    if agreed is None:
+        return None
+    least = int(values.min())
+    excludes_offset = least < offset_ns - _TOLERANCE_NS
+    return agreed.least if excludes_offset else least
 
 
 class _Launched(Struct, frozen=True):
@@ -404,9 +441,10 @@ def _are_undisturbed(waits: HostWaitsOfReportTable, calls: pa.Table) -> Flags:
     for thread_id in np.unique(thread):
         is_of_other_thread = running.thread != thread_id
         is_of_thread = thread == thread_id
-        # Calls are 1 ns shorter, since a call that begins with the wait does not disturb the wait.
+        # A call that begins with the wait does not disturb the wait. So each call counts from 1 ns
+        # behind its start.
         starts = running.start[is_of_other_thread] + 1
-        ends = np.maximum(running.end[is_of_other_thread], starts)
+        ends = running.end[is_of_other_thread]
         is_disturbed = union(starts, ends).contains(began[is_of_thread])
         is_undisturbed[is_of_thread] = ~is_disturbed
     return is_undisturbed
@@ -415,7 +453,7 @@ def _are_undisturbed(waits: HostWaitsOfReportTable, calls: pa.Table) -> Flags:
 def _find_running_calls(calls: pa.Table, times: Int64) -> _RunningCalls:
     """Return the calls that run at any of some sorted times.
 
-    A call does not count as running at the time at which it begins.
+    A call does not count as running at the time at which it begins. So it lasts 2 ns or more.
     """
     starts = [_NO_TIMES]
     ends = [_NO_TIMES]
@@ -484,33 +522,39 @@ class _Awaited(Struct, frozen=True):
 
 
 def _find_largest_leads(kernels: _Launched, copies: _Launched, waits: pa.Table) -> Int64:
-    """Return the largest leads of operations that a call waited for, ns.
+    """Return the three largest leads of operations that a call waited for, ns.
 
-    A lead is end of an operation - return of the first call that waited for the operation. Only as
-    many leads are returned as `device_clock` needs to decide.
+    A lead is end of an operation - return of the first call that waited for the operation. Other
+    leads change nothing in `device_clock`. If fewer operations were waited for, return all leads.
     """
     calls = _WaitingCalls.of_waits(waits)
     n_calls = calls.began.size
     if not n_calls:
         return _NO_TIMES
-    awaited_kernels = _with_next_calls(kernels, calls.began)
-    awaited_copies = _with_next_calls(copies, calls.began)
-    awaited = [awaited_kernels, awaited_copies]
+    awaited = [
+        _with_next_calls(kernels, calls.began),
+        _with_next_calls(copies, calls.began),
+    ]
     max_lead = _limit_leads(awaited, calls)
     largest_leads = _NO_TIMES
     for stream, is_of_group in _groups_of_calls(calls):
         next_of_group = _next_of_group(is_of_group)
         for end, next_call in _of_stream(awaited, stream):
-            waiting_call = next_of_group[next_call]
-            is_awaited = waiting_call < n_calls
-            waiting_call = waiting_call[is_awaited]
-            leads = end[is_awaited] - calls.returned[waiting_call]
-            leads = np.minimum(leads, max_lead[waiting_call])
-            largest_leads = np.append(largest_leads, leads)
-            if largest_leads.size > _MIN_DIFFERENCES:
-                largest_leads = np.partition(largest_leads, -_MIN_DIFFERENCES)
-                largest_leads = largest_leads[-_MIN_DIFFERENCES:]
+            first_call = next_of_group[next_call]
+            is_awaited = first_call < n_calls
+            waiting_call = first_call[is_awaited]
+            exact_leads = end[is_awaited] - calls.returned[waiting_call]
+            leads = np.minimum(exact_leads, max_lead[waiting_call])
+            largest_leads = _largest_of(np.append(largest_leads, leads))
     return largest_leads
+
+
+def _largest_of(leads: Int64) -> Int64:
+    """Return the three largest leads in any order; all leads if there are no more."""
+    if leads.size <= _MIN_DIFFERENCES:
+        return leads
+    partly_sorted = np.partition(leads, -_MIN_DIFFERENCES)
+    return partly_sorted[-_MIN_DIFFERENCES:]
 
 
 def _groups_of_calls(calls: _WaitingCalls) -> Iterator[tuple[int | None, Flags]]:
@@ -534,10 +578,10 @@ def _with_next_calls(launched: _Launched, began: Int64) -> _Awaited:
 
 
 def _next_of_group(is_of_group: Flags) -> Int64:
-    """Return for each call the call itself if it is of a group, or else the next of the group.
+    """Return for each call the first call of a group from that call on.
 
-    If no other call of the group follows, this is the number of calls. So is the last element,
-    which is for operations that no call follows.
+    Without such a call, the result is the number of calls. The result has one more element than
+    there are calls, for operations that no call follows. This element is the number of calls, too.
     """
     n_calls = is_of_group.size
     calls_of_group = np.append(np.flatnonzero(is_of_group), n_calls)
@@ -547,27 +591,30 @@ def _next_of_group(is_of_group: Flags) -> Int64:
 
 
 def _limit_leads(awaited: Sequence[_Awaited], calls: _WaitingCalls) -> Int64:
-    """Return the largest possible lead of each call whose stream is not known; `NEVER` for others.
+    """Return the largest certain lead of each call whose stream is not known.
 
-    Such a call waited for one of the streams. Only the smallest of the leads of all streams is
-    certain. The lead of a stream is that of its last operation before the call.
+    Such a call waited for one of the streams. For each stream, take the lead of its last operation
+    before the call. The call waited for at least one of these operations, so only the smallest of
+    the leads is certain. The leads of all other calls have no limit, which is `NEVER`.
     """
     n_calls = calls.began.size
-    max_lead = np.full(n_calls, NEVER)
+    least_lead = np.full(n_calls, NEVER)
     streams: set[int] = set()
     for operations in awaited:
         streams.update(pc.unique(pa.array(operations.stream)).to_pylist())
     for stream in streams:
-        last_end_at_call = np.full(n_calls + 1, -NEVER)
+        # The largest end of the operations between each call and the call before. The last element
+        # is for operations that no call follows.
+        last_end_before_call = np.full(n_calls + 1, -NEVER)
         for end, next_call in _of_stream(awaited, stream):
-            np.maximum.at(last_end_at_call, next_call, end)
-        last_end = np.maximum.accumulate(last_end_at_call)[:-1]
-        has_operations = last_end != -NEVER
-        lead = np.where(has_operations, last_end - calls.returned, NEVER)
-        max_lead = np.minimum(max_lead, lead)
+            np.maximum.at(last_end_before_call, next_call, end)
+        last_end_so_far = np.maximum.accumulate(last_end_before_call)[:-1]
+        has_operations = last_end_so_far != -NEVER
+        lead = np.where(has_operations, last_end_so_far - calls.returned, NEVER)
+        least_lead = np.minimum(least_lead, lead)
     is_stream_known = calls.stream != UNKNOWN
-    max_lead[calls.is_whole | is_stream_known] = NEVER
-    return max_lead
+    has_no_limit = calls.is_whole | is_stream_known
+    return np.where(has_no_limit, NEVER, least_lead)
 
 
 def _of_stream(awaited: Sequence[_Awaited], stream: int | None) -> Iterator[tuple[Int64, Int32]]:

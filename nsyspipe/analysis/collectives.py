@@ -20,8 +20,6 @@ from nsyspipe.model.comm_kernels import collective_of_kernel
 from nsyspipe.model.names import COLLECTIVES, algorithm_of, bare_name, datatype_of
 from nsyspipe.model.table import Flags, Float64, Int32, Int64, conform, narrowed
 from nsyspipe.model.typed_tables import (
-    CommOperationsTable,
-    HostCallsOfReportTable,
     PayloadsOfReportTable,
 )
 
@@ -99,7 +97,10 @@ def match_collectives(group: Int64, rank: Int64 | Int32, n_required: Int64) -> l
 
 
 def _find_matched_groups(cells: _Cells, n_required: Int64) -> _MatchedGroups:
-    """Return the groups with the required number of ranks, and as many operations on each."""
+    """Return the groups whose ranks are as many as required, and have as many operations each.
+
+    A group with a single rank is left out. `n_required` has a value per group.
+    """
     group_of_cell = cells.group
     n_operations_of_cell = cells.count
     first_cell = run_starts(group_of_cell)
@@ -204,9 +205,11 @@ class Waiting(Struct, frozen=True):
     def column(self, name: str, rows: Int64 | slice = _ALL_ROWS) -> Any:  # noqa: ANN401 - an array
         """Return a column of `schema.COLLECTIVES`, or a field of this class, for some operations.
 
-        The values are zero for operations that are not matched.
+        The values are zero for operations that are not matched. ``held_up_ns`` is zero for all but
+        the latest operation of a collective, so that sums count it once. The columns about being
+        late are zero for operations that did not start last.
         """
-        # `NOBODY` reads the last row of a field, which is zero.
+        # `NOBODY` is -1, so it reads the last row of a field, which is zero.
         collective_id = self.collective_id[rows]
         is_matched = collective_id != NOBODY
         starts = self.starts[rows]
@@ -219,19 +222,18 @@ class Waiting(Struct, frozen=True):
                 wait_ns = last_start_ns - starts
                 return np.where(is_matched, wait_ns, 0)
             case "transfer_ns":
-                transfer_ns = self.ends[rows] - last_start_ns
-                transfer_ns = np.maximum(transfer_ns, 0)
+                # A rank that ended before the last start transferred nothing from then on.
+                transfer_ns = np.maximum(self.ends[rows] - last_start_ns, 0)
                 return np.where(is_matched, transfer_ns, 0)
         values = getattr(self, name)[collective_id]
-        if name == "held_up_ns":
-            # It is zero for all but one operation of a collective, so that sums count it once.
-            operations = _row_numbers(rows, self.starts.size)
-            is_latest = self.latest[collective_id] == operations
-            return values * is_latest
-        if name in {"late_by_ns", "is_late_significant"}:
-            # Zero for operations that did not start last.
-            is_last = starts == last_start_ns
-            return values * is_last
+        match name:
+            case "held_up_ns":
+                operations = _row_numbers(rows, self.starts.size)
+                is_latest = self.latest[collective_id] == operations
+                return values * is_latest
+            case "late_by_ns" | "is_late_significant":
+                started_last = starts == last_start_ns
+                return values * started_last
         return values
 
 
@@ -266,30 +268,35 @@ def _in_small_parts(matched: Sequence[Int64]) -> Iterator[Int64]:
 
 
 def measure_waiting(
-    matched: Sequence[Int64], starts: Int64, ends: Int64, owner: Int32, clocks: tuple[Int64, Int64]
+    matched: Sequence[Int64],
+    starts: Int64,
+    ends: Int64,
+    clock: Int32,
+    *,
+    error_ns_of_clock: Int64,
+    part_of_clock: Int64,
 ) -> Waiting:
     """Measure who waits for whom in collectives, from the aligned times of all operations.
 
-    `matched` has a collective per row, as `match_collectives` returns it. `owner` is the index of
-    the clock of each operation. `clocks` are two arrays with a value per clock: its error in ns,
-    and its part. Clocks of different parts were never compared with each other.
+    `matched` has a collective per row, as `match_collectives` returns it. `starts`, `ends` and
+    `clock` have a value per operation. `clock` is the index of the clock of its rank. Clocks of
+    different parts were never compared with each other.
     """
     collective_id = np.full(starts.size, NOBODY, np.int32)
     pieces = []
     n_collectives = 0
-    error_of_clock, part_of_clock = clocks
     for operations in _in_small_parts(matched):
         ids = np.arange(len(operations), dtype=np.int32)
         ids += n_collectives
         collective_id[operations] = ids[:, np.newaxis]
         n_collectives += ids.size
-        clock = owner[operations]
+        clock_of_arrivals = clock[operations]
         arrivals = _Arrivals(
             operation=operations,
             start_ns=starts[operations],
             end_ns=ends[operations],
-            clock_error_ns=error_of_clock[clock],
-            clock_part=part_of_clock[clock],
+            clock_error_ns=error_ns_of_clock[clock_of_arrivals],
+            clock_part=part_of_clock[clock_of_arrivals],
         )
         pieces.append(_measure_collectives(arrivals))
     # The last row, which `NOBODY` reads.
@@ -315,7 +322,7 @@ class _Arrivals(Struct, frozen=True):
 
 
 def _measure_collectives(arrivals: _Arrivals) -> dict[str, Any]:
-    """Return the columns of `_NOT_MATCHED`: a row per collective, and one column each."""
+    """Return the fields of `Waiting` that have a row per collective, as matrices of one column."""
     start = arrivals.start_ns
     n_ranks = start.shape[1]
     # Only the first and the last two starts of each row have to be in their sorted places.
@@ -325,10 +332,9 @@ def _measure_collectives(arrivals: _Arrivals) -> dict[str, Any]:
     last = partly_sorted[:, [-1]]
     is_skewed = _is_beyond_clocks(first, last, arrivals)
     is_late = _is_beyond_clocks(second_last, last, arrivals)
-    until_last_start_ns = last - start
-    # A rank whose own operation ends before the last start waits only until that end.
-    waited_ns = waited_until(start, arrivals.end_ns, until_last_start_ns)
-    waited_ns -= start
+    # A rank whose own operation ends before the last start waits only until its end.
+    end_of_wait = waited_until(start, arrivals.end_ns, wait_ns=last - start)
+    waited_ns = end_of_wait - start
     longest_wait_ns = waited_ns.max(axis=1, keepdims=True)
     # If several ranks started last, `argmax` takes the lowest.
     last_rank = start.argmax(axis=1, keepdims=True)
@@ -348,19 +354,21 @@ def _measure_collectives(arrivals: _Arrivals) -> dict[str, Any]:
 def _is_beyond_clocks(earlier: Int64, later: Int64, arrivals: _Arrivals) -> Flags:
     """Tell for each collective whether two arrivals are farther apart than the clock errors.
 
-    `earlier` and `later` are the times of both arrivals. The clocks of all ranks that arrived at
-    either time count. False if clocks that count were never compared with each other.
+    `earlier` and `later` are the times of both arrivals. Several ranks may have arrived at either
+    time. Of their clocks, the largest error counts. False if some of these clocks were never
+    compared with each other.
     """
     start = arrivals.start_ns
     part = arrivals.clock_part
-    counts = start == earlier
-    counts |= start == later
-    first_rank_that_counts = counts.argmax(axis=1, keepdims=True)
-    expected_part = np.take_along_axis(part, first_rank_that_counts, axis=1)
-    is_comparable = part == expected_part
-    is_comparable |= ~counts
-    errors_that_count = np.where(counts, arrivals.clock_error_ns, 0)
-    max_error = errors_that_count.max(axis=1, keepdims=True)
+    is_involved = start == earlier
+    is_involved |= start == later
+    # All clocks that are involved have to be of one part, so of the part of the first such clock.
+    first_involved = is_involved.argmax(axis=1, keepdims=True)
+    part_of_first = np.take_along_axis(part, first_involved, axis=1)
+    is_comparable = part == part_of_first
+    is_comparable |= ~is_involved
+    involved_errors = np.where(is_involved, arrivals.clock_error_ns, 0)
+    max_error = involved_errors.max(axis=1, keepdims=True)
     is_beyond: Flags = later - earlier > max_error
     is_beyond &= is_comparable.all(axis=1, keepdims=True)
     return is_beyond
@@ -411,7 +419,7 @@ class _CommKernels(Struct, frozen=True):
     """The communication kernels of a rank or a process, in order of start."""
 
     rows: Int64  # among all kernels, which are in order of launch
-    launch_order: Int64  # place of each among the communication kernels in order of launch
+    place_by_launch: Int64  # place of each among the communication kernels in order of launch
     launch: Int64
     kinds: list[CommKind]
     kind: Int64  # of each kernel, an index into `kinds`
@@ -427,12 +435,17 @@ def _find_comm_kernels(operations: ProcessOperations, names: Mapping[int, str]) 
     """Return the communication kernels in order of start; `names` are by name ID."""
     rows_by_launch = np.flatnonzero(operations.is_comm)
     starts = operations.kernel_start[rows_by_launch]
-    launch_order = np.argsort(starts, kind="stable")
-    rows = rows_by_launch[launch_order]
+    place_by_launch = np.argsort(starts, kind="stable")
+    rows = rows_by_launch[place_by_launch]
     name_ids = operations.kernel_column("name_id")[rows]
     kinds, kind = _kinds(name_ids, names)
-    launch = operations.kernel_launch[rows]
-    return _CommKernels(rows=rows, launch_order=launch_order, launch=launch, kinds=kinds, kind=kind)
+    return _CommKernels(
+        rows=rows,
+        place_by_launch=place_by_launch,
+        launch=operations.kernel_launch[rows],
+        kinds=kinds,
+        kind=kind,
+    )
 
 
 def messages_of(
@@ -446,7 +459,7 @@ def messages_of(
     kernels = _find_comm_kernels(operations, names)
     messages_by_start = assign_messages(payloads, kernels.launch, kernels.collectives)
     # For each kernel in order of launch, its place in order of start.
-    place_by_start = np.argsort(kernels.launch_order, kind="stable")
+    place_by_start = np.argsort(kernels.place_by_launch, kind="stable")
     return messages_by_start.take(pa.array(place_by_start))
 
 
@@ -476,7 +489,7 @@ def comm_operations(
         messages = assign_messages(payloads, launch, kernels.collectives)
     else:
         # From the order of launch to the order of start.
-        messages = messages.take(pa.array(kernels.launch_order))
+        messages = messages.take(pa.array(kernels.place_by_launch))
     start = operations.kernel_start[rows]
     member = members_holding(members, device.windows, launch, start)
     launched_in, micro_batch = launching_passes(member, launch, backward)
@@ -498,7 +511,11 @@ def comm_operations(
 
 
 def _columns_of_messages(messages: pa.Table) -> dict[str, pa.ChunkedArray]:
-    """Return the columns of `canonical.COMM_OPERATIONS` that NCCL recorded."""
+    """Return the columns of `canonical.COMM_OPERATIONS` that NCCL recorded.
+
+    ``called`` is the collective of the call if the kernel does not name it. This is so for
+    all-to-all, which runs on kernels for sends and receives.
+    """
     is_all_to_all = pc.equal(messages["kind"], ALL_TO_ALL)
     all_to_all = COLLECTIVES.index("all_to_all")
     return {
@@ -519,51 +536,51 @@ def _known(numbers: Int64) -> pa.Array:
 def _compute_kernels_before(
     operations: ProcessOperations, kernels: _CommKernels, members: Members, member: Int64
 ) -> pa.Array:
-    """Return for each communication kernel how many compute kernels precede it in its step.
+    """Return for each communication kernel how many compute kernels of its step precede it.
 
-    Both are counted in order of launch. Null if the step or the launch of the kernel is not known.
+    Kernels are counted in order of launch. Null if the step or the launch of the communication
+    kernel is not known. `member` is the step range of each communication kernel.
     """
     is_compute = ~operations.is_comm
-    # Compute kernels before each kernel, and behind the last one all.
+    # Compute kernels before each kernel. The last element is the number of all compute kernels.
     n_compute_before = np.append(0, np.cumsum(is_compute))
-    # `NO_MEMBER` reads the last element. It is masked below, so its value does not matter.
+    # The appended element is for kernels without a step range, which get null below. Their member
+    # is `NO_MEMBER`, or 0 in a capture that is measured as a whole.
     step_starts = np.append(members.starts, 0)
     first_kernel_of_step = np.searchsorted(operations.kernel_launch, step_starts)
     n_before_step = n_compute_before[first_kernel_of_step]
-    is_known = member != NO_MEMBER
-    is_known &= kernels.launch != NEVER
-    # A capture that is measured as a whole has no step range.
-    is_known &= members.starts.size > 0
-    known_member = np.where(is_known, member, NO_MEMBER)
     n_before_kernel = n_compute_before[kernels.rows]
-    n_in_step = n_before_kernel - n_before_step[known_member]
+    n_in_step = n_before_kernel - n_before_step[member]
+    has_step_ranges = members.starts.size > 0
+    is_step_known = (member != NO_MEMBER) & has_step_ranges
+    is_known = is_step_known & (kernels.launch != NEVER)
     return pa.array(n_in_step, mask=~is_known)
 
 
 def _order_of_streams(operations: ProcessOperations, kernels: _CommKernels, member: Int64) -> Int64:
-    """Return the number of the stream of each kernel, among the streams of its collective.
+    """Return the number of the stream of each kernel, as `_number_streams` counts streams.
 
     `member` is the step of each kernel.
     """
     rows = kernels.rows
     start = operations.kernel_start[rows]
-    # If the launch is not known, the start stands in for it.
+    # A kernel uses its stream when it is launched. If the launch is not known, its start stands in.
     is_launched = kernels.launch != NEVER
-    used = np.where(is_launched, kernels.launch, start)
+    used_ns = np.where(is_launched, kernels.launch, start)
     collectives = [COLLECTIVES.index(kind.collective) for kind in kernels.kinds]
     collective_of_kind = np.array(collectives, np.int64)
     collective = collective_of_kind[kernels.kind]
     device_id = operations.kernel_column("device_id")[rows]
     stream_id = operations.kernel_column("stream_id")[rows]
-    return _stream_order(used, member, collective, device_id, stream_id)
+    return _number_streams(used_ns, member, collective, device_id, stream_id)
 
 
 def members_holding(members: Members, windows: Windows, launch: Int64, start: Int64) -> Int64:
     """Return the step range that each operation belongs to, as an index; `NO_MEMBER` for none.
 
     The step range holds the launch of the operation. If the launch is not known, the window of the
-    step range holds the start of the operation. If the whole capture is the only window, it has no
-    step range. Then each operation gets the index 0.
+    step range holds the start of the operation. A capture without steps has one window, to which no
+    step range belongs. Then each operation gets the index 0.
     """
     is_whole_capture = len(windows) > members.starts.size
     if is_whole_capture:
@@ -571,7 +588,7 @@ def members_holding(members: Members, windows: Windows, launch: Int64, start: In
     member = holders(members.starts, members.ends, launch)
     without_launch = np.flatnonzero(launch == NEVER)
     window = holders(windows.starts, windows.ends, start[without_launch])
-    # The number of no window is -1, which reads the last element.
+    # An operation in no window has the window -1, which reads the appended element.
     member_of_window = np.append(windows.member, NO_MEMBER)
     member[without_launch] = member_of_window[window]
     return member
@@ -603,29 +620,31 @@ def _order_of_kind(kind: CommKind) -> tuple[str, ...]:
     return kind.collective, kind.datatype or "", kind.algorithm or ""
 
 
-def _stream_order(
-    used: Int64, member: Int64, collective: Int64, device: Int64, stream: Int64
+def _number_streams(
+    used_ns: Int64, member: Int64, collective: Int64, device_id: Int64, stream_id: Int64
 ) -> Int64:
-    """Return numbers of (device, stream) pairs: the usual order in which they are first launched.
+    """Return the number of the stream of each operation, from 0 in each collective.
 
-    Usual means in most steps, so that all ranks number them alike. `used` is when each operation
-    was launched. The result has the number of each operation's pair, from 0 in each collective.
+    A stream is a CUDA stream of a device. If it runs two collectives, it is two streams here. The
+    streams of a collective are in the order in which most steps first use them, so that all ranks
+    number them alike. `used_ns` is when each operation was launched, and `member` is its step.
     """
     if not collective.size:
         return collective
-    device_key = _key_of_pair(collective, device)
-    key = _key_of_pair(device_key, stream)
-    # A stream with two collectives is two pairs.
-    _, any_row_of_pair, pair = np.unique(key, return_index=True, return_inverse=True)
-    collective_of_pair = collective[any_row_of_pair]
-    mean_place, last_place = _places_in_steps(used, member, pair, collective_of_pair)
-    n_pairs = collective_of_pair.size
-    first_used, first_row = _first_uses(pair, used, n_pairs)
+    device_key = _key_of_pair(collective, device_id)
+    key = _key_of_pair(device_key, stream_id)
+    _, any_row_of_stream, stream = np.unique(key, return_index=True, return_inverse=True)
+    collective_of_stream = collective[any_row_of_stream]
+    mean_place, last_place = _places_in_steps(used_ns, member, stream, collective_of_stream)
+    n_streams = collective_of_stream.size
+    first_use_ns, first_row = _first_uses(stream, used_ns, n_streams)
     # By collective, then by mean place, and so on: the last key of `lexsort` sorts first.
-    pairs_in_order = np.lexsort((first_row, first_used, last_place, mean_place, collective_of_pair))
-    number_of_pair = np.empty(n_pairs, np.int64)
-    number_of_pair[pairs_in_order] = places_in_runs(collective_of_pair[pairs_in_order])
-    return number_of_pair[pair]
+    streams_in_order = np.lexsort(
+        (first_row, first_use_ns, last_place, mean_place, collective_of_stream)
+    )
+    number_of_stream = np.empty(n_streams, np.int64)
+    number_of_stream[streams_in_order] = places_in_runs(collective_of_stream[streams_in_order])
+    return number_of_stream[stream]
 
 
 def _key_of_pair(major: Int64, minor: Int64) -> Int64:
@@ -637,32 +656,33 @@ def _key_of_pair(major: Int64, minor: Int64) -> Int64:
 
 
 def _places_in_steps(
-    used: Int64, member: Int64, pair: Int64, collective_of_pair: Int64
+    used_ns: Int64, member: Int64, stream: Int64, collective_of_stream: Int64
 ) -> tuple[Float64, Int64]:
-    """Return the mean place of each pair in its steps, and its place in its last step.
+    """Return the mean place of each stream in its steps, and its place in its last step.
 
-    A place is the number of pairs of the same collective that the step uses earlier. The mean is
-    infinite for pairs that no step uses.
+    A place is the number of streams of the same collective that the step uses earlier. The mean is
+    infinite for streams that no step uses. `used_ns`, `member` and `stream` have a value per
+    operation: when it used its stream, its step, and its stream.
     """
-    n_pairs = collective_of_pair.size
-    n_collectives = int(collective_of_pair.max()) + 1
+    n_streams = collective_of_stream.size
+    n_collectives = int(collective_of_stream.max()) + 1
     rows_in_steps = np.flatnonzero(member != NO_MEMBER)
-    # A cell is what one step has of one pair.
-    key = member[rows_in_steps] * n_pairs
-    key += pair[rows_in_steps]
+    # A cell is a step and a stream, and its key has both in one number.
+    key = member[rows_in_steps] * n_streams
+    key += stream[rows_in_steps]
     key_of_cell, cell = np.unique(key, return_inverse=True)
-    first_used, first_row = _first_uses(cell, used[rows_in_steps], key_of_cell.size)
-    step, pair_of_cell = np.divmod(key_of_cell, n_pairs)
-    # A group is what one step has of one collective.
+    first_use_ns, first_row = _first_uses(cell, used_ns[rows_in_steps], key_of_cell.size)
+    step, stream_of_cell = np.divmod(key_of_cell, n_streams)
+    # A group is a step and a collective. Places are counted in each group.
     group = step * n_collectives
-    group += collective_of_pair[pair_of_cell]
-    cells_in_order = np.lexsort((first_row, first_used, group))
-    sorted_pairs = pair_of_cell[cells_in_order]
+    group += collective_of_stream[stream_of_cell]
+    cells_in_order = np.lexsort((first_row, first_use_ns, group))
+    sorted_streams = stream_of_cell[cells_in_order]
     places = places_in_runs(group[cells_in_order])
-    last_place = np.zeros(n_pairs, np.int64)
-    # Cells are in order of steps, so the last step of a pair overwrites the others.
-    last_place[sorted_pairs] = places
-    return _means_of(sorted_pairs, places, n_pairs), last_place
+    last_place = np.zeros(n_streams, np.int64)
+    # Cells are in order of steps, so the last step of a stream overwrites the others.
+    last_place[sorted_streams] = places
+    return _means_of(sorted_streams, places, n_streams), last_place
 
 
 def _means_of(groups: Int64, values: Int64, n_groups: int) -> Float64:
@@ -671,22 +691,20 @@ def _means_of(groups: Int64, values: Int64, n_groups: int) -> Float64:
     sums = sums_of(groups, values, n_groups)
     # Where there is no value, 1 avoids a division by 0.
     divisors = np.maximum(n_values, 1)
-    means: Float64 = sums / divisors
-    means[n_values == 0] = np.inf
-    return means
+    return np.where(n_values > 0, sums / divisors, np.inf)
 
 
-def _first_uses(key: Int64, used: Int64, n_keys: int) -> tuple[Int64, Int64]:
+def _first_uses(key: Int64, used_ns: Int64, n_keys: int) -> tuple[Int64, Int64]:
     """Return when each key is first used, and the first row with that time.
 
-    `key` and `used` have a value per row. Rows are in order of start. So streams that are used at
-    the same time are ordered by what starts first, never by their IDs.
+    `key` and `used_ns` have a value per row. Rows are in order of start. So streams that are used
+    at the same time are ordered by what starts first, never by their IDs.
     """
-    first_used = least_of(key, used, n_keys)
-    is_first_use = used == first_used[key]
+    first_use_ns = least_of(key, used_ns, n_keys)
+    is_first_use = used_ns == first_use_ns[key]
     rows = np.flatnonzero(is_first_use)
     first_row = least_of(key[rows], rows, n_keys)
-    return first_used, first_row
+    return first_use_ns, first_row
 
 
 def calls_of(payloads: PayloadsOfReportTable) -> pa.Table:
@@ -694,7 +712,7 @@ def calls_of(payloads: PayloadsOfReportTable) -> pa.Table:
 
     Adds the columns ``kind``, the index of the collective or `ANY`, ``is_receive``, whether the
     call was ncclRecv, and ``n_calls``, which is 1. The call of a group, or a call without a name,
-    may be any collective. It is returned only if its size or its sequence number is known.
+    may be any collective. Such a call is returned only if its size or its sequence number is known.
     """
     call = payloads["call"].combine_chunks()
     names = call.dictionary.to_pylist()
@@ -709,9 +727,8 @@ def calls_of(payloads: PayloadsOfReportTable) -> pa.Table:
     has_bytes = pc.is_valid(payloads["message_bytes"])
     has_seq = pc.is_valid(payloads["seq"])
     has_bytes_or_seq = pc.or_(has_bytes, has_seq).to_numpy()
-    # Calls that launch no kernel are neither.
-    is_wanted = has_bytes_or_seq & (kind == ANY)
-    is_wanted |= kind >= 0
+    # A collective is 0 or more. Calls that launch no kernel are below 0, too, but are not `ANY`.
+    is_wanted = (kind >= 0) | (has_bytes_or_seq & (kind == ANY))
     calls = payloads.select(
         ["start_ns", "end_ns", "comm_id", "seq", "operation_id", "message_bytes"]
     )
@@ -796,17 +813,17 @@ def assign_messages(payloads: PayloadsOfReportTable, launches: Int64, kinds: Int
     is in the range of the call or in the ``ncclGroupEnd`` that follows. Consecutive payloads and
     the consecutive launches that follow them form a block.
 
-    - As many kernels as payloads in a block belong together one to one, in order. If a payload
-      names another collective than its kernel, no kernel of the block gets a payload.
-    - One kernel behind several payloads of one communicator and one collective is a group that NCCL
-      fused. Its size is the sum of theirs. But if the kernel was launched inside the range of the
-      last payload, it belongs to that payload alone.
-    - Every other block is ambiguous. Its kernels get no payload. Kernels without a known launch,
-      and those before the first payload, get none either.
+    - In a block with as many kernels as payloads, the k-th kernel gets the k-th payload. If one of
+      these payloads names another collective than its kernel, no kernel of the block gets one.
+    - In a block with several payloads and one kernel, the kernel gets the last payload if it was
+      launched inside the range of that call. In any other case, NCCL may have fused the calls. If
+      all payloads are of one communicator and one collective, the kernel gets their sum.
+    - Every other block is ambiguous, and its kernels get no payload. Kernels without a known
+      launch, and those before the first payload, get none either.
 
     Sends and receives share a kernel. So a receive counts only if its communicator sends nothing in
-    the block. A kernel whose launch is not known may own any payload. So nothing counts as fused in
-    its process.
+    the block. A kernel whose launch is not known may own any payload. So with such a kernel, no
+    block of the process counts as fused.
 
     `payloads` is `canonical.PAYLOADS` of the process. `launches` is `NEVER` if not known. `kinds`
     are as of `kernel_kinds`.
@@ -816,10 +833,10 @@ def assign_messages(payloads: PayloadsOfReportTable, launches: Int64, kinds: Int
         return calls.take(pa.nulls(launches.size, pa.int64()))
     call_kind = calls["kind"].to_numpy()
     blocks = _find_blocks(calls, launches)
-    # For each kernel a row of the calls, or of the fused groups, which follow the calls. -1: none.
+    # The row that each kernel gets of `calls_and_groups` below, -1 for none.
     row_of_kernel = np.full(launches.size, -1)
-    paired_kernels, their_calls = _pair_one_to_one(blocks, call_kind, kinds)
-    row_of_kernel[paired_kernels] = their_calls
+    paired_kernels, paired_calls = _pair_one_to_one(blocks, call_kind, kinds)
+    row_of_kernel[paired_kernels] = paired_calls
     groups = _find_groups(blocks)
     kernel = groups.kernel
     last_call = groups.last_call
@@ -827,66 +844,70 @@ def assign_messages(payloads: PayloadsOfReportTable, launches: Int64, kinds: Int
     belongs_to_last_call = fits(call_kind[last_call], kinds[kernel])
     belongs_to_last_call &= is_in_last_call
     row_of_kernel[kernel[belongs_to_last_call]] = last_call[belongs_to_last_call]
-    fused_groups, is_fused = _fuse_calls(calls, groups, kinds)
+    sums_of_groups, may_be_fused = _fuse_calls(calls, groups, kinds)
     if (launches < NEVER).all():
-        # Each launch is known.
-        is_fused &= ~is_in_last_call
-        fused = np.flatnonzero(is_fused)
-        row_of_kernel[kernel[fused]] = fused + calls.num_rows
-    calls_and_groups = pa.concat_tables([calls, fused_groups])
+        # All launches are known.
+        fused = np.flatnonzero(may_be_fused & ~is_in_last_call)
+        row_of_kernel[kernel[fused]] = calls.num_rows + fused
+    calls_and_groups = pa.concat_tables([calls, sums_of_groups])
     return calls_and_groups.take(_known(row_of_kernel))
 
 
-def _are_in_last_calls(calls: HostCallsOfReportTable, groups: _Groups, launches: Int64) -> Flags:
+def _are_in_last_calls(calls: pa.Table, groups: _Groups, launches: Int64) -> Flags:
     """Tell for each group whether its kernel was launched inside the range of its last call."""
     ends = filled(calls["end_ns"], _NEVER_ENDED)
     is_in_last_call: Flags = launches[groups.kernel] < ends[groups.last_call]
     return is_in_last_call
 
 
-def _find_blocks(calls: HostCallsOfReportTable, launches: Int64) -> _Blocks:
-    """Return the blocks of all calls that count, and of all kernels whose launch is known."""
+def _find_blocks(calls: pa.Table, launches: Int64) -> _Blocks:
+    """Return the blocks of all calls that count, and of all kernels whose launch is known.
+
+    A block is consecutive calls, and the consecutive launches that follow. There is at least one
+    call.
+    """
     launched_kernels = np.flatnonzero(launches < NEVER)
-    # An event is a call or a launch. Calls are listed first, so that a call precedes a launch at
-    # the same time.
+    # An event is a call or a launch. Calls have the first numbers, so that a call precedes a launch
+    # at the same time.
     times = np.append(calls["start_ns"], launches[launched_kernels])
     events = np.argsort(times, kind="stable")
-    is_kernel = events >= calls.num_rows
-    # A block begins with each call that follows a kernel.
-    changes = np.diff(is_kernel.astype(np.int8), prepend=0)
-    block = np.cumsum(changes < 0, dtype=np.int64)
+    is_launch = events >= calls.num_rows
+    # A block begins with each call that follows a launch.
+    follows_launch = np.append(False, is_launch[:-1])
+    begins_block = follows_launch & ~is_launch
+    # Block 0 is what comes before the first such call.
+    block = np.cumsum(begins_block, dtype=np.int64)
     n_blocks = int(block[-1]) + 1
-    call = events[~is_kernel]
-    block_of_call = block[~is_kernel]
+    call = events[~is_launch]
+    block_of_call = block[~is_launch]
     is_counted = _is_counted(calls.take(call), block_of_call)
     counted_block = block_of_call[is_counted]
-    kernel_number = events[is_kernel]
-    kernel_number -= calls.num_rows
-    kernel_block = block[is_kernel]
-    n_calls = np.bincount(counted_block, minlength=n_blocks)
-    n_kernels = np.bincount(kernel_block, minlength=n_blocks)
+    launch = events[is_launch] - calls.num_rows
+    block_of_launch = block[is_launch]
     return _Blocks(
         call=call[is_counted],
         call_block=counted_block,
-        kernel=launched_kernels[kernel_number],
-        kernel_block=kernel_block,
-        n_calls=n_calls,
-        n_kernels=n_kernels,
+        kernel=launched_kernels[launch],
+        kernel_block=block_of_launch,
+        n_calls=np.bincount(counted_block, minlength=n_blocks),
+        n_kernels=np.bincount(block_of_launch, minlength=n_blocks),
     )
 
 
 def _find_groups(blocks: _Blocks) -> _Groups:
-    """Return the blocks of several calls and one kernel."""
+    """Return the groups: the blocks with several calls and one kernel."""
     is_group = blocks.n_calls > 1
     is_group &= blocks.n_kernels == 1
+    # Calls and kernels are in order of time, and so are blocks. So the calls of a group follow each
+    # other, and the k-th kernel is that of the k-th group.
     is_call_of_group = is_group[blocks.call_block]
     calls = blocks.call[is_call_of_group]
     is_kernel_of_group = is_group[blocks.kernel_block]
     kernel = blocks.kernel[is_kernel_of_group]
     n_calls = blocks.n_calls[is_group]
-    end = np.cumsum(n_calls)
-    first = end - n_calls
-    last_call = calls[end - 1]
+    place_behind_last = np.cumsum(n_calls)
+    first = place_behind_last - n_calls
+    last_call = calls[place_behind_last - 1]
     return _Groups(calls=calls, first=first, last_call=last_call, kernel=kernel)
 
 
@@ -911,7 +932,7 @@ def _pair_one_to_one(blocks: _Blocks, call_kind: Int64, kinds: Int64) -> tuple[I
 
 
 def _is_counted(calls: pa.Table, block: Int64) -> Flags:
-    """Tell which calls count. A receive does not if its communicator also sends in the block.
+    """Tell which calls count: all but receives whose communicator also sends in the block.
 
     `block` is the block of each call.
     """
@@ -929,37 +950,35 @@ def _is_counted(calls: pa.Table, block: Int64) -> Flags:
     return is_counted
 
 
-def _fuse_calls(
-    calls: CommOperationsTable, groups: _Groups, kinds: Int64
-) -> tuple[pa.Table, Flags]:
+def _fuse_calls(calls: pa.Table, groups: _Groups, kinds: Int64) -> tuple[pa.Table, Flags]:
     """Sum up the calls of each group, and tell which groups NCCL can have fused into their kernel.
 
-    The first result has a row per group, with the columns of its first call. Its size is null if
-    the size of one call is not known. `kinds` are those of all kernels.
+    NCCL fuses calls of one communicator and one collective, which the kernel has to run. The first
+    result has a row per group: the first call, with the sum of the bytes and the number of calls.
+    The sum is null if the bytes of one call are not known. `kinds` are those of all kernels.
     """
     firsts = groups.first
     kernel_kind = kinds[groups.kernel]
     calls = calls.take(groups.calls)
     kind = calls["kind"].to_numpy()
-    # `ANY` is lower than all kinds, and `N_KINDS` is higher. So calls that may be any collective
-    # neither raise the highest kind of a group nor lower the lowest.
+    # Calls that may be any collective do not count in the highest and the lowest kind. For the
+    # highest, `ANY` is below all kinds. For the lowest, `N_KINDS` stands in, which is above all.
     highest = np.maximum.reduceat(kind, firsts)
     kind_or_above_all = np.where(kind == ANY, N_KINDS, kind)
     lowest = np.minimum.reduceat(kind_or_above_all, firsts)
-    is_fused: Flags = lowest == highest
-    # Each call of the group may be any collective.
-    is_fused |= highest == ANY
-    is_fused &= fits(highest, kernel_kind)
-    is_fused &= _are_of_one_communicator(calls["comm_id"], firsts)
+    is_one_collective = lowest == highest
+    are_all_any = highest == ANY
+    may_be_fused: Flags = is_one_collective | are_all_any
+    may_be_fused &= fits(highest, kernel_kind)
+    may_be_fused &= _are_of_one_communicator(calls["comm_id"], firsts)
     total_bytes = _total_bytes(calls["message_bytes"], firsts)
-    ends = np.append(firsts[1:], calls.num_rows)
-    n_calls = pa.array(ends - firsts)
-    fused = calls.take(firsts)
-    place_of_bytes = fused.column_names.index("message_bytes")
-    fused = fused.set_column(place_of_bytes, "message_bytes", total_bytes)
-    place_of_n_calls = fused.column_names.index("n_calls")
-    fused = fused.set_column(place_of_n_calls, "n_calls", n_calls)
-    return fused, is_fused
+    n_calls = np.diff(firsts, append=calls.num_rows)
+    sums = calls.take(firsts)
+    place_of_bytes = sums.column_names.index("message_bytes")
+    sums = sums.set_column(place_of_bytes, "message_bytes", total_bytes)
+    place_of_n_calls = sums.column_names.index("n_calls")
+    sums = sums.set_column(place_of_n_calls, "n_calls", pa.array(n_calls))
+    return sums, may_be_fused
 
 
 def _are_of_one_communicator(comm_ids: pa.ChunkedArray, firsts: Int64) -> Flags:
@@ -982,9 +1001,9 @@ def _total_bytes(message_bytes: pa.ChunkedArray, firsts: Int64) -> pa.Array:
     """Return the bytes of each group. Null if those of one call are not known."""
     n_bytes = filled(message_bytes, 0)
     total = np.add.reduceat(n_bytes, firsts)
-    # The sum of a damaged report may overflow int64. The sum of floats tells, and then counts as
-    # not known.
-    total_by_2_62 = np.add.reduceat(n_bytes / 2**62, firsts)
-    is_known = total_by_2_62 < 1
+    # In a damaged report, the integers may overflow int64, but floats do not. A sum that is too
+    # large for int64 counts as not known.
+    float_total = np.add.reduceat(n_bytes.astype(np.float64), firsts)
+    is_known = float_total < 2.0**62
     is_known &= _are_all_valid(message_bytes, firsts)
     return pa.array(total, mask=~is_known)

@@ -82,7 +82,7 @@ class CallRanges(Struct, frozen=True):
         return flags[self.call]
 
     def take(self, rows: Int64 | slice) -> CallRanges:
-        """Return some ranges. With a slice, their columns are views of these."""
+        """Return some ranges. With a slice, changes of the result change these ranges, too."""
         thread_id = self.thread_id[rows]
         start_ns = self.start_ns[rows]
         end_ns = self.end_ns[rows]
@@ -155,21 +155,23 @@ def _call_of_text(text: str | None) -> CommCall:
 
 
 def _name_groups(ranges: CallRanges, is_group_start: Flags, is_group_end: Flags) -> None:
-    """Write into the end of each group the call of the group and its largest communicator.
+    """Write into the end of each group the call of the group, and its largest number of ranks.
 
-    This changes `ranges`, which are those of one thread. If the calls of a group differ, its end
-    gets the largest communicator only. The end stays as it is if the group is inside another group,
-    or if the start of the group was not captured.
+    This changes `ranges`, which are those of one thread. The range of the end gets the call of the
+    first range in the group. If the ranges of a group have calls of several names, the end keeps
+    its own call. The end stays as it is if the group is inside another group, or if the start of
+    the group was not captured.
     """
     grouped = _calls_in_groups(is_group_start, is_group_end)
     if not grouped.row.size:
         return
+    # Indices into `ranges.calls`.
     call = ranges.call[grouped.row]
     n_ranks = ranges.n_ranks[grouped.row]
     first_of_group = run_starts(grouped.end)
     end_of_group = grouped.end[first_of_group]
-    number_of_call = _number_names(ranges.calls)
-    name = number_of_call[call]
+    name_of_call = _number_names(ranges.calls)
+    name = name_of_call[call]
     lowest_name = np.minimum.reduceat(name, first_of_group)
     highest_name = np.maximum.reduceat(name, first_of_group)
     has_one_name = lowest_name == highest_name
@@ -187,26 +189,32 @@ def _number_names(calls: tuple[CommCall, ...]) -> Int64:
 
 
 class _Grouped(NamedTuple):
-    """The ranges inside groups, and the range of the end of the group of each."""
+    """The ranges inside groups, in order."""
 
-    row: Int64
-    end: Int64
+    row: Int64  # of the range
+    end: Int64  # row of the range that ends the group
 
 
 def _calls_in_groups(is_group_start: Flags, is_group_end: Flags) -> _Grouped:
-    """Return the calls between the start and the end of each outermost group."""
+    """Return the calls between the start and the end of each outermost group.
+
+    The parameters have a flag per range of a thread, in order of start. A group whose end was not
+    captured is left out.
+    """
     depth_change = is_group_start.astype(np.int64) - is_group_end
+    n_starts_less_ends = np.cumsum(depth_change)
+    # Each end whose start was not captured makes a new lowest number below 0. Such ends close no
+    # group, so add them again.
+    lowest_so_far = np.minimum.accumulate(n_starts_less_ends)
+    n_ends_without_start = -np.minimum(lowest_so_far, 0)
     # How many groups are open behind each range.
-    depth = np.cumsum(depth_change)
-    # An end without a start makes the depth negative. From there on, count from that depth.
-    lowest_depth = np.minimum.accumulate(depth)
-    depth -= np.minimum(lowest_depth, 0)
+    depth = n_starts_less_ends + n_ends_without_start
     is_outer_end = is_group_end & (depth == 0)
     is_edge = is_group_start | is_group_end
     is_call_in_group = ~is_edge & (depth > 0)
     outer_ends = np.flatnonzero(is_outer_end)
     calls = np.flatnonzero(is_call_in_group)
-    # The next end is that of the group of the call. The end may not have been captured.
+    # The next outer end is that of the group of the call.
     next_end = np.searchsorted(outer_ends, calls)
     has_end = next_end < outer_ends.size
     end_of_call = outer_ends[next_end[has_end]]
@@ -229,7 +237,7 @@ def find_called(
     host_calls: pa.Table | None,
     comm_calls: CommCallsOfReportTable,
     n_ranks: Int64,
-    are_several: bool | None,
+    has_job_several_ranks: bool | None,
 ) -> Called:
     """Find the operations that are communication because of the call that launched them.
 
@@ -237,9 +245,8 @@ def find_called(
     no streams yet. It is empty if nothing of the kind was recorded.
 
     Copies to another GPU, and copies of symmetric memory, always count. Copies inside a GPU count
-    if the communicator has two ranks or more. If the size of the communicator was not recorded,
-    copies inside a GPU count if `are_several` is true: the job has several ranks. None means that
-    the number of ranks is not known.
+    if their communicator has two ranks or more. If its size was not recorded, they count if
+    `has_job_several_ranks` is true. None means that the number of ranks of the job is not known.
     """
     if host_calls is None or not comm_calls.num_rows:
         return Called()
@@ -256,7 +263,7 @@ def find_called(
     launched = _launched_in(host_calls, ranges, ids)
     if not launched.num_rows:
         return Called()
-    copying = _find_copying(launched, copies, ranges, are_several=are_several)
+    copying = _find_copying(launched, copies, ranges, has_job_several_ranks=has_job_several_ranks)
     kernel_launches = _kernels_launched(launched, kernels, ranges, names)
     launches = pa.concat_tables([copying.launches, kernel_launches])
     launches = launches.sort_by(_ORDER_OF_LAUNCHES)
@@ -290,14 +297,15 @@ def _called_table(launches: pa.Table, name_id_of_text: Mapping[str, int]) -> pa.
 
 def _nameless_kernels(kernels: KernelsOfReportTable, names: Mapping[int, str]) -> pa.Table:
     """Return the communication kernels with a name that does not tell the collective."""
-    is_wanted = kernels["is_comm"].to_numpy()
-    if is_wanted.any():
-        nameless_ids = [name_id for name_id, text in names.items() if _is_nameless(text)]
-        name_ids = filled(kernels["name_id"])
-        is_nameless = np.isin(name_ids, nameless_ids)
-        is_wanted = is_wanted & is_nameless
     columns = kernels.select(["process_id", "correlation_id", "name_id"])
-    return columns.filter(is_wanted)
+    is_comm = kernels["is_comm"].to_numpy()
+    if not is_comm.any():
+        # This is usual without several ranks, and needs no look at the names.
+        return columns.slice(0, 0)
+    nameless_ids = [name_id for name_id, text in names.items() if _is_nameless(text)]
+    name_ids = filled(kernels["name_id"])
+    is_nameless = np.isin(name_ids, nameless_ids)
+    return columns.filter(is_comm & is_nameless)
 
 
 def _is_nameless(text: str) -> bool:
@@ -346,7 +354,7 @@ class _Inside(NamedTuple):
 
 
 def _calls_inside(host_calls: pa.Table, ranges: CallRanges) -> _Inside:
-    """Return the API calls that begin in a range of their thread."""
+    """Return the API calls that begin in a range of their thread; there is at least one range."""
     thread = host_calls["thread_id"].to_numpy()
     start = host_calls["start_ns"].to_numpy()
     rows_of_threads = []
@@ -360,7 +368,7 @@ def _calls_inside(host_calls: pa.Table, ranges: CallRanges) -> _Inside:
         place, call = ranges.holding(thread_id, starts)
         rows_of_threads.append(rows[place])
         calls_of_threads.append(call)
-    # Few API calls are in a range. Everything else looks at these only.
+    # In order of thread, so sort by start. Few API calls are in a range.
     row = np.concatenate(rows_of_threads)
     call = np.concatenate(calls_of_threads)
     by_start = np.argsort(start[row], kind="stable")
@@ -426,9 +434,16 @@ class _Copying(NamedTuple):
 
 
 def _find_copying(
-    launched: pa.Table, copies: CopiesOfReportTable, ranges: CallRanges, *, are_several: bool | None
+    launched: pa.Table,
+    copies: CopiesOfReportTable,
+    ranges: CallRanges,
+    *,
+    has_job_several_ranks: bool | None,
 ) -> _Copying:
-    """Find the API calls whose copies are communication. `find_called` says when copies count."""
+    """Find the API calls whose copies are communication. `find_called` says when copies count.
+
+    A range is open if only the number of ranks of the job tells whether its copies count.
+    """
     matched = _matched(copies, launched)
     kind_of_copy = filled(copies["copy_kind"])[matched.row]
     call_of_copy = launched["call"].to_numpy()[matched.launch]
@@ -438,14 +453,16 @@ def _find_copying(
     has_copies = _occur(call_of_copy, ranges)
     is_size_unknown = ranges.n_ranks == UNKNOWN_SIZE
     is_open = has_copies & ~is_certain & is_size_unknown
-    is_counted = is_certain | is_open if are_several else is_certain
+    is_counted = is_certain | is_open if has_job_several_ranks else is_certain
     is_comm_copy = is_counted[call_of_copy]
     rows = np.unique(matched.launch[is_comm_copy])
-    launches = _copy_launches(launched, rows, ranges)
     n_open = int(np.count_nonzero(is_open))
-    n_assumed = n_open if are_several else 0
-    n_left = n_open if are_several is None else 0
-    return _Copying(launches, n_assumed, n_left)
+    is_number_of_ranks_unknown = has_job_several_ranks is None
+    return _Copying(
+        launches=_copy_launches(launched, rows, ranges),
+        n_assumed=n_open if has_job_several_ranks else 0,
+        n_left=n_open if is_number_of_ranks_unknown else 0,
+    )
 
 
 def _are_certain(ranges: CallRanges, with_peer_copies: Int64) -> Flags:
@@ -522,19 +539,20 @@ def with_called(kernels: pa.Table, copies: pa.Table, called: Called) -> tuple[pa
         return kernels, copies
     is_copy = launches["is_copy"]
     kernels = _with_collectives(kernels, launches.filter(pc.invert(is_copy)))
-    of_copies = launches.filter(is_copy)
+    copy_launches = launches.filter(is_copy)
     candidates = _copy_rows(copies)
-    matched = _matched(copies.take(candidates), of_copies)
+    matched = _matched(copies.take(candidates), copy_launches)
     rows = candidates[matched.row]
     if not rows.size:
         return kernels, copies
     replaced = copies.take(rows)
-    made = _collectives_of(replaced, matched.launch, of_copies, kernels.column_names)
-    made = made.cast(kernels.schema)
+    columns = kernels.column_names
+    collectives = _collectives_of(replaced, matched.launch, copy_launches, columns)
+    collectives = collectives.cast(kernels.schema)
     is_left = np.ones(copies.num_rows, np.bool_)
     is_left[rows] = False
     copies_left = copies.filter(is_left)
-    return pa.concat_tables([kernels, made]), copies_left
+    return pa.concat_tables([kernels, collectives]), copies_left
 
 
 def _with_collectives(kernels: KernelsOfReportTable, of_kernels: pa.Table) -> pa.Table:
@@ -553,33 +571,32 @@ def _with_collectives(kernels: KernelsOfReportTable, of_kernels: pa.Table) -> pa
 
 
 def _collectives_of(
-    copies: CopiesOfReportTable, launch: Int64, of_copies: pa.Table, columns: list[str]
+    copies: CopiesOfReportTable, launch_of_copy: Int64, launches: pa.Table, columns: list[str]
 ) -> pa.Table:
-    """Return one row for each call and device of some copies, with the columns of kernels.
+    """Return one row for each call and device of some copies: a collective.
 
-    `of_copies` are launches of copies, in order of process and start. `launch` is the row there of
-    each copy.
+    `launches` are those of copies, in order of process and start. `launch_of_copy` is the row of
+    `launches` of each copy. The result has the `columns` of kernels. Those that copies do not have
+    are null.
     """
-    call = of_copies["call"].to_numpy()[launch]
+    call = launches["call"].to_numpy()[launch_of_copy]
     device = filled(copies["device_id"])
     # By call, then by device, then by launch: the last key of `lexsort` sorts first.
-    by_call = np.lexsort((launch, device, call))
+    by_call = np.lexsort((launch_of_copy, device, call))
     sorted_copies = copies.take(by_call)
-    # The first copy of each collective, among the sorted copies and among all.
+    # The place of the first copy of each collective among the sorted copies.
     first = _first_of_pairs(call[by_call], device[by_call])
     first_copies = by_call[first]
+    first_launches = launches.take(launch_of_copy[first_copies])
     n_collectives = first.size
-    first_launches = of_copies.take(launch[first_copies])
-    first_devices = device[first_copies]
-    are_comm = np.ones(n_collectives, np.bool_)
     values = {name: first_launches[name] for name in _COLUMNS_OF_FIRST_LAUNCH}
     values |= _times_of_collectives(sorted_copies, first)
-    values["device_id"] = _nullable(first_devices)
-    values["is_comm"] = pa.array(are_comm)
+    values["device_id"] = _nullable(device[first_copies])
+    values["is_comm"] = pa.array(np.ones(n_collectives, np.bool_))
     if "bytes" in columns:
         values["bytes"] = _bytes_of_collectives(sorted_copies, first)
-    nothing = pa.nulls(n_collectives, pa.int64())
-    return pa.table({name: values.get(name, nothing) for name in columns})
+    nulls = pa.nulls(n_collectives, pa.int64())
+    return pa.table({name: values.get(name, nulls) for name in columns})
 
 
 def _first_of_pairs(call: Int64, device: Int64) -> Int64:

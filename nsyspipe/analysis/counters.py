@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from msgspec import Struct
 
-from nsyspipe.analysis.intervals import IntervalSet, counts_up_to, is_sorted
+from nsyspipe.analysis.intervals import IntervalSet, counts_up_to
 from nsyspipe.model.table import Float64, Int64
 
 # A longer time between two samples, in median periods, is a gap. The sample before the gap holds
@@ -50,7 +50,8 @@ class Series(Struct, frozen=True, eq=False, dict=True):
 
         Of several values at one time the largest counts.
         """
-        if not is_sorted(times):
+        is_each_time_later = bool((times[1:] > times[:-1]).all())
+        if not is_each_time_later:
             order = np.lexsort((values, times))
             return cls(times[order], values[order])
         return cls(times, values)
@@ -66,7 +67,7 @@ class Series(Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def held_ns(self) -> Int64:
-        """How long each sample holds."""
+        """How long each sample holds. The last one, and any before a gap, hold for one period."""
         period_ns = self.period_ns
         held_ns = np.full(self.times.size, period_ns)
         between_ns = np.diff(self.times)
@@ -164,7 +165,7 @@ def joined(series: Sequence[Series]) -> Series:
 
 
 class Lag(NamedTuple):
-    """How much later than the samples the kernels run that the samples count."""
+    """How much later kernels run than the samples that count them."""
 
     lag_ns: int
     # The share of the counter that lies inside the kernels, without and with the lag.
@@ -180,38 +181,43 @@ class CounterKernels(NamedTuple):
 
 
 def measure_lag(counters: Sequence[CounterKernels]) -> Lag | None:
-    """Find the shift of a counter with which most of it lies inside some kernels.
+    """Find the lag with which most of what some counters count lies inside their kernels.
 
-    The counters are of several GPUs of one report. None if they are always 0, or if there are no
-    kernels. The lag is 0 unless another lag moves a share of the counters into the kernels.
+    The counters are of several GPUs of one report. Lags from -3 to 3 sampling periods are tried, in
+    quarters of a period. The lag is 0 unless another lag moves at least 1 % of what is counted into
+    the kernels. None if the counters are always 0, or if there are no kernels.
     """
     periods_ns = [each.series.period_ns for each in counters if len(each.busy)]
     period_ns = max(periods_ns, default=0)
     if not period_ns:
         return None
-    n_steps = _MAX_LAG_PERIODS * _LAG_STEPS_PER_PERIOD
-    steps = np.arange(-n_steps, n_steps + 1)
-    lags_ns = steps * period_ns // _LAG_STEPS_PER_PERIOD
+    n_quarters = _MAX_LAG_PERIODS * _LAG_STEPS_PER_PERIOD
+    quarters = np.arange(-n_quarters, n_quarters + 1)
+    lags_ns = quarters * period_ns // _LAG_STEPS_PER_PERIOD
+    # Any tried lag keeps the kernels inside this margin.
     margin_ns = (_MAX_LAG_PERIODS + 1) * period_ns
     total = sum(_total_around(each, margin_ns) for each in counters)
     if not total:
         return None
-    inside = [_inside(counters, lag_ns) for lag_ns in lags_ns.tolist()]
-    shares = np.array(inside) / total
+    counted_inside = [_counted_inside(counters, lag_ns) for lag_ns in lags_ns.tolist()]
+    shares = np.array(counted_inside) / total
     # Of equal shares, the smallest lag counts.
-    order = np.lexsort((np.abs(steps), -shares))
-    best = int(order[0])
-    without = float(shares[n_steps])
-    if shares[best] - without < _MIN_LAG_GAIN:
-        return Lag(0, without, without)
-    return Lag(int(lags_ns[best]), without, float(shares[best]))
+    best_first = np.lexsort((np.abs(quarters), -shares))
+    best = int(best_first[0])
+    # The lag in the middle is 0.
+    share_without = float(shares[n_quarters])
+    share_with = float(shares[best])
+    if share_with - share_without < _MIN_LAG_GAIN:
+        return Lag(0, share_without, share_without)
+    return Lag(int(lags_ns[best]), share_without, share_with)
 
 
-def _inside(counters: Sequence[CounterKernels], lag_ns: int) -> int:
-    """Return how much of the counters lies inside their kernels if they lag behind them."""
+def _counted_inside(counters: Sequence[CounterKernels], lag_ns: int) -> int:
+    """Return what is counted inside the kernels, if these run `lag_ns` later than the samples."""
     chosen = slice(_MAX_LAG_KERNELS)
     inside = 0
     for counter in counters:
+        # On the clock of the samples.
         starts = counter.busy.starts[chosen] - lag_ns
         ends = counter.busy.ends[chosen] - lag_ns
         inside += int(counter.series.integrals(starts, ends).sum())
@@ -237,11 +243,12 @@ class LinkTraffic(NamedTuple):
 
 
 def link_bandwidth(link: LinkTraffic, starts: Int64, ends: Int64) -> Float64:
-    """Return the bandwidth of a link in each window: the larger one of received and sent.
+    """Return the bandwidth of a link in each window, bytes/s: received or sent, the larger one.
 
     It is NaN in windows with a gap or with fewer than `MIN_SAMPLES` samples.
     """
     durations_ns = ends - starts
+    # In per cent x ns, of the direction that carried more.
     integral = np.zeros(starts.size, np.int64)
     is_known = np.ones(starts.size, np.bool_)
     for series in (link.received, link.sent):
@@ -249,15 +256,16 @@ def link_bandwidth(link: LinkTraffic, starts: Int64, ends: Int64) -> Float64:
         is_known &= series.sampled_ns(starts, ends) == durations_ns
         is_known &= series.n_samples(starts, ends) >= MIN_SAMPLES
     known_durations_ns = np.where(is_known, durations_ns, np.nan)
-    full_bytes_per_s = link.bytes_per_s / 100
-    bandwidth: Float64 = integral * full_bytes_per_s / known_durations_ns
+    bytes_per_s_of_one_percent = link.bytes_per_s / 100
+    bandwidth: Float64 = integral * bytes_per_s_of_one_percent / known_durations_ns
     return bandwidth
 
 
 def is_full_while_idle(series: Series, busy: IntervalSet) -> bool:
-    """Tell whether a link reads full although nothing communicates, so that it counts no bytes.
+    """Tell whether the counter of a link shows a full link although nothing communicates.
 
-    This is so if it reads full in most of the sampled time outside of communication.
+    It has to show a full link in most of the sampled time outside of communication. Such a counter
+    does not count bytes. `busy` is when the GPU communicates.
     """
     times = series.times
     ends = times + series.held_ns

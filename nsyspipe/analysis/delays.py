@@ -8,9 +8,6 @@ import pyarrow.compute as pc
 
 from nsyspipe.analysis.intervals import run_starts
 from nsyspipe.model.table import Int64
-from nsyspipe.model.typed_tables import (
-    PayloadsOfReportTable,
-)
 
 _MAX_NS = np.iinfo(np.int64).max
 LATE_COLUMNS = (
@@ -29,11 +26,12 @@ LATE_COLUMNS = (
 def without_passed_on(rows: pa.Table) -> pa.Table:
     """Return matched collectives with delays that do not count what ranks pass on.
 
-    A rank that waited in one group of ranks is late for the next collective of another group for
-    that reason, and not by itself. So the rank passes on a delay. Take the time that each rank of
-    the collective waited in other groups, since its last collective of the same group. What a rank
-    passes on is its own time less the smallest of these times. Waiting at the same time as compute
-    delays no rank.
+    A rank that waited in one group of ranks is late for the next collective of another group. It is
+    not late by itself, but passes on a delay.
+
+    Each rank of a collective has waited some time in other groups, since its last collective of the
+    same group. One of the ranks has waited least. Each other rank passes on how much longer it has
+    waited. Waiting at the same time as compute delays no rank, and does not count.
 
     `rows` have `LATE_COLUMNS` and ``inherited_ns``, as `traffic.own_lateness` returns them. In the
     result, ``late_by_ns`` and ``held_up_ns`` are less by what is passed on, but at least 0.
@@ -103,7 +101,7 @@ class _Waits(NamedTuple):
     wait_ns: Int64
 
 
-def _waited_elsewhere(rows: PayloadsOfReportTable, group: Int64) -> Int64:
+def _waited_elsewhere(rows: pa.Table, group: Int64) -> Int64:
     """Return how long the rank of each operation waited in other groups, ns.
 
     Waiting counts from the last operation of the rank in the same group on.
@@ -123,31 +121,38 @@ def _waited_elsewhere(rows: PayloadsOfReportTable, group: Int64) -> Int64:
 
 
 def _waits_of_operations(rows: pa.Table) -> tuple[Int64, Int64]:
-    """Return until when each operation waited, and how long it did without compute, ns."""
+    """Return until when each operation waited, and how long it waited without compute, ns.
+
+    An operation waits from its start on, and no longer than until its end. The time without compute
+    is at most the exposed time of the operation. All of the waiting counts if that is not known.
+    """
     start = rows["start_ns"].to_numpy()
     end = rows["end_ns"].to_numpy()
     wait_ns = pc.fill_null(rows["wait_ns"], 0).to_numpy()
     exposed_ns = pc.fill_null(rows["exposed_ns"], _MAX_NS).to_numpy()
-    latest = np.maximum(end, start)
-    until = np.clip(start + wait_ns, start, latest)
-    duration_ns = until - start
-    exposed_wait_ns = np.minimum(duration_ns, exposed_ns)
+    # No wait is negative, even in a damaged report.
+    latest_until = np.maximum(end, start)
+    until = np.clip(start + wait_ns, start, latest_until)
+    exposed_wait_ns = np.minimum(until - start, exposed_ns)
     return until, exposed_wait_ns
 
 
 def _waited_by_rank(waits: _Waits) -> Int64:
-    """Return what `_waited_elsewhere` does for the operations of one rank, in order of start."""
+    """Return how long one rank waited in other groups before each of its operations, ns.
+
+    These are all waits that ended between the end of the previous wait of the same group and the
+    start of the operation. `waits` are those of the rank, in order of start.
+    """
     start = waits.start
     previous_end = _end_of_previous_wait(waits)
     by_end = np.argsort(waits.until, kind="stable")
     sorted_ends = waits.until[by_end]
-    total_wait_ns = np.cumsum(waits.wait_ns[by_end])
-    # After as many waits as the index.
-    total_after_waits = np.append(0, total_wait_ns)
-    n_ended_at_start = np.searchsorted(sorted_ends, start, side="right")
-    n_ended_before = np.searchsorted(sorted_ends, previous_end, side="right")
-    waited_ns = total_after_waits[n_ended_at_start] - total_after_waits[n_ended_before]
-    # If a rank waits for several groups at the same time, that delays the rank once.
+    # Element i is the length of the first i waits to end.
+    total_of_first_ns = np.append(0, np.cumsum(waits.wait_ns[by_end]))
+    n_ended_by_start = np.searchsorted(sorted_ends, start, side="right")
+    n_ended_by_previous = np.searchsorted(sorted_ends, previous_end, side="right")
+    waited_ns = total_of_first_ns[n_ended_by_start] - total_of_first_ns[n_ended_by_previous]
+    # Waits for several groups at the same time delay the rank once, so by no more than this time.
     max_waited_ns = np.maximum(start - previous_end, 0)
     waited_once_ns: Int64 = np.clip(waited_ns, 0, max_waited_ns)
     return waited_once_ns

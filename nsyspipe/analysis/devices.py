@@ -116,6 +116,7 @@ def _share(kernels: pa.Table, copies: CopiesOfReportTable, calls: pa.Table | Non
         rank = RankOperations(whole, None, is_of_rank)
         return ProcessShare(whole, (rank,))
     kernel_device = whole.kernel_column("device_id")
+    # Into order of launch, which the copies of `whole` have.
     copy_order = np.argsort(copy_launch, kind="stable")
     copy_device = filled(copies["device_id"])[copy_order]
     ranks = []
@@ -146,11 +147,12 @@ def rank_devices(
     """Return the devices of a process that are ranks, in order of device ID.
 
     Kernels decide which devices are ranks. Without kernels, copies do. Operations whose device was
-    not recorded count on the rank with most operations.
+    not recorded belong to the rank with most operations.
     """
-    device = kernel_device
-    length_ns = whole.kernel_end - whole.kernel_start
-    if not device.size:
+    if kernel_device.size:
+        device = kernel_device
+        length_ns = whole.kernel_end - whole.kernel_start
+    else:
         device = copy_device
         length_ns = whole.copy_end - whole.copy_start
     used = []
@@ -182,13 +184,16 @@ def _is_used(is_of_device: Flags, length_ns: Int64) -> bool:
 def operations_on(
     whole: ProcessOperations, device_id: int, kernels: Flags, copies: Flags
 ) -> ProcessOperations:
-    """Return the flagged kernels and copies of a process, which ran on one device."""
-    kernel_rows = whole.kernel_rows
+    """Return the flagged kernels and copies of a process, which ran on one device.
+
+    `kernels` and `copies` have a flag per operation, in order of launch.
+    """
+    # All other columns are in order of launch already.
+    rows_by_launch = whole.kernel_rows
     if whole.kernel_order is not None:
-        kernel_rows = kernel_rows.take(whole.kernel_order)
-    kernel_rows = kernel_rows.filter(kernels)
-    is_launched = kernels[: whole.n_launched]
-    n_launched = int(np.count_nonzero(is_launched))
+        rows_by_launch = rows_by_launch.take(whole.kernel_order)
+    is_launched_and_chosen = kernels[: whole.n_launched]
+    n_launched = int(np.count_nonzero(is_launched_and_chosen))
     kernel_columns = {name: getattr(whole, name)[kernels] for name in _KERNEL_COLUMNS}
     copy_columns = {name: getattr(whole, name)[copies] for name in _COPY_COLUMNS}
     return replace(
@@ -198,5 +203,5 @@ def operations_on(
         n_launched=n_launched,
         devices=(device_id,),
         kernel_order=None,
-        kernel_rows=kernel_rows,
+        kernel_rows=rows_by_launch.filter(kernels),
     )

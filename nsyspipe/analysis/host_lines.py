@@ -30,7 +30,7 @@ HOST_CAUSES = ("input", "launch", "blocked")
 # With fewer samples in the time in question, the line is not known.
 MIN_SAMPLES = 5
 _NO_CAUSE = -1
-_NO_NUMBER = np.iinfo(np.int64).max
+_ABOVE_ALL_NUMBERS = np.iinfo(np.int64).max
 _LINE_COLUMNS = ("path", "line", "function")
 _FUNCTION_COLUMNS = ("path", "function")
 _MODULE = "<module>"
@@ -150,20 +150,22 @@ def find_host_lines(
 ) -> HostLines:
     """Return the samples in the windows of a rank, and what its device idles for at their times.
 
-    `offset_ns` is added to times of the host to get times of the device. Causes are not known
-    without `idle`, or if `idle` was found without calls.
+    `offset_ns` is added to times of the host to get times of the device. If `idle` is None, or was
+    found without calls, causes are not known.
     """
     samples = thread.samples
     if not samples.num_rows or not len(windows):
         return HostLines()
     times = samples["time_ns"].to_numpy() + offset_ns
-    # The last window that has begun; -1 before the first.
+    # The last window that has begun. Times before the first window get -1, which reads any window.
     window = np.searchsorted(windows.starts, times, side="right") - 1
     is_inside = window >= 0
     is_inside &= times < windows.ends[window]
-    is_cause_known = idle is not None and idle.launch is not None
-    causes = np.full(times.size, _NO_CAUSE)
-    if idle is not None and is_cause_known:
+    if idle is None or idle.launch is None:
+        is_cause_known = False
+        causes = np.full(times.size, _NO_CAUSE)
+    else:
+        is_cause_known = True
         causes = idle.causes_at(times)
     stacks = {}
     for name in _STACK_COLUMNS:
@@ -213,19 +215,18 @@ def join_host_lines(parts: Sequence[HostLinesPart]) -> HostLines:
 
 
 def _moved(samples: HostLines, lines_before: int, frames_before: int) -> HostLines:
-    """Return samples that refer to tables with more rows in front."""
-    in_program = _later_lines(samples.in_program, lines_before)
-    let_go = _later_lines(samples.let_go, lines_before)
-    innermost = samples.innermost + lines_before
-    first_frame = samples.first_frame + frames_before
-    frames = samples.frames + lines_before
+    """Return samples that refer to the same rows when other rows are put in front of their tables.
+
+    `lines_before` rows are put in front of the lines, and `frames_before` in front of the frames.
+    Only two columns may have no line: `in_program` and `let_go`.
+    """
     return replace(
         samples,
-        innermost=innermost,
-        in_program=in_program,
-        let_go=let_go,
-        first_frame=first_frame,
-        frames=frames,
+        innermost=samples.innermost + lines_before,
+        in_program=_later_lines(samples.in_program, lines_before),
+        let_go=_later_lines(samples.let_go, lines_before),
+        first_frame=samples.first_frame + frames_before,
+        frames=samples.frames + lines_before,
     )
 
 
@@ -264,26 +265,26 @@ def _first_of_equals(lines: pa.Table, columns: Sequence[str]) -> Int64:
 
 
 def _counts_of(samples: HostLines, sample: Int64, line: Int64) -> LineCounts:
-    """Count pairs of a sample and a line, each of which occurs once.
+    """Count the samples of each line, and the windows of these samples.
 
-    The line with most samples in idle time is first, then that with most samples, then the lowest.
+    `sample` and `line` are the two sides of pairs. No pair occurs twice. The line with most samples
+    in idle time is first, then that with most samples, then the lowest.
     """
     lines, place_of_pair = np.unique(line, return_inverse=True)
     cause = samples.cause[sample]
     window = samples.window[sample]
-    n_samples = np.bincount(place_of_pair, minlength=lines.size)
     is_idle = cause != _NO_CAUSE
+    n_samples = np.bincount(place_of_pair, minlength=lines.size)
     n_idle_samples = np.bincount(place_of_pair[is_idle], minlength=lines.size)
     most_idle_first = np.lexsort((lines, -n_samples, -n_idle_samples))
     samples_by_cause = []
     windows_by_cause = []
     for code in range(len(HOST_CAUSES)):
-        is_cause = cause == code
-        places = place_of_pair[is_cause]
-        n_of_cause = np.bincount(places, minlength=lines.size)
-        samples_by_cause.append(n_of_cause[most_idle_first])
-        n_of_cause = _count_windows(places, window[is_cause], lines.size)
-        windows_by_cause.append(n_of_cause[most_idle_first])
+        pairs = np.flatnonzero(cause == code)
+        n_samples_of_cause = np.bincount(place_of_pair[pairs], minlength=lines.size)
+        samples_by_cause.append(n_samples_of_cause[most_idle_first])
+        n_windows_of_cause = _count_windows(place_of_pair[pairs], window[pairs], lines.size)
+        windows_by_cause.append(n_windows_of_cause[most_idle_first])
     n_idle_windows = _count_windows(place_of_pair[is_idle], window[is_idle], lines.size)
     return LineCounts(
         line=lines[most_idle_first],
@@ -318,15 +319,15 @@ class _Frames(Struct, frozen=True):
 def count_functions(samples: HostLines) -> FrameCounts:
     """Count the samples that have each function of the program in their stack.
 
-    Parts of functions, for example ``<listcomp>``, are no functions of their own. The code of a
-    module is one.
+    The code of a module (``<module>``) counts as a function. All other names in such brackets, for
+    example ``<listcomp>``, are parts of functions and do not count.
     """
     frames = _once_in_each_sample(_frames_of(samples, _FUNCTION_COLUMNS))
     names = samples.lines["function"]
-    is_special = pc.starts_with(names, "<").to_numpy()
+    is_in_brackets = pc.starts_with(names, "<").to_numpy()
     is_module = pc.equal(names, _MODULE).to_numpy()
-    is_function_by_line = is_module | ~is_special
-    is_function = is_function_by_line[frames.key]
+    is_function_of_line = is_module | ~is_in_brackets
+    is_function = is_function_of_line[frames.key]
     return _count_frames(samples, _chosen(frames, is_function))
 
 
@@ -340,15 +341,17 @@ def count_calls(samples: HostLines) -> FrameCounts:
 def _frames_of(samples: HostLines, columns: Sequence[str]) -> _Frames:
     """Return the frames of all samples.
 
-    The key of a frame is the first line with the values of its line in some columns.
+    Frames whose lines have the same values in `columns` get the same key: the first of all lines
+    with these values.
     """
     n_frames = samples.n_frames
     sample = np.repeat(np.arange(n_frames.size), n_frames)
     first_place_of_sample = np.cumsum(n_frames) - n_frames
     place = np.arange(sample.size)
     depth = place - first_place_of_sample[sample]
-    innermost_frame = samples.first_frame[sample]
-    line = samples.frames[innermost_frame + depth]
+    # The frames of a sample follow its first frame, which is the innermost.
+    frame = samples.first_frame[sample] + depth
+    line = samples.frames[frame]
     first_of_equals = _first_of_equals(samples.lines, columns)
     return _Frames(sample, first_of_equals[line], line, depth)
 
@@ -373,9 +376,10 @@ def _chosen(frames: _Frames, rows: Flags | Int64) -> _Frames:
 
 
 def _count_frames(samples: HostLines, frames: _Frames) -> FrameCounts:
-    """Count the samples of each key, each of which a sample has once at most.
+    """Count the samples of each key. No key occurs twice in a sample.
 
-    The result has a row per key. The first and the last line are numbers in the file.
+    The result has a row per key. The first and the last line are numbers in the file. They are
+    those of frames in idle time. If a key has no frame in idle time, all its frames count.
     """
     counts = _counts_of(samples, frames.sample, frames.key)
     n_keys = counts.line.size
@@ -383,17 +387,17 @@ def _count_frames(samples: HostLines, frames: _Frames) -> FrameCounts:
     row_of_key[counts.line] = np.arange(n_keys)
     row = row_of_key[frames.key]
     is_idle = samples.cause[frames.sample] != _NO_CAUSE
-    # Frames in idle time count for the first and the last line. If a key has none, all count.
-    has_no_idle = counts.n_idle_samples == 0
-    is_counted = is_idle | has_no_idle[row]
+    has_no_idle_frame = counts.n_idle_samples == 0
+    is_counted = is_idle | has_no_idle_frame[row]
     number_of_line = samples.lines["line"].to_numpy()
     counted_lines = frames.line[is_counted]
-    numbers = number_of_line[counted_lines]
+    counted_numbers = number_of_line[counted_lines]
     counted_row = row[is_counted]
-    first_line = np.full(n_keys, _NO_NUMBER)
+    # Each key has a counted frame, so no start value remains.
+    first_line = np.full(n_keys, _ABOVE_ALL_NUMBERS)
     last_line = np.zeros(n_keys, np.int64)
-    np.minimum.at(first_line, counted_row, numbers)
-    np.maximum.at(last_line, counted_row, numbers)
+    np.minimum.at(first_line, counted_row, counted_numbers)
+    np.maximum.at(last_line, counted_row, counted_numbers)
     total_depth = np.bincount(row, frames.depth, n_keys)
     mean_depth = total_depth / counts.n_samples
     return FrameCounts(counts, first_line, last_line, mean_depth)

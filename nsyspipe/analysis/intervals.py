@@ -44,11 +44,12 @@ class IntervalSet(Struct, frozen=True, eq=False, dict=True):
             rows = slice(first, first + BLOCK)
             times_of_block = times[rows]
             n_begun = counts_up_to(self.starts, times_of_block)
-            last_end = self.ends[n_begun - 1]
-            overshoot = np.maximum(last_end - times_of_block, 0)
+            # Times before all intervals read the last one. Their result is still 0, since
+            # `covered_by_end` is 0 and the excess is not negative.
+            last_begun = n_begun - 1
+            excess_ns = np.maximum(self.ends[last_begun] - times_of_block, 0)
             covered_by_end = self._covered_before[n_begun]
-            # For times before the first interval, the overshoot is that of the last one.
-            covered[rows] = np.maximum(covered_by_end - overshoot, 0)
+            covered[rows] = np.maximum(covered_by_end - excess_ns, 0)
         return covered
 
     def when_covered(self, amounts: Int64) -> Int64:
@@ -96,11 +97,7 @@ class IntervalSet(Struct, frozen=True, eq=False, dict=True):
 
         Cost O(k log n) plus the size of the result, where k is the size of the smaller set.
         """
-        few = self
-        many = intervals
-        if len(few) > len(many):
-            few = intervals
-            many = self
+        few, many = sorted((self, intervals), key=len)
         if not len(few):
             return EMPTY
         # Each of the few intervals overlaps a slice of the many.
@@ -116,18 +113,20 @@ class NarrowIntervals(Struct, frozen=True, eq=False):
     """An `IntervalSet` in a third of its memory: its begin, and lengths of intervals and gaps."""
 
     begin: int
+    # The first interval, the gap behind it, the second interval, and so on.
     lengths: NDArray[np.integer]
 
     @classmethod
     def of(cls, intervals: IntervalSet) -> NarrowIntervals:
-        """Narrow a set. The result is exact for intervals and gaps of any length."""
+        """Return a set in this form. Lengths have 32 bits if all are short, and 64 bits if not."""
         sides = np.stack((intervals.starts, intervals.ends), axis=1)
+        # The start of the first interval, its end, the start of the second, and so on.
         edges = sides.ravel()
         lengths = np.diff(edges)
         are_short = (lengths < _MIN_LENGTH_OF_64_BITS).all()
-        kind = np.uint32 if are_short else np.int64
+        number_type = np.uint32 if are_short else np.int64
         begin = int(edges[0]) if edges.size else 0
-        return cls(begin, lengths.astype(kind))
+        return cls(begin, lengths.astype(number_type))
 
     def shifted(self, by_ns: int) -> IntervalSet:
         """Return the intervals, later by some time."""
@@ -149,17 +148,23 @@ EMPTY = IntervalSet(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 def counts_up_to(values: Int64, times: Int64) -> Int64:
-    """Return for each time how many of some sorted values are no later. Times are in any order."""
+    """Return for each time how many of some sorted values are not later than the time.
+
+    Times are in any order.
+    """
     are_many = np.ndim(times) == 1 and times.size > _MIN_TIMES_TO_CHECK
     if are_many and is_sorted(times):
-        first_and_last = times[[0, -1]]
-        first, last = np.searchsorted(values, first_and_last, side="right")
-        if last - first < times.size:
-            # There are many times in order. Look the few values up among them instead.
+        first_time, last_time = times[[0, -1]]
+        first, last = np.searchsorted(values, [first_time, last_time], side="right")
+        # Values that are passed from the first time to the last. They raise the count.
+        n_passed = last - first
+        if n_passed < times.size:
+            # To look the fewer values up among the times is faster. From one of these values to the
+            # next, all times have the same count.
             places = np.searchsorted(times, values[first:last], side="left")
-            n_times = np.diff(places, prepend=0, append=times.size)
+            n_times_of_count = np.diff(places, prepend=0, append=times.size)
             counts = np.arange(first, last + 1)
-            return np.repeat(counts, n_times)
+            return np.repeat(counts, n_times_of_count)
     return np.searchsorted(values, times, side="right")
 
 
@@ -170,7 +175,8 @@ def union(starts: Int64, ends: Int64) -> IntervalSet:
     """
     if not starts.size:
         return EMPTY
-    # If the next start is behind the i-th smallest end, all earlier intervals have ended there.
+    # If start i + 1 is behind end i, both in sorted order, no interval runs between them: all that
+    # have begun by end i have also ended. It does not matter which interval an end is of.
     sorted_starts = _sort(starts)
     sorted_ends = _sort(ends)
     is_gap = sorted_starts[1:] > sorted_ends[:-1]
@@ -236,11 +242,11 @@ class Slices(Struct, frozen=True):
         counts = self.counts
         slices = np.arange(counts.size)
         slice_of_element = np.repeat(slices, counts)
-        # In the result, the elements of a slice stand so many places behind those of the column.
-        n_elements_before = np.cumsum(counts) - counts
-        shift = n_elements_before - self.first
+        # Element k of a slice is at `first` + k in the column, and at `n_before` + k in the result.
+        n_before = np.cumsum(counts) - counts
+        difference = n_before - self.first
         place = np.arange(slice_of_element.size)
-        place -= np.repeat(shift, counts)
+        place -= np.repeat(difference, counts)
         return place, slice_of_element
 
     def reduced(self, ufunc: np.ufunc, values: Int64) -> Int64:
@@ -260,41 +266,45 @@ def holders(starts: Int64, ends: Int64, times: Int64) -> Int64:
     """Return which of some sorted, disjoint ranges holds each time; -1 for none."""
     n_begun = np.searchsorted(starts, times, side="right")
     last_begun = n_begun - 1
-    # Times before all ranges read the element behind the last range.
+    # Times before all ranges have -1, which reads the appended element.
     end_of_last_begun = np.append(ends, 0)[last_begun]
     is_inside = (last_begun >= 0) & (times < end_of_last_begun)
     return np.where(is_inside, last_begun, -1)
 
 
 def outermost(starts: Int64, ends: Int64) -> Int64:
-    """Pick intervals greedily in order of (start, longest first).
+    """Pick intervals in order of start, of equal starts the longest first.
 
-    Each pick begins after the last one ended. If intervals are nested, the picks are the outermost
-    ones. Returns the indices of the picks, in that order.
+    The first interval is picked. The next pick is always the first interval that begins when the
+    last pick has ended. If intervals are nested, the picks are the outermost ones. Returns the
+    indices of the picks, in that order.
     """
     order = np.lexsort((-ends, starts))
-    starts = starts[order]
-    ends = ends[order]
-    # A pick of no length hides nothing, so the next interval follows.
+    sorted_starts = starts[order]
+    sorted_ends = ends[order]
     next_place = np.arange(1, order.size + 1)
-    first_behind = np.searchsorted(starts, ends)
-    following = np.maximum(first_behind, next_place)
-    if (following == next_place).all():
-        # No interval hides another.
+    first_behind = np.searchsorted(sorted_starts, sorted_ends)
+    # The first behind a pick of no length may be the pick itself.
+    place_of_next_pick = np.maximum(first_behind, next_place)
+    if (place_of_next_pick == next_place).all():
+        # All intervals are picked.
         return order
+    next_picks = place_of_next_pick.tolist()
     picks = []
     place = 0
-    following = following.tolist()
     while place < order.size:
         picks.append(place)
-        place = following[place]
+        place = next_picks[place]
     return order[np.asarray(picks, np.int64)]
 
 
 def grouped_lengths(groups: Int64, starts: Int64, ends: Int64, n_groups: int) -> Int64:
-    """Return the length of the union of each group's intervals, ns; groups from 0 in any order."""
-    # As in `union`, starts and ends are sorted separately. If an end is behind the next start, the
-    # time between was counted twice.
+    """Return the length of the union of each group's intervals, ns; groups from 0 in any order.
+
+    The union is as long as all intervals, without the time that is counted several times. Starts
+    and ends are sorted separately in each group, as in `union`. If end i is behind start i + 1, the
+    time between both is counted once more than it should be.
+    """
     by_start = np.lexsort((starts, groups))
     by_end = np.lexsort((ends, groups))
     group = groups[by_start]
@@ -304,8 +314,8 @@ def grouped_lengths(groups: Int64, starts: Int64, ends: Int64, n_groups: int) ->
     is_same_group = group[1:] == group[:-1]
     overlap_ns = end[:-1] - start[1:]
     overlapping = np.flatnonzero(is_same_group & (overlap_ns > 0))
-    group = group[overlapping]
-    return total_ns - sums_of(group, overlap_ns[overlapping], n_groups)
+    counted_again_ns = sums_of(group[overlapping], overlap_ns[overlapping], n_groups)
+    return total_ns - counted_again_ns
 
 
 def sums_of(groups: Int64 | Int32, values: Int64, n_groups: int) -> Int64:

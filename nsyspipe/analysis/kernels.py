@@ -105,9 +105,10 @@ class WindowSums(Struct, frozen=True):
     def over(self, is_chosen: Flags) -> tuple[list[Int64], Flags]:
         """Return each sum by row over the chosen windows, and which rows are not known.
 
-        A row is not known if it has a sum in a group of which only some windows are chosen.
-        `is_chosen` has a flag per window.
+        The windows of a group have one sum. So a row is not known if it has a sum in a group of
+        which only some windows are chosen. `is_chosen` has a flag per window.
         """
+        # Before each window, and before the end of the last.
         n_chosen_before = np.append(0, np.cumsum(is_chosen))
         n_chosen_of_group = np.diff(n_chosen_before[self.edges])
         n_windows_of_group = np.diff(self.edges)
@@ -135,20 +136,21 @@ def window_sums(
     in `of_each`. A kernel counts in the window that it starts in. The sums by row alone also have
     the kernels that start in no window.
 
-    With more than 2^18 windows times rows, windows in the middle share their sums in groups of
-    equal length. Windows at either end, where steps are skipped or cut off, still have sums of
-    their own.
+    At most about 2^18 sums by window are kept. If windows times rows are more, windows in the
+    middle are put into groups that have one sum. Windows at either end, where steps are skipped or
+    cut off, still have sums of their own.
     """
     n_windows = len(windows)
-    max_groups = _MOST_SUMS // max(n_rows, 1)
-    max_groups = max(max_groups, _MIN_GROUPS)
+    n_affordable = _MOST_SUMS // max(n_rows, 1)
+    max_groups = max(n_affordable, _MIN_GROUPS)
     first_window = _first_of_groups(n_windows, max_groups)
     group_starts = windows.starts[first_window]
     edges = np.append(group_starts, windows.ends[-1:])
     # One place per group, one before the first group, and one behind the last.
     n_places = edges.size + 1
+    # A cell is a place and a row in one number: place * n_rows + row. There are many kernels, so it
+    # is made in place.
     cell = np.searchsorted(edges, starts, side="right")
-    # A cell is a place and a row.
     cell *= n_rows
     cell += row
     n_cells = n_places * n_rows
@@ -211,10 +213,10 @@ def kernels_table(
 ) -> tuple[pa.Table, WindowSums]:
     """Sum the kernels of one rank by phase and name, and by window.
 
-    `phase` is an index into `names.PHASES`, -1 for none. The table has a row per (phase, name) that
-    occurs, sorted so, null last. Its columns are those of `schema.KERNEL_COSTS` for the whole
-    capture, without means, differences and ratios. The sums by window have a row for each of these
-    rows.
+    `names` are texts by name ID. `phase` is an index into `names.PHASES` for each kernel, -1 for
+    none. The table has a row per (phase, name) that occurs, sorted by both, null last. Its columns
+    are those of `schema.KERNEL_COSTS` for the whole capture, without means, differences and ratios.
+    The sums by window number the rows as the table does.
     """
     starts = operations.kernel_start
     ends = operations.kernel_end
@@ -222,10 +224,11 @@ def kernels_table(
     rows = _number_rows(operations, names, phase)
     row = rows.row
     n_rows = len(rows.name)
-    covered = comm.lengths(starts, ends)
-    covered[operations.is_comm] = 0
-    by_window, sums = window_sums(starts, (duration, covered), row, n_rows, windows)
-    n_kernels, total_ns, covered_ns = sums
+    overlapped = comm.lengths(starts, ends)
+    # Communication does not overlap with itself.
+    overlapped[operations.is_comm] = 0
+    by_window, sums = window_sums(starts, (duration, overlapped), row, n_rows, windows)
+    n_kernels, total_ns, overlapped_ns = sums
     columns = {
         "phase": rows.phase,
         "name": rows.name,
@@ -233,7 +236,7 @@ def kernels_table(
         "total_ns": total_ns,
         "min_ns": least_of(row, duration, n_rows),
         "max_ns": _most_of(row, duration, n_rows),
-        "overlapped_ns": covered_ns,
+        "overlapped_ns": overlapped_ns,
     }
     slowed = _find_slowed(operations, comm)
     columns |= _sum_slowed(slowed, row, n_rows)
@@ -256,11 +259,11 @@ def _number_rows(
     n_labels = len(labels)
     # No phase is -1, which reads the last element.
     phases = [*PHASES, None]
-    # A key is a phase and a label.
+    # A key is a phase and a label in one number: phase * n_labels + label.
     n_keys = len(phases) * n_labels
     first_key_of_phase = np.arange(0, n_keys, n_labels, dtype=np.int32)
-    key_of_kernel = label_of_kernel
-    key_of_kernel += first_key_of_phase[phase]
+    key_of_kernel = first_key_of_phase[phase]
+    key_of_kernel += label_of_kernel
     key_of_row, row_of_kernel = _number_keys(key_of_kernel, n_keys)
     phase_of_row, label_of_row = np.divmod(key_of_row, n_labels)
     phase_column = _texts_of(phases, phase_of_row)
@@ -297,8 +300,8 @@ class Slowed(NamedTuple):
     """Kernels that ran during communication, and have equal kernels that ran without it."""
 
     kernel: Int64
-    covered_ns: Int64  # how much of each kernel was during communication
-    free_ns: Int64  # what that would have taken without communication
+    slowed_ns: Int64  # how long each kernel ran during communication
+    free_ns: Int64  # how long the same part would have taken without communication
 
 
 _NONE_SLOWED = Slowed(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64))
@@ -307,7 +310,7 @@ _NONE_SLOWED = Slowed(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, 
 def _sum_slowed(slowed: Slowed, row: Int32, n_rows: int) -> dict[str, Int64]:
     """Sum the slowed kernels by row; `row` is the row of every kernel."""
     rows = row[slowed.kernel]
-    slowed_ns = sums_of(rows, slowed.covered_ns, n_rows)
+    slowed_ns = sums_of(rows, slowed.slowed_ns, n_rows)
     free_ns = sums_of(rows, slowed.free_ns, n_rows)
     n_slowed = np.bincount(rows, minlength=n_rows)
     return {"n_slowed": n_slowed, "slowed_ns": slowed_ns, "free_ns": free_ns}
@@ -316,7 +319,8 @@ def _sum_slowed(slowed: Slowed, row: Int32, n_rows: int) -> dict[str, Int64]:
 def _find_slowed(operations: ProcessOperations, comm: IntervalSet) -> Slowed:
     """Return `kernel_slowdown` of the sampled kernels, which are those whose grids are known.
 
-    Compute kernels between the sampled ones are passed on too, as neighbors.
+    All compute kernels from the first sampled kernel to the last are passed on. Those that are not
+    sampled are only neighbors of the sampled ones.
     """
     if not len(comm):
         return _NONE_SLOWED
@@ -327,18 +331,16 @@ def _find_slowed(operations: ProcessOperations, comm: IntervalSet) -> Slowed:
     begin = int(sampled[0])
     end = int(sampled[-1]) + 1
     is_compute = ~operations.is_comm[begin:end]
-    compute_kernels = np.flatnonzero(is_compute)
-    compute_kernels += begin
+    compute_kernels = np.flatnonzero(is_compute) + begin
     name_id = operations.kernel_column("name_id", begin, end)[is_compute]
     grid = operations.kernel_column("grid", begin, end)[is_compute]
     block = operations.kernel_column("block", begin, end)[is_compute]
     starts = operations.kernel_start[compute_kernels]
     ends = operations.kernel_end[compute_kernels]
-    covered = comm.lengths(starts, ends)
-    slowed = kernel_slowdown(name_id, grid, block, ends - starts, covered)
-    # From places among the compute kernels to places among all kernels.
-    kernel = compute_kernels[slowed.kernel]
-    return slowed._replace(kernel=kernel)
+    overlapped = comm.lengths(starts, ends)
+    slowed = kernel_slowdown(name_id, grid, block, ends - starts, overlapped)
+    # From indices among the compute kernels to indices among all kernels.
+    return slowed._replace(kernel=compute_kernels[slowed.kernel])
 
 
 def costliest(kernels: KernelsTable, n_kept: int) -> pa.Table:
@@ -357,11 +359,11 @@ def costliest(kernels: KernelsTable, n_kept: int) -> pa.Table:
     # No phase is a phase of its own.
     encoded = phase.dictionary_encode(null_encoding="encode")
     n_phases = len(PHASES) + 1
-    # One number per rank and phase.
-    owner = kernels["rank"].to_numpy() * n_phases
-    owner += encoded.indices.to_numpy()
-    place_in_owner = places_in_runs(owner[costliest_first])
-    is_kept = place_in_owner < n_kept
+    # A group is a rank and a phase.
+    group = kernels["rank"].to_numpy() * n_phases
+    group += encoded.indices.to_numpy()
+    place_in_group = places_in_runs(group[costliest_first])
+    is_kept = place_in_group < n_kept
     rows = np.sort(costliest_first[is_kept])
     return kernels.take(pa.array(rows))
 
@@ -409,7 +411,7 @@ def kernel_labels(name_ids: Int64, names: Mapping[int, str]) -> tuple[list[str],
     for name_id, text in names.items():
         label_of_id[name_id] = kernel_label(text)
     label_of_id[GRAPH_NAME_ID] = GRAPH
-    # The last label is that of IDs without a name.
+    # A place is that of an ID in `label_of_id`. One more place is for IDs without a name.
     label_of_place = [*label_of_id.values(), _NAMELESS]
     labels = sorted(set(label_of_place))
     index_of_label = {label: index for index, label in enumerate(labels)}
@@ -417,8 +419,8 @@ def kernel_labels(name_ids: Int64, names: Mapping[int, str]) -> tuple[list[str],
     index_of_place = np.array(indices, np.int32)
     known_ids = pa.array(label_of_id.keys(), pa.int64())
     ids = pa.array(name_ids)
-    place_of_kernel = pc.index_in(ids, value_set=known_ids)
-    place_of_kernel = pc.fill_null(place_of_kernel, len(label_of_id))
+    known_places = pc.index_in(ids, value_set=known_ids)
+    place_of_kernel = pc.fill_null(known_places, len(label_of_id))
     return labels, index_of_place[place_of_kernel.to_numpy()]
 
 
@@ -477,17 +479,16 @@ def assumed(bytes_per_s: float | None) -> Slowing:
     return NARROW.blended(WIDE, width)
 
 
-def most_assumed(bytes_per_s: float | None, operations_per_ns: float) -> float:
-    """Return how much longer work takes at most if no slowing was measured, as a share of the work.
+def largest_assumed_slowdown(bytes_per_s: float | None, operations_per_ns: float) -> float:
+    """Return how much longer work takes at most, if that was not measured.
 
-    If the link is not known, the worse of the narrow and the wide link is assumed.
+    The result is a share of the time of the work without communication. An assumed slowing may be
+    too small by `ASSUMED_WITHIN`. If the link is not known, the worse of the narrow and the wide
+    link is assumed.
     """
-    slowings = [NARROW, WIDE]
-    if bytes_per_s is not None:
-        slowings = [assumed(bytes_per_s)]
+    slowings = [NARROW, WIDE] if bytes_per_s is None else [assumed(bytes_per_s)]
     totals = [slowing.total(operations_per_ns) for slowing in slowings]
-    uncertainty = 1 + ASSUMED_WITHIN
-    return uncertainty * max(totals)
+    return (1 + ASSUMED_WITHIN) * max(totals)
 
 
 def operations_per_ns(kernels: KernelsTable) -> float:
@@ -503,33 +504,36 @@ def operations_per_ns(kernels: KernelsTable) -> float:
 
 
 def kernel_slowdown(
-    name_id: Int64, grid: Int64, block: Int64, duration: Int64, covered: Int64
+    name_id: Int64, grid: Int64, block: Int64, duration: Int64, overlapped: Int64
 ) -> Slowed:
     """Compare kernels during communication with equal kernels without it.
 
-    `schema.KERNEL_COSTS` defines the comparison; medians are floored. The compute kernels are in
-    order of launch. Those with an `UNKNOWN` grid are not compared. `duration` is that of each
-    kernel, and `covered` is the part of the duration during communication, both in ns. The result
-    has the kernels that ran at least in part during communication and have equal kernels without.
+    The parameters have a value per compute kernel, in order of launch. `duration` is how long the
+    kernel ran, and `overlapped` is the part of that time during communication, both in ns. Kernels
+    with an `UNKNOWN` grid are not compared. `schema.KERNEL_COSTS` defines the comparison; medians
+    are floored.
+
+    The result has the kernels that ran at least in part during communication, and that have enough
+    equal kernels without.
     """
     context = _number_contexts(name_id, grid, block)
     is_usable = grid != UNKNOWN
     is_usable &= duration > 0
     usable = np.flatnonzero(is_usable)
-    is_covered = covered[usable] > 0
-    free = usable[~is_covered]
-    during_comm = usable[is_covered]
-    if not free.size or not during_comm.size:
+    is_overlapped = overlapped[usable] > 0
+    during_comm = usable[is_overlapped]
+    without_comm = usable[~is_overlapped]
+    if not without_comm.size or not during_comm.size:
         return _NONE_SLOWED
-    free_median_of_context = _medians_by_context(context, free, duration)
-    free_median_ns = free_median_of_context[context[during_comm]]
-    has_median = free_median_ns != UNKNOWN
-    kernel = during_comm[has_median]
-    # All of the difference arose during communication. No time can be less than 0.
-    slower_by_ns = duration[kernel] - free_median_ns[has_median]
-    covered_ns = covered[kernel]
-    free_ns = np.maximum(covered_ns - slower_by_ns, 0)
-    return Slowed(kernel, covered_ns, free_ns)
+    usual_ns_of_context = _medians_by_context(context, without_comm, duration)
+    usual_ns = usual_ns_of_context[context[during_comm]]
+    is_usual_known = usual_ns != UNKNOWN
+    kernel = during_comm[is_usual_known]
+    longer_by_ns = duration[kernel] - usual_ns[is_usual_known]
+    slowed_ns = overlapped[kernel]
+    # Only the part during communication got longer. Without, it would take as much less time.
+    free_ns = np.maximum(slowed_ns - longer_by_ns, 0)
+    return Slowed(kernel, slowed_ns, free_ns)
 
 
 def _number_contexts(name_id: Int64, grid: Int64, block: Int64) -> Int64:
@@ -543,35 +547,35 @@ def _number_contexts(name_id: Int64, grid: Int64, block: Int64) -> Int64:
         values, code = np.unique(column, return_inverse=True)
         kind *= values.size
         kind += code
-    # Kernels outside of the sequence, as neighbors of the first and the last.
+    # The first and the last kernels get neighbors of the kind -1.
     padded_kind = np.pad(kind, _N_NEIGHBORS, constant_values=-1)
-    n_compared = 2 * _N_NEIGHBORS + 1
-    # The run that begins at a place is centered on the kernel of that place before the padding.
-    contexts = runs_of_codes(padded_kind, n_compared)
+    context_size = 2 * _N_NEIGHBORS + 1
+    # The context of a kernel begins `_N_NEIGHBORS` places before the kernel. The padding has moved
+    # all kernels by as many places, so the context begins at the old place of its kernel.
+    contexts = runs_of_codes(padded_kind, context_size)
     return contexts[: kind.size]
 
 
-def _medians_by_context(context: Int64, free: Int64, duration: Int64) -> Int64:
-    """Return for each context the median duration of its free kernels, ns.
+def _medians_by_context(context: Int64, rows: Int64, duration: Int64) -> Int64:
+    """Return for each context the median duration of some kernels, ns.
 
-    `UNKNOWN` if its free kernels are too few, or if their durations differ too much. `context` and
-    `duration` are those of all kernels, and `free` are rows of them.
+    `context` and `duration` are those of all kernels, and `rows` are the kernels that count. The
+    median is `UNKNOWN` if a context has too few of these, or if their durations differ too much.
     """
-    unsorted_context = context[free]
-    unsorted_duration = duration[free]
+    unsorted_context = context[rows]
+    unsorted_duration = duration[rows]
     by_context = np.lexsort((unsorted_duration, unsorted_context))
-    context_of_free = unsorted_context[by_context]
+    sorted_context = unsorted_context[by_context]
     sorted_duration = unsorted_duration[by_context]
-    first = run_starts(context_of_free)
-    count = np.diff(first, append=free.size)
+    first = run_starts(sorted_context)
+    count = np.diff(first, append=rows.size)
     median = _medians_of(sorted_duration, first, count)
     spread = _spreads_of(sorted_duration, first, count)
     is_known = spread <= _MAX_SPREAD * median
     is_known &= count >= _MIN_EQUAL_KERNELS
     n_contexts = context.max() + 1
     median_of_context = np.full(n_contexts, UNKNOWN)
-    first_of_known = first[is_known]
-    known_contexts = context_of_free[first_of_known]
+    known_contexts = sorted_context[first[is_known]]
     median_of_context[known_contexts] = median[is_known]
     return median_of_context
 
@@ -579,7 +583,8 @@ def _medians_by_context(context: Int64, free: Int64, duration: Int64) -> Int64:
 def _spreads_of(values: Int64, first: Int64, count: Int64) -> Int64:
     """Return how far the middle three quarters of each run of sorted values reach.
 
-    `first` is the place of the first value of each run, and `count` is how many values it has.
+    These are the values from an eighth of the run to seven eighths. `first` is the place of the
+    first value of each run, and `count` is how many values the run has.
     """
     place_of_low = first + count // 8
     place_of_high = first + count * 7 // 8
@@ -609,8 +614,8 @@ class GapsBefore(NamedTuple):
 
     place: Int64  # of the operation
     gap_ns: Int64
-    is_free: Flags  # whether no part of the gap is during communication
-    is_covered: Flags  # whether all of it is
+    is_without_comm: Flags  # whether no part of the gap is during communication
+    is_during_comm: Flags  # whether all of it is
 
 
 def gaps_before(start: Int64, end: Int64, launch: Int64, comm: IntervalSet) -> GapsBefore:
@@ -618,9 +623,9 @@ def gaps_before(start: Int64, end: Int64, launch: Int64, comm: IntervalSet) -> G
 
     The operations are in order of start. The host does not cause a gap if the next operation was
     launched before the gap. Gaps of 100 us or more are left out, since most of them are waits for a
-    collective.
+    collective. A gap of no length counts, too: operations that follow at once have no delay.
     """
-    # When all operations before the next one have ended.
+    # For each operation but the first, when all operations before it have ended.
     previous_end = np.maximum.accumulate(end)[:-1]
     next_start = start[1:]
     is_gap = launch[1:] < previous_end
@@ -630,45 +635,49 @@ def gaps_before(start: Int64, end: Int64, launch: Int64, comm: IntervalSet) -> G
     gap_start = previous_end[place_before_gap]
     gap_end = next_start[place_before_gap]
     gap_ns = gap_end - gap_start
-    # A gap may have no length. So look at one more ns before each.
-    covered_ns = comm.lengths(gap_start - 1, gap_end)
-    is_free = covered_ns == 0
-    is_covered = covered_ns == gap_ns + 1
-    return GapsBefore(place_before_gap + 1, gap_ns, is_free, is_covered)
+    # A gap may have no length. So the last ns before each gap is looked at, too.
+    looked_at_ns = gap_ns + 1
+    during_comm_ns = comm.lengths(gap_start - 1, gap_end)
+    is_without_comm = during_comm_ns == 0
+    is_during_comm = during_comm_ns == looked_at_ns
+    return GapsBefore(place_before_gap + 1, gap_ns, is_without_comm, is_during_comm)
 
 
 def comm_delays(operations: ProcessOperations, comm: IntervalSet, windows: Windows) -> Int64 | None:
     """Return by how much communication delays the begin of operations, ns per window in total.
 
-    `schema.STEPS` defines it. Gaps before kernels during communication are compared with those
-    without communication, on any stream. 0 without communication. None if there are too few gaps.
+    The mean gap before kernels during communication is compared with that without communication,
+    on any stream. Each operation that begins during communication is delayed by the difference, as
+    `schema.STEPS` defines it. 0 without communication. None if there are too few gaps of one kind.
     """
     n_windows = len(windows)
     if not len(comm):
         return np.zeros(n_windows, np.int64)
-    # Per window: number and length of the gaps during communication, and the operations begun then.
-    n_covered = np.zeros(n_windows, np.int64)
-    covered_ns = np.zeros(n_windows, np.int64)
+    # What each window has during communication: the number and the total length of the gaps, and
+    # the number of operations that begin.
+    n_gaps = np.zeros(n_windows, np.int64)
+    total_gap_ns = np.zeros(n_windows, np.int64)
     n_begun = np.zeros(n_windows, np.int64)
-    free_gaps_of_parts = [np.empty(0, np.int64)]
-    n_covered_in_all = 0
+    # Gaps in no window count here, too.
+    n_gaps_during_comm = 0
+    gaps_without_comm = [np.empty(0, np.int64)]
     for part in _parts_in_order_of_start(operations):
         gaps = _gaps_before_kernels(part, comm)
-        free_gaps_of_parts.append(gaps.gap_ns[gaps.is_free])
-        covered_gap_ns = gaps.gap_ns[gaps.is_covered]
-        n_covered_in_all += covered_gap_ns.size
-        covered_place = gaps.place[gaps.is_covered]
-        started = started_in(part.start[covered_place], covered_gap_ns, windows)
-        n_covered += started.number
-        covered_ns += started.total
-        # The first operation of a part was in the part before.
+        gaps_without_comm.append(gaps.gap_ns[gaps.is_without_comm])
+        gap_ns = gaps.gap_ns[gaps.is_during_comm]
+        n_gaps_during_comm += gap_ns.size
+        kernel_start = part.start[gaps.place[gaps.is_during_comm]]
+        started = started_in(kernel_start, gap_ns, windows)
+        n_gaps += started.number
+        total_gap_ns += started.total
+        # The first operation of a part was counted in the part before.
         starts = part.start[1:]
         starts_during_comm = starts[comm.contains(starts)]
         n_begun += windows.slices(starts_during_comm).counts
-    free_gap_ns = np.concatenate(free_gaps_of_parts)
-    if min(free_gap_ns.size, n_covered_in_all) < ENOUGH_GAPS:
+    gap_without_comm_ns = np.concatenate(gaps_without_comm)
+    if min(gap_without_comm_ns.size, n_gaps_during_comm) < ENOUGH_GAPS:
         return None
-    delay_ns = _longer_by(covered_ns, n_covered, free_gap_ns.mean())
+    delay_ns = _longer_by(total_gap_ns, n_gaps, usual_gap_ns=gap_without_comm_ns.mean())
     return np.rint(delay_ns * n_begun).astype(np.int64)
 
 
@@ -678,19 +687,19 @@ def _gaps_before_kernels(part: _PartInOrder, comm: IntervalSet) -> GapsBefore:
     is_kernel = part.is_kernel[gaps.place]
     place = gaps.place[is_kernel]
     gap_ns = gaps.gap_ns[is_kernel]
-    is_free = gaps.is_free[is_kernel]
-    is_covered = gaps.is_covered[is_kernel]
-    return GapsBefore(place, gap_ns, is_free, is_covered)
+    is_without_comm = gaps.is_without_comm[is_kernel]
+    is_during_comm = gaps.is_during_comm[is_kernel]
+    return GapsBefore(place, gap_ns, is_without_comm, is_during_comm)
 
 
-def _longer_by(gaps_ns: Int64, n_gaps: Int64, usual_gap_ns: float) -> Float64:
+def _longer_by(total_gap_ns: Int64, n_gaps: Int64, usual_gap_ns: float) -> Float64:
     """Return how much longer the mean gap of each window is than usual, ns.
 
     0 if the mean gap is shorter than usual, or if the window has no gaps.
     """
     # Where there is no gap, 1 avoids a division by 0.
     divisors = np.maximum(n_gaps, 1)
-    mean_gap_ns = gaps_ns / divisors
+    mean_gap_ns = total_gap_ns / divisors
     longer_ns = np.maximum(mean_gap_ns - usual_gap_ns, 0.0)
     return np.where(n_gaps > 0, longer_ns, 0.0)
 
@@ -707,8 +716,9 @@ class _PartInOrder(NamedTuple):
 def _parts_in_order_of_start(operations: ProcessOperations) -> Iterator[_PartInOrder]:
     """Yield the operations in parts, so that temporary arrays stay small.
 
-    Each part begins with the last operation of the part before. Its end there is the latest end of
-    all operations before it.
+    The last operation of a part is also the first one of the next part, so that the gap behind it
+    is in a part. As the first one, it stands for all operations before. So it gets the latest end
+    of all operations up to it.
     """
     is_compute = ~operations.is_comm
     n_kernels = int(np.count_nonzero(is_compute))
@@ -716,14 +726,18 @@ def _parts_in_order_of_start(operations: ProcessOperations) -> Iterator[_PartInO
     ends = np.append(operations.kernel_end[is_compute], operations.copy_end)
     launches = np.append(operations.kernel_launch[is_compute], operations.copy_launch)
     row_at_place = np.argsort(starts, kind="stable")
+    # Of the operations before the part.
     latest_end = -NEVER
-    for first in range(0, row_at_place.size - 1, BLOCK):
+    # The last operation begins no part, since no gap is behind it.
+    last_place = row_at_place.size - 1
+    for first in range(0, last_place, BLOCK):
         last = first + BLOCK
         rows = row_at_place[first : last + 1]
         end = ends[rows]
         end[0] = max(end[0], latest_end)
+        # All but the last operation, which begins the next part.
         latest_end = end[:-1].max()
-        # Rows are numbered from the kernels on, and copies follow.
+        # Kernels have the first rows, and copies the rows behind.
         is_kernel = rows < n_kernels
         yield _PartInOrder(starts[rows], end, launches[rows], is_kernel)
 
@@ -747,10 +761,13 @@ class Compared(NamedTuple):
 def compared_kernels(kernels: pa.Table) -> Compared:
     """Return the slowdown of kernels during communication, of all ranks together.
 
-    Compared are kernels that run during communication and also without it. ``slowed_ns`` is their
-    time during communication, and ``free_ns`` is how long the same kernels would take without it.
-    The share is theirs of all compute during communication. It can come out above 1, because the
-    time of kernels that were not sampled is extrapolated.
+    Compared are kernels that run during communication and also without it. ``slowed_ns`` is the
+    time of these kernels during communication. ``free_ns`` is how long the same work would take
+    without communication.
+
+    The share compares the time of these kernels with that of all compute during communication.
+    Their time is extrapolated from a sample, which may give more than there was. So the share is
+    cut at 1.
 
     `kernels` is `schema.KERNEL_COSTS`.
     """
@@ -760,13 +777,9 @@ def compared_kernels(kernels: pa.Table) -> Compared:
     slowed_ns = _total(rows, "slowed_ns")
     free_ns = _total(rows, "free_ns")
     overlapped_ns = _total(rows, "overlapped_ns")
-    slowdown_ratio = None
-    if free_ns:
-        slowdown_ratio = slowed_ns / free_ns - 1
-    share = 0.0
-    if overlapped_ns:
-        compared_ns = sum(_compared_ns(row) for row in rows)
-        share = min(compared_ns / overlapped_ns, 1.0)
+    compared_ns = sum(_compared_ns(row) for row in rows)
+    slowdown_ratio = slowed_ns / free_ns - 1 if free_ns else None
+    share = min(compared_ns / overlapped_ns, 1.0) if overlapped_ns else 0.0
     return Compared(n_slowed, slowdown_ratio, share)
 
 
@@ -817,7 +830,11 @@ def costs(
 
 
 def _rows_of_traffic(traffic: pa.Table, *, are_groups_known: bool) -> list[Row]:
-    """Return a row for each communicator of `schema.TRAFFIC`, the costliest first."""
+    """Return a row for each communicator of `schema.TRAFFIC`, the costliest first.
+
+    NCCL's own communicators have certain ranks. If `are_groups_known` is false, the ranks of all
+    other communicators are only assumed, so they are null here.
+    """
     is_of_all_ranks = pc.is_null(traffic["rank"])
     communicators = traffic.filter(is_of_all_ranks).to_pylist()
     communicators.sort(key=lambda row: row["comm_ns_per_step"] or 0, reverse=True)
@@ -839,15 +856,11 @@ def _rows_of_kernels(kernels: pa.Table, *, is_comm_known: bool) -> Iterator[Row]
     for sums in sums_by(kernels, ("name", "phase"), _COLUMNS_OF_KERNELS):
         name = sums["name"]
         total_ns = sums["in_summary_ns"]
-        covered_ratio = None
-        if is_comm_known and not is_communication(name):
-            covered_ns = sums["overlapped_in_summary_ns"]
-            covered_ratio = divided(covered_ns, total_ns)
+        overlap_ratio = divided(sums["overlapped_in_summary_ns"], total_ns)
+        may_overlap = is_comm_known and not is_communication(name)
         n_slowed = sums["n_slowed"]
         free_ns = sums["free_ns"]
-        slowdown_ratio = None
-        if n_slowed and free_ns:
-            slowdown_ratio = sums["slowed_ns"] / free_ns - 1
+        is_compared = bool(n_slowed and free_ns)
         yield {
             "table": KERNELS,
             "name": name,
@@ -855,8 +868,8 @@ def _rows_of_kernels(kernels: pa.Table, *, is_comm_known: bool) -> Iterator[Row]
             "n_calls": sums["n_in_summary"],
             "total_ns": total_ns,
             "n_slowed": n_slowed,
-            "beside_comm_ratio": covered_ratio,
-            "slowdown_ratio": slowdown_ratio,
+            "beside_comm_ratio": overlap_ratio if may_overlap else None,
+            "slowdown_ratio": sums["slowed_ns"] / free_ns - 1 if is_compared else None,
         }
 
 
@@ -866,9 +879,7 @@ def _rows_of_collectives(collectives: CollectivesTable, n_steps: int | None) -> 
     for sums in sums_by(columns, ["name", "size"], _SUMS_OF_COLLECTIVES):
         total_ns = sums["total_ns"]
         exposed_ns = sums["exposed_ns"]
-        hidden_ns = None
-        if exposed_ns is not None:
-            hidden_ns = total_ns - exposed_ns
+        hidden_ns = None if exposed_ns is None else total_ns - exposed_ns
         transfer_ns = sums["transfer_ns"]
         # None if it is not known.
         transfer_s = divided(transfer_ns, 1e9)

@@ -51,10 +51,10 @@ def device_waits(
 ) -> IntervalSet:
     """Return when the host of a process launched nothing because it waited for the device.
 
-    These are the report times of calls that wait. Such a call synchronises, or allocates, frees or
-    copies memory. Or it is a launch that found the queue of the device full. A call does not count
-    if another thread launched something during the call, since it did not keep the process from
-    launching.
+    The result has the times of calls that wait, on the clock of the host. Such a call synchronises,
+    or allocates, frees or copies memory, or is a launch that found the queue of the device full. If
+    another thread launched something during a call, the call did not keep the process from
+    launching. So it does not count.
 
     `calls` are `canonical.HOST_CALLS`, `blocking` are `canonical.BLOCKING_CALLS`, and `waits` are
     `canonical.HOST_WAITS` of the process. The clock of the device is later than that of the host by
@@ -64,11 +64,11 @@ def device_waits(
     tables = (blocking, waits)
     starts = np.concatenate([table["start_ns"].to_numpy() for table in tables])
     ends = np.concatenate([table["end_ns"].to_numpy() for table in tables])
+    # A launch at the start is that of the call itself. So it is counted on both sides.
+    n_launched_up_to_start = np.searchsorted(launches, starts, side="right")
     n_launched_before_end = np.searchsorted(launches, ends)
-    # A launch at the start is that of the call itself, and is left out.
-    n_launched_at_start = np.searchsorted(launches, starts, side="right")
-    has_other_launch = n_launched_before_end != n_launched_at_start
-    is_counted = ~has_other_launch & (ends > starts)
+    has_no_other_launch = n_launched_before_end == n_launched_up_to_start
+    is_counted = has_no_other_launch & (ends > starts)
     in_calls = union(starts[is_counted], ends[is_counted])
     in_full_queue = _launches_into_full_queue(operations, launches, calls, offset_ns)
     return union_of(in_calls, in_full_queue)
@@ -94,11 +94,11 @@ def _launches_into_full_queue(
     ends = ends[is_long]
     ends_on_host_clock = _sorted_ends(operations) - offset_ns
     n_launched_before = np.searchsorted(launches, starts)
-    n_launched_at_start = np.searchsorted(launches, starts, side="right")
+    n_launched_up_to_start = np.searchsorted(launches, starts, side="right")
     n_finished = np.searchsorted(ends_on_host_clock, starts, side="right")
     n_queued = n_launched_before - n_finished
     # A call is a launch if an operation has the start of the call as its launch.
-    is_launch = n_launched_at_start > n_launched_before
+    is_launch = n_launched_up_to_start > n_launched_before
     is_queue_full = n_queued >= MIN_QUEUED_OPERATIONS
     is_waiting: Flags = is_launch & is_queue_full
     return union(starts[is_waiting], ends[is_waiting])
@@ -129,15 +129,15 @@ def host_times(
     The time begins with the launch of the first kernel of the window. It ends with the launch of
     the first kernel of the next window, or with the last launch of the last window. `waits` are as
     `device_waits` finds them, and are no part of the time. `inputs` are when the host got the next
-    batch. Both are report times on the clock of the host. The windows are on the clock of the
-    device, which is later by `offset_ns`.
+    batch, which is a part of the time. Both are report times on the clock of the host. The windows
+    are on the clock of the device, which is later by `offset_ns`.
     """
     kernel_launch = operations.kernel_launch[: operations.n_launched]
     if not len(windows) or not kernel_launch.size:
         zeros = np.zeros(len(windows), np.int64)
-        return HostTimes(zeros, zeros, zeros)
-    launches = _first_launches(kernel_launch, members, windows)
-    begins = launches.of_windows
+        return HostTimes(launch_ns=zeros, input_ns=zeros, lead_ns=zeros)
+    launches = _bounding_launches(kernel_launch, members, windows)
+    begins = launches.first_of_windows
     ends = np.append(begins[1:], launches.last)
     # No time is negative, even if launches are not in order of windows.
     ends = np.maximum(ends, begins)
@@ -153,21 +153,27 @@ def host_times(
 class _Launches(NamedTuple):
     """The first launch of each window, and the last launch of the last window."""
 
-    of_windows: Int64
+    first_of_windows: Int64
     last: np.int64
 
 
-def _first_launches(kernel_launch: Int64, members: Members, windows: Windows) -> _Launches:
-    """Return the launches that bound the time of the host; `kernel_launch` is sorted."""
+def _bounding_launches(kernel_launch: Int64, members: Members, windows: Windows) -> _Launches:
+    """Return the first launch of each window, and the last launch of the last window.
+
+    The launches of a window are those inside its step range. `kernel_launch` is sorted, and not
+    empty. If a step range has no launch, the next launch behind the range stands in for the first
+    one. If there is none behind it, the last launch of all does.
+    """
     is_whole_capture = members.starts.size < len(windows)
     if is_whole_capture:
-        # There is one window without a step.
+        # A capture without steps has one window, to which no step range belongs.
         return _Launches(kernel_launch[:1], kernel_launch[-1])
     starts = members.starts[windows.member]
     ends = members.ends[windows.member]
     launched = Slices.within(kernel_launch, starts, ends)
-    # A step without launches may stand behind the last launch, or before the first.
+    # A step range behind all launches has no first launch.
     first_kernel = np.minimum(launched.first, kernel_launch.size - 1)
+    # `last` is the place behind the last launch. It is 0 if the last range is before all launches.
     last_kernel = max(launched.last[-1] - 1, 0)
     return _Launches(kernel_launch[first_kernel], kernel_launch[last_kernel])
 
@@ -176,10 +182,10 @@ def fastest_launch_times(steps: StepsTable, *, is_input_free: bool = False) -> F
     """Return the launch time of the fastest host for each step of `schema.STEPS`, ns.
 
     The steps are in ascending order. Over many steps, a run cannot be faster than its fastest host,
-    however evenly the ranks work. A few steps can be faster, if the host has launched a part of
-    them before they begin. So with less than `FEW_STEPS` steps, this lead is subtracted. If input
-    is free, the time to get input is subtracted too. All results are 0 if a launch time, or what is
-    subtracted, is not known.
+    however evenly the ranks work. A few steps can be faster, by the lead of the host: how long
+    before the start of a step its first kernel was launched. So with less than `FEW_STEPS` steps,
+    the lead is subtracted. With `is_input_free`, the time to get input is subtracted too. All
+    results are 0 if one of these times is not known.
     """
     numbers, step_of_row = np.unique(steps["step"].to_numpy(), return_inverse=True)
     is_few = numbers.size < FEW_STEPS
@@ -194,6 +200,7 @@ def fastest_launch_times(steps: StepsTable, *, is_input_free: bool = False) -> F
     if is_input_free:
         launch_ns = launch_ns - steps["host_input_ns"].to_numpy()
     if is_few:
+        # The lead may be longer than the launching.
         lead_ns = steps["host_lead_ns"].to_numpy()
         launch_ns = np.maximum(launch_ns - lead_ns, 0)
     fastest_ns = least_of(step_of_row, launch_ns, numbers.size)
@@ -219,7 +226,8 @@ def longest_work_times(steps: StepsTable) -> Float64:
 def slower_hosts(steps: StepsTable) -> list[int] | None:
     """Return the ranks whose hosts take longer to launch a step than other hosts on average.
 
-    `steps` are rows of `schema.STEPS`; see `MIN_SLOWER_SHARE`. None if a launch time is not known.
+    `steps` are rows of `schema.STEPS`; see `MIN_SLOWER_SHARE`. None if a launch time is not known,
+    or if no host launched anything.
     """
     if steps["host_launch_ns"].null_count:
         return None
@@ -229,7 +237,7 @@ def slower_hosts(steps: StepsTable) -> list[int] | None:
     rank = steps["rank"].to_numpy()
     launch_ns = steps["host_launch_ns"].to_numpy()
     wall_ns = steps["wall_ns"].to_numpy()
-    min_difference_ns = MIN_SLOWER_SHARE * wall_ns.mean() if wall_ns.size else 0.0
+    min_difference_ns = MIN_SLOWER_SHARE * wall_ns.mean()
     slower = []
     for number in np.unique(rank).tolist():
         is_of_rank = rank == number
@@ -243,23 +251,22 @@ def slower_hosts(steps: StepsTable) -> list[int] | None:
     return slower
 
 
-def steps_without_launches(
+def steps_with_late_launches(
     steps: StepsTable, columns: Sequence[str] = ("idle_launch_ns",)
 ) -> dict[int, Int64]:
     """Return for each rank the steps in which its device idles because launches come late.
 
     `steps` are rows of `schema.STEPS`. `columns` are those of the idle time that counts. The sum of
-    them has to reach `MIN_LATE_LAUNCH_SHARE` of the mean step.
+    these columns has to reach `MIN_LATE_LAUNCH_SHARE` of the mean step.
     """
     rank = steps["rank"].to_numpy()
     step = steps["step"].to_numpy()
     wall_ns = steps["wall_ns"].to_numpy()
+    if not wall_ns.size:
+        return {}
     idle_times = [pc.fill_null(steps.column(name), 0).to_numpy() for name in columns]
     late_ns = np.sum(idle_times, axis=0)
-    is_late = np.zeros(0, np.bool_)
-    if wall_ns.size:
-        min_late_ns = MIN_LATE_LAUNCH_SHARE * wall_ns.mean()
-        is_late = late_ns >= min_late_ns
+    is_late = late_ns >= MIN_LATE_LAUNCH_SHARE * wall_ns.mean()
     late_steps = {}
     for number in np.unique(rank).tolist():
         is_of_rank = rank == number
@@ -267,17 +274,17 @@ def steps_without_launches(
     return late_steps
 
 
-def ranks_without_launches(
+def ranks_with_late_launches(
     steps: StepsTable, columns: Sequence[str] = ("idle_launch_ns",)
 ) -> dict[int, int]:
-    """Return the number of `steps_without_launches` of each rank that has many.
+    """Return the number of `steps_with_late_launches` of each rank that has many.
 
     See `MIN_LATE_STEPS_SHARE`.
     """
     n_steps = pc.count_distinct(steps["step"]).as_py()
     min_late_steps = MIN_LATE_STEPS_SHARE * n_steps
     n_late_steps = {}
-    for rank, numbers in steps_without_launches(steps, columns).items():
+    for rank, numbers in steps_with_late_launches(steps, columns).items():
         if numbers.size >= min_late_steps:
             n_late_steps[rank] = int(numbers.size)
     return n_late_steps

@@ -89,15 +89,17 @@ def links(
 
     The second result are the indices of GPUs that ranks run on and that the topology lacks, sorted.
 
-    The communicator is the one over most hosts, and of several such the largest. Communicators with
-    a process among `pids` come first. If no ring was logged, its edges are all that NCCL connected.
-    If another communicator logged a transport for the same two GPUs, this one uses it too. Without
-    a log, the edges are pairs of GPUs, with transport null and kind unknown.
+    One communicator is chosen: the one over most hosts, and of several such the largest.
+    Communicators with a process among `pids` come before all others. The edges are those of the
+    ring of the communicator. If no ring was logged, they are all that NCCL connected. An edge
+    without a logged transport gets a transport that another communicator logged for the same two
+    GPUs. Without a log, the edges are pairs of GPUs, with transport null and kind unknown.
 
-    The topology is that of one host, since all hosts are assumed to be alike. GPUs are found by the
-    NVML index, else the CUDA index, as logged, else by `local_ranks`. `gpu_names`, `local_ranks`
-    and `hosts` are by rank of the run. If a communicator does not span the `n_ranks` of the run,
-    its ranks have other numbers. Then only a GPU name that all ranks share is used.
+    The topology is that of one host, since all hosts are assumed to be alike. The index of a GPU is
+    that of NVML in the log, or that of CUDA in the log, or that of `local_ranks`: the first that is
+    known. `gpu_names`, `local_ranks` and `hosts` are by rank of the run. In a communicator that
+    does not span the `n_ranks` of the run, ranks have other numbers. So only a GPU name that all
+    ranks share is used then.
     """
     comm = _choose_communicator(log, pids)
     members: Sequence[CommMember] = ()
@@ -105,7 +107,8 @@ def links(
     if comm is not None:
         members = comm.members
         edges = _find_edges(comm)
-        if n_ranks not in {None, comm.n_ranks}:
+        spans_run = n_ranks is None or n_ranks == comm.n_ranks
+        if not spans_run:
             gpu_names = _name_of_all_ranks(gpu_names, comm.n_ranks)
             local_ranks = {}
             hosts = {}
@@ -170,11 +173,16 @@ def _connected_pairs(seats: _Seats) -> list[Pair]:
 def _rows_of_edges(
     log: NcclLog, comm: Communicator, edges: Sequence[Pair], seats: _Seats
 ) -> list[Row]:
-    """Return the rows of the edges, and of edges of trees that leave a host."""
+    """Return a row for each of the `edges` of a communicator, sorted.
+
+    Edges of its trees that leave a host get a row, too. ``algorithms`` tells which of rings and
+    trees use an edge.
+    """
     tree_edges = comm.tree_edges()
+    # No ring may have been logged.
     ring_edges = comm.ring_edges() or ()
-    between_hosts = [edge for edge in tree_edges if not seats.are_together(edge)]
-    all_edges = {*edges, *between_hosts}
+    tree_edges_between_hosts = [edge for edge in tree_edges if not seats.are_together(edge)]
+    all_edges = {*edges, *tree_edges_between_hosts}
     transports = _transports(log, comm)
     rows = []
     for edge in sorted(all_edges):
@@ -191,14 +199,12 @@ def _rows_of_edges(
 
 
 def _transports(log: NcclLog, comm: Communicator) -> dict[Pair, Transport]:
-    """Return the transport of each edge.
+    """Return the transport of each edge of a communicator.
 
-    NCCL chooses it by the two GPUs, so other communicators of the same GPUs fill gaps.
+    NCCL chooses a transport by the two GPUs. So if an edge has none in the log, the transport that
+    any communicator has for the same GPUs is taken.
     """
-    rank_of_gpu = {}
-    for member in comm.members:
-        gpu = replace(member, rank=0)
-        rank_of_gpu[gpu] = member.rank
+    rank_of_gpu = {_gpu_of(member): member.rank for member in comm.members}
     transports: dict[Pair, Transport] = {}
     for communicator in log.communicators:
         ranks = _ranks_in(rank_of_gpu, communicator)
@@ -208,21 +214,23 @@ def _transports(log: NcclLog, comm: Communicator) -> dict[Pair, Transport]:
             if from_rank is not None and to_rank is not None:
                 transport = Transport(edge.transports, None)
                 transports.setdefault((from_rank, to_rank), transport)
+    # What the communicator logged itself replaces what others logged.
     for edge in comm.edges or ():
         pair = edge.from_rank, edge.to_rank
         transports[pair] = Transport(edge.transports, edge.n_channels)
     return transports
 
 
+def _gpu_of(member: CommMember) -> CommMember:
+    """Return a key of the GPU of a member, which is the same in all communicators."""
+    return replace(member, rank=0)
+
+
 def _ranks_in(
     rank_of_gpu: Mapping[CommMember, int], communicator: Communicator
 ) -> dict[int, int | None]:
     """Return the rank of each GPU of a communicator, by its rank in that communicator."""
-    ranks = {}
-    for member in communicator.members:
-        gpu = replace(member, rank=0)
-        ranks[member.rank] = rank_of_gpu.get(gpu)
-    return ranks
+    return {member.rank: rank_of_gpu.get(_gpu_of(member)) for member in communicator.members}
 
 
 class _Seats(Struct, frozen=True):
@@ -258,27 +266,34 @@ def _gpus(
     local_ranks: Mapping[int, int | None],
     hosts: Mapping[int, str | None],
 ) -> dict[int, int]:
-    """Return the index of each rank's GPU on its host, from the log or the local rank."""
+    """Return the index of each rank's GPU on its host, from the log or the local rank.
+
+    Each rank has a GPU of its own. If two ranks of a host have the same index, the index only
+    counts the GPUs that each process sees. So such ranks are left out.
+    """
     gpus = dict(local_ranks)
     for member in members:
+        # The NVML index is better, so it comes last and overwrites the CUDA index.
         for gpu in (member.cuda_device, member.nvml_device):
             if gpu is not None:
                 gpus[member.rank] = gpu
     known = {rank: gpu for rank, gpu in sorted(gpus.items()) if gpu is not None}
     places = {rank: (hosts.get(rank), gpu) for rank, gpu in known.items()}
-    # If two ranks have the same GPU, the index counts what each process sees, not GPUs of the host.
-    n_users = Counter(places.values())
-    return {rank: gpu for rank, gpu in known.items() if n_users[places[rank]] == 1}
+    n_ranks_of_place = Counter(places.values())
+    return {rank: gpu for rank, gpu in known.items() if n_ranks_of_place[places[rank]] == 1}
 
 
 def _row(comm_id: str | None, pair: Pair, transport: Transport, seats: _Seats) -> Row:
-    """Return the row of `schema.LINKS` of an edge, without its algorithms."""
+    """Return the row of `schema.LINKS` of an edge, without its algorithms.
+
+    The path of the topology is used if both ranks are on one host. The path tells what a transport
+    of the kind ``p2p`` uses. Of several transports, the worst kind counts.
+    """
     kinds = {classify_transport(name) for name in transport.names}
-    # Only a network, or NVLink between hosts, leaves the host.
-    is_of_one_host = bool(kinds & {"p2p", "shm"})
-    path = None
-    if is_of_one_host or seats.are_together(pair):
-        path = seats.path(pair)
+    # These kinds never leave a host, whatever the names of the hosts are.
+    has_kind_inside_host = not kinds.isdisjoint({"p2p", "shm"})
+    are_on_one_host = has_kind_inside_host or seats.are_together(pair)
+    path = seats.path(pair) if are_on_one_host else None
     if "p2p" in kinds and path:
         kinds.remove("p2p")
         kinds.add("nvlink" if path.startswith("NV") else "p2p_pcie")
@@ -286,7 +301,7 @@ def _row(comm_id: str | None, pair: Pair, transport: Transport, seats: _Seats) -
     from_rank, to_rank = pair
     models = [seats.names.get(rank) for rank in pair]
     speed = _nominal_speed_of_link(kind, transport.names, path, models)
-    row: Row = {
+    return {
         "comm_id": comm_id,
         "from_rank": from_rank,
         "to_rank": to_rank,
@@ -294,13 +309,9 @@ def _row(comm_id: str | None, pair: Pair, transport: Transport, seats: _Seats) -
         "n_channels": transport.n_channels,
         "path": path,
         "kind": kind,
-        "nominal_bytes_per_s": None,
-        "nominal_source": None,
+        "nominal_bytes_per_s": speed.bytes_per_s if speed else None,
+        "nominal_source": speed.source if speed else None,
     }
-    if speed is not None:
-        row["nominal_bytes_per_s"] = speed.bytes_per_s
-        row["nominal_source"] = speed.source
-    return row
 
 
 def _nominal_speed_of_link(
@@ -308,21 +319,24 @@ def _nominal_speed_of_link(
 ) -> Speed | None:
     """Return what data sheets promise for a link; None if that is not known.
 
-    `models` are those of the two GPUs.
+    `models` are those of the two GPUs. Data sheets tell nothing of a network, nor of NVLink through
+    a third GPU ("indirect"). If no transport was logged, the data is assumed to take the path of
+    the topology.
     """
     if kind == "shm":
         speed = nominal_speed(models, "PCIe")
-        return speed and Speed(speed.bytes_per_s, f"{speed.source} to host memory")
+        if speed is None:
+            return None
+        return Speed(speed.bytes_per_s, f"{speed.source} to host memory")
     all_transports = " ".join(transports)
     is_nvlink = kind == "nvlink"
     if is_nvlink and "MNNVL" in all_transports:
+        # Between hosts, all links of a GPU go to switches.
         return nominal_speed(models)
     if is_nvlink and "indirect" in all_transports:
         return None
-    is_by_wire = kind in {"nvlink", "p2p_pcie"} or not transports
-    if path and is_by_wire:
-        return nominal_speed(models, path)
-    return None
+    takes_path = kind in {"nvlink", "p2p_pcie"} or not transports
+    return nominal_speed(models, path) if path and takes_path else None
 
 
 @dataclass(frozen=True)
@@ -350,7 +364,7 @@ class SlowestLink:
 
     @property
     def edges(self) -> str:
-        """The edges that the text holds for, as ``2 of 8 edges, rank 3 to 4 first``."""
+        """The edges that the text holds for, as ``2 of 8 connections, rank 3 to 4 first``."""
         noun = "connection" if self.is_of_ring else "pair"
         first_edge = f"rank {self.from_rank} to {self.to_rank}"
         if self.n_links == self.n_edges:
@@ -405,7 +419,9 @@ class LinkVerdict:
 def slowest(links: LinksTable) -> SlowestLink | None:
     """Pick the worst kind of link, and the edge of that kind with the least nominal bandwidth.
 
-    None for a table without rows.
+    Kinds that are known come first. If none is known, the edges may be pairs of GPUs with different
+    paths. The data may take any of these paths, so no nominal bandwidth is known. None for a table
+    without rows.
     """
     rows = sorted(links.to_pylist(), key=_order_of_row)
     if not rows:
@@ -417,12 +433,11 @@ def slowest(links: LinksTable) -> SlowestLink | None:
     text = _text(kind, worst)
     texts = [_text(kind, row) for row in rows_of_kind]
     n_links = texts.count(text)
-    # The data may take another path than the worst pair of GPUs.
-    is_any_pair = kind == "unknown" and n_links < len(rows)
+    # The text names the path of an edge.
+    have_pairs_different_paths = kind == "unknown" and n_links < len(rows)
     speeds = [row["nominal_bytes_per_s"] for row in rows_of_kind]
-    nominal_bytes_per_s = None
-    if None not in speeds and not is_any_pair:
-        nominal_bytes_per_s = worst["nominal_bytes_per_s"]
+    is_speed_known = None not in speeds and not have_pairs_different_paths
+    nominal_bytes_per_s = worst["nominal_bytes_per_s"] if is_speed_known else None
     n_unknown = len(rows) - len(known_kinds)
     return SlowestLink(
         kind=kind,
@@ -490,9 +505,11 @@ def _is_direct_network(transports: Sequence[str]) -> bool:
 
 
 def _text_of_unknown(transport: str, path: str) -> str:
-    text = "no NCCL log shows what NCCL uses"
+    """Say what is known of a link of unknown kind. Without a log, `transport` is empty."""
     if transport:
         text = f"{transport}, a transport that nsyspipe does not know"
+    else:
+        text = "no NCCL log shows what NCCL uses"
     if path:
         text += f", and the GPUs are connected by {path}"
     return text
@@ -566,6 +583,7 @@ class NamedLink(Struct, frozen=True):
 
 
 def _link_of_data_sheet(name: str, rate: float, words: str, *gpus: str) -> NamedLink:
+    """Return a link by its data sheet. `rate` is in bytes/s, and `words` say how it is made up."""
     return NamedLink(
         name=name,
         gpus=gpus,
@@ -663,10 +681,12 @@ def _find_model(name: str) -> _Model:
 
 
 def _speed_of_model(name: str, path: str) -> Speed | None:
+    """Return the nominal speed of a GPU over a path, as `nominal_speed` explains it."""
     gpu, model = _find_model(name)
     is_nvlink = path.startswith("NV")
     if is_nvlink and gpu.nvlink:
-        n_links = int(path[2:] or gpu.n_links)
+        # ``NV4`` has its number of links, and ``NV`` has none.
+        n_links = int(path.removeprefix("NV") or gpu.n_links)
         rate = gpu.bytes_per_link_s
         source = f"NVLink {gpu.nvlink}, {n_links} x {rate / GB:g} GB/s ({model})"
         return Speed(n_links * rate, source)

@@ -27,12 +27,14 @@ _ALWAYS = IntervalSet(np.array([-FOREVER]), np.array([FOREVER]))
 
 
 def host_periods(members: Members, windows: Windows) -> IntervalSet:
-    """Return what the host of a rank counts to each window, in the time of the host.
+    """Return the period of the host that belongs to each window, on the clock of the host.
 
-    It is the step range and the time to the next range that has a window. The last one ends with
-    its range. A capture without steps is one period without an end.
+    A period lasts from the start of the step range of its window to the start of the next range
+    that has a window. The last period ends with its range. The window of a capture without steps
+    has no step range, and its period has no end.
     """
-    if members.starts.size < len(windows):
+    is_whole_capture = members.starts.size < len(windows)
+    if is_whole_capture:
         return _ALWAYS
     starts = members.starts[windows.member]
     last_member = windows.member[-1:]
@@ -92,7 +94,7 @@ def _sums(slices: Slices, values: Flags | Int64) -> Int64:
 
 
 def _known_sums(slices: Slices, is_counted: Flags, column: pa.ChunkedArray) -> Int64:
-    """Return the sum of the counted values of each slice, -1 where one of them is not known."""
+    """Return the sum of the counted values of each slice, -1 if one of these is not known."""
     integers = column.cast(pa.int64())
     values = filled(integers, 0)
     counted_values = np.where(is_counted, values, 0)
@@ -100,16 +102,17 @@ def _known_sums(slices: Slices, is_counted: Flags, column: pa.ChunkedArray) -> I
     is_unknown &= is_counted
     sums = _sums(slices, counted_values)
     n_unknown = _sums(slices, is_unknown)
-    sums[n_unknown > 0] = -1
-    return sums
+    return np.where(n_unknown > 0, -1, sums)
 
 
 def exposed_memory_calls(
     calls: MemoryCallsOfReportTable | None, device: DeviceTime, offset_ns: int
 ) -> Int64 | None:
-    """Return how long the device of a rank runs nothing during such calls, ns in each window.
+    """Return how long the device of a rank runs nothing while the host is in one of some calls.
 
-    The clock of the device is later than that of the host by `offset_ns`. None without calls.
+    The lengths are in ns in each window. `calls` are those that allocate, free or map memory, None
+    if not recorded. Then the result is None, too. The clock of the device is later than that of the
+    host by `offset_ns`.
     """
     if calls is None:
         return None

@@ -89,6 +89,7 @@ class DeviceOperations(Struct, frozen=True, dict=True):
 
     def take(self, rows: Int64) -> DeviceOperations:
         """Return some operations, in the order of the rows."""
+        # All fields but the last, `names`, have a value per operation.
         *columns, _ = self.__struct_fields__
         values = {}
         for name in columns:
@@ -461,8 +462,8 @@ def _joined_ranges(kinds: Sequence[PhaseRanges]) -> PhaseRanges:
 def _ranges_of_rank(rank: RankSteps, phases: Mapping[str, PhaseRanges]) -> _Ranges:
     """Return the ranges of the wanted steps and of their phases.
 
-    They are sorted by start. Of ranges that start together, the step comes first, then phases
-    by name.
+    The ranges are sorted by start. Of ranges that start together, that of the step comes first, and
+    then those of phases by name.
     """
     kinds = [_ranges_of_steps(rank), *phases.values()]
     code_of_kind = [_STEP_ITSELF, *range(len(phases))]
@@ -473,6 +474,7 @@ def _ranges_of_rank(rank: RankSteps, phases: Mapping[str, PhaseRanges]) -> _Rang
     starts = all_ranges.starts
     ends = all_ranges.ends
     step = rank.numbers[member]
+    # The code of a step is -1, which reads the last element. That is before all phases.
     name_place = _ALPHABETICAL_PLACE[code]
     # The last key of `lexsort` is the one that sorts first.
     by_start = np.lexsort((step, ends, name_place, starts))

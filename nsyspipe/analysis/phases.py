@@ -112,17 +112,19 @@ def phase_costs(
     phase: PhaseRanges,
     members: Members,
     device: DeviceTime,
-    belongs: tuple[Flags, Flags],
+    *,
+    kernels: Flags,
+    copies: Flags,
     idle_ns: Int64,
 ) -> dict[str, Int64 | None]:
     """Measure one phase of one rank: a row for each step that has the phase.
 
     Returns columns by name. ``member`` is the index of the step range, and the others are those of
-    `schema.PHASES`. If no step has the phase or no launch is known, ``n_kernels`` and all columns
-    behind it are None. If a step has no window, it has -1 in the columns behind ``n_kernels``.
+    `schema.PHASES`. The columns about kernels and the device are None if no step has the phase, or
+    if no launch is known. A step without a window has -1 in the columns about the device.
 
-    `belongs` flags the kernels and the copies that were launched in the phase. `idle_ns` is that of
-    the phase, as `breakdown.phase_idle` returns it.
+    `kernels` and `copies` flag the operations of the device that were launched in the phase.
+    `idle_ns` is that of the phase, as `breakdown.phase_idle` returns it.
     """
     operations = device.operations
     n_members = members.starts.size
@@ -135,7 +137,7 @@ def phase_costs(
     costs: dict[str, Int64 | None] = {"member": members_with_phase}
     costs["host_ns"] = host_ns_of_member[members_with_phase]
     costs["n_kernels"] = n_kernels_of_member[members_with_phase]
-    on_device = _costs_on_device(device, belongs)
+    on_device = _costs_on_device(device, kernels, copies)
     on_device["idle_ns"] = idle_ns
     for name, value_of_window in on_device.items():
         # The last element is for the window of a capture without steps, whose member is -1.
@@ -148,11 +150,10 @@ def phase_costs(
     return costs
 
 
-def _costs_on_device(device: DeviceTime, belongs: tuple[Flags, Flags]) -> dict[str, Int64]:
-    """Return how long operations of a phase run on the device, ns by window."""
+def _costs_on_device(device: DeviceTime, kernels: Flags, copies: Flags) -> dict[str, Int64]:
+    """Return how long the flagged kernels and copies run on the device, ns by window."""
     operations = device.operations
     windows = device.windows
-    kernels, copies = belongs
     compute = kernel_times(operations, kernels & ~operations.is_comm)
     comm = kernel_times(operations, kernels & operations.is_comm)
     memory = union(operations.copy_start[copies], operations.copy_end[copies])
@@ -186,9 +187,9 @@ def _pieces_in_steps(phase: PhaseRanges, members: Members) -> _Pieces:
 def launches_in_phase(
     phase: PhaseRanges, members: Members, copies: pa.Table | None
 ) -> Int64 | None:
-    """Return how many of some copies a step launched in a phase, for each step with the phase.
+    """Return for each step that has a phase how many of some copies were launched in the phase.
 
-    None without `copies`.
+    Steps are in ascending order. None without `copies`.
     """
     if copies is None:
         return None
@@ -197,7 +198,8 @@ def launches_in_phase(
     slices = Slices.within(launches, pieces.times.starts, pieces.times.ends)
     n_members = members.starts.size
     counts = sums_of(pieces.member, slices.counts, n_members)
-    return counts[np.unique(phase.member)]
+    members_with_phase = np.unique(phase.member)
+    return counts[members_with_phase]
 
 
 class PhaseRanges(Struct, frozen=True):
@@ -218,14 +220,17 @@ def between_steps(
 ) -> Inputs:
     """Find when the host loads data, and when it is quiet, between one step range and the next.
 
-    `codes` are the phases of the texts of `ranges`. `calls` are `canonical.HOST_CALLS`. Without
-    them, no time is known to be quiet. A range that holds a whole step, such as an epoch, does not
-    count.
+    `codes` are the phases of the texts of `ranges`. A range that holds a whole step, such as an
+    epoch, does not count. `calls` are `canonical.HOST_CALLS`. Without them, no time is known to be
+    quiet.
 
-    Some step ranges leave no room for that, for example if each ends with the optimizer. Then a
-    pause around the start of the next step counts as quiet: from the last launch of a kernel before
-    the start to the first launch after the start. The pause has to take `breakdown.PAUSE_NS`. It
-    does not count if ranges of the thread mark the loading of data.
+    The host is quiet outside of ranges and CUDA calls. Of each gap between step ranges, only the
+    longest quiet time counts.
+
+    Steps that follow each other at once have no gap, or a short one. The host may get its data
+    inside the range then, before the first launch. So the longest quiet time from the last launch
+    before the start of a step to the first launch after counts, too. It has to take
+    `breakdown.PAUSE_NS`. It does not count if ranges of the thread mark the loading of data.
     """
     starts = ranges["start_ns"].to_numpy()
     ends = ranges["end_ns"].to_numpy()
@@ -234,20 +239,19 @@ def between_steps(
     is_data &= is_of_loop
     # From the end of each step range to the start of the next.
     gaps = nonempty(members.ends[:-1], members.starts[1:])
-    loading = union(starts[is_data], ends[is_data])
-    loading = loading.intersect(gaps)
+    loading = union(starts[is_data], ends[is_data]).intersect(gaps)
     is_loading_marked = bool(is_data.any())
     launch_gaps = EMPTY if is_loading_marked else _launch_gaps_around_starts(members, operations)
     has_gaps = len(gaps) > 0 or len(launch_gaps) > 0
     if calls is None or not has_gaps:
-        return Inputs(loading, EMPTY)
+        return Inputs(loading, quiet=EMPTY)
     in_ranges = union(starts[is_of_loop], ends[is_of_loop])
     busy = union_of(in_ranges, _call_times(calls, members.thread_id))
     quiet = _longest_of_each(gaps, gaps.without(busy))
     pauses = _longest_of_each(launch_gaps, launch_gaps.without(busy))
     lengths_ns = pauses.ends - pauses.starts
     is_long = lengths_ns >= breakdown.PAUSE_NS
-    return Inputs(loading, union_of(quiet, pauses[is_long]))
+    return Inputs(loading, quiet=union_of(quiet, pauses[is_long]))
 
 
 def _call_times(calls: HostCallsOfReportTable, thread_id: int) -> IntervalSet:
@@ -272,12 +276,13 @@ def _are_of_loop(ranges: RangesOfReportTable, members: Members) -> Flags:
     starts = ranges["start_ns"].to_numpy()
     ends = ranges["end_ns"].to_numpy()
     thread_id = ranges["thread_id"].to_numpy()
-    # The range holds the steps that begin in it, without those that end after it.
+    # Steps are in order. A range holds a step if the first step that begins in the range ends
+    # there, too. This step has the number `n_begun_before`.
     n_begun_before = np.searchsorted(members.starts, starts, side="left")
-    n_ended_at_end = np.searchsorted(members.ends, ends, side="right")
+    n_ended_up_to_end = np.searchsorted(members.ends, ends, side="right")
+    holds_step: Flags = n_ended_up_to_end > n_begun_before
     is_on_thread: Flags = thread_id == members.thread_id
-    holds_no_step: Flags = n_ended_at_end <= n_begun_before
-    return is_on_thread & holds_no_step
+    return is_on_thread & ~holds_step
 
 
 def _launch_gaps_around_starts(members: Members, operations: ProcessOperations) -> IntervalSet:
@@ -289,9 +294,9 @@ def _launch_gaps_around_starts(members: Members, operations: ProcessOperations) 
     next_starts = members.starts[1:]
     pauses_ns = next_starts - members.ends[:-1]
     follows_at_once = pauses_ns < breakdown.PAUSE_NS
-    n_launched_before = np.searchsorted(launches, next_starts[follows_at_once])
+    n_before_starts = np.searchsorted(launches, next_starts[follows_at_once])
     # Several steps without a launch have the same gap.
-    n_launched_before = np.unique(n_launched_before)
+    n_launched_before = np.unique(n_before_starts)
     has_launch_before = n_launched_before > 0
     has_launch_behind = n_launched_before < launches.size
     launch_behind = n_launched_before[has_launch_before & has_launch_behind]
@@ -315,9 +320,10 @@ def phase_codes(
 ) -> Int64:
     """Return the phase of each text, as an index into `names.PHASES`, `NO_PHASE` for none.
 
-    The name of the family of a text is the normalised text. The patterns are matched with that. A
-    pattern of a user may name digits, which normalised texts do not have. So such a pattern is
-    matched with the texts too. If several phases match, the first in `names.PHASES` counts.
+    `patterns` are by phase. They are matched with the name of the family of a text, which is the
+    normalised text. A pattern of a user may name digits, which normalised texts do not have. So
+    such a pattern is matched with the texts, too. If several phases match, the first in
+    `names.PHASES` counts.
     """
     phases = [phase_of(name, patterns) for name in families.names]
     codes_of_families = [PHASES.index(phase) if phase else NO_PHASE for phase in phases]
@@ -330,8 +336,9 @@ def phase_codes(
         is_of_user = pattern.pattern != PHASE_PATTERNS[phase]
         if not is_of_user:
             continue
-        has_no_earlier_phase = (code_of_text == NO_PHASE) | (code_of_text > code)
-        for place in np.flatnonzero(has_no_earlier_phase).tolist():
+        # Texts with this phase or an earlier one keep their phase.
+        has_later_or_no_phase = (code_of_text > code) | (code_of_text == NO_PHASE)
+        for place in np.flatnonzero(has_later_or_no_phase).tolist():
             text = texts[place].as_py() or ""
             if pattern.search(text):
                 code_of_text[place] = code
@@ -349,12 +356,13 @@ class LaunchingThreads(Struct, frozen=True):
     thread_id: Int64
 
     def has(self, member: Int64, thread_id: Int64) -> Flags:
-        """Tell for each pair of a step and a thread whether the thread is among these threads."""
+        """Tell for each pair of a step and a thread whether the thread launches in the step."""
         n_launching = self.member.size
         all_threads = np.concatenate((self.thread_id, thread_id))
         all_members = np.concatenate((self.member, member))
         threads, number_of_thread = np.unique(all_threads, return_inverse=True)
-        # One number per pair. Both sides are numbered together, so that they can be compared.
+        # A step and a thread in one number. Both sides are numbered together, so that equal pairs
+        # have equal numbers.
         pairs = all_members * threads.size + number_of_thread
         launching_pairs = pairs[:n_launching]
         asked_pairs = pairs[n_launching:]
@@ -421,10 +429,11 @@ def phase_ranges(
 ) -> dict[str, PhaseRanges]:
     """Find the phase ranges of one rank, by phase in the order of `names.PHASES`.
 
-    Every phase has an entry, which may be empty. The ranges are inside a step range, on its thread
-    or on one of the `others` that launch its kernels. A range without a phase is ignored. So is a
-    range that contains a range of another phase on its thread (for example a ``train_batch`` around
-    everything). Of nested ranges of one phase the outermost counts.
+    `codes` are the phases of the texts of `ranges`. Every phase has an entry, which may be empty.
+    The ranges are inside a step range, on its thread or on one of the `others` that launch its
+    kernels. Two kinds of ranges are left out: those without a phase, and those that contain a range
+    of another phase on their thread (for example a ``train_batch`` around everything). Of nested
+    ranges of one phase the outermost counts.
     """
     host = _host_ranges(ranges, codes, members)
     is_eligible = _are_eligible(host, members, others)
@@ -459,12 +468,16 @@ class _HostRanges(NamedTuple):
 
 
 def _host_ranges(ranges: RangesOfReportTable, codes: Int64, members: Members) -> _HostRanges:
-    code = _codes_of_ranges(ranges, codes)
-    thread_id = ranges["thread_id"].to_numpy()
+    """Return all ranges, each with its phase and the last step that has begun before or with it."""
     starts = ranges["start_ns"].to_numpy()
-    ends = ranges["end_ns"].to_numpy()
     n_begun = np.searchsorted(members.starts, starts, side="right")
-    return _HostRanges(code, thread_id, starts, ends, n_begun - 1)
+    return _HostRanges(
+        code=_codes_of_ranges(ranges, codes),
+        thread_id=ranges["thread_id"].to_numpy(),
+        starts=starts,
+        ends=ranges["end_ns"].to_numpy(),
+        member=n_begun - 1,
+    )
 
 
 def _are_eligible(host: _HostRanges, members: Members, others: LaunchingThreads) -> Flags:
@@ -536,15 +549,17 @@ def phase_stretches(
     starts = np.minimum.reduceat(operations.kernel_start[kernels], first_kernel)
     ends = np.maximum.reduceat(operations.kernel_end[kernels], first_kernel)
     by_start = np.argsort(starts, kind="stable")
-    starts = starts[by_start]
-    ends = ends[by_start]
-    # A stretch ends when the next begins.
-    ends[:-1] = np.minimum(ends[:-1], starts[1:])
-    is_long = ends > starts
-    first_of_long = first_kernel[by_start[is_long]]
-    member_of_long = member[first_of_long]
-    phase_of_long = phase_of_kernel[first_of_long]
-    return Stretches(member_of_long, phase_of_long, starts[is_long], ends[is_long])
+    sorted_starts = starts[by_start]
+    # A stretch ends when the next begins. Nothing cuts the last one.
+    cut_ends = np.minimum(ends[by_start], np.append(sorted_starts[1:], NEVER))
+    is_nonempty = cut_ends > sorted_starts
+    first_of_stretch = first_kernel[by_start[is_nonempty]]
+    return Stretches(
+        member=member[first_of_stretch],
+        phase=phase_of_kernel[first_of_stretch],
+        starts=sorted_starts[is_nonempty],
+        ends=cut_ends[is_nonempty],
+    )
 
 
 def phases_of_launches(phases: Mapping[str, PhaseRanges], launches: Int64) -> NDArray[np.int8]:
@@ -565,7 +580,11 @@ def phases_of_launches(phases: Mapping[str, PhaseRanges], launches: Int64) -> ND
 
 
 def _contain_other_phase(code: Int64, starts: Int64, ends: Int64) -> Flags:
-    """Tell which ranges contain a range of another phase. `code` is the phase of each range."""
+    """Tell which ranges contain a range of another phase. `code` is the phase of each range.
+
+    A range contains another one that starts no earlier and ends no later. So look for the earliest
+    end of those that start no earlier.
+    """
     contains_other = np.zeros(code.size, np.bool_)
     for phase in np.unique(code):
         is_of_phase = code == phase
@@ -573,13 +592,13 @@ def _contain_other_phase(code: Int64, starts: Int64, ends: Int64) -> Flags:
         other_starts = starts[~is_of_phase]
         other_ends = ends[~is_of_phase]
         by_start = np.argsort(other_starts, kind="stable")
-        # For each place, the earliest end of the others from that place to the last.
-        ends_from_last = other_ends[by_start][::-1]
-        earliest_from_last = np.minimum.accumulate(ends_from_last)
-        earliest_end = np.append(earliest_from_last[::-1], NEVER)
+        # The earliest end of the others from each place on, so accumulated from the last place.
+        last_first = other_ends[by_start][::-1]
+        earliest_end = np.minimum.accumulate(last_first)[::-1]
+        # The appended element is for ranges that all others start before.
+        earliest_end = np.append(earliest_end, NEVER)
         first_other = np.searchsorted(other_starts[by_start], starts[is_of_phase])
-        earliest_end_of_later = earliest_end[first_other]
-        contains_other[is_of_phase] = earliest_end_of_later <= ends[is_of_phase]
+        contains_other[is_of_phase] = earliest_end[first_other] <= ends[is_of_phase]
     return contains_other
 
 
@@ -588,28 +607,33 @@ def launching_passes(
 ) -> tuple[Int64, Int64]:
     """Return the pass that launched each operation, and the number of its backward range.
 
-    `member` and `launch` are the step and the launch of each operation. The pass is `IN_BACKWARD`
-    inside a backward range. Outside, it is `IN_FORWARD` before the last backward range of the step,
-    since forward of a second micro-batch comes after backward of the first. Otherwise it is
-    `BEHIND_BACKWARD`. Backward ranges are numbered from 0 in each step.
+    `member` and `launch` are the step and the launch of each operation. An operation is launched
+    in one of these passes:
 
-    The pass is -1 if it is not known. The number is -1 outside of all backward ranges.
+    - `IN_BACKWARD`: inside a backward range.
+    - `IN_FORWARD`: before the last backward range of the step. Forward of a second micro-batch
+      comes after backward of the first.
+    - `BEHIND_BACKWARD`: after the last backward range of the step.
+    - -1, not known: without a step, a launch, or a backward range of the step.
+
+    The number counts the backward ranges of the step from 0. It is -1 if the pass is another.
     """
     unknown = np.full(launch.size, -1)
     if backward is None or not backward.starts.size:
         return unknown, unknown
+    # Launches outside of all ranges get -1, which reads any range. Their number is left out below.
     backward_range = holders(backward.starts, backward.ends, launch)
+    member_of_range = backward.member[backward_range]
+    first_range_of_member = np.searchsorted(backward.member, member_of_range)
+    number_in_step = backward_range - first_range_of_member
+    is_inside = backward_range >= 0
     last_start = _last_backward_starts(member, backward)
+    pass_outside = np.where(launch < last_start, IN_FORWARD, BEHIND_BACKWARD)
+    launching_pass = np.where(is_inside, IN_BACKWARD, pass_outside)
     is_in_step = member >= 0
     is_launched = launch != NEVER
     has_backward = last_start != -NEVER
     is_known = is_in_step & is_launched & has_backward
-    is_inside = backward_range >= 0
-    pass_outside = np.where(launch < last_start, IN_FORWARD, BEHIND_BACKWARD)
-    launching_pass = np.where(is_inside, IN_BACKWARD, pass_outside)
-    member_of_range = backward.member[backward_range]
-    first_range_of_member = np.searchsorted(backward.member, member_of_range)
-    number_in_step = backward_range - first_range_of_member
     known_pass = np.where(is_known, launching_pass, unknown)
     known_number = np.where(is_known & is_inside, number_in_step, unknown)
     return known_pass, known_number
@@ -618,7 +642,7 @@ def launching_passes(
 def _last_backward_starts(member: Int64, backward: PhaseRanges) -> Int64:
     """Return the start of the last backward range of the step of each operation.
 
-    It is ``-NEVER`` if the step has no backward range.
+    It is ``-NEVER`` if the step has no backward range, and any time if the operation has no step.
     """
     last_member_of_operations = int(member.max(initial=0))
     last_member_of_ranges = int(backward.member.max())
@@ -626,6 +650,5 @@ def _last_backward_starts(member: Int64, backward: PhaseRanges) -> Int64:
     last_start_of_member = np.full(n_members, -NEVER)
     # Ranges are in order of start, so the last one of a step overwrites the others.
     last_start_of_member[backward.member] = backward.starts
-    # The caller drops operations of no step, so any step will do for them.
-    known_member = np.maximum(member, 0)
-    return last_start_of_member[known_member]
+    # Operations without a step have -1, which reads the last step.
+    return last_start_of_member[member]

@@ -53,8 +53,8 @@ class Calls(Struct, frozen=True):
 def doubt_of_purposes(calls: Sequence[Calls], *, has_stages: bool) -> Doubt | None:
     """Return a doubt if the calls serve several kinds of parallelism.
 
-    The groups of several kinds cannot all hold all ranks. Sends and receives between stages are a
-    doubt by themselves, since they join two ranks at a time.
+    If all ranks were one group, they would serve one kind. Stages of a pipeline are a doubt by
+    themselves. They send and receive in pairs, which are groups of two ranks.
     """
     if has_stages:
         return Doubt.STAGES
@@ -66,12 +66,14 @@ def doubt_of_purposes(calls: Sequence[Calls], *, has_stages: bool) -> Doubt | No
 def _purpose(calls: Calls) -> str | None:
     """Return the kind of parallelism that calls certainly serve.
 
-    None for calls that may only count, average or check something.
+    Layers communicate several times in forward and in backward of a step. Gradients are reduced or
+    scattered mostly in backward. None for all other calls, which may only count, average or check
+    something.
     """
     if calls.collective not in {"all_reduce", "reduce_scatter"}:
         return None
-    n_in_both = min(calls.in_forward, calls.in_backward)
-    if n_in_both >= _MIN_CALLS_OF_LAYERS:
+    n_in_either_pass = min(calls.in_forward, calls.in_backward)
+    if n_in_either_pass >= _MIN_CALLS_OF_LAYERS:
         return TENSOR
     is_mostly_backward = calls.in_forward < calls.in_backward
     is_of_gradients = calls.in_backward >= 1 and is_mostly_backward
@@ -80,11 +82,13 @@ def _purpose(calls: Calls) -> str | None:
     return DATA if calls.collective == "all_reduce" else SHARDED
 
 
-def is_contradicted_by_times(matched: Sequence[Int64], starts: Int64, ends: Int64) -> bool:
+def do_times_refute_one_group(matched: Sequence[Int64], starts: Int64, ends: Int64) -> bool:
     """Tell whether times of collectives show that not all ranks took part in each.
 
     `matched` are collectives that no rank leaves before all have entered, matched over all ranks,
-    as `collectives.match_collectives` returns them.
+    as `collectives.match_collectives` returns them. Two signs show that the ranks of a row did not
+    take part in one collective. An operation is early: it ends before the last rank enters. Or
+    ranks start far apart (wide), and also end far apart.
     """
     n_operations = 0
     n_early = 0
@@ -101,10 +105,10 @@ def is_contradicted_by_times(matched: Sequence[Int64], starts: Int64, ends: Int6
         n_early += int(np.count_nonzero(is_early))
         n_wide += spreads.n_wide
         n_apart += spreads.n_apart
-    is_often_early = n_early > 0 and n_early >= MIN_EARLY_SHARE * n_operations
-    min_apart = MIN_APART_SHARE * n_wide
-    is_often_apart = n_wide >= MIN_WIDE_COLLECTIVES and n_apart >= min_apart
-    return is_often_early or is_often_apart
+    are_many_early = n_early > 0 and n_early >= MIN_EARLY_SHARE * n_operations
+    are_enough_wide = n_wide >= MIN_WIDE_COLLECTIVES
+    are_many_apart = n_apart >= MIN_APART_SHARE * n_wide
+    return are_many_early or (are_enough_wide and are_many_apart)
 
 
 class _Spreads(NamedTuple):
@@ -127,10 +131,11 @@ class _Spreads(NamedTuple):
         return cls(n_wide, n_apart)
 
 
-def is_contradicted_by_counts(step: Int64, rank: Int32, n_ranks: int) -> bool:
+def do_counts_refute_one_group(step: Int64, rank: Int32, n_ranks: int) -> bool:
     """Tell whether ranks make different numbers of calls of one communicator in every step.
 
-    At least three steps are needed.
+    Ranks of one group make all calls together, so such ranks are not one group. At least three
+    steps are needed. `step` and `rank` have a value per call.
     """
     if not step.size:
         return False
@@ -160,9 +165,10 @@ def groups_by_times(
 ) -> dict[int, tuple[int, ...]] | None:
     """Return for each rank the only group that its calls can be of.
 
-    None if a rank has no such group, or several. `groups` are all groups of the job, as places of
-    their ranks. A group is ruled out if the times of two of its ranks show that they did not take
-    part in the same collectives. The calls are of collectives that no rank leaves early.
+    None if a rank has no such group, or several. `groups` are all groups of the job. They have
+    their ranks as `CallTimes.rank` does, as places in the run. A group is ruled out if the times of
+    two of its ranks show that they did not take part in the same collectives. The calls are of
+    collectives that no rank leaves before all have entered.
     """
     ranks = set(np.unique(calls.rank).tolist())
     possible_groups = []
@@ -182,16 +188,17 @@ def groups_by_times(
 def _is_possible(calls: CallTimes, group: tuple[int, ...]) -> bool:
     """Tell whether no pair of ranks of a group is contradicted."""
     pairs = combinations(group, 2)
-    return not any(_is_pair_contradicted(calls, *pair) for pair in pairs)
+    return not any(_do_times_refute_pair(calls, *pair) for pair in pairs)
 
 
 def partners_by_times(calls: CallTimes) -> dict[int, int] | None:
     """Return for each rank the only rank that it sends to and receives from.
 
-    None if that is not certain. A send may leave before its receiver comes, so times alone rule out
-    no pair. But a receive ends with its send. So partners end most calls together, even those that
-    they start far apart, and ranks that are not partners do not. Each rank needs one partner, and
-    every other rank must be ruled out.
+    A send may leave before its receiver comes, so a single call rules out no pair. But a receive
+    ends with its send. So partners end most calls together, even calls that they start far apart.
+    Other ranks also end these calls apart.
+
+    None if that is not certain: each rank needs one partner, and all other ranks must be ruled out.
     """
     ranks = np.unique(calls.rank).tolist()
     partners: dict[int, list[int]] = {rank: [] for rank in ranks}
@@ -246,9 +253,9 @@ def _measure_apart_share(calls: CallTimes, first_rank: int, second_rank: int) ->
     return spreads.n_apart / spreads.n_wide
 
 
-def _is_pair_contradicted(calls: CallTimes, first_rank: int, second_rank: int) -> bool:
+def _do_times_refute_pair(calls: CallTimes, first_rank: int, second_rank: int) -> bool:
     """Tell whether two ranks cannot have made their k-th calls of each step together."""
     pairs = _pair_calls(calls, first_rank, second_rank)
     if pairs is None:
         return True
-    return is_contradicted_by_times([pairs], calls.start_ns, calls.end_ns)
+    return do_times_refute_one_group([pairs], calls.start_ns, calls.end_ns)

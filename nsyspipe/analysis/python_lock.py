@@ -51,7 +51,7 @@ def find_lock_waits(
     """Return when the device idles because a launching thread waits for the lock.
 
     `offset_ns` is added to times of the host to get times of the device. None if it is not known
-    why the device idles.
+    why the device idles. In late time, the host launches, is blocked, or gets input.
     """
     if idle is None:
         return None
@@ -62,8 +62,8 @@ def find_lock_waits(
     times = late_of_threads.intersect(idle.late)
     in_launch = times.intersect(idle.launch)
     in_blocked = times.intersect(idle.blocked)
-    in_host = union_of(in_launch, in_blocked)
-    in_input = times.without(in_host)
+    in_launch_or_blocked = union_of(in_launch, in_blocked)
+    in_input = times.without(in_launch_or_blocked)
     by_cause = {"input": in_input, "launch": in_launch, "blocked": in_blocked}
     ns_by_cause = []
     for cause in HOST_CAUSES:
@@ -76,17 +76,19 @@ def find_lock_waits(
 def _late_waits_of_threads(
     gaps: Gaps, threads: Int64, lock: ProcessLock, offset_ns: int
 ) -> IntervalSet:
-    """Return when the thread that ends a gap waits for the lock before its launch."""
-    ready = gaps.launch + gaps.latency_ns
-    ready = np.clip(ready, gaps.starts, gaps.ends)
+    """Return when a thread whose launch ends a gap waits for the lock, in the gap before.
+
+    `threads` is the thread of each gap. A gap counts until the launched operation could start.
+    """
+    # When the operation could start. Only times inside the gap count. A gap without a known launch
+    # has no thread, so its time is not used.
+    ready = np.clip(gaps.launch + gaps.latency_ns, gaps.starts, gaps.ends)
     waits_of_threads = [EMPTY]
     for thread_id in _distinct(threads):
         is_of_thread = threads == thread_id
-        starts = gaps.starts[is_of_thread]
-        ends = ready[is_of_thread]
-        late = nonempty(starts, ends)
-        waits = waits_of_thread(lock, thread_id)
-        waits = waits.shifted(offset_ns)
+        late = nonempty(gaps.starts[is_of_thread], ready[is_of_thread])
+        waits_on_host_clock = waits_of_thread(lock, thread_id)
+        waits = waits_on_host_clock.shifted(offset_ns)
         waits_of_threads.append(late.intersect(waits))
     return union_of(*waits_of_threads)
 
@@ -154,13 +156,14 @@ def _has_one_holder(
 
     `launching` are the threads that launch, and `times` are on the clock of the device.
     """
-    is_no_hold = _flags(ranges, "is_wait") | _flags(ranges, "is_of_sampler")
+    # The hold of the sampler is not of the program.
+    is_hold = ~_flags(ranges, "is_wait") & ~_flags(ranges, "is_of_sampler")
     threads = ranges["thread_id"].to_numpy()
-    holders = np.setdiff1d(threads[~is_no_hold], launching)
+    holders = np.setdiff1d(threads[is_hold], launching)
     longest_ns = 0
     for thread_id in holders.tolist():
-        held = _times_of(ranges, thread_id, is_wait=False)
-        held = held.shifted(offset_ns)
+        held_on_host_clock = _times_of(ranges, thread_id, is_wait=False)
+        held = held_on_host_clock.shifted(offset_ns)
         held_ns = _length(times.intersect(held))
         longest_ns = max(longest_ns, held_ns)
     least_ns = _MIN_PART_OF_HOLDER * _length(times)

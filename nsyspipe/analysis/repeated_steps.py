@@ -31,6 +31,10 @@ _SHIFTS: Final = (0, -1, 1, -2, 2)
 _KEYS: Final = ["comm_id", "seq_number", "kind"]
 # A shift is certain if its measure is less than this share of that of every other shift.
 _MAX_SHARE_OF_OTHER_SHIFTS: Final = 0.5
+# The parts of `_Comm.place` are below these numbers, and the place itself is below the last.
+_MAX_STREAMS_OF_COLLECTIVE: Final = 1000
+_MAX_PLACES_IN_STREAM: Final = 10**6
+_MAX_PLACES_IN_UNIT: Final = 10**15
 
 
 def backward_of_operators(ranges: RangesOfReportTable, members: Members) -> PhaseRanges | None:
@@ -109,19 +113,36 @@ def _backward_thread(sequence: LaunchSequence, step: Int64, members: Members) ->
 def _blocks_of_backward(time_ns: Int64, step: Int64, is_backward: Flags) -> PhaseRanges:
     """Return the runs of launches of the backward pass, cut at the edges of steps.
 
-    The parameters have a value per launch, in order of time.
+    The parameters have a value per launch, in order of time. All launches are inside steps.
     """
-    thread_changes = np.diff(is_backward, prepend=False, append=False)
-    step_changes = np.diff(step, prepend=-1, append=-1)
-    # An edge before each launch, and one behind the last.
-    is_edge = thread_changes | (step_changes != 0)
-    begins = is_edge[:-1] & is_backward
-    ends = is_edge[1:] & is_backward
-    first = np.flatnonzero(begins)
-    last = np.flatnonzero(ends)
-    # Ranges are half-open, so this one still holds the last launch.
-    end_ns = time_ns[last] + 1
-    return PhaseRanges(step[first], time_ns[first], end_ns)
+    # Whether something changes before each launch, and behind the last. Before the first launch and
+    # behind the last is another step, -1.
+    is_thread_changed = np.diff(is_backward, prepend=False, append=False)
+    is_step_changed = np.diff(step, prepend=-1, append=-1) != 0
+    is_edge = is_thread_changed | is_step_changed
+    begins_block = is_edge[:-1] & is_backward
+    ends_block = is_edge[1:] & is_backward
+    first_launch = np.flatnonzero(begins_block)
+    last_launch = np.flatnonzero(ends_block)
+    # Ranges are half-open. One that ends 1 ns behind the last launch still holds the launch.
+    end_ns = time_ns[last_launch] + 1
+    return PhaseRanges(step[first_launch], time_ns[first_launch], end_ns)
+
+
+class RankUnits(NamedTuple):
+    """What is aligned of a rank."""
+
+    comm: CommOperations
+    # The units, with the column ``start_ns``, report time.
+    units: pa.Table
+    # What turns report time into aligned time.
+    shift_ns: int
+
+    @property
+    def aligned_starts(self) -> Int64:
+        """Start of each unit, aligned time."""
+        starts: Int64 = self.units["start_ns"].to_numpy()
+        return starts + self.shift_ns
 
 
 def aligned_numbers(
@@ -130,43 +151,44 @@ def aligned_numbers(
     """Return the numbers of the units of each rank, and whether all numbers are certain.
 
     Units of several ranks that are one step have one number. 0 is the first unit that all ranks
-    have. `ranks` has for each rank its communication operations, its units (``start_ns``, report
-    time), and what turns report time into aligned time.
+    have. Each of `ranks` has the fields of a `RankUnits`.
 
     A shift is how many units a rank begins later than another. If NCCL names communicator and
-    number of the collectives, units with the same collectives tell the shift. Otherwise the shift
-    is between -2 and 2: that at which the k-th collectives of units end at the most constant
-    distance. If this does not decide, the collectives have to end closest together. A rank that
-    shares no collective with any other is shifted by time.
+    number of the collectives, units with the same collectives tell the shift. Without these names,
+    shifts from -2 to 2 are tried. The shift is right if the k-th collectives of units end at the
+    most constant distance. If several shifts are about as constant, the collectives have to end
+    closest together. A rank that shares no collective with any other is shifted by time.
     """
     if not ranks:
         return [], True
-    comms = [_Comm.of(comm, shift_ns) for comm, _, shift_ns in ranks]
-    # Against the first rank.
+    rank_units = [RankUnits(*fields) for fields in ranks]
+    comms = [_Comm.of(rank.comm, rank.shift_ns) for rank in rank_units]
+    # By rank, against the first rank.
     shifts = {0: 0}
     is_certain = True
     waiting_ranks = deque(range(1, len(ranks)))
+    # How many waiting ranks were tried since the last shift was found.
     n_in_vain = 0
     while waiting_ranks:
         rank = waiting_ranks.popleft()
         shift = _shift_of_rank(comms, shifts, rank)
         if shift is None and n_in_vain < len(waiting_ranks):
-            # The rank may share collectives with one of the waiting ranks. So try it again later.
+            # The rank may share collectives with a rank that still waits. So try again later.
             waiting_ranks.append(rank)
             n_in_vain += 1
             continue
         if shift is None:
-            # All waiting ranks were tried in vain.
-            n_units = _apart_in_time(ranks[0], ranks[rank])
+            # No waiting rank shares a collective with a rank of known shift.
+            n_units = _apart_in_time(rank_units[0], rank_units[rank])
             shift = _Shift(n_units, is_certain=True)
         shifts[rank] = shift.n_units
         is_certain &= shift.is_certain
         n_in_vain = 0
     largest_shift = max(shifts.values())
     numbers = []
-    for rank, (_, units, _) in enumerate(ranks):
+    for rank, aligned in enumerate(rank_units):
         first_number = shifts[rank] - largest_shift
-        numbers.append(np.arange(units.num_rows) + first_number)
+        numbers.append(np.arange(aligned.units.num_rows) + first_number)
     return numbers, is_certain
 
 
@@ -210,10 +232,10 @@ class _Comm(Struct, frozen=True):
         kind = table["kind"].to_numpy()
         codes = [COLLECTIVES.index(comm_kind.collective) for comm_kind in comm.kinds]
         collective = np.array(codes, np.int64)[kind]
-        # Streams and collectives are few, and places are below a million.
-        stream = collective * 1000 + stream_order
-        place = stream * 10**6
+        stream = collective * _MAX_STREAMS_OF_COLLECTIVE + stream_order
+        place = stream * _MAX_PLACES_IN_STREAM
         place += _places_in_units(member, collective, stream_order)
+        # Kinds are numbered in each rank. Collectives have the same numbers on all ranks.
         kind_column = table.column_names.index("kind")
         table = table.set_column(kind_column, "kind", pa.array(collective))
         known = table.select([*_KEYS, "member"])
@@ -236,7 +258,11 @@ def _places_in_units(member: Int64, collective: Int64, stream_order: Int64) -> I
 
 
 def _shift_between(first: _Comm, second: _Comm) -> _Shift | None:
-    """Return the shift of the second rank against the first; None if they share no collective."""
+    """Return the shift of the second rank against the first; None if they share no collective.
+
+    If NCCL names the collectives of both ranks, the shift of most shared collectives counts.
+    Otherwise the distances between the ends of collectives decide, as `aligned_numbers` explains.
+    """
     shared = first.known.join(second.known, _KEYS, join_type="inner", right_suffix="_other")
     if shared.num_rows:
         first_member = shared["member"].to_numpy()
@@ -250,24 +276,29 @@ def _shift_between(first: _Comm, second: _Comm) -> _Shift | None:
     distances_ns = _distances_by_shift(first, second)
     if not distances_ns:
         return None
-    spreads = {}
-    sizes = {}
+    # By shift: how much the distances vary, and how large they are.
+    deviations_ns = {}
+    lengths_ns = {}
     for shift, distance_ns in distances_ns.items():
         deviation_ns = np.abs(distance_ns - np.median(distance_ns))
-        size_ns = np.abs(distance_ns)
-        spreads[shift] = float(np.median(deviation_ns))
-        sizes[shift] = float(np.median(size_ns))
-    by_spread = _least_shift(spreads)
-    return by_spread if by_spread.is_certain else _least_shift(sizes)
+        deviations_ns[shift] = float(np.median(deviation_ns))
+        length_ns = np.abs(distance_ns)
+        lengths_ns[shift] = float(np.median(length_ns))
+    most_constant = _least_shift(deviations_ns)
+    return most_constant if most_constant.is_certain else _least_shift(lengths_ns)
 
 
 def _distances_by_shift(first: _Comm, second: _Comm) -> dict[int, Int64]:
-    """Return for each shift how far apart the k-th collectives of units end, ns."""
-    first_keys = first.member * 10**15 + first.place
+    """Return for each shift how far apart the collectives at the same places of units end, ns.
+
+    With a shift, unit i of the second rank is compared with unit i + shift of the first rank. A
+    shift without common places is left out.
+    """
+    first_keys = first.member * _MAX_PLACES_IN_UNIT + first.place
     distances_ns = {}
     for shift in _SHIFTS:
-        second_member = second.member + shift
-        second_keys = second_member * 10**15 + second.place
+        compared_unit = second.member + shift
+        second_keys = compared_unit * _MAX_PLACES_IN_UNIT + second.place
         _, in_first, in_second = np.intersect1d(first_keys, second_keys, return_indices=True)
         if in_first.size:
             first_ends = first.end_ns[in_first]
@@ -287,22 +318,18 @@ def _least_shift(measures: Mapping[int, float]) -> _Shift:
     return _Shift(best, is_certain)
 
 
-def _apart_in_time(
-    first: tuple[CommOperations, pa.Table, int], second: tuple[CommOperations, pa.Table, int]
-) -> int:
+def _apart_in_time(first: RankUnits, second: RankUnits) -> int:
     """Return how many units the second rank begins later than the first rank, by the clock.
 
     Each unit of the second rank is compared with the unit of the first rank that begins nearest.
     The median over the units of the second rank counts.
     """
-    _, first_units, first_shift_ns = first
-    _, second_units, second_shift_ns = second
-    first_starts = first_units["start_ns"].to_numpy() + first_shift_ns
-    second_starts = second_units["start_ns"].to_numpy() + second_shift_ns
+    first_starts = first.aligned_starts
+    second_starts = second.aligned_starts
     # Halfway between the starts of neighboring units, the nearest unit changes.
     sums = first_starts[1:] + first_starts[:-1]
     middles = sums // 2
     nearest_unit = np.searchsorted(middles, second_starts)
-    own_number = np.arange(second_starts.size)
-    n_later = nearest_unit - own_number
+    number_in_second = np.arange(second_starts.size)
+    n_later = nearest_unit - number_in_second
     return int(np.median(n_later))

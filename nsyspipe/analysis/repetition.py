@@ -119,17 +119,17 @@ class Repetition(Struct, frozen=True):
         first launch of the capture and behind the last.
         """
         times = self.sequence.time_ns
-        edges = self.edges
-        inner_edges = edges[1:-1]
+        inner_edges = self.edges[1:-1]
         pauses = times[inner_edges] - times[inner_edges - 1]
         usual_pause = int(np.median(pauses))
-        time_before = times[:1] - usual_pause
-        time_behind = times[-1:] + usual_pause
-        # Here, the launch with index `i` has index `i + 1`.
-        padded_times = np.concatenate([time_before, times, time_behind])
-        launch_before_edge = padded_times[edges]
-        places_behind = edges + 1
-        launch_behind_edge = padded_times[places_behind]
+        time_before_all = times[:1] - usual_pause
+        time_behind_all = times[-1:] + usual_pause
+        # An edge is the index of the first launch of a unit, or the number of launches. So even
+        # the first edge needs a launch before it, and the last edge a launch behind it.
+        previous_times = np.append(time_before_all, times)
+        next_times = np.append(times, time_behind_all)
+        launch_before_edge = previous_times[self.edges]
+        launch_behind_edge = next_times[self.edges]
         half_pause = (launch_behind_edge - launch_before_edge) // 2
         time_of_edge = launch_behind_edge - half_pause
         no_rows = np.empty(0, np.int64)
@@ -137,7 +137,11 @@ class Repetition(Struct, frozen=True):
 
     @property
     def candidate(self) -> Candidate:
-        """The units as the members of a family. The family qualifies as steps if a unit trains."""
+        """The units as the members of a family. The family qualifies as steps if a unit trains.
+
+        All launches count as inside the units, since the first and the last step may be cut off.
+        So launches outside of the units never keep the family from being chosen.
+        """
         members = self.members
         n_launched = self.sequence.time_ns.size
         first_start_ns = int(members.starts[0])
@@ -148,8 +152,8 @@ class Repetition(Struct, frozen=True):
             union_ns=last_end_ns - first_start_ns,
             first_start_ns=first_start_ns,
             n_members=members.starts.size,
+            # Units that do not train are micro-batches or layers, which are parts of steps.
             is_part=not self.is_step,
-            # Launches outside of the members do not count against the family.
             n_launched_inside=n_launched,
             n_launched=n_launched,
         )
@@ -165,14 +169,14 @@ class Repetition(Struct, frozen=True):
         is_update = thread == self.thread_id
         is_update &= self.sequence.is_optimizer[inside]
         is_backward = np.isin(thread, self.backward_threads)
-        # Launches that are neither do not stand between a backward pass and its update.
+        # All other launches are left out, so an update directly follows its backward pass.
         launches = np.flatnonzero(is_update | is_backward)
-        previous = launches[:-1]
-        following = launches[1:]
-        is_behind_backward = is_backward[previous] & is_update[following]
-        updates = following[is_behind_backward]
+        previous_launch = launches[:-1]
+        next_launch = launches[1:]
+        is_first_update = is_backward[previous_launch] & is_update[next_launch]
+        first_updates = next_launch[is_first_update]
         unit_of_launch = _unit_of_launches(self.edges)
-        unit_of_update = unit_of_launch[updates]
+        unit_of_update = unit_of_launch[first_updates]
         n_units = self.edges.size - 1
         n_updates_of_unit = np.bincount(unit_of_update, minlength=n_units)
         return int(np.median(n_updates_of_unit))
@@ -205,8 +209,9 @@ def launch_sequence(
     Several kernels of one launch are a CUDA graph. A graph is one item of the sequence. All graphs
     of the same number of kernels count as the same.
 
-    A step may begin where the main thread launches after another thread (after backward), up to the
-    first product of matrices of the main thread (in forward).
+    ``may_begin`` flags the launches with which a step may begin. These are launches of the main
+    thread between a backward pass and the first product of matrices of the next forward pass. A
+    backward pass is taken to end where the main thread launches again after another thread.
     """
     n_launched = operations.n_launched
     launch_of_kernel = operations.kernel_launch[:n_launched]
@@ -280,24 +285,24 @@ def _ids_of(names: Mapping[int, str], is_wanted: Callable[[str], bool]) -> list[
 def _before_forward(is_main: Flags, is_product: Flags) -> Flags | None:
     """Flag the launches with which a step may begin, as `launch_sequence` describes them.
 
-    Both parameters are flags of launches: of the main thread, and of a product of matrices. None if
-    there is no other thread, or if the main thread launches no product.
+    Both parameters have a flag per launch: whether the main thread made the launch, and whether its
+    kernel is a product of matrices. None if the main thread makes all launches, or no product.
     """
     is_main_product = is_main & is_product
     if is_main.all() or not is_main_product.any():
         return None
-    n_products_before: Int64 = np.cumsum(is_product)
-    n_products_before -= is_product
-    # A turn is a row of launches of the main thread. It begins where the thread changes to main.
+    n_products_up_to: Int64 = np.cumsum(is_product)
+    n_products_before = n_products_up_to - is_product
+    # A turn is a run of launches of the main thread.
     begins_turn = np.diff(is_main, prepend=False)
     begins_turn &= is_main
     first_of_turn = np.flatnonzero(begins_turn)
-    # -1 before the first turn. No such launch is of the main thread, so its value does not count.
+    # Launches before the first turn get -1. They are of other threads, so they are false anyway.
     turn = np.cumsum(begins_turn) - 1
     n_before_turn = n_products_before[first_of_turn]
-    may_begin: Flags = n_products_before == n_before_turn[turn]
-    may_begin &= is_main
-    return may_begin
+    # A step may begin as long as the turn has launched no product.
+    has_no_product_yet: Flags = n_products_before == n_before_turn[turn]
+    return has_no_product_yet & is_main
 
 
 def threads_of(times: Int64, calls: HostCallsOfReportTable | None) -> Int64:
@@ -325,23 +330,22 @@ def find_repetition(sequence: LaunchSequence, n_steps: int | None = None) -> Rep
     only collectives and optimizer are compared.
 
     A block of launches that only one unit has (an evaluation, a checkpoint) counts in that unit.
-    But if the block has training steps, these units are no steps, and a larger unit is sought. A
-    larger unit is sought, too, if a kernel recurs only in every m-th unit and the optimizer of the
-    program is not known.
+    In two cases a larger unit is sought: the block has training steps, or the optimizer of the
+    program is not known and a kernel recurs only in every m-th unit.
 
-    With `n_steps`, there must be as many units, or one more or less. If the optimizer is known, a
-    unit begins behind its last kernel. If it is not known, and the capture consists of whole units,
-    a unit begins with the capture. In all other cases, it begins behind the longest pause of the
-    host.
+    With `n_steps`, the number of units may differ from that of steps by 1 at most.
+
+    If the optimizer is known, a unit begins behind the last kernel of the optimizer. Without a
+    known optimizer, a capture of whole units has its first unit at its begin. In all other cases, a
+    unit begins behind the longest pause of the host.
 
     Units that train are sought first. Other units are accepted only if no optimizer is known.
     """
     if sequence.name.size < _MIN_LAUNCHES:
         return None
-    attempts = [True]
-    if not sequence.is_optimizer.any():
-        attempts.append(False)
-    for trains in attempts:
+    is_optimizer_known = bool(sequence.is_optimizer.any())
+    trains_of_attempts = [True] if is_optimizer_known else [True, False]
+    for trains in trains_of_attempts:
         for keyed in _keyed_launches(sequence):
             unit = _find_smallest(sequence, keyed, n_steps, trains=trains)
             if unit is not None:
@@ -377,12 +381,12 @@ def _keyed_launches(sequence: LaunchSequence) -> Iterator[_Keyed]:
                 threads=sequence.thread_id,
                 is_optimizer=is_update,
             )
-    # The first of several updates in a row has a code of its own, which is odd. On one GPU nothing
+    # The first of several updates in a row has a code of its own. Without communication, nothing
     # else marks the end of a step.
     is_first_update = np.diff(is_update, prepend=False)
     is_first_update &= is_update
-    codes = 2 * names
-    codes += is_first_update
+    # A code is a name and this flag in one number.
+    codes = 2 * names + is_first_update
     places = np.flatnonzero(sequence.is_comm | is_update)
     yield _Keyed(
         key=COMM,
@@ -402,15 +406,18 @@ def _find_smallest(
 
     Units are tried from the smallest on. With `trains`, the unit has to train. Without, the units
     have to cover most of the sequence.
+
+    The difference of units is 1 - agreement. If smaller units differ too much, a larger unit may
+    differ at most half as much. A larger unit with about the same difference is only made of the
+    smaller ones.
     """
-    n_trained = _count_training(sequence)[keyed.places]
+    n_signs = _count_signs_of_training(sequence)[keyed.places]
     tried_cuts: set[bytes] = set()
-    # The least difference of the smaller units, which did not agree enough.
-    min_difference = 1.0
+    least_difference = 1.0
     for anchors in _anchors(keyed.codes):
         if len(tried_cuts) == _MAX_CUTS:
             break
-        if trains and not _do_most_train(n_trained[anchors]):
+        if trains and not _do_most_train(n_signs[anchors]):
             continue
         if not _may_repeat(keyed, anchors):
             continue
@@ -423,34 +430,35 @@ def _find_smallest(
         if repetition is None or not _has_steps(repetition, n_steps):
             continue
         difference = 1 - repetition.agreement
-        # A large unit that differs about as much as a smaller one is only made of smaller ones.
-        is_clear = difference <= min_difference / 2
         if repetition.agreement < keyed.min_agreement:
-            min_difference = min(min_difference, difference)
-        elif is_clear and _is_wanted(repetition, trains=trains):
+            least_difference = min(least_difference, difference)
+            continue
+        is_clear = difference <= least_difference / 2
+        if is_clear and _is_wanted(repetition, trains=trains):
             return repetition
     return None
 
 
-def _do_most_train(n_trained: Int64) -> bool:
+def _do_most_train(n_signs: Int64) -> bool:
     """Tell whether many units train something. Layers alone do not make a step.
 
-    `n_trained` is the count of `_count_training` at the begin of each unit.
+    `n_signs` is the count of `_count_signs_of_training` at the begin of each unit.
     """
-    trains = np.diff(n_trained) > 0
+    trains = np.diff(n_signs) > 0
     return bool(np.mean(trains) >= _MIN_COVERED_SHARE)
 
 
-def _count_training(sequence: LaunchSequence) -> Int64:
-    """Return how many updates there are up to each launch.
+def _count_signs_of_training(sequence: LaunchSequence) -> Int64:
+    """Return for each launch how many signs of training there are up to it.
 
-    If no optimizer is known, return how often the thread has changed up to each launch.
+    A sign is a kernel of an optimizer. If no optimizer is known, a sign is a launch by another
+    thread than the launch before, since backward has a thread of its own.
     """
     if sequence.is_optimizer.any():
         return np.cumsum(sequence.is_optimizer)
     thread = sequence.thread_id
-    changes = np.diff(thread, prepend=thread[:1])
-    return np.cumsum(changes != 0)
+    differences = np.diff(thread, prepend=thread[:1])
+    return np.cumsum(differences != 0)
 
 
 def _cut(sequence: LaunchSequence, anchors: Int64) -> Int64:
@@ -481,7 +489,10 @@ def _has_steps(repetition: Repetition, n_steps: int | None) -> bool:
 
 
 def _is_wanted(repetition: Repetition, *, trains: bool) -> bool:
-    """Tell whether units train, or else whether they cover most of the sequence."""
+    """Tell whether units train. Without `trains`, tell whether they cover most of the sequence.
+
+    Without training, collectives alone do not make a unit.
+    """
     if trains:
         return repetition.is_step
     if repetition.key == COMM:
@@ -515,23 +526,25 @@ def _anchors(codes: Int64) -> Iterator[Int64]:
 def _find_regular_keys(keys: Int64) -> list[_RegularKey]:
     """Return the keys that recur regularly, most frequent first.
 
-    Of the keys that are about as frequent, only the most regular are returned.
+    Keys that are about as frequent are of one count class. Only the most regular keys of a class
+    are returned.
     """
-    groups = _group(keys, _MIN_UNITS)
+    groups = _group(keys, min_count=_MIN_UNITS)
     n_covered = _cover_regularly(groups)
-    count_class = _COUNT_CLASSES_PER_FACTOR_E * np.log(groups.counts)
-    count_class = count_class.astype(np.int64)
+    exact_class = _COUNT_CLASSES_PER_FACTOR_E * np.log(groups.counts)
+    count_class = exact_class.astype(np.int64)
     # By class, then by the number of covered launches, both from the largest on.
-    best_first = np.lexsort((-n_covered, -count_class))
+    groups_in_order = np.lexsort((-n_covered, -count_class))
     min_covered = _MIN_REGULAR_SHARE * keys.size
-    best_first = best_first[n_covered[best_first] >= min_covered]
-    place_in_class = places_in_runs(count_class[best_first])
-    best_first = best_first[place_in_class < _MAX_KEYS_PER_COUNT_CLASS]
-    regular = []
-    for group in best_first.tolist():
+    is_regular = n_covered >= min_covered
+    regular_groups = groups_in_order[is_regular[groups_in_order]]
+    place_in_class = places_in_runs(count_class[regular_groups])
+    chosen_groups = regular_groups[place_in_class < _MAX_KEYS_PER_COUNT_CLASS]
+    regular_keys = []
+    for group in chosen_groups.tolist():
         class_of_key = int(count_class[group])
-        regular.append(_RegularKey(class_of_key, groups.places_of(group)))
-    return regular
+        regular_keys.append(_RegularKey(class_of_key, groups.places_of(group)))
+    return regular_keys
 
 
 class _Groups(Struct, frozen=True):
@@ -570,55 +583,56 @@ def _cover_regularly(groups: _Groups) -> Int64:
     median distance of the group.
     """
     n_groups = groups.first.size
-    numbers = np.arange(n_groups)
-    # The distances of the first group, then those of the second, and so on.
-    n_distances = groups.counts - 1
-    group = np.repeat(numbers, n_distances)
+    # Without the difference at the first place of a group, which is that from another group. So the
+    # distances of the first group are left, then those of the second, and so on.
     differences = np.diff(groups.places, prepend=0)
-    # The difference at the first place of a group is that to the last place of another.
     distances = np.delete(differences, groups.first)
-    # Each group before has one distance less than it has places.
-    first_distance = groups.first - numbers
-    middle = first_distance + (n_distances - 1) // 2
-    by_length = np.lexsort((distances, group))
-    median_of_group = distances[by_length[middle]]
-    median = median_of_group[group]
+    n_distances = groups.counts - 1
+    group_of_distance = np.repeat(np.arange(n_groups), n_distances)
+    first_distance = np.cumsum(n_distances) - n_distances
+    lower_middle = first_distance + (n_distances - 1) // 2
+    # The order of groups stays, so each group keeps its range of places.
+    by_length = np.lexsort((distances, group_of_distance))
+    median_of_group = distances[by_length[lower_middle]]
+    median = median_of_group[group_of_distance]
     deviations = np.abs(distances - median)
     is_regular = deviations <= _MAX_DEVIATION_OF_DISTANCES * median
-    return sums_of(group[is_regular], distances[is_regular], n_groups)
+    return sums_of(group_of_distance[is_regular], distances[is_regular], n_groups)
 
 
 def _find_units(sequence: LaunchSequence, keyed: _Keyed, edges: Int64) -> Repetition | None:
     """Return the longest run of units that agree, whole and with its threads.
 
-    None if there is no such run, so that larger units have to be tried.
+    `edges` are where units begin in the sequence, and where the last one ends. None if there is no
+    such run, so that larger units have to be tried.
     """
-    first_compared = np.searchsorted(keyed.places, edges)
-    # An edge counts if something that is compared was launched since the edge before.
-    is_counted = np.diff(first_compared, prepend=-1) > 0
-    run = _find_run(keyed, first_compared[is_counted])
+    # Edges in the sequence become edges in the compared launches. Of edges without a compared
+    # launch between them, only the first counts.
+    compared_edges = np.searchsorted(keyed.places, edges)
+    is_counted = np.diff(compared_edges, prepend=-1) > 0
+    run = _find_run(keyed, compared_edges[is_counted])
     if run is None:
         return None
     counted_edges = edges[is_counted]
     edges_of_run = counted_edges[run.first : run.last + 1]
-    edges = _behind_blocks(sequence, edges_of_run)
+    edges_of_units = _behind_blocks(sequence, edges_of_run)
     is_of_communication = keyed.key == COMM
     if is_of_communication:
-        edges = _without_cut_off_units(edges)
-    threads = _find_threads(sequence, edges)
-    updates = sequence.is_optimizer[_inside(edges)]
+        edges_of_units = _without_cut_off_units(edges_of_units)
+    threads = _find_threads(sequence, edges_of_units)
+    updates = sequence.is_optimizer[_inside(edges_of_units)]
     has_optimizer = bool(updates.any())
     if is_of_communication:
-        # Only collectives and updates were compared.
-        is_whole = has_optimizer or not _is_part(sequence.name, edges)
+        # Only collectives and updates were compared, so look at the other launches here.
+        is_whole = has_optimizer or not _is_part(sequence.name, edges_of_units)
         if not threads.are_in_each_unit or not is_whole:
             return None
-    n_units = edges.size - 1
+    n_units = edges_of_units.size - 1
     if n_units < _MIN_UNITS:
         return None
     return Repetition(
         sequence=sequence,
-        edges=edges,
+        edges=edges_of_units,
         agreement=run.agreement,
         key=keyed.key,
         thread_id=threads.loop,
@@ -673,15 +687,17 @@ class _Run(NamedTuple):
 def _find_run(keyed: _Keyed, edges: Int64) -> _Run | None:
     """Return the longest run of units that agree; None if a larger unit has to be tried.
 
-    A larger unit has to be tried if the run is short, or if its units are only parts of steps.
+    A larger unit has to be tried if the run is short, or if its units are only parts of steps. The
+    median of a run has to reach `keyed.min_agreement`, which the caller checks. A single pair of
+    units may agree less, by a noise that is larger for small units.
     """
     n_units = edges.size - 1
     if n_units < _MIN_UNITS:
         return None
-    # Small units may agree less by chance.
     median_size = float(np.median(np.diff(edges)))
-    noise = _MIN_NOISE + median_size**-0.5
-    min_of_pair = keyed.min_agreement - min(_MAX_NOISE, noise)
+    noise_of_size = _MIN_NOISE + median_size**-0.5
+    noise = min(_MAX_NOISE, noise_of_size)
+    min_of_pair = keyed.min_agreement - noise
     compared = _compare_units(keyed, edges, min_of_pair)
     if compared is None:
         return None
@@ -695,7 +711,7 @@ def _find_run(keyed: _Keyed, edges: Int64) -> _Run | None:
     edges_of_run = edges[first : last + 1]
     if not _are_whole(keyed, edges_of_run, compared.is_block):
         return None
-    # The last unit of the run agrees with no next one.
+    # A run has one pair of neighbors less than it has units.
     agreements_of_run = agreements[first : last - 1]
     return _Run(first, last, float(np.median(agreements_of_run)))
 
@@ -703,15 +719,16 @@ def _find_run(keyed: _Keyed, edges: Int64) -> _Run | None:
 def _are_whole(keyed: _Keyed, edges: Int64, is_block: Flags) -> bool:
     """Tell whether units are whole, and not only parts of steps.
 
-    If an optimizer is known, units are whole if each has an update. Otherwise they are whole if no
-    kernel shows a larger unit. Kernels in blocks that only one unit has do not count then.
+    If an optimizer is known, units are whole if each has an update. Without a known optimizer,
+    `_is_part` decides. It does not get the names of launches in a block that only one unit has,
+    which `is_block` flags.
     """
     if keyed.is_optimizer.any():
-        updates = keyed.is_optimizer[: edges[-1]]
-        has_update = np.logical_or.reduceat(updates, edges[:-1])
+        is_update_up_to_end = keyed.is_optimizer[: edges[-1]]
+        has_update = np.logical_or.reduceat(is_update_up_to_end, edges[:-1])
         return bool(has_update.all())
-    names = np.where(is_block, _NAMELESS, keyed.names)
-    return not _is_part(names, edges)
+    names_outside_blocks = np.where(is_block, _NAMELESS, keyed.names)
+    return not _is_part(names_outside_blocks, edges)
 
 
 class _Compared(NamedTuple):
@@ -722,19 +739,22 @@ class _Compared(NamedTuple):
 
 
 def _compare_units(keyed: _Keyed, edges: Int64, min_of_pair: float) -> _Compared | None:
-    """Compare each unit with the next; None if too many pairs agree less than `min_of_pair`."""
+    """Compare each unit with the next; None if too many pairs agree less than `min_of_pair`.
+
+    Pairs of equal units agree to 1, and pairs with a short unit to 0. Only the other pairs have to
+    be compared launch by launch.
+    """
     sizes = np.diff(edges)
-    is_long = sizes >= min_of_pair * np.median(sizes)
-    # A short unit agrees with none.
-    may_agree = is_long[1:] & is_long[:-1]
+    is_short = sizes < min_of_pair * np.median(sizes)
+    has_short_unit = is_short[1:] | is_short[:-1]
     are_equal = _equal_next(keyed.codes, edges)
-    are_equal &= may_agree
+    are_equal &= ~has_short_unit
     agreements = are_equal.astype(np.float64)
     is_block = np.zeros(keyed.codes.size, np.bool_)
-    n_unlike = np.count_nonzero(~may_agree)
+    n_unlike = np.count_nonzero(has_short_unit)
     max_unlike = max(_MAX_UNLIKE_PAIRS, agreements.size // 2)
-    is_unsure = may_agree & ~are_equal
-    for unit in np.flatnonzero(is_unsure).tolist():
+    has_to_be_compared = ~has_short_unit & ~are_equal
+    for unit in np.flatnonzero(has_to_be_compared).tolist():
         begin, middle, end = edges[unit : unit + 3]
         pair = slice(begin, middle), slice(middle, end)
         agreements[unit], block = _compare_pair(keyed, pair, min_of_pair)
@@ -752,23 +772,35 @@ def _compare_pair(
     """Return how much two units agree, and the block that only the longer unit has.
 
     The block does not count against the agreement. The agreement is 0 if it is less than
-    `min_of_pair`, or if the block trains.
+    `min_of_pair`, or if the block trains. Without a block, the second result is an empty slice.
     """
     shorter, longer = sorted(pair, key=_length)
-    short_codes = keyed.codes[shorter]
-    long_codes = keyed.codes[longer]
-    share, block_in_longer = agreement(short_codes, long_codes, min_of_pair)
-    is_unsure = min_of_pair <= share < keyed.min_agreement
-    if is_unsure and not _length(block_in_longer):
-        # Small units agree to `min_of_pair` even with a block, which then was not looked for.
-        stricter_share, stricter_block = agreement(short_codes, long_codes, keyed.min_agreement)
-        if stricter_share > share:
-            share = stricter_share
-            block_in_longer = stricter_block
+    share, block_in_longer = _agreement_with_block(
+        keyed.codes[shorter], keyed.codes[longer], min_of_pair, keyed.min_agreement
+    )
     begin = longer.start + block_in_longer.start
     block = slice(begin, begin + _length(block_in_longer))
     if _length(block) and not _trains_nothing(keyed, block, shorter):
         return 0.0, slice(0, 0)
+    return share, block
+
+
+def _agreement_with_block(
+    shorter: Int64, longer: Int64, min_of_pair: float, min_agreement: float
+) -> tuple[float, slice]:
+    """Return the `agreement` of the codes of two units, and the block that is left out.
+
+    `agreement` leaves a block out only if the whole units do not reach the limit. The low limit
+    `min_of_pair` may be reached in spite of a block. Such units are compared again with the limit
+    `min_agreement`, which is higher. The larger agreement counts, with its block.
+    """
+    share, block = agreement(shorter, longer, min_of_pair)
+    is_below_usual_limit = min_of_pair <= share < min_agreement
+    if not is_below_usual_limit or _length(block):
+        return share, block
+    share_of_second_look, block_of_second_look = agreement(shorter, longer, min_agreement)
+    if share_of_second_look > share:
+        return share_of_second_look, block_of_second_look
     return share, block
 
 
@@ -788,15 +820,18 @@ def _longest_run(
     deviations = np.abs(agreements - usual)
     usual_noise = _NOISE_IN_DEVIATIONS * np.median(deviations)
     noise = max(_MIN_NOISE, usual_noise)
+    # An agreement below `min_of_pair` is too low, and one above `min_agreement` is always enough.
     min_alike = np.clip(usual - noise, min_of_pair, min_agreement)
-    is_alike = agreements >= min_alike
-    changes = np.diff(is_alike.astype(np.int8), prepend=0, append=0)
+    agrees_with_next = agreements >= min_alike
+    changes = np.diff(agrees_with_next.astype(np.int8), prepend=0, append=0)
+    # A run begins with its first unit that agrees with the next.
     first_edges = np.flatnonzero(changes > 0)
-    # The first unit that does not agree with the next is still in the run: the unit before it
-    # agrees with it. So the run ends one edge later.
-    last_edges = np.flatnonzero(changes < 0) + 1
     if not first_edges.size:
         return 0, 0
+    # The last unit of a run does not agree with the next, but the unit before agrees with it. The
+    # edge at its end is one behind the edge at its begin.
+    first_edge_of_last_unit = np.flatnonzero(changes < 0)
+    last_edges = first_edge_of_last_unit + 1
     n_launches = edges[last_edges] - edges[first_edges]
     longest = n_launches.argmax()
     return int(first_edges[longest]), int(last_edges[longest])
@@ -805,24 +840,26 @@ def _longest_run(
 def _trains_nothing(keyed: _Keyed, block: slice, unit: slice) -> bool:
     """Tell whether a block of launches is what programs do between steps.
 
-    Such a block has no update and no backward pass, and it is not a unit itself. If the unit does
-    not show what an update and a backward pass look like, the block has to consist of kernels of
-    the unit, as an evaluation does.
+    Such a block has no update and no backward pass, and it is not a unit itself. An update is seen
+    by a known optimizer, and a backward pass by a second thread. If the `unit` shows not both, they
+    may be hidden in the block, too. Then the block also has to consist of kernels of the unit, as
+    an evaluation does.
     """
-    has_backward_thread = _are_several(keyed.threads[unit])
+    unit_has_backward_thread = _are_several(keyed.threads[unit])
     if keyed.is_optimizer[block].any():
         return False
-    if has_backward_thread and _are_several(keyed.threads[block]):
+    if unit_has_backward_thread and _are_several(keyed.threads[block]):
         return False
-    shows_training = has_backward_thread and keyed.is_optimizer[unit].any()
-    is_of_unit = np.isin(keyed.names[block], keyed.names[unit])
-    n_of_unit = np.count_nonzero(is_of_unit)
-    min_of_unit = _MIN_KNOWN_SHARE * _length(block)
-    if not shows_training and n_of_unit < min_of_unit:
+    would_show_training = unit_has_backward_thread and keyed.is_optimizer[unit].any()
+    is_name_of_unit = np.isin(keyed.names[block], keyed.names[unit])
+    n_with_name_of_unit = np.count_nonzero(is_name_of_unit)
+    min_with_name_of_unit = _MIN_KNOWN_SHARE * _length(block)
+    if not would_show_training and n_with_name_of_unit < min_with_name_of_unit:
         return False
     unit_codes = keyed.codes[unit]
-    min_shared_of_units = keyed.min_agreement * unit_codes.size
-    return n_shared(keyed.codes[block], unit_codes) < min_shared_of_units
+    min_shared_by_units = keyed.min_agreement * unit_codes.size
+    is_unit_itself = n_shared(keyed.codes[block], unit_codes) >= min_shared_by_units
+    return not is_unit_itself
 
 
 def _are_several(threads: Int64) -> bool:
@@ -833,17 +870,19 @@ def _are_several(threads: Int64) -> bool:
 def _equal_next(codes: Int64, edges: Int64) -> Flags:
     """Tell for each unit but the last whether it has the same codes as the next unit."""
     sizes = np.diff(edges)
-    size = sizes[:-1]
-    size_of_next = sizes[1:]
+    sizes_but_last = sizes[:-1]
+    sizes_of_next = sizes[1:]
     places = np.arange(edges[0], edges[-2])
-    # As far behind the begin of the next unit as the place is behind the begin of its own.
-    places_in_next = places + np.repeat(size, size)
-    # A unit that is longer than the last one would look behind all codes.
-    np.minimum(places_in_next, codes.size - 1, out=places_in_next)
-    is_same_code = codes[places] == codes[places_in_next]
+    # The same place in the next unit is farther by the size of the unit.
+    size_at_place = np.repeat(sizes_but_last, sizes_but_last)
+    place_in_next = places + size_at_place
+    # A unit that is longer than the next may reach behind all codes. It counts as different below,
+    # so any code will do.
+    np.minimum(place_in_next, codes.size - 1, out=place_in_next)
+    is_same_code = codes[places] == codes[place_in_next]
     begins = edges[:-2] - edges[0]
     are_equal: Flags = np.logical_and.reduceat(is_same_code, begins)
-    are_equal &= size_of_next == size
+    are_equal &= sizes_of_next == sizes_but_last
     return are_equal
 
 
@@ -851,8 +890,10 @@ def _is_part(names: Int64, edges: Int64) -> bool:
     """Tell whether units are only parts of steps, as the micro-batches of a step are.
 
     A kernel is regular if it recurs in every m-th unit, from the first unit to the last, and m is
-    at least 2. Units are parts if one regular kernel is in so many units that this is no chance.
-    They are also parts if more than half of the kernels that are in few units are regular.
+    at least 2. By chance, a kernel may seem regular in at most `_MAX_REGULAR_BY_CHANCE` units. So
+    units are parts if one regular kernel is in more units. They are also parts if more than half of
+    the rare kernels are regular. A rare kernel is in 2 units or more, and at most in about half of
+    them, as every regular kernel is.
     """
     n_units = edges.size - 1
     name_of_launch = names[_inside(edges)]
@@ -862,40 +903,40 @@ def _is_part(names: Int64, edges: Int64) -> bool:
     keys = np.unique(key[has_name])
     # The units of the first name in ascending order, then those of the second, and so on.
     name, unit = np.divmod(keys, n_units)
-    groups = _group(name)
-    n_units_with_name = groups.counts
-    is_regular = _recur_regularly(unit, groups, n_units)
+    units_of_names = _group(name)
+    n_units_with_name = units_of_names.counts
+    is_regular = _recur_regularly(unit, units_of_names, n_units)
+    # With m = 2, every second unit: one more than half if the number of units is odd.
     max_units_of_rare = n_units // 2 + 1
     is_rare = n_units_with_name > 1
     is_rare &= n_units_with_name <= max_units_of_rare
-    is_certain = n_units_with_name > _MAX_REGULAR_BY_CHANCE
-    is_certain &= is_regular
-    n_regular = np.count_nonzero(is_regular)
-    are_most_regular = n_regular > np.count_nonzero(is_rare) / 2
-    return bool(is_certain.any() or are_most_regular)
+    is_no_chance = n_units_with_name > _MAX_REGULAR_BY_CHANCE
+    has_certain_name = (is_regular & is_no_chance).any()
+    are_most_regular = np.count_nonzero(is_regular) > np.count_nonzero(is_rare) / 2
+    return bool(has_certain_name or are_most_regular)
 
 
 def _recur_regularly(unit: Int64, groups: _Groups, n_units: int) -> Flags:
     """Tell which names recur in every m-th unit from the first to the last, m being at least 2.
 
     A group is a name. `unit` has the units of the first name in ascending order, then those of the
-    second, and so on.
+    second, and so on. A name in a single unit does not recur.
     """
     first = groups.first
     counts = groups.counts
     first_unit = unit[first]
-    last = first + counts - 1
-    last_unit = unit[last]
+    last_unit = unit[first + counts - 1]
+    # Names in a single unit would read behind all units. They are false below.
     second = np.minimum(first + 1, unit.size - 1)
-    # The `m` of a name. A name in a single unit has none, and 1 is never regular.
     distance = unit[second] - first_unit
-    distance[counts == 1] = 1
     number_in_name = np.arange(unit.size)
     number_in_name -= np.repeat(first, counts)
+    # The units at equal distances, counted from the first unit of the name.
     expected_unit = np.repeat(distance, counts)
     expected_unit *= number_in_name
     expected_unit += np.repeat(first_unit, counts)
     is_regular: Flags = np.logical_and.reduceat(unit == expected_unit, first)
+    is_regular &= counts > 1
     is_regular &= distance > 1
     is_from_first = first_unit < distance
     is_regular &= is_from_first
@@ -908,23 +949,28 @@ def _behind_updates(updates: Int64, anchors: Int64, n_launches: int) -> Int64:
     """Return where units end: behind the last update of an optimizer.
 
     `updates` and `anchors` are places in a sequence of `n_launches`. There is about one unit from
-    each anchor to the next.
+    each anchor to the next. The updates of one optimizer follow each other closely. So an update is
+    the last one if the distance to the next update is more than half of the shortest pause.
     """
     n_units = anchors.size - 1
     # The last update of the sequence has no next one. It gets a distance above all others.
     distances = np.diff(updates, append=2 * n_launches)
     pause = _shortest_pause(updates, distances, anchors)
-    # The pause is 1 if a graph has a whole step. Then each update is the last of a step.
-    min_distance = 0 if pause == 1 else max(1, pause // 2)
-    is_last_update = distances > min_distance
-    ends = updates[is_last_update] + 1
-    n_ends_before = np.searchsorted(ends, anchors[[0, -1]])
-    n_ends_between = int(np.ptp(n_ends_before))
-    n_optimizers = n_ends_between // n_units
+    if pause == 1:
+        # A graph has a whole step, so each update is the last of a step.
+        ends = updates + 1
+    else:
+        # Updates that directly follow each other are of one optimizer.
+        min_distance = max(1, pause // 2)
+        is_last_update = distances > min_distance
+        ends = updates[is_last_update] + 1
+    first_anchor, last_anchor = anchors[[0, -1]]
+    n_ends_before_first, n_ends_before_last = np.searchsorted(ends, [first_anchor, last_anchor])
+    n_optimizers = int(n_ends_before_last - n_ends_before_first) // n_units
     if n_optimizers <= 1:
         return ends
-    # A unit with several optimizers ends behind only one of them: the one with which the first unit
-    # is whole if it begins with the capture.
+    # A unit with several optimizers ends behind one of them. If the capture begins with a unit, its
+    # end is about as far from the begin as a unit is long. So take that optimizer.
     usual_size = np.median(np.diff(anchors))
     deviations = np.abs(ends[:n_optimizers] - usual_size)
     first_end = int(deviations.argmin())
@@ -950,15 +996,16 @@ def _shortest_pause(updates: Int64, distances: Int64, anchors: Int64) -> int:
 def _behind_blocks(sequence: LaunchSequence, edges: Int64) -> Int64:
     """Return the edges, moved where a unit begins with a block that the usual unit does not have.
 
-    The unit then begins behind the block, and the block counts in the unit before. A block with
-    launches of several threads stays, since it may have a backward pass.
+    The usual unit is the one whose size is nearest to the median. A larger unit has a block if what
+    is behind the block agrees with the usual unit. The unit then begins behind the block, and the
+    block counts in the unit before. A block with launches of several threads stays, since it may
+    have a backward pass.
     """
     moved_edges = edges.copy()
     sizes = np.diff(edges)
     deviations = np.abs(sizes - np.median(sizes))
-    usual = int(deviations.argmin())
-    begin, end = edges[usual : usual + 2]
-    usual_names = sequence.name[begin:end]
+    usual_unit = int(deviations.argmin())
+    usual_names = sequence.name[_inside(edges[usual_unit : usual_unit + 2])]
     min_agreement = _MIN_AGREEMENT[NAMES] - _MIN_NOISE
     is_larger = sizes * min_agreement > usual_names.size
     for unit in np.flatnonzero(is_larger).tolist():
@@ -977,14 +1024,16 @@ def _behind_blocks(sequence: LaunchSequence, edges: Int64) -> Int64:
 def _at_pauses(sequence: LaunchSequence, anchors: Int64) -> Int64:
     """Return where units begin if no optimizer is known. There is about one unit per anchor.
 
-    If the capture has nothing but whole units of one size, the first begins with the capture.
-    Otherwise units begin with the code that each unit has once, and that comes behind the longest
-    pause of the host. Without such a code, units begin at the anchors.
+    If the capture has nothing but whole units of one size, the first begins with the capture. Any
+    other capture is cut at a code that each unit has once. Of several such codes, the one behind
+    the longest pause of the host is taken. Single launches are tried first, then runs of launches.
+    Without such a code, units begin at the anchors.
     """
     sizes = np.diff(anchors)
     first_size = sizes[0]
     n_launches = sequence.time_ns.size
     are_equal = (sizes == first_size).all()
+    # Besides the units between anchors, the launches at both ends make one more.
     if are_equal and n_launches == anchors.size * first_size:
         return np.arange(0, n_launches, first_size)
     inside = _inside(anchors)
@@ -994,16 +1043,17 @@ def _at_pauses(sequence: LaunchSequence, anchors: Int64) -> Int64:
     single_codes = sequence.name if sequence.shape is None else sequence.shape
     for codes in (single_codes, runs_of_codes(single_codes, _RUN_LENGTH)):
         codes_inside = codes[inside]
+        # A row per code, a column per unit.
         places = _once_in_each_unit(codes_inside, unit, sizes.size)
         if not places.size:
             continue
         if sequence.may_begin is not None:
             places = _prefer_allowed(places, sequence.may_begin[inside])
-        # What precedes the first unit need not be a unit, so its pause does not count.
+        # What precedes the first unit need not be a unit, so the pause before it does not count.
         pauses_of_code = pause_before[places[:, 1:]]
         usual_pause_of_code = np.median(pauses_of_code, axis=1)
-        best = places[usual_pause_of_code.argmax(), 0]
-        return np.flatnonzero(codes == codes_inside[best])
+        place_of_best = places[usual_pause_of_code.argmax(), 0]
+        return np.flatnonzero(codes == codes_inside[place_of_best])
     return anchors
 
 
@@ -1042,7 +1092,8 @@ class _Threads(NamedTuple):
 def _find_threads(sequence: LaunchSequence, edges: Int64) -> _Threads:
     """Return the thread of the loop, and the threads of the backward pass.
 
-    A thread of the backward pass launches a good share of the compute kernels in every unit.
+    A thread of the backward pass launches `MIN_BACKWARD_SHARE` of the compute kernels in every
+    unit. A thread launches much if it launches that share of all compute kernels.
     """
     inside = _inside(edges)
     unit_of_launch = _unit_of_launches(edges)
@@ -1054,21 +1105,22 @@ def _find_threads(sequence: LaunchSequence, edges: Int64) -> _Threads:
     is_compute = ~sequence.is_comm[inside]
     np.add.at(n_kernels, (thread_of_launch, unit_of_launch), is_compute)
     min_in_unit = MIN_BACKWARD_SHARE * n_kernels.sum(axis=0)
-    launches_share_in_unit = n_kernels >= np.maximum(1, min_in_unit)
-    is_backward = launches_share_in_unit.all(axis=1)
+    # Without a kernel, no thread has a share of a unit.
+    has_share_of_unit = n_kernels >= np.maximum(1, min_in_unit)
+    is_backward = has_share_of_unit.all(axis=1)
     is_backward &= ids != loop
     backward = tuple(ids[is_backward].tolist())
     min_in_all_units = MIN_BACKWARD_SHARE * n_kernels.sum()
     launches_much = n_kernels.sum(axis=1) >= min_in_all_units
     is_in_unit = n_kernels[launches_much] > 0
-    return _Threads(loop, backward, bool(is_in_unit.all()))
+    return _Threads(loop, backward, are_in_each_unit=bool(is_in_unit.all()))
 
 
 def _find_thread_of_loop(sequence: LaunchSequence, edges: Int64, unit_of_launch: Int64) -> int:
     """Return the thread that makes most updates, if most updates are near the end of their units.
 
-    Otherwise the optimizer may run inside the backward pass, on another thread. Then return the
-    thread that begins most units.
+    Earlier updates may be those of an optimizer inside the backward pass, on another thread. Then,
+    or without updates, return the thread that begins most units.
     """
     inside = _inside(edges)
     first_launches = edges[:-1]
@@ -1078,8 +1130,8 @@ def _find_thread_of_loop(sequence: LaunchSequence, edges: Int64, unit_of_launch:
     n_launches_before = updates - edges[unit_of_update]
     sizes = np.diff(edges)
     share_before = n_launches_before / sizes[unit_of_update]
-    is_behind_backward = updates.size > 0 and np.median(share_before) > _MIN_PLACE_OF_UPDATES
-    launches = updates if is_behind_backward else first_launches
-    threads = sequence.thread_id[launches]
+    are_updates_at_end = updates.size > 0 and np.median(share_before) > _MIN_PLACE_OF_UPDATES
+    launches_of_loop = updates if are_updates_at_end else first_launches
+    threads = sequence.thread_id[launches_of_loop]
     ids, counts = np.unique(threads, return_counts=True)
     return int(ids[counts.argmax()])

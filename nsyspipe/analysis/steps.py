@@ -95,15 +95,15 @@ def largest_families(
 ) -> tuple[tuple[str, int], ...]:
     """Return names and numbers of ranges of the families with most time, at most `n_shown`.
 
-    The family with most time is first. This is for messages.
+    The family with most time is first. Messages to the user show the names.
     """
     all_ranges = _read_ranges(ranges, families)
     family_of_range = all_ranges.family
     n_families = len(families.names)
     lengths = all_ranges.ends - all_ranges.starts
-    # Ranges of no family are -1, which adds to the last total.
-    totals_ns = sums_of(family_of_range, lengths, n_families + 1)
-    totals_ns = totals_ns[:-1]
+    # Ranges of no family are -1, which adds to the last sum.
+    sums_ns = sums_of(family_of_range, lengths, n_families + 1)
+    totals_ns = sums_ns[:-1]
     is_in_family = family_of_range != _NOT_IN_FAMILY
     families_of_ranges = family_of_range[is_in_family]
     n_ranges_of_family = np.bincount(families_of_ranges, minlength=n_families)
@@ -134,6 +134,7 @@ class _Ranges(Struct, frozen=True):
 
 
 def _read_ranges(ranges: RangesOfReportTable, families: TextFamilies) -> _Ranges:
+    """Return all ranges. Those of libraries are in no family, unless a user named the family."""
     text = ranges["text"].combine_chunks()
     family = families.of_text[text.indices.to_numpy()]
     if not families.is_named:
@@ -220,16 +221,15 @@ def candidates(
         candidate = _measure_family(name, family, members, operations)
         may_be_part = candidate.is_large and not families.is_named
         if may_be_part and optimizer_launches is not None:
-            is_part = _do_few_update(members, optimizer_launches)
-            is_part = is_part and _lie_in_other_ranges(members, family, all_ranges)
+            do_few_update = _do_few_update(members, optimizer_launches)
+            is_part = do_few_update and _lie_in_other_ranges(members, family, all_ranges)
             candidate = replace(candidate, is_part=is_part)
         measured_families.append(_Measured(candidate, members))
+    # Holders are found when all families are measured.
     with_holders = []
     for measured in measured_families:
-        # All families have to be measured before one can be compared with the others.
         holders = _find_holders(measured, measured_families)
-        candidate = replace(measured.candidate, holders=holders)
-        with_holders.append(candidate)
+        with_holders.append(replace(measured.candidate, holders=holders))
     return sorted(with_holders, key=_largest_then_name)
 
 
@@ -330,11 +330,11 @@ def _lie_in_other_ranges(
     is_other &= all_ranges.family != family.code
     starts = all_ranges.starts[is_other]
     ends = all_ranges.ends[is_other]
-    # Members are disjoint and in order. A range holds those that end in time, without those that
-    # begin before the range.
-    n_members_ended = np.searchsorted(members.ends, ends, side="right")
-    n_members_before = np.searchsorted(members.starts, starts)
-    n_members_inside = n_members_ended - n_members_before
+    # Members are disjoint and in order. Of the members that end no later than a range, those that
+    # begin before the range are not inside.
+    n_members_ended_by_end = np.searchsorted(members.ends, ends, side="right")
+    n_members_begun_before = np.searchsorted(members.starts, starts)
+    n_members_inside = n_members_ended_by_end - n_members_begun_before
     holds_several = n_members_inside >= _MIN_MEMBERS
     return bool(holds_several.any())
 
@@ -342,9 +342,9 @@ def _lie_in_other_ranges(
 def _find_holders(measured: _Measured, measured_families: Sequence[_Measured]) -> tuple[str, ...]:
     """Return the names of the holders of a family.
 
-    A holder is a family whose members contain all members of the family, while the reverse is not
-    so. Both have as much time, and begin at the same time. Families that are not large have no
-    holders and are none.
+    A holder is another family with as much time, which begins at the same time. Each member of the
+    family lies in a member of its holder, while the reverse is not so. Only large families have
+    holders, and only large families are holders.
     """
     candidate, members = measured
     if not candidate.is_large:
@@ -378,9 +378,9 @@ def _lie_in(inner: IntervalSet, outer: IntervalSet) -> bool:
 def choose(ranks: Sequence[Sequence[Candidate]], shifts: Sequence[int]) -> str | None:
     """Choose the step family of a run, or None if no family qualifies on every rank.
 
-    `ranks` are the candidates of each rank. If --step matches a range on any rank, its family is
-    chosen. `shifts` turn the report times of each rank into aligned times, ns. They only matter if
-    families have the same time.
+    `ranks` are the candidates of each rank. If --step matches a range on any rank, the family of
+    that option is chosen. `shifts` turn the report times of each rank into aligned times, ns.
+    Shifts only matter if families have the same time.
     """
     all_candidates = chain.from_iterable(ranks)
     if any(candidate.name == STEP_OPTION for candidate in all_candidates):
@@ -413,21 +413,23 @@ def _choose_ranges(
 ) -> str | None:
     """Choose among families of ranges that qualify on every rank; None without any.
 
-    Of equal families, the one is chosen that holds the ranges of the others on every rank.
+    `names` are those of the families. The family with the smallest preference is chosen. If several
+    families have the same preference, one of them may hold another: its ranges contain those of the
+    other on every rank. Then the family that no other one holds is chosen.
     """
     preferences = {}
     for name in names:
         on_ranks = [by_name[name] for by_name in by_name_of_ranks]
         preferences[name] = _prefer(on_ranks, shifts)
     best = min(names, key=lambda name: (preferences[name], name), default=None)
-    # Go from a family to an equal one that holds it, until no equal family holds the best.
     while best is not None:
         holders_on_ranks = [by_name[best].holders for by_name in by_name_of_ranks]
-        holders = names.intersection(*holders_on_ranks)
+        holders_on_all = names.intersection(*holders_on_ranks)
         preference = preferences[best]
-        equal_holders = [name for name in holders if preferences[name] == preference]
+        equal_holders = [name for name in holders_on_all if preferences[name] == preference]
         if not equal_holders:
             break
+        # The holder may have a holder itself.
         best = min(equal_holders)
     return best
 
@@ -474,8 +476,12 @@ def choose_host(
 ) -> str | None:
     """Choose the step family of a run without device activity, or None if no family qualifies.
 
-    The family that qualifies in most reports is chosen, since ranks cannot be distinguished from
-    other processes. Of several such families `choose` decides.
+    `reports` has the candidates of each process of each report. `shifts` turn the report times of
+    each report into aligned times, ns.
+
+    Ranks cannot be distinguished from other processes here. So a family does not have to qualify on
+    every rank. A family whose name is that of a step comes first, and then the family that
+    qualifies in most reports. `_HostPreference` has the full order.
     """
     by_name = grouped(_accepted(reports))
     preferences = []
@@ -630,7 +636,10 @@ def _last_end(operations: ProcessOperations, members: Members, member: int) -> i
 def _tile(member: Int64, starts: Int64, last_end: int) -> Windows:
     """Return windows that each end where the next starts. The last one ends at `last_end`.
 
-    `member` is the index of the step range of each window.
+    `member` is the index of the step range of each window. The last window is not complete, since
+    nothing shows that its step has ended. The first window is not complete if step ranges before
+    its own have no window. They launched no kernel, so the capture of kernels may have begun inside
+    the range of the first window.
     """
     n_windows = starts.size
     # Without windows there is no end either.
@@ -638,8 +647,6 @@ def _tile(member: Int64, starts: Int64, last_end: int) -> Windows:
     place = np.arange(n_windows)
     is_first = place == 0
     is_last = place == n_windows - 1
-    # If ranges before the first window launched no kernel, the capture of kernels may have begun
-    # inside the range of that window.
     is_begin_captured = ~is_first | (member == 0)
     is_complete = is_begin_captured & ~is_last
     return Windows(member, starts, ends, is_complete)
@@ -673,8 +680,9 @@ def select_steps(
     If processes were captured several times, `capture` is the number of the capture of each window.
 
     `skip_first` is how many complete steps to drop at the start of each capture. Raises an
-    `OptionError` if none is left. None drops the first step of each capture if any other remains,
-    because the ranks started their profilers at different times in that step.
+    `OptionError` if no step is left then. If `skip_first` is None, the first step of each capture
+    is dropped, because the ranks started their profilers at different times in that step. But no
+    step is dropped if each capture has only one.
     """
     unsorted_numbers, step_of_window = np.unique(step, return_inverse=True)
     n_steps = unsorted_numbers.size
@@ -690,52 +698,53 @@ def select_steps(
         return Selection(numbers[is_on_all], complete, is_fallback=True)
     place_in_capture = np.arange(complete.size)
     if capture is not None:
-        # A step is of one capture. Complete steps are in order of time, and so are captures.
+        # All windows of a step are of one capture, so any of them will do.
         capture_of_step = least_of(step_of_window, capture, n_steps)[by_time]
+        # Steps are in order of time, so those of a capture follow each other.
         place_in_capture = places_in_runs(capture_of_step[is_complete_on_all])
     return _skip_steps(complete, place_in_capture, skip_first)
 
 
 def _skip_steps(complete: Int64, place_in_capture: Int64, skip_first: int | None) -> Selection:
-    """Drop the first `skip_first` complete steps of each capture.
+    """Drop the first `skip_first` complete steps of each capture; see `select_steps` for None.
 
     `place_in_capture` is the place of each step among the complete steps of its capture.
     """
-    # Steps of the capture with most steps.
-    n_most = int(place_in_capture.max()) + 1
-    n_skipped = skip_first
-    if n_skipped is None:
-        # A single step is not dropped.
-        n_skipped = 1 if n_most > 1 else 0
-    if n_skipped >= n_most:
-        is_one_capture = complete.size == n_most
-        raise _all_steps_skipped(n_skipped, n_most, is_one_capture=is_one_capture)
+    # Of the capture with most steps.
+    n_steps_of_longest = int(place_in_capture.max()) + 1
+    if skip_first is not None:
+        n_skipped = skip_first
+    elif n_steps_of_longest > 1:
+        n_skipped = 1
+    else:
+        n_skipped = 0
+    if n_skipped >= n_steps_of_longest:
+        is_one_capture = complete.size == n_steps_of_longest
+        raise _all_steps_skipped(n_skipped, n_steps_of_longest, is_one_capture=is_one_capture)
     is_used = place_in_capture >= n_skipped
     skipped = complete[~is_used]
     return Selection(complete[is_used], skipped, is_fallback=False)
 
 
-def _all_steps_skipped(n_skipped: int, n_most: int, *, is_one_capture: bool) -> OptionError:
-    """Return the error if no step is left; `n_most` steps are complete in the longest capture."""
-    place = "are complete on every rank"
-    if not is_one_capture:
-        place = "of a capture are complete on every rank"
+def _all_steps_skipped(n_skipped: int, n_complete: int, *, is_one_capture: bool) -> OptionError:
+    """Return the error if no step is left; `n_complete` are complete in the longest capture."""
+    of_capture = "" if is_one_capture else " of a capture"
     return OptionError(
         f"--skip-first {n_skipped}",
-        f"leaves no step ({n_most} {place})",
-        fix=f"--skip-first {n_most - 1}, or capture more steps",
+        f"leaves no step ({n_complete}{of_capture} are complete on every rank)",
+        fix=f"--skip-first {n_complete - 1}, or capture more steps",
     )
 
 
 def check_steps(all_steps: pa.Table, wanted: object) -> tuple[int, int]:
     """Return the first and the last of the wanted steps, which are a pair of numbers or one number.
 
-    Raises an `OptionError` if the wanted steps go beyond those of the table, or if the table has
-    none of them.
+    Raises an `OptionError` if the wanted steps go beyond those of the table, or if the table has no
+    wanted step.
     """
     first, last = _parse_steps(wanted)
     if first > last:
-        raise _steps_end_before_begin(first, last)
+        raise _reversed_steps_error(first, last)
     subject = _words_of_steps(first, last)
     numbers = all_steps["step"].to_numpy()
     if not numbers.size:
@@ -748,19 +757,20 @@ def check_steps(all_steps: pa.Table, wanted: object) -> tuple[int, int]:
     is_within_table = lowest <= first and last <= highest
     if has_any and is_within_table:
         return first, last
-    problem = "no rank has such a step"
-    nearest = f"{lowest}:{highest}"
     if has_any:
         problem = "no rank has some of these"
         # The part of the wanted steps that the table has.
-        nearest = f"{max(first, lowest)}:{min(last, highest)}"
-    fix = f"--perfetto-steps {nearest}"
-    if first == last:
-        fix = "use one of these"
+        possible_steps = f"{max(first, lowest)}:{min(last, highest)}"
+    else:
+        problem = "no rank has such a step"
+        possible_steps = f"{lowest}:{highest}"
+    is_one_step = first == last
+    fix = "use one of these" if is_one_step else f"--perfetto-steps {possible_steps}"
     raise OptionError(subject, problem, found=f"steps {lowest} to {highest}", fix=fix)
 
 
-def _steps_end_before_begin(first: int, last: int) -> OptionError:
+def _reversed_steps_error(first: int, last: int) -> OptionError:
+    """Return the error for wanted steps whose first number is larger than the last."""
     first_text = short_repr(first)
     last_text = short_repr(last)
     subject = f"steps {first_text}:{last_text}"
@@ -776,11 +786,9 @@ def _words_of_steps(first: int, last: int) -> str:
 
 
 def _parse_steps(wanted: object) -> tuple[int, int]:
-    """Return two step numbers of a pair, or of one number."""
-    ends: tuple[Any, ...] = (wanted, wanted)
-    if isinstance(wanted, tuple | list):
-        ends = tuple(wanted)
-    is_pair = len(ends) == len(("first", "last"))
+    """Return the first and the last step of a pair of numbers; of one number, the number twice."""
+    ends: tuple[Any, ...] = tuple(wanted) if isinstance(wanted, tuple | list) else (wanted, wanted)
+    is_pair = len(ends) == 2  # noqa: PLR2004 - the first and the last step
     are_numbers = all(_is_integer(end) for end in ends)
     if not is_pair or not are_numbers:
         needed = "a step's number, or the first and the last of several"

@@ -28,6 +28,7 @@ from nsyspipe.model.typed_tables import (
 )
 
 _NS_PER_S = 1e9
+_NO_TIMES = np.empty(0, np.int64)
 _Sums = Mapping[str, float | None]
 _FRACTIONS = RATIOS | GPU_RATES
 _RATIO_PARTS = [column for parts in _FRACTIONS.values() for column in parts]
@@ -102,16 +103,18 @@ def summary(
 ) -> pa.Table:
     """Return the metrics of the run over its summary steps: `schema.SUMMARY`, one row.
 
-    A metric is null if there are no summary steps, or if one of its parts is null. A capture
-    without steps (`is_capture`) has 0 steps, and its metrics per step are null.
+    A metric is null if there are no summary steps, or if one of its parts is null. With
+    `is_capture`, the rows of `steps` are captures without steps. Then there are 0 steps, and the
+    metrics per step are null.
     """
     chosen = _chosen(steps)
     transferring = _transferring(collectives)
     step_sums = {name: _sum(chosen.column(name)) for name in _STEP_COLUMNS}
     collective_sums = {name: _sum(transferring[name]) for name in _COLLECTIVE_COLUMNS}
     n_steps = 0 if is_capture else pc.count_distinct(steps["step"]).as_py()
-    n_rows = None if is_capture else chosen.num_rows
-    times = step_times(chosen.slice(0, 0 if is_capture else None))
+    # A window is a row: what a rank has of a step.
+    n_windows = None if is_capture else chosen.num_rows
+    times = _NO_TIMES if is_capture else step_times(chosen)
     total_ns = int(times.sum())
     throughput = divided(_NS_PER_S * times.size, total_ns)
     median = _median(times)
@@ -119,7 +122,7 @@ def summary(
     row["throughput_steps_per_s"] = throughput
     for name, (count, _) in JOB_RATES.items():
         row[name] = _rate_of_job(chosen.column(count), throughput)
-    row |= _metrics_of_steps(step_sums, n_rows)
+    row |= _metrics_of_steps(step_sums, n_windows)
     row |= _rates(collective_sums)
     return schema.SUMMARY.from_rows([row])
 
@@ -141,34 +144,39 @@ def _rate_of_job(counts: pa.ChunkedArray, steps_per_s: float | None) -> float | 
 
 
 def telling_ranks(
-    figures: pa.Table, stragglers: StragglersTable, whole: pa.Table | None, most: int
+    figures: pa.Table, stragglers: StragglersTable, captures: pa.Table | None, max_ranks: int
 ) -> list[int]:
-    """Return at most `most` ranks that tell most about a run, sorted. These are all if they fit.
+    """Return at most `max_ranks` ranks that tell most about a run, sorted.
 
-    Otherwise about two thirds are extremes: the most waited for, the slowest, the most exposed and
-    the fastest. The others are evenly spaced. `figures` is `schema.RANK_SUMMARY`. In a capture
-    without steps, `whole` has the rows of `schema.STEPS` that tell the slowest. Otherwise it is
-    None.
+    If there are more ranks, about two thirds of the result are extremes: the most waited for, the
+    slowest, the most exposed and the fastest. The others are evenly spaced.
+
+    `figures` is `schema.RANK_SUMMARY`. Its step times tell the slowest. In a run without steps, the
+    lengths of the `captures` do, which are rows of `schema.STEPS`. `captures` is None if the run
+    has steps.
     """
     ranks: list[int] = figures["rank"].to_pylist()
     n_ranks = len(ranks)
-    if n_ranks <= most:
+    if n_ranks <= max_ranks:
         return ranks
     late = _by_rank(stragglers, "lateness_ns")
     exposed = _by_rank(figures, "exposed_comm_share")
-    lengths = _by_rank(figures, "step_time_ns") if whole is None else _by_rank(whole, "wall_ns")
+    if captures is None:
+        lengths = _by_rank(figures, "step_time_ns")
+    else:
+        lengths = _by_rank(captures, "wall_ns")
     most_waited_for = _sort_ranks(ranks, late, sign=-1)
     slowest = _sort_ranks(ranks, lengths, sign=-1)
     most_exposed = _sort_ranks(ranks, exposed, sign=-1)
     fastest = _sort_ranks(ranks, lengths, sign=1)
     by_extremity = zip(most_waited_for, slowest, most_exposed, fastest, strict=True)
-    # There are four kinds of extremes, so this makes about two thirds of all.
-    n_of_each = most // 6 + 1
+    # A sixth of the result for each of the four kinds of extremes, so two thirds for all four.
+    n_of_each = max_ranks // 6 + 1
     extremes = chain.from_iterable(islice(by_extremity, n_of_each))
-    evenly_spaced = [ranks[number * n_ranks // most] for number in range(most)]
-    # Each rank once, the most important first.
+    evenly_spaced = [ranks[number * n_ranks // max_ranks] for number in range(max_ranks)]
+    # Each rank once, the most important first. All ranks follow, to fill the result.
     by_importance = dict.fromkeys(chain(extremes, evenly_spaced, ranks))
-    return sorted(islice(by_importance, most))
+    return sorted(islice(by_importance, max_ranks))
 
 
 def _by_rank(table: pa.Table, name: str) -> dict[int, float | None]:
@@ -197,7 +205,7 @@ def rank_summary(
 ) -> pa.Table:
     """Return the metrics of each rank over its summary steps: `schema.RANK_SUMMARY`.
 
-    They are sorted by rank, and computed as in `summary`.
+    The rows are sorted by rank. Metrics are computed as in `summary`, which explains `is_capture`.
     """
     chosen = _chosen(steps)
     chosen = chosen.sort_by("rank")
@@ -205,10 +213,9 @@ def rank_summary(
     step_sums = _sums_by_rank(chosen, _STEP_COLUMNS)
     collective_sums = _sums_by_rank(transferring, _COLLECTIVE_COLUMNS)
     wall_times = _wall_times_by_rank(chosen)
-    no_times = np.empty(0, np.int64)
     rows = []
     for rank in ranks["rank"].to_pylist():
-        wall_ns = wall_times.get(rank, no_times)
+        wall_ns = wall_times.get(rank, _NO_TIMES)
         n_steps = None if is_capture else wall_ns.size
         median = _median(wall_ns) if n_steps else None
         row = {"rank": rank, "step_time_ns": median}
@@ -222,10 +229,13 @@ def _wall_times_by_rank(steps: StepsTable) -> dict[int, Int64]:
     """Return the windows of each rank, ns. The steps are sorted by rank."""
     ranks = steps["rank"].to_numpy()
     wall_ns = steps["wall_ns"].to_numpy()
+    if not ranks.size:
+        # `split` would make one part of nothing.
+        return {}
     begins = run_starts(ranks)
     different_ranks = ranks[begins].tolist()
     walls_ns = np.split(wall_ns, begins[1:])
-    return dict(zip(different_ranks, walls_ns, strict=False))
+    return dict(zip(different_ranks, walls_ns, strict=True))
 
 
 def _sums_by_rank(table: pa.Table, names: Sequence[str]) -> dict[int, _Sums]:
@@ -254,23 +264,24 @@ def phase_summary(phases: PhasesTable) -> pa.Table:
 
 
 def is_dominated(times: Sequence[int]) -> bool:
-    """Tell whether one of three or more times alone makes up a fifth of their mean.
+    """Tell whether one of three or more times dominates their mean.
 
-    The time counts by how much longer it is than the second longest time.
+    It does if its excess over the second longest time makes up more than a fifth of the mean. That
+    is the same share of the sum.
     """
     if len(times) < _MIN_STEPS_TO_DOMINATE:
         return False
     *_, second_longest, longest = sorted(times)
-    # A part of the mean is the same part of the sum.
-    min_difference = _MIN_DOMINATING_SHARE * sum(times)
-    return longest - second_longest > min_difference
+    excess = longest - second_longest
+    return excess > _MIN_DOMINATING_SHARE * sum(times)
 
 
 def host_medians(phases: PhasesTable) -> dict[str, dict[int, float]]:
-    """Return the median host time of each rank in phases whose mean one step dominates, ns.
+    """Return the median host time of each rank, ns, of some phases.
 
-    A step that blocks the host once tells nothing about the other steps. `phases` are rows of
-    `schema.PHASES` of the steps that count.
+    These are the phases in which one step dominates the mean of a rank. A step that blocks the host
+    once tells nothing about the other steps. `phases` are rows of `schema.PHASES` of the steps that
+    count.
     """
     medians = {}
     for phase, times_by_rank in _host_times(phases).items():
@@ -300,7 +311,8 @@ def _host_times(phases: pa.Table) -> dict[str, dict[int, list[int]]]:
     return times_by_phase
 
 
-def _metrics_of_steps(sums: _Sums, n_rows: int | None) -> dict[str, float | None]:
+def _metrics_of_steps(sums: _Sums, n_windows: int | None) -> dict[str, float | None]:
+    """Return ratios, rates of GPUs and means per window, from sums over some windows."""
     metrics = {}
     for name, (above, below) in RATIOS.items():
         metrics[name] = divided(sums[above], sums[below])
@@ -308,7 +320,7 @@ def _metrics_of_steps(sums: _Sums, n_rows: int | None) -> dict[str, float | None
         per_ns = divided(sums[above], sums[below])
         metrics[name] = None if per_ns is None else _NS_PER_S * per_ns
     for name, column in MEANS.items():
-        metrics[name] = divided(sums[column], n_rows)
+        metrics[name] = divided(sums[column], n_windows)
     return metrics
 
 
@@ -320,6 +332,7 @@ def _transferring(collectives: pa.Table) -> pa.Table:
 
 
 def _rates(sums: _Sums) -> dict[str, float | None]:
+    """Return what collectives moved, per second of transfer."""
     rates = {}
     for name, column in RATES.items():
         total = sums[column]
@@ -362,7 +375,7 @@ class Evenness:
     median: float
     # |mean - median| > 10 % of the mean, or fewer than half of the steps within 10 % of the median.
     is_uneven: bool
-    # Whether no step is within 10 % of the median.
+    # Whether no step is within 10 % of the median. The JSON output has this name.
     is_median_nobodys: bool
     # Steps within 10 % of the median.
     n_near: int
@@ -375,24 +388,29 @@ class Evenness:
 
 
 def evenness(values: Float64) -> Evenness | None:
-    """Judge the steps of one capture, in step order; None without a step."""
+    """Judge the steps of one capture, in step order; None without a step.
+
+    Steps of two kinds, shorter and longer ones, have two levels. If the rarer kind does not come
+    regularly, a wider gap is needed between the levels.
+    """
     if not values.size:
         return None
-    steps = _evenness_without_levels(values)
+    without_levels = _evenness_without_levels(values)
     is_long = levels_of(values)
     if is_long is None:
-        return steps
+        return without_levels
     period = period_of(is_long)
-    if period is None and levels_of(values, _MIN_GAP_IN_SPREADS) is None:
-        return steps
+    if period is None and levels_of(values, min_gap_in_spreads=_MIN_GAP_IN_SPREADS) is None:
+        return without_levels
     short_median = float(np.median(values[~is_long]))
     long_median = float(np.median(values[is_long]))
     n_long = int(is_long.sum())
     levels = (short_median, long_median)
-    return replace(steps, levels=levels, n_long=n_long, period=period)
+    return replace(without_levels, levels=levels, n_long=n_long, period=period)
 
 
 def _evenness_without_levels(values: Float64) -> Evenness:
+    """Judge by how many steps are near the median, and by how far the mean is from the median."""
     n_steps = int(values.size)
     mean = float(values.mean())
     median = float(np.median(values))
@@ -413,28 +431,32 @@ def _evenness_without_levels(values: Float64) -> Evenness:
     )
 
 
-def levels_of(values: Float64, times: float = _MIN_REGULAR_GAP_IN_SPREADS) -> Flags | None:
+def levels_of(
+    values: Float64, min_gap_in_spreads: float = _MIN_REGULAR_GAP_IN_SPREADS
+) -> Flags | None:
     """Return which steps are of the longer kind; None if there are not two kinds.
 
-    The gap between the kinds must be more than `times` as wide as the spread inside the kinds.
+    The widest gap between sorted values divides the kinds. It must be more than
+    `min_gap_in_spreads` times the spread inside the kinds, which is a standard deviation.
     """
     sorted_values = np.sort(values)
     n_values = sorted_values.size
     if n_values < 2 * _MIN_STEPS_OF_LEVEL:
         return None
     gaps = np.diff(sorted_values)
-    # Only gaps that leave each kind enough steps. The first has that many values below it.
-    first_gap = _MIN_STEPS_OF_LEVEL - 1
-    end_of_gaps = n_values - _MIN_STEPS_OF_LEVEL
-    widest = first_gap + int(np.argmax(gaps[first_gap:end_of_gaps]))
+    # Below gap i are i + 1 values. Only gaps that leave each kind enough steps are possible.
+    first_possible = _MIN_STEPS_OF_LEVEL - 1
+    end_of_possible = n_values - _MIN_STEPS_OF_LEVEL
+    widest = first_possible + int(np.argmax(gaps[first_possible:end_of_possible]))
     n_low = widest + 1
     low = sorted_values[:n_low]
     high = sorted_values[n_low:]
-    gap = float(high[0] - low[-1])
+    # The mean square of the distances, each from the mean of its kind.
     squares_of_low = low.var() * low.size
     squares_of_high = high.var() * high.size
-    variance = (squares_of_low + squares_of_high) / n_values
-    is_gap_wide = gap > times * np.sqrt(variance)
+    spread = np.sqrt((squares_of_low + squares_of_high) / n_values)
+    gap = float(high[0] - low[-1])
+    is_gap_wide = gap > min_gap_in_spreads * spread
     is_long: Flags = values >= high[0]
     return is_long if is_gap_wide else None
 
@@ -442,8 +464,8 @@ def levels_of(values: Float64, times: float = _MIN_REGULAR_GAP_IN_SPREADS) -> Fl
 def period_of(is_long: Flags) -> int | None:
     """Return the distance from each step of the rarer kind to the next such step.
 
-    None if the distances differ, if they are 1, or if they do not go on to both ends of the
-    capture. `is_long` has a flag per step.
+    None if the distances differ, or if they are 1. Also None if another such step would fit in
+    before the first or after the last. `is_long` has a flag per step.
     """
     n_long = int(is_long.sum())
     are_long_rarer = 2 * n_long <= is_long.size
@@ -453,10 +475,10 @@ def period_of(is_long: Flags) -> int | None:
     if len(distances) != 1:
         return None
     period: int = distances[0]
-    is_from_begin = places[0] < period
-    is_to_end = places[-1] + period >= is_long.size
-    is_periodic = period > 1 and is_from_begin and is_to_end
-    return period if is_periodic else None
+    fits_before_first = places[0] >= period
+    fits_after_last = places[-1] + period < is_long.size
+    is_interrupted = fits_before_first or fits_after_last
+    return period if period > 1 and not is_interrupted else None
 
 
 class HostFigures(Struct, frozen=True):
@@ -506,20 +528,22 @@ def fastest_and_slowest(figures: Sequence[HostFigures]) -> tuple[HostFigures, Ho
     if pair is None:
         return None
     fastest, slowest = pair
-    is_much = _differ_much(fastest.median_ns, slowest.median_ns, fastest)
+    is_much = _differ_much(fastest.median_ns, slowest.median_ns, process=fastest)
     return pair if is_much else None
 
 
 def uneven_backward(figures: Sequence[HostFigures]) -> tuple[HostFigures, HostFigures] | None:
-    """Return the processes with the least and the most time in backward.
+    """Return the processes with the least and the most time in backward, if these differ much.
 
-    None if the steps of processes differ much, or if the times in backward differ by less than
-    `MUCH_RATIO` of a step. Ranks communicate in backward, so they wait for each other there. The
-    rank that the others wait for has the shortest backward.
+    Ranks communicate in backward, so they wait for each other there. The rank that the others wait
+    for has the shortest backward.
+
+    None if the times differ by less than `MUCH_RATIO` of a step, or if a time is not known. Also
+    None if the steps of the processes differ much.
     """
     if fastest_and_slowest(figures):
         return None
-    # The others have no step whose end is known.
+    # All other processes have no step whose end is known.
     with_steps = [process for process in figures if process.median_ns is not None]
     if any(_backward_ns(process) is None for process in with_steps):
         return None
@@ -527,8 +551,7 @@ def uneven_backward(figures: Sequence[HostFigures]) -> tuple[HostFigures, HostFi
     if pair is None:
         return None
     least, most = pair
-    process_with_step_time = most
-    is_much = _differ_much(_backward_ns(least), _backward_ns(most), process_with_step_time)
+    is_much = _differ_much(_backward_ns(least), _backward_ns(most), process=most)
     return pair if is_much else None
 
 
@@ -552,7 +575,7 @@ def _least_and_most(
     return least, most
 
 
-def _differ_much(least_ns: int | None, most_ns: int | None, process: HostFigures) -> bool:
+def _differ_much(least_ns: int | None, most_ns: int | None, *, process: HostFigures) -> bool:
     """Tell whether two times differ by `MUCH_RATIO` of the median step of a process."""
     if least_ns is None or most_ns is None:
         return False
@@ -564,22 +587,24 @@ def _differ_much(least_ns: int | None, most_ns: int | None, process: HostFigures
 def longest_between(figures: Sequence[HostFigures]) -> HostFigures | None:
     """Return the process with most time between its steps; of equal processes the first.
 
-    None if that time is less than `MUCH_RATIO` of a step, or less than 10 us.
+    None if that time is less than `MUCH_RATIO` of a step, or less than 10 us, or not known.
     """
-    known = [process for process in figures if _has_between(process)]
-    longest = max(known, key=lambda process: process.between_ns or 0, default=None)
-    if longest is None:
+    with_steps = [process for process in figures if process.median_ns is not None]
+    pair = _least_and_most(with_steps, lambda process: process.between_ns)
+    if pair is None:
         return None
-    min_between_ns = max(MUCH_RATIO * (longest.median_ns or 0), _MIN_BETWEEN_NS)
-    is_long = (longest.between_ns or 0) >= min_between_ns
-    return longest if is_long else None
-
-
-def _has_between(process: HostFigures) -> bool:
-    return process.between_ns is not None and process.median_ns is not None
+    _, longest = pair
+    # The time between steps of this process is known.
+    is_long = (longest.between_ns or 0) >= _MIN_BETWEEN_NS
+    is_much = _differ_much(0, longest.between_ns, process=longest)
+    return longest if is_long and is_much else None
 
 
 def _of_process(rows: Sequence[Mapping[str, Any]], *, is_alone: bool) -> HostFigures:
+    """Return the figures of one process; `rows` are its steps, in order.
+
+    Only closed steps have a length. The range of an open step has no end in the capture.
+    """
     first_row = rows[0]
     closed = [row for row in rows if row["is_complete"]]
     n_steps = len(closed)
@@ -619,7 +644,7 @@ def _median_of(steps: Sequence[Mapping[str, Any]], name: str) -> int | None:
 
 
 def _times_between(steps: Sequence[Mapping[str, Any]]) -> list[int]:
-    """Return the time from the end of each closed step to the start of the next, ns."""
+    """Return the time from the end of each closed step to the start of the next step, ns."""
     between = []
     for step, following in pairwise(steps):
         if step["is_complete"]:

@@ -43,9 +43,9 @@ class Pieces(Struct, frozen=True):
     # Of each piece, ns.
     starts: Int64
     ends: Int64
-    # Of each operation with a part in the window: its piece, the code of its name, the length of
-    # that part, and its row of `collectives`.
-    owner: Int64
+    # Of each operation with a part in the window, in order of start: its piece, the code of its
+    # name, the length of that part, and its row of `collectives`.
+    piece: Int64
     names: Int64
     lengths: Int64
     seqs: Int64
@@ -60,14 +60,16 @@ def merged_pieces(starts: Int64, ends: Int64, names: Int64, window: tuple[int, i
     clipped = _clip(starts, ends, window)
     begins_piece = clipped.starts >= clipped.previous_end
     first_of_piece = np.flatnonzero(begins_piece)
-    first_starts = clipped.starts[first_of_piece]
-    last_ends = np.maximum.reduceat(clipped.ends, first_of_piece)
     n_begun = np.cumsum(begins_piece)
-    owner = n_begun - 1
-    names = names[clipped.rows]
-    no_seqs = np.full(owner.size, NO_SEQ)
-    lengths = clipped.lengths
-    return Pieces(first_starts, last_ends, owner, names=names, lengths=lengths, seqs=no_seqs)
+    piece_of_operation = n_begun - 1
+    return Pieces(
+        starts=clipped.starts[first_of_piece],
+        ends=np.maximum.reduceat(clipped.ends, first_of_piece),
+        piece=piece_of_operation,
+        names=names[clipped.rows],
+        lengths=clipped.lengths,
+        seqs=np.full(piece_of_operation.size, NO_SEQ),
+    )
 
 
 def painted_pieces(
@@ -75,49 +77,50 @@ def painted_pieces(
 ) -> Pieces:
     """Give each time to one operation, the one that begins first; of equal ones the longest.
 
-    A piece is the time of one operation. An operation inside earlier ones has no piece of its own.
-    Such an operation counts in the piece in which it begins. ``owner`` is the piece of each
-    operation: its own, or else the one in which it begins.
+    A piece is the time of one operation. It begins when all earlier operations have ended. An
+    operation inside earlier ones has no piece of its own. Such an operation counts in the piece in
+    which it begins.
     """
     clipped = _clip(starts, ends, window)
     has_piece = clipped.ends > clipped.previous_end
-    first_own_time = np.maximum(clipped.starts, clipped.previous_end)
-    starts_of_pieces = first_own_time[has_piece]
-    ends_of_pieces = clipped.ends[has_piece]
-    n_pieces = starts_of_pieces.size
+    own_start = np.maximum(clipped.starts, clipped.previous_end)
+    starts_of_pieces = own_start[has_piece]
+    # The number of the own piece of each operation, if it has one.
+    n_pieces_so_far = np.cumsum(has_piece)
+    own_piece = n_pieces_so_far - 1
     n_begun = np.searchsorted(starts_of_pieces, clipped.starts, side="right")
     piece_at_start = n_begun - 1
-    owner = piece_at_start.copy()
-    owner[has_piece] = np.arange(n_pieces)
-    names = names[clipped.rows]
-    seqs = seqs[clipped.rows]
     return Pieces(
         starts=starts_of_pieces,
-        ends=ends_of_pieces,
-        owner=owner,
-        names=names,
+        ends=clipped.ends[has_piece],
+        piece=np.where(has_piece, own_piece, piece_at_start),
+        names=names[clipped.rows],
         lengths=clipped.lengths,
-        seqs=seqs,
+        seqs=seqs[clipped.rows],
     )
 
 
 def pieces_outside(pieces: Pieces, busy: IntervalSet) -> Pieces:
     """Return the parts of painted pieces outside of `busy`, as pieces.
 
-    Each part counts as one operation: the one that the original piece belongs to.
+    Each part counts as one operation: the one to which the time of the original piece was given.
     """
     painted = IntervalSet(pieces.starts, pieces.ends)
     parts = painted.without(busy)
-    # The operation that a piece belongs to comes before those that only count in it.
-    _, operation_of_piece = np.unique(pieces.owner, return_index=True)
+    # The first operation of each piece. All others begin inside the piece, and only count there.
+    _, operation_of_piece = np.unique(pieces.piece, return_index=True)
     n_begun = np.searchsorted(pieces.starts, parts.starts, side="right")
     piece_of_part = n_begun - 1
     operation_of_part = operation_of_piece[piece_of_part]
-    owner = np.arange(operation_of_part.size)
-    names = pieces.names[operation_of_part]
-    seqs = pieces.seqs[operation_of_part]
-    lengths = parts.ends - parts.starts
-    return Pieces(parts.starts, parts.ends, owner, names=names, lengths=lengths, seqs=seqs)
+    return Pieces(
+        starts=parts.starts,
+        ends=parts.ends,
+        # Each part has one operation.
+        piece=np.arange(operation_of_part.size),
+        names=pieces.names[operation_of_part],
+        lengths=parts.ends - parts.starts,
+        seqs=pieces.seqs[operation_of_part],
+    )
 
 
 class _Clipped(NamedTuple):
@@ -145,25 +148,28 @@ def _clip(starts: Int64, ends: Int64, window: tuple[int, int]) -> _Clipped:
     rows = order[is_in_window]
     part_starts = part_starts[is_in_window]
     part_ends = part_ends[is_in_window]
-    begin_and_ends = np.append(first, part_ends)
-    latest_end = np.maximum.accumulate(begin_and_ends)
-    return _Clipped(rows, part_starts, part_ends, latest_end[:-1])
+    # The latest end before each part, if there is any part. Before the first one, the start of the
+    # window counts.
+    ends_before = np.append(first, part_ends[:-1])
+    previous_end = np.maximum.accumulate(ends_before)[: rows.size]
+    return _Clipped(rows, part_starts, part_ends, previous_end)
 
 
 def joined(pieces: Pieces, max_bars: int) -> Bars:
     """Join neighboring pieces to at most `max_bars` bars.
 
     Pieces with the smallest gap between them are joined first, of equal gaps the earliest. A bar
-    has the name of the operations with most time, of equal names the lowest code. It has the seq of
-    its operation if it has only one.
+    has the name of the operations with most time, of equal names the lowest code. A bar with only
+    one operation has the seq of the operation.
     """
-    bar_of_piece = joins(pieces.starts, pieces.ends, max_bars)
-    bar_of_operation = bar_of_piece[pieces.owner]
+    bar_of_piece = bars_of_pieces(pieces.starts, pieces.ends, max_bars)
+    bar_of_operation = bar_of_piece[pieces.piece]
     n_bars = run_starts(bar_of_piece).size
     n_operations = np.bincount(bar_of_operation, minlength=n_bars)
-    seqs = np.full(n_bars, NO_SEQ)
-    seqs[bar_of_operation] = pieces.seqs
-    seqs[n_operations != 1] = NO_SEQ
+    # If a bar has several operations, the last one overwrites the others. It is not used below.
+    last_seq = np.full(n_bars, NO_SEQ)
+    last_seq[bar_of_operation] = pieces.seqs
+    seqs = np.where(n_operations == 1, last_seq, NO_SEQ)
     bars = _bars(bar_of_piece, pieces.starts, pieces.ends)
     bars["n_operations"] = n_operations
     bars["name"] = longest_names(bar_of_operation, pieces.names, pieces.lengths)
@@ -184,11 +190,12 @@ def _bars(bar_of_piece: Int64, starts: Int64, ends: Int64) -> Bars:
     return {"start_ns": first_starts, "end_ns": last_ends, "busy_ns": busy_ns}
 
 
-def joins(starts: Int64, ends: Int64, max_bars: int) -> Int64:
+def bars_of_pieces(starts: Int64, ends: Int64, max_bars: int) -> Int64:
     """Return the number of the bar of each piece, from 0. Pieces are in order of start.
 
-    There are at most `max_bars`. A gap is from the latest end of all pieces before to the start of
-    a piece, and may be negative.
+    If there are more pieces than `max_bars`, neighbors are joined to one bar, first those with the
+    smallest gaps. A gap lasts from the latest end of all pieces before to the start of a piece. It
+    is negative if pieces overlap, so these are joined first.
     """
     n_pieces = starts.size
     if n_pieces <= max_bars:
@@ -196,11 +203,12 @@ def joins(starts: Int64, ends: Int64, max_bars: int) -> Int64:
     latest_end = np.maximum.accumulate(ends)
     gaps = starts[1:] - latest_end[:-1]
     smallest_first = np.argsort(gaps, kind="stable")
-    n_joins = n_pieces - max_bars
-    joined_gaps = smallest_first[:n_joins]
-    begins_bar = np.ones(n_pieces, np.bool_)
+    n_joined = n_pieces - max_bars
+    joined_gaps = smallest_first[:n_joined]
     # A gap has the index of the piece before it.
-    begins_bar[joined_gaps + 1] = False
+    pieces_behind = joined_gaps + 1
+    begins_bar = np.ones(n_pieces, np.bool_)
+    begins_bar[pieces_behind] = False
     n_begun = np.cumsum(begins_bar)
     return n_begun - 1
 
@@ -302,8 +310,7 @@ def comm_lanes(
     bar_ends = bars["end_ns"]
     bars["exposed_ns"] = exposed_times.lengths(bar_starts, bar_ends)
     if is_wait_known:
-        waiting_times = union(waits.starts, waits.ends)
-        waiting_times = waiting_times.intersect(comm_times)
+        waiting_times = union(waits.starts, waits.ends).intersect(comm_times)
         bars["wait_ns"] = waiting_times.lengths(bar_starts, bar_ends)
     exposed = pieces_outside(comm, compute)
     exposed_bars = joined(exposed, max_bars)
@@ -331,9 +338,9 @@ def _closest_to_median(values: Int64) -> int:
 def representative_step(steps: StepsTable) -> int | None:
     """Return the step whose time is closest to the median; of equally close steps the lowest.
 
-    The time of a step is its longest window over ranks. Summary steps are the candidates. If there
-    are none, steps that all ranks have are the candidates, or else all steps. None without any
-    window.
+    The time of a step is its longest window over ranks. Of three groups of steps, the first one
+    that is not empty is chosen from: summary steps, steps that all ranks have, and all steps. None
+    without any window.
     """
     step_of_window = steps["step"].to_numpy()
     starts, ends = _times(steps)
@@ -502,7 +509,7 @@ def _phases(
     codes = codes[rows]
     starts = starts[rows]
     ends = ends[rows]
-    bar_of_range = joins(starts, ends, max_bars)
+    bar_of_range = bars_of_pieces(starts, ends, max_bars)
     n_bars = run_starts(bar_of_range).size
     n_operations = ranges["n_operations"].to_numpy()
     bars = _bars(bar_of_range, starts, ends)

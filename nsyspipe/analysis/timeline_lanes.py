@@ -43,22 +43,21 @@ class Bins(NamedTuple):
 
 
 def counter_bins(series: Series, window: Window, max_bars: int = MAX_BARS) -> Bins:
-    """Divide a window where samples begin and end, or evenly if that makes more bins than bars.
+    """Divide a window where samples begin and end. A window without length has no bins.
 
-    A window without length has no bins.
+    If that makes more than `max_bars` bins, divide the window evenly.
     """
     start_ns, end_ns = window
+    if end_ns <= start_ns:
+        return Bins(np.empty(0, np.int64), np.empty(0, np.int64))
     ends_of_samples = series.times + series.held_ns
     edges = np.union1d(series.times, ends_of_samples)
-    is_after_start = edges > start_ns
-    is_inside = is_after_start & (edges < end_ns)
+    is_inside = (edges > start_ns) & (edges < end_ns)
     starts = np.append(start_ns, edges[is_inside])
     if starts.size > max_bars:
-        width_ns = window.width_ns(max_bars)
-        starts = np.arange(start_ns, end_ns, width_ns)
-    if end_ns <= start_ns:
-        starts = starts[:0]
-    ends = np.append(starts, end_ns)[1:]
+        starts = np.arange(start_ns, end_ns, window.width_ns(max_bars))
+    # Each bin ends where the next begins.
+    ends = np.append(starts[1:], end_ns)
     return Bins(starts, ends)
 
 
@@ -76,21 +75,24 @@ class CountedBars(NamedTuple):
 def counted_bars(
     series: Mapping[str, Series], window: Window, max_bars: int = MAX_BARS
 ) -> CountedBars:
-    """Return the bars of the counters of a rank. Bars in which nothing was sampled are left out."""
-    first = next(iter(series.values()), EMPTY_SERIES)
-    starts, ends = counter_bins(first, window, max_bars)
-    sampled_ns = np.zeros(starts.size, np.int64)
+    """Return the bars of the counters of a rank. Bars in which nothing was sampled are left out.
+
+    Counters of a GPU are sampled together, so the samples of the first one divide the window for
+    all. If a counter lacks samples, the counter with most samples tells how much was sampled.
+    """
+    first_counter = next(iter(series.values()), EMPTY_SERIES)
+    bins = counter_bins(first_counter, window, max_bars)
+    most_sampled_ns = np.zeros(bins.starts.size, np.int64)
     for counter in series.values():
-        sampled_of_counter_ns = counter.sampled_ns(starts, ends)
-        sampled_ns = np.maximum(sampled_ns, sampled_of_counter_ns)
-    is_sampled = sampled_ns > 0
-    starts = starts[is_sampled]
-    ends = ends[is_sampled]
-    sampled_ns = sampled_ns[is_sampled]
+        sampled_ns = counter.sampled_ns(bins.starts, bins.ends)
+        most_sampled_ns = np.maximum(most_sampled_ns, sampled_ns)
+    is_sampled = most_sampled_ns > 0
+    starts = bins.starts[is_sampled]
+    ends = bins.ends[is_sampled]
     means = {}
     for name, counter in series.items():
         means[name] = mean_values(counter, starts, ends)
-    return CountedBars(starts, ends, sampled_ns, means)
+    return CountedBars(starts, ends, most_sampled_ns[is_sampled], means)
 
 
 class LineSamples(Struct, frozen=True):

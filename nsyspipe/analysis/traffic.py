@@ -119,26 +119,37 @@ def _role(use: CommUse, same_ranks: Sequence[CommUse]) -> str:
 
 
 def _role_of_all_reduce(use: CommUse) -> str:
-    """Return the role of an all-reduce that is not small."""
+    """Return the role of an all-reduce that is not known to be small.
+
+    Without a backward range, the role is not known. Outside of forward, an all-reduce is of
+    gradients. In forward, it is of layers if it is certainly not small. This is so if its size is
+    known, or if many of its calls are in forward.
+    """
     if use.backward_share is None:
         return OTHER
     if not use.is_in_forward:
         return DATA
     forward_share = use.forward_share or 0.0
-    is_certain = use.bytes_per_call is not None or forward_share >= _MIN_CERTAIN_FORWARD_SHARE
-    return TENSOR if is_certain else OTHER
+    is_size_known = use.bytes_per_call is not None
+    is_often_in_forward = forward_share >= _MIN_CERTAIN_FORWARD_SHARE
+    return TENSOR if is_size_known or is_often_in_forward else OTHER
 
 
 def _role_of_shards(use: CommUse, same_ranks: Sequence[CommUse]) -> str:
-    """Return the role of an all-gather or a reduce-scatter."""
-    scatters = list(filter(_scatters_gradients, same_ranks))
+    """Return the role of an all-gather or a reduce-scatter.
+
+    Without a reduce-scatter of the same ranks, no layer and no gradient is in shards. Gradients are
+    scattered in backward only. A reduce-scatter in forward is of layers. An all-gather of weights
+    that the optimizer has updated has no role.
+    """
+    scatters = list(filter(_is_large_scatter, same_ranks))
     if not scatters or _is_after_optimizer(use):
         return OTHER
     is_of_layers = any(scatter.is_in_forward for scatter in scatters)
     return TENSOR if is_of_layers else SHARDED
 
 
-def _scatters_gradients(use: CommUse) -> bool:
+def _is_large_scatter(use: CommUse) -> bool:
     return use.collective == "reduce_scatter" and not use.is_small
 
 
@@ -169,7 +180,8 @@ def parallelism(traffic: TrafficTable) -> list[str]:
 def bubble_ns_per_step(traffic: TrafficTable, n_ranks: int) -> float | None:
     """Return how long a rank of the run waits between stages of a pipeline, ns per step.
 
-    The result is the mean over ranks. None if it is not known.
+    The result is the mean over ranks. It is 0 without stages, and None if the time of a rank is not
+    known.
     """
     is_of_pipeline = pc.equal(traffic["role"], PIPELINE)
     is_of_rank = pc.is_valid(traffic["rank"])
@@ -178,6 +190,7 @@ def bubble_ns_per_step(traffic: TrafficTable, n_ranks: int) -> float | None:
     total = pc.sum(bubbles, skip_nulls=False, min_count=0).as_py()
     if total is None:
         return None
+    # 1 avoids a division by 0 in a run without ranks.
     bubble_ns: float = total / max(n_ranks, 1)
     return bubble_ns
 
@@ -262,7 +275,8 @@ def dimensions(traffic: TrafficTable, world_size: int | None) -> list[Dimension]
             continue
         groups = _join_groups([_ranks_of(row) for row in rows_of_role])
         size = _group_size(rows_of_role, groups)
-        # Groups with ranks that are not seen may differ from all others.
+        # Roles with the same groups are one dimension. If ranks of a group were not seen, nothing
+        # shows that groups are the same, so the role is a dimension of its own.
         is_whole = all(len(group) == size for group in groups)
         key = frozenset(groups) if is_whole else role
         dimension = found_dimensions.get(key)
@@ -280,16 +294,16 @@ def _sorted_groups(groups: Sequence[frozenset[int]]) -> tuple[tuple[int, ...], .
 
 
 def _complete_size(results: list[Dimension], world_size: int | None) -> list[Dimension]:
-    """Return the dimensions. If the only group has all ranks of the job, its size is set."""
+    """Return the dimensions. A single dimension of one group with all ranks gets a size.
+
+    The size of the group is that of the job then, even if no communicator declares a size.
+    """
     all_ranks = tuple(range(world_size or 0))
     groups_of_dimensions = [dimension.groups for dimension in results]
-    is_one_group = groups_of_dimensions == [(all_ranks,)]
-    if not is_one_group:
+    is_one_group_of_all = groups_of_dimensions == [(all_ranks,)]
+    if not is_one_group_of_all or results[0].size:
         return results
-    dimension = results[0]
-    if dimension.size:
-        return results
-    return [replace(dimension, size=world_size)]
+    return [replace(results[0], size=world_size)]
 
 
 def _rows_of_communicators(traffic: TrafficTable) -> list[TrafficRow]:
@@ -315,14 +329,22 @@ def _join_groups(communicators: Sequence[frozenset[int]]) -> list[frozenset[int]
 
 
 def _group_size(rows: Sequence[Mapping[str, Any]], groups: Sequence[frozenset[int]]) -> int | None:
-    """Return how many ranks each group of a role has; None if that is not known, or differs."""
+    """Return how many ranks each group of a role has; None if that is not known, or differs.
+
+    NCCL declares the size of each communicator. A group has more ranks than that if several
+    communicators were joined. It seems to have fewer if some of its ranks were not captured.
+    """
     declared_sizes = {_declared_size(row) for row in rows}
+    if len(declared_sizes) > 1:
+        return None
     declared_size = declared_sizes.pop()
-    if declared_sizes or not declared_size:
+    if not declared_size:
         return None
     seen_sizes = {len(group) for group in groups}
     largest = max(seen_sizes)
-    if len(seen_sizes) > 1 and largest > declared_size:
+    are_joined = largest > declared_size
+    if are_joined and len(seen_sizes) > 1:
+        # Nothing declares the size of joined communicators, so the sizes may really differ.
         return None
     return max(largest, declared_size)
 
@@ -357,21 +379,25 @@ def ranks_per_batch(traffic: TrafficTable, world_size: int | None) -> tuple[int,
     """Return how many ranks share a batch, and whether that is certain.
 
     The number is the product of the sizes of tensor and pipeline dimensions. Other ranks, for
-    example those that share experts, process a batch each. More ranks may share a batch if such a
-    size is not known, if no role is known, or if a communicator without a role may carry parts of a
-    model.
+    example those that share experts, process a batch each. The number is not certain, and may be
+    too small, if one of these sizes or all roles are not known. It is not certain either if a
+    communicator without a role may carry parts of a model, since its calls are not known to be
+    small.
     """
-    groups = dimensions(traffic, world_size)
-    sizes = [group.size for group in groups if _shares_batch(group)]
+    found_dimensions = dimensions(traffic, world_size)
+    sizes = [dimension.size for dimension in found_dimensions if _shares_batch(dimension)]
     is_of_all_ranks = pc.is_null(traffic["rank"])
     has_no_role = pc.equal(traffic["role"], OTHER)
     without_role = traffic.filter(pc.and_(is_of_all_ranks, has_no_role))
     max_bytes = pc.multiply(without_role["calls_per_step"], float(SMALL_BYTES))
     is_small = pc.less_equal(without_role["bytes_per_step"], max_bytes)
-    is_rest_small = {None, False}.isdisjoint(is_small.to_pylist())
+    # A size that is not known may be large.
+    is_known_to_be_small = pc.fill_null(is_small, fill_value=False)
+    is_rest_small = all(is_known_to_be_small.to_pylist())
     are_sizes_known = None not in sizes
-    are_roles_known = bool(groups) or world_size == 1
+    are_roles_known = bool(found_dimensions) or world_size == 1
     is_certain = are_roles_known and are_sizes_known and is_rest_small
+    # A group has at least two ranks.
     n_ranks = math.prod(size or 2 for size in sizes)
     return n_ranks, is_certain
 
@@ -384,12 +410,14 @@ def _shares_batch(dimension: Dimension) -> bool:
 def mean_over_ranks(
     traffic: pa.Table, column: str, key: str, n_ranks: int
 ) -> dict[str, float] | None:
-    """Sum a column by role or collective, and divide the sums by the number of ranks.
+    """Sum a column for each value of `key`, and divide the sums by the number of ranks.
 
-    None if a part is not known. Each communicator counts as often as it has ranks.
+    `key` is ``role`` or ``collective``. The rows of single ranks are summed, so a communicator
+    counts once for each of its ranks. None if the column is null in one of these rows.
     """
     is_of_rank = pc.is_valid(traffic["rank"])
-    columns = traffic.select([*{"rank", column, key}])
+    different_names = {"rank", column, key}
+    columns = traffic.select([*different_names])
     sums: dict[str, float] = defaultdict(float)
     for row in columns.filter(is_of_rank).to_pylist():
         value = row[column]
@@ -404,8 +432,8 @@ def exposed_parts(
 ) -> list[float]:
     """Return how much of the time of each use of a rank is exposed in the windows, ns.
 
-    `hidden` is when communication runs at the same time as compute. If n uses are exposed at the
-    same time, each gets an n-th of it. So all parts sum to the length of their union.
+    `hidden` is when communication runs at the same time as compute. Time at which n uses are
+    exposed is divided: each use gets an n-th. So all parts sum to the length of the union.
     """
     exposed = [times.without(hidden).intersect(windows) for times in uses]
     lengths = [float(_length_ns(times)) for times in exposed]
@@ -422,13 +450,16 @@ def _length_ns(times: IntervalSet) -> int:
 
 
 def _shared_parts(uses: Sequence[IntervalSet]) -> list[float]:
-    """Return the length of each use, ns. If n uses are at the same time, each gets an n-th."""
+    """Return the time of each use, ns. Time of n uses is divided: each of them gets an n-th.
+
+    An edge is a start or an end of an interval. From one edge to the next, the uses stay the same.
+    """
     sides = [side for times in uses for side in (times.starts, times.ends)]
     edges = np.concatenate(sides)
     # These are sorted runs, which a stable sort merges.
     edges.sort(kind="stable")
-    # How many more uses there are from each edge on. Of equal edges, the first has the changes of
-    # all, since nothing lies between them.
+    # How many more uses there are behind each edge than before. `searchsorted` finds the first of
+    # equal edges, which gets the changes of all. No time lies between equal edges.
     change_at_edge = np.zeros(edges.size, np.int64)
     places_of_uses = []
     for times in uses:
@@ -437,24 +468,24 @@ def _shared_parts(uses: Sequence[IntervalSet]) -> list[float]:
         change_at_edge[first] += 1
         change_at_edge[last] -= 1
         places_of_uses.append((first, last))
-    # From each edge to the next.
-    n_uses = np.cumsum(change_at_edge)[:-1]
-    share_ns = np.diff(edges) / np.maximum(n_uses, 1)
-    share_before_edge = np.append(0.0, np.cumsum(share_ns))
-    parts = []
+    n_uses_to_next_edge = np.cumsum(change_at_edge)[:-1]
+    # What one use gets from each edge to the next. 1 avoids a division by 0 without any use.
+    share_ns = np.diff(edges) / np.maximum(n_uses_to_next_edge, 1)
+    share_before_edge_ns = np.append(0.0, np.cumsum(share_ns))
+    parts_ns = []
     for first, last in places_of_uses:
-        part_ns = share_before_edge[last] - share_before_edge[first]
-        parts.append(float(part_ns.sum()))
-    return parts
+        share_of_interval_ns = share_before_edge_ns[last] - share_before_edge_ns[first]
+        parts_ns.append(float(share_of_interval_ns.sum()))
+    return parts_ns
 
 
 def own_lateness(collectives: CollectivesTable) -> pa.Table:
     """Return the collectives in which no stages meet, with what ranks are late by themselves.
 
-    ``inherited_ns`` is a new column: how much longer a rank waited for other stages in the step
-    than the rank of the communicator that waited least. ``late_by_ns`` and ``held_up_ns`` are less
-    by ``inherited_ns``, but at least 0, because a rank that was kept waiting is late for that
-    reason.
+    A rank that waited for other stages of a pipeline is late for that reason. Of the ranks of a
+    communicator, one waited least for other stages in the step. The new column ``inherited_ns`` is
+    how much longer each rank waited. ``late_by_ns`` and ``held_up_ns`` are less by
+    ``inherited_ns``, but at least 0.
     """
     is_staged = between_stages(collectives)
     if not pc.any(is_staged).as_py():
@@ -465,7 +496,7 @@ def own_lateness(collectives: CollectivesTable) -> pa.Table:
     waited_ns = _waiting_for_stages(rows, collectives.filter(is_staged))
     comm, n_comms = _communicators(rows)
     step = rows["step"].to_numpy()
-    # A group is a communicator in a step.
+    # A group is a communicator in a step. All unknown communicators share the number `n_comms`.
     key = step * (n_comms + 1) + comm
     groups, group_of_row = np.unique(key, return_inverse=True)
     least_of_group_ns = least_of(group_of_row, waited_ns, groups.size)
@@ -521,7 +552,11 @@ def held_up_by_step(collectives: CollectivesTable, steps: StepsTable) -> pa.Tabl
 
 
 def sum_held_up(rows: pa.Table, steps: StepsTable) -> pa.Table:
-    """Do what `held_up_by_step` does, with collectives that `own_lateness` returned."""
+    """Return how long other ranks waited for each rank in each step, as `held_up_by_step` does.
+
+    `rows` are collectives that `own_lateness` returned. If the times of a step add up to more than
+    its shortest window, all are reduced in proportion.
+    """
     sums = _sum_by_step_and_rank(rows)
     held_up_ns = sums["held_up_ns"].to_numpy()
     numbers, step_of_row = np.unique(sums["step"].to_numpy(), return_inverse=True)
@@ -529,12 +564,11 @@ def sum_held_up(rows: pa.Table, steps: StepsTable) -> pa.Table:
     total_ns = sums_of(step_of_row, held_up_ns, numbers.size)
     limit_ns = _shortest_windows(steps, numbers)
     is_above_limit = total_ns > limit_ns
-    share = limit_ns / np.maximum(total_ns, 1)
-    share = np.minimum(share, 1.0)
-    # Of each row.
-    reduced_ns = held_up_ns * share[step_of_row]
-    reduced_ns = reduced_ns.astype(np.int64)
-    # Times within the limit stay exact integers.
+    # The total is above 0, unless it overflows in a damaged report.
+    share = np.minimum(limit_ns / np.maximum(total_ns, 1), 1.0)
+    # Of each row. Times within the limit stay exact integers.
+    exact_reduced_ns = held_up_ns * share[step_of_row]
+    reduced_ns = exact_reduced_ns.astype(np.int64)
     limited_ns = np.where(is_above_limit[step_of_row], reduced_ns, held_up_ns)
     place = sums.column_names.index("held_up_ns")
     return sums.set_column(place, "held_up_ns", pa.array(limited_ns))
@@ -545,6 +579,7 @@ def _sum_by_step_and_rank(rows: CollectivesTable) -> pa.Table:
     keys = ["step", "rank", "is_alone"]
     is_held_up = pc.greater(rows["held_up_ns"], 0)
     rows = rows.select(["step", "rank", "late_by_ns", "held_up_ns"]).filter(is_held_up)
+    # If several ranks came last together, none of them is late by anything.
     is_alone = pc.greater(rows["late_by_ns"], 0)
     with_is_alone = rows.append_column("is_alone", is_alone)
     groups = with_is_alone.group_by(keys, use_threads=False)

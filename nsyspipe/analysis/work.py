@@ -42,9 +42,11 @@ class RankWork(Struct, frozen=True):
 def work_columns(
     works: Sequence[RankWork], rank_place: Int64, windows: Mapping[str, pa.ChunkedArray]
 ) -> dict[str, pa.Array | pa.ChunkedArray]:
-    """Return the columns of `schema.STEPS` about work, by the place of the rank of each window.
+    """Return the columns of `schema.STEPS` about work.
 
-    They are null for incomplete steps, of which nobody knows the work.
+    `works` is what each rank works on, and `rank_place` is the place of the rank of each window.
+    The columns are null for incomplete steps, of which nobody knows the work. Slow compute is also
+    null if ideal compute is longer than compute, which is impossible. Then FLOPs or peak are wrong.
     """
     places = pa.array(rank_place)
     is_complete = windows["is_complete"]
@@ -85,7 +87,10 @@ class Ladder(Struct, frozen=True):
 
 
 def ladder(steps: StepsTable) -> Ladder | None:
-    """Return the ladder over (rank, step) rows; None if a rung is not known in a row."""
+    """Return the mean window of a rank as a ladder: the sum of the mean times in `RUNGS`.
+
+    `steps` has a row per rank and step. None if a time is not known in a row, or without rows.
+    """
     means = {}
     for name in (*RUNGS, "wall_ns"):
         values = steps.column(name)

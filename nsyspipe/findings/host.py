@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from nsyspipe.analysis.launching import (
     MIN_SLOWER_SHARE,
-    ranks_without_launches,
+    ranks_with_late_launches,
     slower_hosts,
 )
 from nsyspipe.findings.idle import (
@@ -238,7 +238,7 @@ def late_launches(evidence: Evidence) -> LateLaunches | None:
     have launched ahead of their devices, and this host has not. Then no host is to blame by itself.
     """
     slower = slower_hosts(evidence.steps)
-    n_late_steps = ranks_without_launches(evidence.steps)
+    n_late_steps = ranks_with_late_launches(evidence.steps)
     if slower is None or not n_late_steps:
         return None
     slower_and_late = [rank for rank in slower if rank in n_late_steps]

@@ -557,7 +557,7 @@ class Evidence(Struct, frozen=True, dict=True):
             return Slowdown(measured_ratio=None, assumed_ratio=None)
         operations_per_ns = kernel_measures.operations_per_ns(self.kernels)
         bandwidth = self.summary["busbw_bytes_per_s"]
-        assumed_ratio = kernel_measures.most_assumed(bandwidth, operations_per_ns)
+        assumed_ratio = kernel_measures.largest_assumed_slowdown(bandwidth, operations_per_ns)
         return Slowdown(measured_ratio=None, assumed_ratio=assumed_ratio)
 
     def slowed_ns(self, hidden_ns: Float64, *, is_upper_bound: bool = False) -> Float64:

@@ -336,10 +336,11 @@ def usual_text_of(text: str) -> str:
 
 
 def _nccl_call(text: str) -> CommCall:
-    """Return the call of a function of NCCL, whose range has some text.
+    """Return the call of a function of NCCL, by the text of its range.
 
     Different spellings, ``pncclAllReduce`` and ``ncclAllReduce``, become the usual one.
     """
+    # Without the p of the profiling interface.
     function = text.lower().removeprefix("p").removeprefix(NCCL_PREFIX)
     if function in _COLLECTIVE_BY_ALIAS:
         collective = _COLLECTIVE_BY_ALIAS[function]

@@ -83,7 +83,7 @@ class Figure(Struct, frozen=True, kw_only=True):
 
     @property
     def heading(self) -> str:
-        """The short label in the two lines that need the least width."""
+        """The short label, split into two lines so that the longer line is as short as possible."""
         words = self.short.split()
         two_lines = [(" ".join(words[:n]), " ".join(words[n:])) for n in range(1, len(words))]
         if not two_lines:
@@ -95,9 +95,10 @@ class Figure(Struct, frozen=True, kw_only=True):
     def of_step(self) -> tuple[str, str | None]:
         """The column that this metric is made of, and the column that it is divided by, if any.
 
-        Both are columns of steps, or of matched collectives for a rate. The value of one step is
-        made of the values of its ranks. A time is the largest of them. A ratio is the sum of
-        numerators divided by the sum of denominators. Everything else is the mean.
+        Both are columns of steps, or of matched collectives for a rate of the interconnect. The
+        value of one step is made of the values of its ranks. A time is the largest of these values.
+        A ratio is the sum of numerators divided by the sum of denominators. Any other metric is the
+        mean of the values.
         """
         fractions = RATIOS | GPU_RATES | JOB_RATES
         if self.column in fractions:
@@ -112,6 +113,7 @@ class Figure(Struct, frozen=True, kw_only=True):
     def formula(self) -> str:
         """How the value of one step is computed, in words."""
         if self.unit == "1/s":
+            # The throughput in steps. The step time is in ns.
             return "1e9 / step_time"
         numerator, denominator = self.of_step
         if denominator is None:
@@ -119,8 +121,8 @@ class Figure(Struct, frozen=True, kw_only=True):
             return f"{statistic} {numerator} over ranks"
         if self.column in JOB_RATES:
             return f"{numerator} / largest {denominator} over ranks"
-        is_of_ranks = self.column in RATIOS or self.column in GPU_RATES
-        summed_rows = "ranks" if is_of_ranks else "matched collectives"
+        is_sum_over_ranks = self.column in RATIOS or self.column in GPU_RATES
+        summed_rows = "ranks" if is_sum_over_ranks else "matched collectives"
         return f"sum of {numerator} / sum of {denominator} over {summed_rows}"
 
 
@@ -939,14 +941,14 @@ OTHER_FIGURES: dict[str, Figure] = {figure.name: figure for figure in _OTHER_FIG
 
 
 def _figures_of_steps() -> dict[str, Figure]:
-    """Return the metric of the run that is made of each column of the steps alone.
+    """Return, by column of the steps, the metric of the run that is made of this column alone.
 
     A metric with a denominator is made of two columns, and left out.
     """
     figure_of_step_column = {}
     for figure in _RUN_FIGURES:
         step_column, denominator = figure.of_step
-        # The window of one rank (`wall_ns`) is not the step time.
+        # `wall_ns` is left out: the window of one rank is not the step time of the run.
         if denominator is None and step_column != "wall_ns":
             figure_of_step_column[step_column] = figure
     return figure_of_step_column
@@ -1029,7 +1031,7 @@ def definition_of(table: str, column: str) -> str | None:
 def glossary_rows() -> Iterator[GlossaryRow]:
     """Yield a row for each metric and term, sorted by name.
 
-    A time and its share of step time have the same label. They are one row, that of the time.
+    A time and its share of step time have the same label. The row of the time is for both.
     """
     rows = [GlossaryRow(term.name, "", "", term.definition) for term in TERMS]
     labels_of_times = _labels_of_unit("ns")

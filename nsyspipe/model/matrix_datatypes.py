@@ -83,6 +83,7 @@ def _datatype_in(name: str) -> str | None:
     for datatype, form in _FORMS_OF_DATATYPE:
         if form.search(name):
             return datatype
+    # A name of nvjet has a letter for each operand.
     nvjet = _NVJET.match(name)
     return None if nvjet is None else _DATATYPES_BY_LETTER.get(nvjet["operand"])
 
@@ -110,9 +111,9 @@ def is_matrix_kernel(name: str) -> bool:
 class MatrixTimes(Struct, frozen=True):
     """The time of the kernels that multiply matrices, in ns."""
 
-    # By datatype.
+    # The time of each datatype.
     of_datatypes: dict[str, int] = {}
-    # Of kernels with 16-bit operands that are bf16 or fp16.
+    # Of kernels whose names show that the datatype is bf16 or fp16, but not which of the two.
     of_sixteen_bits: int = 0
     # Of kernels whose names do not show a datatype.
     unknown: int = 0
@@ -121,8 +122,10 @@ class MatrixTimes(Struct, frozen=True):
     def of_kernels(cls, time_of_name: Mapping[str, int]) -> "MatrixTimes":
         """Return the times of the matrix kernels among all kernels.
 
-        `time_of_name` has the time of all kernels with a whole name, in ns.
+        `time_of_name` has the time of the kernels with each name, in ns. The names are whole, with
+        template arguments and parameters.
         """
+        # None is the datatype of names that do not show one.
         time_of_datatype: dict[str | None, int] = {}
         for name, time_ns in time_of_name.items():
             if is_matrix_kernel(name):
@@ -154,7 +157,8 @@ class MatrixTimes(Struct, frozen=True):
         time_of_datatype = dict(self.of_datatypes)
         unknown_ns = self.unknown
         if self.of_sixteen_bits:
-            # A program usually has only one of bf16 and fp16, which its other kernels show.
+            # Most programs use only one of bf16 and fp16. If the names of other kernels show one of
+            # the two, the time counts for it. If they show both or none, the datatype is unknown.
             shown = [name for name in _SIXTEEN_BIT_DATATYPES if name in time_of_datatype]
             if len(shown) == 1:
                 time_of_datatype[shown[0]] += self.of_sixteen_bits

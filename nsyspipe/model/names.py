@@ -257,7 +257,7 @@ def kernel_label(name: str) -> str:
     if _MADE_LABEL.fullmatch(name):
         return name
     outside, template_arguments = _without_brackets(name)
-    # The type of the result precedes the function.
+    # The last word is the function. The words before it are the type of its result.
     *_, function = outside.strip().split(" ")
     function = function.removeprefix("at::native::").removeprefix("::").strip(":")
     if not function:
@@ -398,9 +398,9 @@ def decoded(name: str) -> str:
 def table_of_store(path: Path) -> tuple[str, str] | None:
     """Return what a directory inside a run store is, in words, and the path of the store.
 
-    The store has a directory for each of its tables. A user who passes one of them means the store.
-    The path of the store is absolute if `path` is. Return None for any other directory. Raise an
-    OSError if the directory cannot be read.
+    The store has a directory for each of its tables, which has a directory for each run. A user who
+    passes the directory of a table means the store. The path of the store is absolute if `path` is.
+    Return None for any other directory. Raise an OSError if the directory cannot be read.
     """
     has_runs = any(entry.name.startswith(RUN_DIRECTORY) for entry in path.iterdir())
     if not has_runs:

@@ -38,6 +38,9 @@ _MAX_VALUE_CHARACTERS = 60
 MOST_RANKS = 1 << 20
 _RANK_MAP_FIX = "rank_map={'a.sqlite': 0}"
 _RANK = re.compile("[0-9]{1,18}")
+# Patterns of `_numbered_texts`. Ranks have nothing before and after their range.
+_RANGE_OF_REPORTS = r"(.*)\[([0-9]{1,6})-([0-9]{1,6})\](.*)"
+_RANGE_OF_RANKS = "()([0-9]{1,6})-([0-9]{1,6})()"
 
 
 @dataclass(frozen=True)
@@ -112,7 +115,7 @@ def compile_pattern(option: str, text: str) -> re.Pattern[str]:
         )
     try:
         with warnings.catch_warnings():
-            # In a future Python, [[ may mean a set.
+            # Python warns of [[, which may mean a set in a future version.
             warnings.simplefilter("ignore", FutureWarning)
             return re.compile(text)
     except (re.error, OverflowError, RecursionError) as error:
@@ -132,33 +135,29 @@ def parse_ranks(text: str, option: str = "--ranks", subject: str | None = None) 
     """
     all_ranks: set[int] = set()
     for part in text.split(","):
-        ranks = _range_of_ranks(part)
-        problem = f"{short_repr(part)} is not a rank or a range of ranks"
-        if ranks is not None:
-            problem = _problem_of_ranks(part, ranks)
-        if ranks is None or problem:
-            subject = subject or f"{option} {shortened(text, _MAX_VALUE_CHARACTERS)}"
-            raise OptionError(subject, problem, fix=f"{option} 0,7,63 or {option} 0-3")
+        try:
+            ranks = _ranks_of_part(part)
+        except ValueError as error:
+            default_subject = f"{option} {shortened(text, _MAX_VALUE_CHARACTERS)}"
+            fix = f"{option} 0,7,63 or {option} 0-3"
+            raise OptionError(subject or default_subject, str(error), fix=fix) from error
         all_ranks.update(ranks)
     return frozenset(all_ranks)
 
 
-def _range_of_ranks(text: str) -> range | None:
-    """Return the ranks of ``7`` or ``0-3``; None for another text."""
+def _ranks_of_part(text: str) -> range:
+    """Return the ranks of ``7`` or ``0-3``; a ValueError says what is wrong with another text."""
     first, dash, last = text.partition("-")
-    with contextlib.suppress(ValueError):
+    try:
         first_rank = int(first)
         last_rank = int(last) if dash else first_rank
-        return range(first_rank, last_rank + 1)
-    return None
-
-
-def _problem_of_ranks(text: str, ranks: range) -> str:
-    """Return what is wrong with the ranks of a text; an empty text if they can be ranks."""
-    if not ranks:
-        return f"the range {text} ends before it starts"
-    last_rank = ranks[-1]
-    return f"rank {short_repr(last_rank)} is too large" if last_rank >= MOST_RANKS else ""
+    except ValueError as error:
+        raise ValueError(f"{short_repr(text)} is not a rank or a range of ranks") from error
+    if last_rank < first_rank:
+        raise ValueError(f"the range {text} ends before it starts")
+    if last_rank >= MOST_RANKS:
+        raise ValueError(f"rank {short_repr(last_rank)} is too large")
+    return range(first_rank, last_rank + 1)
 
 
 def asked_ranks(asked: object) -> frozenset[int]:
@@ -170,13 +169,14 @@ def asked_ranks(asked: object) -> frozenset[int]:
         return parse_ranks(asked)
     fix = "ranks='0-7,63'"
     needed = "a rank, or several,"
+    values = [asked] if isinstance(asked, Integral) else several("ranks", asked, needed, fix)
     ranks = set[int]()
-    unchecked = [asked] if isinstance(asked, Integral) else several("ranks", asked, needed, fix)
-    if isinstance(unchecked, range):
-        # Checking a million numbers one by one takes seconds.
-        n_ranks = _n_ranks_at_start(unchecked)
-        ranks = set(unchecked[:n_ranks])
-        unchecked = unchecked[n_ranks:]
+    unchecked = values
+    if isinstance(values, range):
+        # Checking a million numbers one by one takes seconds. So the loop gets only the rest.
+        n_ranks = _n_ranks_at_start(values)
+        ranks = set(values[:n_ranks])
+        unchecked = values[n_ranks:]
     for value in unchecked:
         if isinstance(value, bool) or not isinstance(value, Integral | str):
             raise OptionError.of_kind("ranks", asked, needed, fix)
@@ -185,7 +185,8 @@ def asked_ranks(asked: object) -> frozenset[int]:
         elif 0 <= int(value) < MOST_RANKS:
             ranks.add(int(value))
         else:
-            problem = f"rank {short_repr(value)} is too large"
+            reason = "is negative" if int(value) < 0 else "is too large"
+            problem = f"rank {short_repr(value)} {reason}"
             raise OptionError(f"ranks={short_repr(asked)}", problem, fix=fix)
     if not ranks:
         raise OptionError(f"ranks={short_repr(asked)}", "is empty", fix=fix)
@@ -204,8 +205,8 @@ def _n_ranks_at_start(numbers: range) -> int:
 def parse_rank_map(rank_map: str | Mapping[Any, int] | None) -> dict[str, int] | None:
     """Return the rank of each report, or None for None; an `OptionError` if the value is no map.
 
-    A map is ``a.sqlite=0,b_[0-7].sqlite=1-8``, a file with such a pair per line, or a mapping. A
-    leading ``../`` of a report is left out.
+    A map is ``a.sqlite=0,b_[0-7].sqlite=1-8``, a file with such a pair per line, or a mapping.
+    ``./`` and ``../`` at the start of a report are left out.
     """
     if rank_map is None:
         return None
@@ -217,7 +218,8 @@ def parse_rank_map(rank_map: str | Mapping[Any, int] | None) -> dict[str, int] |
     rank_of_report = {}
     for name, rank in pairs.items():
         path = path_of("rank_map", name, _RANK_MAP_FIX)
-        if not _RANK.fullmatch(str(rank)) or not isinstance(rank, Integral):
+        is_rank = isinstance(rank, Integral) and _RANK.fullmatch(str(rank))
+        if not is_rank:
             problem = f"assigns to {name} the invalid rank {short_repr(rank)}"
             raise OptionError("--rank-map", problem, fix="use integers of at least 0")
         report = re.sub(r"^(\.\.?/)+", "", path)
@@ -226,16 +228,18 @@ def parse_rank_map(rank_map: str | Mapping[Any, int] | None) -> dict[str, int] |
 
 
 def _parsed_rank_map(text: str) -> dict[str, int]:
-    """Return the rank of each report, from pairs or a file with pairs."""
+    """Return the rank of each report, from pairs or from the file that `text` names."""
+    pairs = text
     if "=" not in text:
         try:
-            text = read_small_text(Path(text))
+            pairs = read_small_text(Path(text))
         except NotOrdinaryError as error:
             raise OptionError(f"--rank-map {text}", str(error), fix=RANK_MAP) from error
         except (OSError, ValueError) as error:
             problem = "is neither pairs nor a readable file"
             raise OptionError(f"--rank-map {text}", problem, fix=RANK_MAP) from error
-    lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
+    # Lines with # at the start are comments.
+    lines = [line for line in pairs.splitlines() if not line.lstrip().startswith("#")]
     ranks: dict[str, int] = {}
     for pair in ",".join(lines).split(","):
         if not pair.strip():
@@ -254,13 +258,13 @@ def _ranks_of_pair(pair: str) -> list[tuple[str, int]]:
     Raises `OptionError` if the pair has another form, or if the ranges do not fit each other.
     """
     report_text, _, rank_text = (part.strip() for part in pair.rpartition("="))
-    reports = []
+    # A text without a range is one rank, or one report. Brackets are a range only beside a range of
+    # ranks, because they may be part of a name.
+    ranks = _numbered_texts(rank_text, _RANGE_OF_RANKS) or [rank_text]
+    reports = [report_text]
     if "-" in rank_text:
-        reports = _numbered_texts(report_text, r"(.*)\[([0-9]{1,6})-([0-9]{1,6})\](.*)")
-    # A text without a range is one report, or one rank.
-    reports = reports or [report_text]
-    ranks = _numbered_texts(rank_text, "()([0-9]{1,6})-([0-9]{1,6})()") or [rank_text]
-    problem = _range_problem(report_text, rank_text, len(reports), len(ranks))
+        reports = _numbered_texts(report_text, _RANGE_OF_REPORTS) or [report_text]
+    problem = _range_problem(report_text, rank_text, n_reports=len(reports), n_ranks=len(ranks))
     is_rank = _RANK.fullmatch(ranks[0]) is not None
     has_form = bool(report_text) and is_rank
     if not problem and not has_form:
@@ -270,10 +274,11 @@ def _ranks_of_pair(pair: str) -> list[tuple[str, int]]:
     return list(zip(reports, map(int, ranks), strict=True))
 
 
-def _range_problem(report_text: str, rank_text: str, n_reports: int, n_ranks: int) -> str:
+def _range_problem(report_text: str, rank_text: str, *, n_reports: int, n_ranks: int) -> str:
     """Return why a range of ranks does not fit its reports; an empty text if it fits.
 
-    A single rank is no range, and always fits.
+    A range may end before it starts, or there may be more ranks than reports, or fewer. A single
+    rank is no range, and always fits.
     """
     is_range = re.fullmatch(r"[0-9]{1,6}-[0-9]{1,6}", rank_text) is not None
     if not is_range:
@@ -293,9 +298,10 @@ def _range_problem(report_text: str, rank_text: str, n_reports: int, n_ranks: in
 def _numbered_texts(text: str, pattern: str) -> list[str]:
     """Return a text once for each number of its range; an empty list if it has no range.
 
-    ``node[0-3]`` names four. As in a shell, all numbers have at least as many digits as the first
-    if that begins with a zero: ``node[08-10]`` names node08, node09 and node10. The groups of
-    `pattern` are what is before the range, its first and last number, and what is after it.
+    ``node[0-3]`` becomes node0, node1, node2 and node3. A first number with a zero in front tells
+    how many digits all numbers have, as in a shell: ``node[08-10]`` becomes node08, node09 and
+    node10. The groups of `pattern` are the text before the range, the first number, the last
+    number, and the text after the range.
     """
     match = re.fullmatch(pattern, text)
     if not match:
@@ -308,7 +314,10 @@ def _numbered_texts(text: str, pattern: str) -> list[str]:
 
 
 def check_whole(name: str, value: object, fix: str, least: int = 1) -> None:
-    """Raise an OptionError if a parameter of the API is no integer of at least `least`, or None."""
+    """Raise an OptionError if a parameter of the API is no integer of at least `least`.
+
+    None is a value that was not given, and is allowed.
+    """
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, Integral):
@@ -319,7 +328,10 @@ def check_whole(name: str, value: object, fix: str, least: int = 1) -> None:
 
 
 def check_number(name: str, value: object, fix: str) -> None:
-    """Raise an OptionError if a parameter of the API is no number, or None."""
+    """Raise an OptionError if a parameter of the API is no number that fits into a float.
+
+    None is a value that was not given, and is allowed.
+    """
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, Real):
@@ -334,21 +346,26 @@ def check_number(name: str, value: object, fix: str) -> None:
 def plain_number(value: Any) -> Any:  # noqa: ANN401 - any value of a user
     """Return a number of numpy or a fraction as a float, and any other value unchanged.
 
-    Numbers of Python can be written to documents.
+    Unlike these, a float can be written to documents.
     """
     if isinstance(value, int | float) or not isinstance(value, Real):
         return value
+    # A number that is too large for a float stays as it is.
     with contextlib.suppress(OverflowError):
         return float(value)
     return value
 
 
 def check_text(name: str, value: object, fix: str) -> None:
-    """Raise an OptionError if a parameter of the API is no text that can be written, or None."""
+    """Raise an OptionError if a parameter of the API is no text that can be written.
+
+    None is a value that was not given, and is allowed.
+    """
     check_kind(name, value, str, "a text", fix)
     if value is None:
         return
     text = str(value)
+    # UTF-8 has no bytes for half of a surrogate pair. They become question marks here.
     text_as_written = text.encode(errors="replace").decode()
     problem = None
     if not text:
@@ -360,7 +377,10 @@ def check_text(name: str, value: object, fix: str) -> None:
 
 
 def check_kind(name: str, value: object, kind: type | UnionType, needed: str, fix: str) -> None:
-    """Raise an OptionError if a parameter of the API is not of a kind, or None."""
+    """Raise an OptionError if a parameter of the API is not of a kind.
+
+    None is a value that was not given, and is allowed. `needed` is the kind in words.
+    """
     if value is None:
         return
     # For Python, a truth value is an integer.
@@ -380,10 +400,11 @@ def check_flags(**flags: object) -> None:
 
 
 def path_of(name: str, value: object, fix: str) -> str:
-    """Return the path that a parameter of the API names; an `OptionError` if it is no path."""
+    """Return the path that is the value of a parameter; an `OptionError` if it is no path."""
     if not isinstance(value, str | os.PathLike):
         raise OptionError.of_kind(name, value, "a path", fix)
     path = os.fspath(value)
+    # A text that the file system cannot encode is no path either.
     with contextlib.suppress(UnicodeEncodeError):
         has_null = b"\0" in os.fsencode(path)
         if path and not has_null:
@@ -402,7 +423,8 @@ def paths_of(name: str, value: object, fix: str) -> list[str]:
 def several(name: str, value: object, needed: str, fix: str) -> Iterable[Any]:
     """Return a value that is an iterable of several values; an `OptionError` for another value.
 
-    The error says what is `needed`. A mapping, a table and a file are iterables too, but one value.
+    The error says what is `needed`. Mappings, tables and files are iterables too, but each of them
+    counts as one value. The caller has handled texts.
     """
     is_table_or_file = not {"columns", "read"}.isdisjoint(dir(value))
     is_one_value = isinstance(value, Mapping | bytes) or is_table_or_file
@@ -412,9 +434,9 @@ def several(name: str, value: object, needed: str, fix: str) -> Iterable[Any]:
 
 
 def _number(option: str, word: str, value: str | int) -> int | None:
-    """Return the number of an option's value; None if the value is the option's word.
+    """Return the number of an option's value; None if the value is `word`, for example ``auto``.
 
-    A larger number than 10**18 becomes 10**18.
+    A number with more than 18 digits becomes 10**18.
     """
     text = str(value).strip().lower()
     if text == word:

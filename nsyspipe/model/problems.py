@@ -1240,6 +1240,7 @@ class _Count(int):
     """
 
     def __format__(self, nouns: str) -> str:
+        """Return the number with its noun. `nouns` are both forms, for example ``step|steps``."""
         singular, separator, plural = nouns.partition("|")
         if not separator:
             return super().__format__(nouns)
@@ -1264,6 +1265,7 @@ def problem(
     if isinstance(count, Integral):
         # The message states the number with its noun: 1 step, 2 steps.
         facts["n"] = _Count(count)
+    # Only messages name the rank of a problem, never a fix.
     facts_with_rank = {"rank": rank, **facts}
     message = kind.message.format(**facts_with_rank)
     fix = None if kind.fix is None else kind.fix.format(**facts)

@@ -1589,6 +1589,10 @@ def _counted_percent(name: str, meaning: str) -> Column:
 
 
 def _counted_bytes(name: str, meaning: str, rate: str) -> tuple[Column, Column]:
+    """Return the columns of the bytes that a counter counted, and of the bytes per second.
+
+    The counter has per cent of a `rate`, whose name stands in the description.
+    """
     total = n_bytes(
         f"{name}_bytes",
         f"{meaning} in the sampled time: sum of per cent x time x {rate}, rounded down. "

@@ -102,7 +102,7 @@ class Communicator(Struct, frozen=True):
     def tree_edges(self) -> list[tuple[int, int]]:
         """Return the edges of all trees in both directions, sorted.
 
-        Data takes a tree up and down. The list is empty if no tree was logged.
+        Data goes up and down a tree. The list is empty if no tree was logged.
         """
         edges: set[tuple[int, int]] = set()
         for tree in (self.trees or {}).values():
@@ -150,12 +150,14 @@ class NcclLog(Struct, frozen=True):
         return tuple(communicators)
 
     def of_run(self, pids: Collection[int], sizes: Collection[int | None]) -> NcclLog | None:
-        """Return what the logs say about a run of these processes and of one of these sizes.
+        """Return what the logs say about a run.
 
-        Communicators that are too large for the run are left out. The limit is the largest
-        communicator of these processes. Without one, for example because processes in containers
-        log other IDs than nsys sees, the limit is the largest communicator of one of these sizes.
-        Return None if the logs belong to another run. Logs without communicators fit every run.
+        `pids` are the processes of the run, and `sizes` the numbers of ranks that it may have.
+        Communicators that are larger than the largest communicator of the processes are left out.
+        In containers, processes may log other IDs than nsys sees. If no communicator has one of the
+        processes, the largest communicator of a possible size is the limit. If no communicator has
+        a possible size either, the logs belong to another run, and the result is None. Logs without
+        communicators fit every run.
         """
         if not self.communicators:
             return self

@@ -131,9 +131,10 @@ def narrowed(column: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array:
     largest = value_range["max"]
     if smallest is None:
         return pa.nulls(len(column))
-    # A signed type has one more negative number than positive ones: -128 takes as many bits as 127.
-    magnitude = max(largest, -1 - smallest)
+    # A signed type has one more negative number than positive ones. So a negative number takes as
+    # many bits as the positive number one below its magnitude: -128 as many as 127.
+    number_with_most_bits = max(largest, -1 - smallest)
     # One more bit is for the sign.
-    n_bits = magnitude.bit_length() + 1
+    n_bits = number_with_most_bits.bit_length() + 1
     narrowest = next(integer for integer in _INTEGER_TYPES if integer.bit_width >= n_bits)
     return column.cast(narrowest)

@@ -54,8 +54,9 @@ def _count(name: str, options: Mapping[str, object]) -> int | None:
     if value is None:
         return None
     text = str(value)
-    has_form_of_number = not isinstance(value, bool) and _COUNT.fullmatch(text)
-    # A decimal number is exact, unlike a float. 0 is refused below.
+    has_form_of_number = not isinstance(value, bool) and _COUNT.fullmatch(text) is not None
+    # A decimal number is exact, unlike a float. 0 stands in for a text of another form, because it
+    # is refused too.
     number = Decimal(text) if has_form_of_number else Decimal(0)
     is_whole = number == number.to_integral_value()
     is_in_range = 0 < number <= MAX_COUNT

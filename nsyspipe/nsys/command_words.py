@@ -111,6 +111,10 @@ _FILE = re.compile(r"(?=.{4,64}\Z)([A-Za-z0-9_][A-Za-z0-9_.\-]*)\.(?:py|ya?ml|to
 _NO_PATH = re.compile(r"[^\w./~+\-]|:", re.ASCII)
 # Longer runs of letters and digits are made by machines, for example identifiers, keys and hashes.
 _MAX_RUN_CHARS = 20
+# A number may have a sign, a point and an exponent besides its digits.
+_MAX_NUMBER_CHARS = _MAX_RUN_CHARS + 4
+# Hydra writes at most two signs before a name.
+_MAX_SIGNS = 2
 _MAX_RUN_CHARS_WITH_DIGITS = 12
 _MAX_DIGITS_OF_NAME = 8
 # Longer runs with small and capital letters must be words that begin with capitals.
@@ -311,20 +315,20 @@ def recorded_command(words: Iterable[str], mask: Mask) -> list[str]:
 
 
 def command_without_launcher(words: Sequence[str]) -> list[str]:
-    """Return a recorded command without what each capture of our launchers changes by itself.
+    """Return a recorded command without the words that differ between captures of our launchers.
 
-    Such a command is: supervisor of the rank, ``--``, nsys with its options, program. The words up
-    to ``--`` are left out, and the name of the report among the options of nsys. Other commands
-    stay as they are.
+    A command of our launchers is: supervisor of the rank, ``--``, nsys with its options, program.
+    An option of the supervisor has the number of nsys's words. The words up to ``--`` are left out,
+    and so is the option of nsys with the name of the report. Other commands stay as they are.
     """
     option_with_count = next((word for word in words if word.startswith(_NSYS_WORDS)), None)
     if option_with_count is None or _AFTER_SUPERVISOR not in words:
         return list(words)
-    digits = option_with_count.removeprefix(_NSYS_WORDS)
-    if not _A_COUNT.fullmatch(digits):
+    digits_of_count = option_with_count.removeprefix(_NSYS_WORDS)
+    if not _A_COUNT.fullmatch(digits_of_count):
         return list(words)
     start_of_nsys = words.index(_AFTER_SUPERVISOR) + 1
-    start_of_program = start_of_nsys + int(digits)
+    start_of_program = start_of_nsys + int(digits_of_count)
     words_of_nsys = words[start_of_nsys:start_of_program]
     without_report = [word for word in words_of_nsys if not word.startswith(_REPORT_NAME)]
     return [*without_report, *words[start_of_program:]]
@@ -410,9 +414,9 @@ def recorded_settings(settings: Mapping[str, Iterable[str]], mask: Mask) -> dict
 
 
 def without_words(text: str, words: Sequence[str]) -> str:
-    """Hide in a text what it quotes of a command and may not be recorded.
+    """Replace, in a text, all parts of a command that may not be recorded.
 
-    The text may be an error message, which quotes a word of the command, or a part of one.
+    The text may be an error message that quotes a word of the command, or a part of a word.
     """
     hidden_parts: set[str] = set()
     recorded_words = recorded_command(words, Mask())
@@ -449,11 +453,12 @@ def _write_word(word: str, owner: _Owner, mask: Mask) -> _Written:
     `owner` is the option that this word may belong to.
     """
     if word in ("", "-", "--", _MORE):
-        # After two dashes, words belong to no option.
+        # These say nothing. After two dashes, words belong to no option.
         next_owner = _Owner() if word == "--" else owner
         return _Written(word, next_owner)
     if owner.takes_next:
         hidden = mask.hide(owner.name, word)
+        # A later word that looks like an option is one.
         return _Written(hidden, _Owner(owner.name, is_secret=True))
     # This precedes the options, because a negative number begins with a dash.
     if _is_number(word):
@@ -490,17 +495,22 @@ def _long_option(word: str, mask: Mask) -> _Written:
         written_value = _nested(value, owner, mask)
         return _Written(f"--{name}{sign}{written_value}", owner)
     is_flag = bool(_parts(name) & _FLAGS)
+    # The word after a secret option is hidden, even if it looks like an option. Flags and options
+    # that count do not hide a word.
     takes_next = is_secret and not is_flag and not _is_count(name)
-    return _Written(word, _Owner(name, is_secret, takes_next))
+    return _Written(word, _Owner(name, is_secret, takes_next=takes_next))
 
 
 def _short_option(word: str, mask: Mask) -> _Written:
     """Return an option with one dash as it may be recorded, and the owner of the next word.
 
-    Its name is a letter or a short word. A letter may have its value right behind it.
+    The option is a letter (``-n``), a short word of `_SHORT_NAMES`, or a letter with its value
+    right behind it (``-n4``).
     """
     name, sign, value = _split_option(word[1:])
-    is_letter = len(name) == 1 and name.isascii() and name.isalpha()
+    letter = name[:1]
+    begins_with_letter = letter.isascii() and letter.isalpha()
+    is_letter = begins_with_letter and len(name) == 1
     if is_letter or name in _SHORT_NAMES:
         is_secret = is_letter and name in _SECRET_LETTERS
         owner = _Owner(name, is_secret, is_letter=is_letter)
@@ -510,8 +520,8 @@ def _short_option(word: str, mask: Mask) -> _Written:
         return _Written(f"-{name}{sign}{written_value}", owner)
     if _GLUED_NUMBER.fullmatch(word):
         return _Written(word, _Owner())
-    letter = name[:1]
-    if not letter.isascii() or not letter.isalpha():
+    # The word may be a secret, and nobody knows what the next word is.
+    if not begins_with_letter:
         return _Written(mask.hide("", word), _Owner(is_secret=True))
     # What follows the letter may be its value, as in mysql -pPASSWORD.
     hidden = mask.hide(letter, word[2:])
@@ -521,24 +531,27 @@ def _short_option(word: str, mask: Mask) -> _Written:
 def _word(word: str, owner: _Owner, mask: Mask) -> str:
     """Return a word that is not an option as it may be recorded.
 
-    It is a value of the option before it (`owner`), NAME=VALUE, or a free word. Hydra writes
-    ``+NAME=VALUE`` and ``++NAME=VALUE`` too.
+    The word is a value of the option before it (`owner`), NAME=VALUE, or a free word.
     """
     signs_and_name, _, value = word.partition("=")
+    # Hydra writes signs before the name: ``+NAME=VALUE``, ``++NAME=VALUE`` and ``~NAME=VALUE``.
     name = signs_and_name.lstrip("+~")
     n_signs = len(signs_and_name) - len(name)
     # Signs of equality alone, as at the end of base64, are no value.
     has_value = bool(value.strip("="))
-    is_assignment = has_value and n_signs <= len("++") and _is_clean(name)
-    may_show_value = not owner.is_secret or _is_count(owner.name)
-    if is_assignment and may_show_value:
+    is_assignment = has_value and n_signs <= _MAX_SIGNS and _is_clean(name)
+    # A secret option hides the words after it, unless it counts tokens or keys.
+    is_hidden_by_owner = owner.is_secret and not _is_count(owner.name)
+    if is_assignment and not is_hidden_by_owner:
         inner_owner = _Owner(name, _hints_at_secret(name))
         return f"{signs_and_name}={_nested(value, inner_owner, mask)}"
     return _value(word, owner, mask)
 
 
 def _nested(value: str, owner: _Owner, mask: Mask) -> str:
-    """Return the value of an option, which may be NAME=VALUE, as it may be recorded."""
+    """Return the value of an option, which may be NAME=VALUE or empty, as it may be recorded."""
+    if not value:
+        return ""
     name, _, inner_value = value.partition("=")
     # Signs of equality alone, as at the end of base64, are no value.
     has_inner_value = bool(inner_value.strip("="))
@@ -546,8 +559,6 @@ def _nested(value: str, owner: _Owner, mask: Mask) -> str:
     if is_assignment and not owner.is_secret:
         inner_owner = _Owner(name, _hints_at_secret(name))
         return f"{name}={_value(inner_value, inner_owner, mask)}"
-    if not value:
-        return value
     return _value(value, owner, mask)
 
 
@@ -558,10 +569,10 @@ def _value(value: str, owner: _Owner, mask: Mask) -> str:
 
 
 def _allowed(value: str, owner: _Owner) -> str | None:
-    """Return the part of a value that may be recorded; None if nothing of it may.
+    """Return the part of a value that may be recorded; None if no part may be.
 
-    A path of a program or file loses its directory. `owner` is the option or variable of the value,
-    without a name for a free word.
+    A path of a program or file loses its directory. `owner` is the option or variable of the value.
+    A free word has an owner without a name.
     """
     if owner.name in VARIABLES:
         return value if allows(owner.name, value) else None
@@ -569,22 +580,23 @@ def _allowed(value: str, owner: _Owner) -> str | None:
         return _allowed_of_secret(value, owner)
     _, _, program = value.rpartition("/")
     is_program = program in _PROGRAMS or _PYTHON.fullmatch(program)
-    is_path = not _NO_PATH.search(value)
-    if is_program and is_path:
+    has_only_characters_of_paths = _NO_PATH.search(value) is None
+    if is_program and has_only_characters_of_paths:
         return program
     is_of_training = bool(_parts(owner.name) & _SETTINGS)
     max_digits = _MAX_DIGITS if is_of_training else _FEW_DIGITS
+    is_number_or_list = _is_number(value, max_digits) or _is_list(value, max_digits)
     # A number without an option may be anything.
-    if owner.name and (_is_number(value, max_digits) or _is_list(value, max_digits)):
+    if owner.name and is_number_or_list:
         return value
     return _file_name(value)
 
 
 def _allowed_of_secret(value: str, owner: _Owner) -> str | None:
-    """Return the part of the value of a secret option that may be recorded; None if nothing may.
+    """Return the part of the value of a secret option that may be recorded; None if no part may be.
 
-    An option of one letter may have no value. Then a program that follows it is recorded. An option
-    that counts tokens or keys has a number.
+    An option of one letter may have no value. Then the word after it may be a Python file or a
+    program of nsyspipe, which is recorded. An option that counts tokens or keys has a number.
     """
     if owner.is_letter:
         file = _file_name(value)
@@ -598,9 +610,10 @@ def _allowed_of_secret(value: str, owner: _Owner) -> str | None:
 
 
 def _file_name(value: str) -> str | None:
-    """Return the name of a Python or settings file without its directory; None for other values.
+    """Return the name of a Python or settings file without its directory.
 
-    An @ in front of the path stays.
+    None for other values, and if the name does not look like words. An @ in front of the path
+    stays.
     """
     at_sign = "@" if value.startswith("@") else ""
     path = value.removeprefix("@")
@@ -643,12 +656,13 @@ def _is_list(value: str, max_digits: int) -> bool:
     """Tell whether a value is a list of words of training, or of numbers and ranges of ranks.
 
     The elements are separated by commas, and may stand in brackets. One element is a list too. A
-    number has at most `max_digits` digits that count.
+    number has at most `max_digits` digits, without leading and trailing zeros.
     """
     match = _LIST.fullmatch(value)
     if match is None:
         return False
-    # The only group that matched has what is inside the brackets.
+    # The pattern has a group for each kind of brackets, and one for none. The group that matched
+    # has the elements.
     inside_brackets = match[match.lastindex or 0]
     elements = [element.strip(" ") for element in inside_brackets.split(",")]
     if len(elements) > _MAX_NUMBERS:
@@ -664,10 +678,10 @@ def _is_list(value: str, max_digits: int) -> bool:
 def _is_number(value: str, max_digits: int = _MAX_DIGITS) -> bool:
     """Tell whether a value is a number that looks like a setting.
 
-    It has at most `max_digits` digits that count, or is an integer that is a power of two times a
-    small factor.
+    Such a number has at most `max_digits` digits, without leading and trailing zeros. Or it is a
+    power of two times a small odd factor.
     """
-    if len(value) > _MAX_RUN_CHARS + 4:
+    if len(value) > _MAX_NUMBER_CHARS:
         return False
     match = _NUMBER.fullmatch(value)
     if match is None:
@@ -677,8 +691,9 @@ def _is_number(value: str, max_digits: int = _MAX_DIGITS) -> bool:
     integer, fraction, exponent = match.group(1, 2, 3)
     if fraction or exponent or not integer:
         return False
-    # The number is not 0, because it has digits that count.
+    # The number is not 0, which has no digits besides zeros.
     number = int(integer.replace("_", ""))
+    # The lowest bit of the number.
     largest_power_of_two = number & -number
     odd_factor = number // largest_power_of_two
     return odd_factor < _ODD_FACTOR_LIMITS[max_digits]
@@ -710,25 +725,30 @@ def _parts(name: str) -> set[str]:
 def _hints_at_secret(name: str) -> bool:
     """Tell whether the name of an option or variable has a word that hints at a secret."""
     parts = _parts(name)
-    is_pinned_memory = "pin" in parts and parts & {"memory", "mem"}
+    is_pinned_memory = "pin" in parts and not parts.isdisjoint({"memory", "mem"})
     if is_pinned_memory:
         return False
-    if "name" in parts and parts & _OF_PERSONS:
+    # Names of persons are secrets too.
+    is_name_of_person = "name" in parts and not parts.isdisjoint(_OF_PERSONS)
+    if is_name_of_person:
         return True
-    parts -= _NO_SECRETS
-    if parts & _SECRET_PARTS:
-        return True
-    return any(map(_SECRET.search, parts))
+    # Some harmless words have a hint at a secret in them: "pinned" begins with "pin".
+    suspect_parts = parts - _NO_SECRETS
+    has_secret_word = not suspect_parts.isdisjoint(_SECRET_PARTS)
+    return has_secret_word or any(map(_SECRET.search, suspect_parts))
 
 
 def _is_count(name: str) -> bool:
-    """Tell whether a name is a number of tokens or keys, and has no other hint at a secret."""
+    """Tell whether a name says that the value is a number of tokens or keys, not one of them.
+
+    The name must have no other hint at a secret.
+    """
     words = filter(None, _HUMP.split(name))
     snake_case_name = "_".join(words).lower()
     if snake_case_name in _COUNTING:
         return True
     parts = _parts(name)
-    counts_tokens = "tokens" in parts and parts & _COUNTS
+    counts_tokens = "tokens" in parts and not parts.isdisjoint(_COUNTS)
     if not counts_tokens:
         return False
     other_words = "_".join(parts - {"tokens"})

@@ -106,9 +106,11 @@ def attempt_exports(
     target is an export that is up to date: complete, of a report with this name, and not older than
     the report. `force` exports again, and replaces any export but that of another report. `jobs` is
     how many reports are exported at once; None is as many as there are cores, up to a limit.
-    `elsewhere` is an executor that runs the exports on other machines, and a function that tells a
-    call there whether to stop. The exports use the nsys there, which `nsys` may name. `on_progress`
-    is called with (reports done, reports to export).
+    `on_progress` is called with (reports done, reports to export).
+
+    `elsewhere` is for exports on other machines: an executor that runs each export there, and a
+    function that is called there and tells whether to stop. `nsys` names an nsys of the machine on
+    which it runs. None stands for the nsys that is installed there.
 
     Raises OptionError if two reports would be exported to one file, OutputError if the directory
     cannot be created, and NsysNotFoundError or NsysFailedError if no nsys answers. Ctrl-C, SIGTERM
@@ -118,17 +120,20 @@ def attempt_exports(
     _refuse_shared_targets(pairs)
     if directory is not None:
         _make_directory(directory)
+    # None for a report that must be exported.
     outcomes = [_existing_export(pair, force=force) for pair in pairs]
     to_export = [pair for pair, outcome in zip(pairs, outcomes, strict=True) if outcome is None]
     if not to_export:
         return _filled(outcomes, [])
     _remove_abandoned_exports(to_export)
-    # Workers on other machines find their own nsys.
+    # Other machines find their own nsys.
     if not nsys and not elsewhere:
         nsys = find(or_else=_OR_CONVERT)
     options = {"nsys": nsys, "force": force, "timeout_s": timeout_s}
     report_progress = on_progress or _ignore_progress
-    exports = _export_all(to_export, jobs, report_progress, elsewhere, **options)
+    exports = _export_all(
+        to_export, jobs=jobs, on_progress=report_progress, elsewhere=elsewhere, **options
+    )
     return _filled(outcomes, exports)
 
 
@@ -181,9 +186,9 @@ def _refuse_shared_targets(pairs: Iterable[_Pair]) -> None:
 
 
 def _existing_export(pair: _Pair, *, force: bool) -> Exported | NsyspipeError | None:
-    """Return an export that is up to date, or the error if the report cannot be exported.
+    """Return the export of a report if it is up to date; None if the report must be exported.
 
-    None if the report must be exported.
+    If the report cannot be exported, return the error.
     """
     try:
         is_current = is_up_to_date(pair.source, pair.target, force=force)
@@ -222,8 +227,8 @@ def target_of(report: Path, directory: Path | None = None) -> Path:
 def is_up_to_date(source: Path, target: Path, *, force: bool) -> bool:
     """Tell whether the target is a complete export of a report, not older than the report.
 
-    With `force` the answer is always no, so that the report is exported again. Raises InputError if
-    the report cannot be exported, and OutputError if the target must not be replaced.
+    With `force`, the answer is no, so that the report is exported again. Raises InputError if the
+    report cannot be exported, and OutputError if the target must not be replaced.
     """
     report_time_ns = _checked_time_ns(source)
     if not target.exists():
@@ -233,11 +238,12 @@ def is_up_to_date(source: Path, target: Path, *, force: bool) -> bool:
             str(target), "is not an ordinary file", fix="use another directory: -o DIR"
         )
     try:
+        # None for a file that is not an export of nsys.
         origin = _origin(target)
     except InputError:
+        # The target is not a complete SQLite file.
         if _is_incomplete(target):
             return False
-        # The target is no SQLite file, so it is not an export either.
         origin = None
     if origin is None:
         if force:
@@ -246,8 +252,7 @@ def is_up_to_date(source: Path, target: Path, *, force: bool) -> bool:
         raise OutputError(str(target), "exists, but is not an export of nsys", fix=fix)
     is_of_other_report = origin.report_name not in (None, source.name)
     if is_of_other_report:
-        # The export may be all that is left of the other capture, so that not even `force` replaces
-        # it.
+        # Not even `force` replaces this export, which may be all that is left of the other capture.
         what = f"was exported from {origin.report_name}, not from {source.name}"
         raise OutputError(str(target), f"exists, and {what}", fix="use another directory: -o DIR")
     is_older_than_report = target.stat().st_mtime_ns < report_time_ns
@@ -283,6 +288,7 @@ def _is_incomplete(target: Path) -> bool:
 
 def _export_all(
     pairs: Sequence[_Pair],
+    *,
     jobs: int | None,
     on_progress: Callable[[int, int], None],
     elsewhere: tuple[Executor, Callable[[], bool]] | None,
@@ -290,7 +296,8 @@ def _export_all(
 ) -> list[Exported | NsyspipeError]:
     """Export reports by several threads, or by an executor elsewhere; return their outcomes.
 
-    `options` are those of `_export`. `elsewhere` is explained at `attempt_exports`.
+    `elsewhere` is explained at `attempt_exports`. `options` are those of `_export`, without
+    `is_stopped`.
     """
     stopped = Event()
     n_reports = len(pairs)
@@ -298,10 +305,13 @@ def _export_all(
     n_threads = jobs or min(count_cores(), _MAX_DEFAULT_JOBS)
     threads = ThreadPoolExecutor(min(n_threads, n_reports))
     with _catching_ends(), threads:
-        executor, options["is_stopped"] = elsewhere or (threads, stopped.is_set)
+        executor, is_stopped = elsewhere or (threads, stopped.is_set)
         # Other machines have another current directory.
-        pairs_there = [_absolute(pair) if elsewhere else pair for pair in pairs]
-        futures = [executor.submit(_export, *pair, **options) for pair in pairs_there]
+        submitted_pairs = [_absolute(pair) if elsewhere else pair for pair in pairs]
+        futures = [
+            executor.submit(_export, *pair, is_stopped=is_stopped, **options)
+            for pair in submitted_pairs
+        ]
         try:
             running = set(futures)
             while running:
@@ -359,13 +369,8 @@ def _export(
         # older than the report, or it would never be up to date.
         if export.stat().st_mtime_ns < before.st_mtime_ns:
             os.utime(export, ns=(before.st_mtime_ns, before.st_mtime_ns))
-        if not real_target.exists():
-            remove_side_files(real_target)
-            # Unlike `replace`, a link never replaces a file. It fails if the target exists by now,
-            # or if the file system has no links.
-            with contextlib.suppress(OSError):
-                real_target.hardlink_to(export)
-                return
+        if not real_target.exists() and _has_linked(export, real_target):
+            return
         # Another process may have exported the report meanwhile. Its export must not change,
         # because somebody may be reading it.
         if force or not is_up_to_date(source, target, force=False):
@@ -373,11 +378,26 @@ def _export(
             export.replace(real_target)
 
 
-def _catching_ends() -> contextlib.AbstractContextManager[None]:
-    """Return a context in which signals that would end this process, but not nsys, end both.
+def _has_linked(export: Path, target: Path) -> bool:
+    """Link an export to its target, and tell whether that was possible.
 
-    They raise SystemExit, so that whoever runs nsys can end it. Schedulers send SIGTERM, and a
-    terminal that closes sends SIGHUP. Python handles Ctrl-C.
+    Unlike a renamed file, a link never replaces another file. A link is not possible if the target
+    exists by now, or if the file system has no links.
+    """
+    remove_side_files(target)
+    try:
+        target.hardlink_to(export)
+    except OSError:
+        return False
+    return True
+
+
+def _catching_ends() -> contextlib.AbstractContextManager[None]:
+    """Return a context in which SIGTERM and SIGHUP raise SystemExit.
+
+    Schedulers send SIGTERM, and a terminal that closes sends SIGHUP. By default, they end this
+    process at once, and nsys would go on. After a SystemExit, `printed` ends nsys. Ctrl-C raises an
+    exception anyway.
     """
     caught: list[signal.Signals] = []
     # Only the main thread can handle signals.
@@ -397,7 +417,7 @@ def _catching_ends() -> contextlib.AbstractContextManager[None]:
 
 
 def _check_export(source: Path, export: Path, before: os.stat_result) -> None:
-    """Raise an error if an export is incomplete, or if its report has changed meanwhile.
+    """Raise an error if an export is incomplete, or if its report changed during the export.
 
     `before` is the state of the report before the export.
     """
@@ -452,10 +472,11 @@ def run_export(
 def _failure(nsys: Nsys, report: Path, output: Output, timeout_s: float) -> NsysFailedError:
     """Return the error for a failed export."""
     by_hand = shlex.join([str(nsys.path), "export", "--type=sqlite", str(report.absolute())])
-    lines: str | None = " / ".join(telling_lines(output.text, 3)) or None
+    lines: str | None = " / ".join(telling_lines(output.text, most=3)) or None
     # Without a status, nsys ran out of time.
     if output.status is None:
         problem = f"nsys export did not end within {timeout_s:g} s, and was stopped"
+        # At least a minute, because the user may have asked for a very short time.
         longer_timeout_s = max(2 * timeout_s, 60)
         fix = f"--timeout {longer_timeout_s:.0f}, or run the export yourself: {by_hand}"
         return NsysFailedError(str(report), problem, fix=fix)
@@ -469,9 +490,10 @@ def _failure(nsys: Nsys, report: Path, output: Output, timeout_s: float) -> Nsys
             "memory or disk space ran out"
         )
         return NsysFailedError(str(report), problem, found=lines, fix="use fewer processes: -j 1")
-    problem = "nsys export succeeded but wrote no file"
     if output.status:
         problem = f"nsys export failed with status {output.status}"
+    else:
+        problem = "nsys export succeeded but wrote no file"
     fix = f"copy or capture the report again if it is incomplete, or run {by_hand}"
     return NsysFailedError(str(report), problem, found=lines, fix=fix)
 
@@ -482,10 +504,10 @@ def _too_old(nsys: Nsys, report: Path, needed_version: str) -> NsysFailedError:
         f"was captured with nsys {needed_version}, but nsys {nsys.version_text} on this machine "
         "cannot read such a report"
     )
-    where = "nsyspipe convert --nsys PATH, or run that on the machine that captured it"
     fix = (
         f"install Nsight Systems {needed_version} or newer (developer.nvidia.com/nsight-systems), "
-        f"or pass its path with {where}"
+        "or pass its path with nsyspipe convert --nsys PATH, or run that on the machine that "
+        "captured it"
     )
     return NsysFailedError(str(report), problem, found=str(nsys.path), fix=fix)
 
@@ -496,10 +518,9 @@ def _signal_name(number: int) -> str:
 
 
 def _needed_version(nsys: Nsys, report: Path, printed_text: str) -> str | None:
-    """Return the version that a report needs, if this nsys is too old for the report; else None.
+    """Return which version of nsys a report needs, in words; None if this nsys is new enough.
 
-    nsys prints the version, or the header of the report has it. Otherwise it is only known that the
-    version is later than this one.
+    `printed_text` is what this nsys printed about the report.
     """
     match = _NEWER.search(printed_text)
     if match:
@@ -509,7 +530,9 @@ def _needed_version(nsys: Nsys, report: Path, printed_text: str) -> str | None:
     capturing_version = _version_in_header(report)
     if capturing_version and numbers(capturing_version) > numbers(nsys.version_text):
         return capturing_version
-    return f"later than {nsys.version_text}" if "newer than your" in printed_text else None
+    # Neither nsys nor the header of the report says which version.
+    is_too_old = "newer than your" in printed_text
+    return f"later than {nsys.version_text}" if is_too_old else None
 
 
 def _version_in_header(report: Path) -> str | None:
@@ -534,7 +557,8 @@ class _Origin(NamedTuple):
 def _origin(path: Path) -> _Origin | None:
     """Return what an export was made from; None if the file is not an export of nsys.
 
-    Raises InputError if the file is not a complete SQLite file.
+    The result tells the name of the report, and whether the export is complete: not limited to some
+    tables or times. Raises InputError if the file is not a complete SQLite file.
     """
     _, flags = check_file(path)
     uri = f"{path.absolute().as_uri()}?{flags}"
@@ -542,7 +566,8 @@ def _origin(path: Path) -> _Origin | None:
         with contextlib.closing(sqlite3.connect(uri, uri=True)) as database:
             tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
             if _META not in tables:
-                # Older exports do not name their report, and could not be limited.
+                # Older exports do not name their report. They are complete, because an older nsys
+                # could not limit an export.
                 is_export = bool(tables & {_OLD_META, _EVERY_EXPORT_HAS})
                 return _Origin(None, is_complete=True) if is_export else None
             query = f"SELECT name, value FROM {_META} LIMIT {_MAX_ROWS}"  # noqa: S608 - constants

@@ -77,10 +77,11 @@ def opened(path: AnyPath, flags: int, directory: int | None = None) -> Iterator[
 
 
 def claim(directory: Path) -> int | None:
-    """Take the shared lock of a directory, and set its time to now.
+    """Take the shared lock of a directory, which shows that this process uses the directory.
 
-    Returns the open descriptor of the lock; None if that is not possible. The lock is held until
-    the descriptor is closed or the process ends.
+    Returns the open descriptor of the lock; None if the lock cannot be taken. The lock is held
+    until the descriptor is closed or the process ends. The file of the lock gets the current time,
+    for `claimed_at`.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
@@ -99,8 +100,8 @@ def claim(directory: Path) -> int | None:
 def is_claimed(directory: Path) -> bool:
     """Tell whether a process uses a directory.
 
-    On a file system without locks, the answer is whether a process has used it recently. A
-    directory whose lock cannot be opened counts as used.
+    On a file system without locks, the answer is whether a process has used the directory recently.
+    A directory whose lock cannot be opened counts as used.
     """
     with contextlib.suppress(OSError), opened(directory / _LOCK, os.O_RDWR | os.O_NOFOLLOW) as lock:
         try:
@@ -113,6 +114,7 @@ def is_claimed(directory: Path) -> bool:
             seconds_since_use = time.time() - os.fstat(lock).st_mtime
             return seconds_since_use < _RECENT_S
         return False
+    # The lock could not be opened.
     return True
 
 
@@ -147,7 +149,7 @@ def claimed_file(parent: Path) -> Iterator[Path]:
     """
     remove_abandoned(parent)
     lock, name = tempfile.mkstemp(dir=parent, prefix=_PREFIX, suffix=_SUFFIX)
-    # On a file system without locks, no file counts as abandoned.
+    # This fails on a file system without locks. There, `remove_abandoned` removes no file either.
     with contextlib.suppress(OSError):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     try:
@@ -170,11 +172,12 @@ def remove_abandoned(parent: Path) -> None:
 
 
 def _remove_if_abandoned(path: Path) -> None:
-    """Remove a scratch directory or a claimed file, unless a process uses it.
+    """Remove a directory of `scratch_directory`, or a file of `claimed_file`, that nobody uses.
 
-    Raises OSError if a process uses the file, or if the path cannot be looked at.
+    Other paths stay. Raises OSError if a process uses the file, or if the path cannot be looked at.
     """
     status = path.lstat()
+    # The process that made the path may not have its lock yet.
     is_young = time.time() - status.st_mtime <= YOUNG_S
     is_of_this_user = status.st_uid == os.geteuid()
     if is_young or not is_of_this_user or not _OURS.fullmatch(path.name):
@@ -273,12 +276,11 @@ def check_file(path: AnyPath) -> tuple[os.stat_result, str]:
         header = os.read(file, _HEADER_BYTES)
     if not header:
         raise DamagedReportError(str(path), "is empty (0 bytes)", fix=EXPORT_AGAIN)
-    # A truncated header is compared as far as it goes.
+    # A truncated header is compared up to its end.
     if not header.startswith(_MAGIC[: len(header)]):
         raise _no_database(path)
-    min_bytes = _HEADER_BYTES
-    if len(header) == _HEADER_BYTES:
-        min_bytes = _database_bytes(header)
+    is_header_whole = len(header) == _HEADER_BYTES
+    min_bytes = _database_bytes(header) if is_header_whole else _HEADER_BYTES
     if status.st_size < min_bytes:
         problem = f"is truncated: {status.st_size} bytes of at least {min_bytes}"
         raise DamagedReportError(str(path), problem, fix=EXPORT_AGAIN)
@@ -289,8 +291,8 @@ def check_file(path: AnyPath) -> tuple[os.stat_result, str]:
             if side_file.stat().st_size:
                 problem = f"{BEING_WRITTEN}: {side_file.name} is in the same directory"
                 raise DamagedReportError(str(path), problem, fix=f"{WAIT}, or export again")
-    # To read a closed file in WAL mode, SQLite would make -wal and -shm files. It does not if the
-    # file is immutable.
+    # To read a closed file in WAL mode, SQLite would make -wal and -shm files, unless it is told
+    # that the file is immutable.
     is_in_wal_mode = _WAL_FORMAT in header[18:20]
     return status, "mode=ro&immutable=1" if is_in_wal_mode else "mode=ro"
 
@@ -324,20 +326,26 @@ def no_file(path: AnyPath) -> NotAReportError:
 def _no_database(file: AnyPath) -> NotAReportError:
     """Return the error for a file that is no database, with a fix for what the file may be."""
     path = Path(str(file))
-    problem = "is not an SQLite database"
-    fix = "pass the reports of a capture: .sqlite files, or .nsys-rep files if nsys is installed"
-    if path.name.endswith(SIDECAR_SUFFIX):
-        fix = "pass the .sqlite reports in the same directory, nsyspipe reads this file with them"
-    elif path.suffix == _EXPORT:
-        fix = "nsys export --type=sqlite REPORT.nsys-rep"
-    elif path.suffix in OUTPUTS:
+    fix_for_other_file = (
+        "pass the reports of a capture: .sqlite files, or .nsys-rep files if nsys is installed"
+    )
+    is_sidecar = path.name.endswith(SIDECAR_SUFFIX)
+    if path.suffix in OUTPUTS and not is_sidecar:
         problem = f"is {OUTPUTS[path.suffix]}, not a report"
-        fix += ", or pass a run store (the directory)"
         # The file may be one of a saved run, which is a directory.
         run_folders = [parent for parent in path.parents if parent.name.startswith(RUN_DIRECTORY)]
         if run_folders:
             fix = f"nsyspipe analyze {shlex.quote(str(run_folders[0]))}"
-    return NotAReportError(str(path), problem, fix=fix)
+        else:
+            fix = f"{fix_for_other_file}, or pass a run store (the directory)"
+        return NotAReportError(str(path), problem, fix=fix)
+    if is_sidecar:
+        fix = "pass the .sqlite reports in the same directory, nsyspipe reads this file with them"
+    elif path.suffix == _EXPORT:
+        fix = "nsys export --type=sqlite REPORT.nsys-rep"
+    else:
+        fix = fix_for_other_file
+    return NotAReportError(str(path), "is not an SQLite database", fix=fix)
 
 
 @contextlib.contextmanager

@@ -76,26 +76,30 @@ def _word(path: str) -> str:
 def words_of_runs(paths: Iterable[str | Path], *, is_whole: bool = False) -> dict[str, list[Path]]:
     """Group reports into runs, by their names without the rank at the end.
 
-    The key of a run is the word of the shell that names its reports: a path, or a glob for several.
-    If `is_whole`, the word names all reports of the run that exist, even if only one is in `paths`.
+    The key of a run is what a user types in a shell to name its reports: a path, or a glob for
+    several reports. If `is_whole`, the key names all reports of the run that exist, and not only
+    those of `paths`.
     """
     reports_by_word: dict[str, list[Path]] = {}
     for (stem, suffix), reports in _group_by_run(paths).items():
-        has_several = len(set(reports)) > 1
         path_or_glob = str(reports[0])
-        if is_whole or has_several:
-            pattern = _glob_of_run(stem, suffix)
-            if has_several or len(glob.glob(pattern)) > 1:  # noqa: PTH207
-                path_or_glob = pattern
+        has_several = len(set(reports)) > 1
+        if has_several or (is_whole and _has_several_reports(stem, suffix)):
+            path_or_glob = _glob_of_run(stem, suffix)
         reports_by_word.setdefault(_word(path_or_glob), []).extend(reports)
     return reports_by_word
+
+
+def _has_several_reports(stem: str, suffix: str) -> bool:
+    """Tell whether several reports of a run exist, whose names have a rank after the stem."""
+    return len(glob.glob(_glob_of_run(stem, suffix))) > 1  # noqa: PTH207
 
 
 def _group_by_run(paths: Iterable[str | Path]) -> dict[tuple[str, str], list[Path]]:
     """Group reports by what their paths have before and after the rank.
 
-    The key is the path up to the rank, and the suffix. For a path without a rank, the key is the
-    path without its suffix, and an empty text.
+    The key is the path up to the rank, and the suffix, which follows the rank. For a path without a
+    rank, the key is the path without its suffix, and an empty text.
     """
     reports_by_run: dict[tuple[str, str], list[Path]] = {}
     for path in map(Path, paths):
@@ -165,8 +169,8 @@ def without_exported(reports: Sequence[_Report]) -> list[_Report]:
 def find_captures(arguments: Iterable[str | Path]) -> list[Path]:
     """Return the reports to export that the arguments name, each once.
 
-    Exports are left out. Raises NotAReportError if all files are exports, or if a file is neither
-    an export nor a report.
+    Files that are exports already are left out. Raises NotAReportError if the arguments name only
+    exports, or a file that is neither an export nor a report.
     """
     named = _expand(arguments, *RAW_SUFFIXES)
     captures = [path for path in named if path.suffix != EXPORT_SUFFIX]
@@ -184,19 +188,20 @@ def find_captures(arguments: Iterable[str | Path]) -> list[Path]:
 
 
 def _not_a_capture(path: Path) -> NotAReportError:
-    problem = f"is not named like an nsys report ({listed(RAW_SUFFIXES, joint='or')})"
     if path.suffix in OUTPUTS:
         problem = f"is {OUTPUTS[path.suffix]}, not a report that can be exported"
+    else:
+        problem = f"is not named like an nsys report ({listed(RAW_SUFFIXES, joint='or')})"
     fix = f"pass {RAW_SUFFIXES[0]} files, or the directory that nsys wrote to"
     return NotAReportError(str(path), problem, fix=fix)
 
 
 def split_logs(arguments: Iterable[str], logs: Sequence[str] | None) -> tuple[list[str], list[str]]:
-    """Return the reports among some arguments, and all logs: `logs` and those among the arguments.
+    """Split arguments into reports and logs. Returns the reports, then all logs after `logs`.
 
-    A shell expands ``--nccl-log *.log`` into words. The option gets the first of them, and the
-    others become arguments. A text file that is not named like a report counts as a log. Without
-    `logs`, the option was not used, and all arguments are reports.
+    `logs` are the values of ``--nccl-log``. A shell expands ``--nccl-log *.log`` into words, of
+    which only the first becomes a value of the option, and the others become arguments. So a text
+    file that is not named like a report counts as a log. Without `logs`, all arguments are reports.
     """
     if not logs:
         return [*arguments], []
@@ -257,15 +262,15 @@ def display_names(reports: Sequence[ReportFile]) -> list[str]:
     All names have the same number of directories. An export in the cache is named as if it were in
     the directory of its report.
     """
-    paths = [_displayed_path(report) for report in reports]
-    parts_of_paths = [Path(path).parts for path in paths]
+    parts_of_paths = [Path(_displayed_path(report)).parts for report in reports]
     n_distinct_paths = len(set(parts_of_paths))
-    max_parts = max(map(len, parts_of_paths), default=1)
-    for n_parts in range(1, max_parts + 1):
+    n_parts = 0
+    names: list[str] = []
+    # Names that are whole paths are distinct, so this ends.
+    while len(set(names)) < n_distinct_paths:
+        n_parts += 1
         names = ["/".join(parts[-n_parts:]) for parts in parts_of_paths]
-        if len(set(names)) == n_distinct_paths:
-            return names
-    return paths
+    return names
 
 
 def _displayed_path(report: ReportFile) -> str:
@@ -287,18 +292,17 @@ class _Absence(NamedTuple):
 def _expand(arguments: Iterable[AnyPath], *suffixes: str) -> list[Path]:
     """Return the files that arguments name; ReportNotFoundError if an argument names none.
 
-    Of a directory, these are the files with one of the suffixes.
+    A directory names its files with one of the suffixes.
     """
     expanded: list[Path] = []
     for argument in map(str, arguments):
         if not argument:
             raise ReportNotFoundError("an empty argument", "names no report", fix="pass a path")
         path = Path(argument)
-        absence = None
+        # Both look at files, whose errors `readable` turns into errors of nsyspipe.
         with readable(path):
             files = _files_named(path, suffixes)
-            if not files:
-                absence = _explain_absence(path, suffixes)
+            absence = None if files else _explain_absence(path, suffixes)
         if absence is not None:
             near = reports_near(path)
             raise ReportNotFoundError(str(path), absence.problem, found=near, fix=absence.fix)
@@ -307,10 +311,10 @@ def _expand(arguments: Iterable[AnyPath], *suffixes: str) -> list[Path]:
 
 
 def _files_named(path: Path, suffixes: Sequence[str]) -> list[Path]:
-    """Return the files that a path, directory or glob names; none if there are none.
+    """Return the files that a path, directory or glob names. The list may be empty.
 
-    These are files with one of the suffixes. A file with another suffix is returned if its own path
-    is given, or if a glob matches only such files.
+    A path names its file, whatever its suffix. A directory names its files with one of the
+    suffixes. So does a glob, but if it matches no such file, it names all files that it matches.
     """
     if path.is_dir():
         reports = (entry for entry in path.iterdir() if entry.suffix in suffixes)
@@ -339,20 +343,21 @@ def _explain_absence_in(directory: Path, suffixes: Sequence[str]) -> _Absence:
     """Explain why a directory has no reports with these suffixes."""
     if EXPORT_SUFFIX not in suffixes and has_reports(directory, [EXPORT_SUFFIX]):
         problem = "contains only reports that are already exported"
-        return _Absence(problem, f"nsyspipe analyze {_word(str(directory))}")
-    table = table_of_store(directory)
-    if table:
-        # The directory belongs to a run store, which another path names.
-        problem, path_of_store = table
-        return _Absence(problem, _word(path_of_store))
+        return _Absence(problem, fix=f"nsyspipe analyze {_word(str(directory))}")
+    table_and_store = table_of_store(directory)
+    if table_and_store:
+        # The directory is a table of a run store. The user means the store.
+        problem, path_of_store = table_and_store
+        return _Absence(problem, fix=_word(path_of_store))
+    # A third suffix is that of old reports.
     needed = listed(suffixes[:2], joint="or")
     problem = f"is a directory without {needed} reports"
     entries = sorted(directory.iterdir())
     folders = [f"{entry}/" for entry in entries if has_reports(entry, suffixes)]
     if folders:
         names = listed(folders, most=4)
-        return _Absence(f"{problem}, but {names} has such reports", _word(folders[0]))
-    return _Absence(problem, "pass the directory that nsys wrote to")
+        return _Absence(f"{problem}, but {names} has such reports", fix=_word(folders[0]))
+    return _Absence(problem, fix="pass the directory that nsys wrote to")
 
 
 def _fix_of_name(path: Path) -> str:
@@ -361,11 +366,11 @@ def _fix_of_name(path: Path) -> str:
     If the path is the name of a job, as outputs print it, the fix is the glob of the job's reports.
     """
     with contextlib.suppress(OSError):
-        glob_of_job = path.with_name(f"{path.name}_*{EXPORT_SUFFIX}")
-        # The signs of a glob in the name stand for themselves.
+        # The search takes signs of a glob in the name for letters.
         pattern = f"{glob.escape(path.name)}_*{EXPORT_SUFFIX}"
         has_reports_of_job = bool(path.name) and any(path.parent.glob(pattern))
         if has_reports_of_job:
+            glob_of_job = path.with_name(f"{path.name}_*{EXPORT_SUFFIX}")
             return _word(str(glob_of_job))
     return "check the path, or quote the glob"
 
@@ -379,9 +384,10 @@ def has_reports(folder: Path, suffixes: Sequence[str]) -> bool:
 
 
 def reports_near(path: Path) -> str:
-    """Name the reports whose names are most similar to that of a path or glob, and where they are.
+    """Name the reports whose names are most similar to that of a path or glob, and their directory.
 
-    They are looked for in the directory of the path, or in the next one above that exists.
+    This is the directory of the path. If it does not exist, it is the nearest directory above it
+    that exists.
     """
     folder = path if path.is_dir() else path.parent
     while glob.has_magic(str(folder)) or not folder.is_dir():
@@ -394,9 +400,10 @@ def reports_near(path: Path) -> str:
 
 
 def _names_near(path: Path, entries: Sequence[Path]) -> str:
-    """Name the entries of a directory that are most similar to a path, and count other reports.
+    """Name the entries of a directory whose names are most similar to that of a path.
 
-    If no entry is similar, the first reports are named.
+    If no entry is similar, the first three reports are named. The text also says how many other
+    reports there are.
     """
     suffixes = (EXPORT_SUFFIX, *RAW_SUFFIXES)
     names = [entry.name for entry in entries if entry.suffix in suffixes]
@@ -407,12 +414,13 @@ def _names_near(path: Path, entries: Sequence[Path]) -> str:
         name, _, _ = path.name.partition(":")
         similar_directories = difflib.get_close_matches(name, directories)
         similar += [f"{directory}/" for directory in similar_directories]
-    shown = sorted(similar) or names[:3]
-    n_more = len(set(names).difference(shown))
+    names_shown = sorted(similar) or names[:3]
+    text = ", ".join(map(decoded, names_shown)) or "no report"
+    n_more = len(set(names).difference(names_shown))
+    if not n_more:
+        return text
     plural = "s" if n_more > 1 else ""
-    more = f" and {n_more} more report{plural}" if n_more else ""
-    shown_names = ", ".join(map(decoded, shown))
-    return f"{shown_names or 'no report'}{more}"
+    return f"{text} and {n_more} more report{plural}"
 
 
 def cache_directory() -> Path:
@@ -446,7 +454,7 @@ def exported_reports(
         return reports
     max_bytes = _max_cache_bytes()
     folder = cache_directory() / "exports"
-    # Without nsys, exports that are in the cache already are used.
+    # Without nsys, `find` would raise an error. Exports that are in the cache already can be used.
     nsys = find() if find_nsys() else None
     if nsys is not None:
         _make_private(folder)
@@ -470,6 +478,7 @@ def _exported(report: ReportFile, targets: Mapping[Path, Path]) -> ReportFile:
 
 
 def _max_cache_bytes() -> int:
+    """Return how many bytes the cache may have, as the user's variable says, or the default."""
     value = os.environ.get(_BYTES) or f"{_DEFAULT_MAX_BYTES}"
     if not (value.isascii() and value.isdigit()):
         fix = f"{_BYTES}=20000000000"
@@ -489,7 +498,8 @@ def _claim_entry(entry: Path) -> None:
 def _make_private(folder: Path) -> None:
     """Make a directory that only this user can write to; OutputError if that is not possible.
 
-    A directory that exists is refused if it is another user's, or if others can write to it.
+    A directory that exists is refused if it is another user's, or if others can write to it. Root
+    may use the directory of any user.
     """
     fix = f"{_DIRECTORY}=DIR, or nsyspipe convert -o DIR"
     try:
@@ -499,7 +509,8 @@ def _make_private(folder: Path) -> None:
     except OSError as error:
         problem = f"{_NO_CACHE} ({error.strerror})"
         raise OutputError(str(folder), problem, fix=fix) from error
-    if os.geteuid() not in (0, status.st_uid):
+    is_root_or_owner = os.geteuid() in (0, status.st_uid)
+    if not is_root_or_owner:
         raise OutputError(str(folder), f"{_NO_CACHE}, because it belongs to another user", fix=fix)
     if stat.S_IMODE(status.st_mode) & 0o022:
         fix = f"chmod go-w {shlex.quote(str(folder))}, or {fix}"
@@ -509,8 +520,10 @@ def _make_private(folder: Path) -> None:
 def _target(folder: Path, source: Path, nsys: Nsys | None, sources: Sequence[Path]) -> Path:
     """Return where the export of a report is in the cache.
 
-    Its directory identifies the report, by a hash, and the nsys with its options. The file keeps
-    the name of the report, which may have the rank. `sources` are all reports, for messages.
+    The directory of the export identifies the report, by a hash, and the nsys with its options. The
+    file keeps the name of the report, which may have the rank. Without an nsys, the result is an
+    export of the report that is in the cache already (`_any_export`). `sources` are all reports,
+    for the error if the cache has no such export.
     """
     with readable(source):
         status = source.stat()
@@ -535,8 +548,8 @@ def _target(folder: Path, source: Path, nsys: Nsys | None, sources: Sequence[Pat
 def _any_export(folder: Path, source: Path, key: str, sources: Sequence[Path]) -> Path:
     """Return the export of a report in the cache that was used last, whatever nsys made it.
 
-    Raises NotAReportError if the cache has no export of the report. The message names a file next
-    to the report that may be its export. `sources` are all reports, for this message.
+    Raises NotAReportError if the cache has no export of the report. If a file next to the report
+    may be its export, the fix is to pass such files in place of all reports (`sources`).
     """
     entries = folder.glob(f"{key}-*")
     for entry in sorted(entries, key=claimed_at, reverse=True):
@@ -544,10 +557,11 @@ def _any_export(folder: Path, source: Path, key: str, sources: Sequence[Path]) -
         with contextlib.suppress(InputError, OutputError):
             if is_up_to_date(source, target, force=False):
                 return target
-    if not target_of(source).exists():
-        where = "on PATH or in the usual places"
+    export_next_to_report = target_of(source)
+    if not export_next_to_report.exists():
         problem = (
-            f"is an nsys report that was not exported to SQLite, and nsys was not found {where}"
+            "is an nsys report that was not exported to SQLite, and nsys was not found on PATH or "
+            "in the usual places"
         )
         fix = (
             f"add the bin directory of nsys to PATH, or {GET_NSYS}, or run nsyspipe convert "
@@ -557,7 +571,7 @@ def _any_export(folder: Path, source: Path, key: str, sources: Sequence[Path]) -
     exports = [path.with_suffix(EXPORT_SUFFIX) for path in sources]
     words = " ".join(words_of_runs(exports))
     problem = "is an nsys report, but this machine has no nsys to export the report"
-    export = printable(decoded(str(target_of(source))))
+    export = printable(decoded(str(export_next_to_report)))
     found_text = f"a file that may be its export: {export}"
     fix = f"nsyspipe analyze {words}"
     raise NotAReportError(decoded(str(source)), problem, found=found_text, fix=fix)
@@ -566,8 +580,8 @@ def _any_export(folder: Path, source: Path, key: str, sources: Sequence[Path]) -
 def _make_room(folder: Path, max_bytes: int) -> None:
     """Remove entries of the cache until the others have at most `max_bytes` together.
 
-    Those that were used longest ago are removed first. Entries in use stay. What killed processes
-    left in any entry is removed before.
+    First, the remains of killed processes are removed from all entries. Then the entries that were
+    used longest ago are removed. Entries in use stay, even if they have more bytes.
     """
     paths = [path for path in folder.iterdir() if _ENTRY.fullmatch(path.name)]
     entries = [path for path in paths if not path.is_symlink()]
@@ -577,7 +591,7 @@ def _make_room(folder: Path, max_bytes: int) -> None:
     for entry in sorted(entries, key=claimed_at):
         if sum(bytes_of_entry.values()) <= max_bytes:
             return
-        # An entry that cannot be looked at stays.
+        # An entry that cannot be looked at stays. `_CLAIMS` has those that this process uses.
         with contextlib.suppress(OSError):
             if entry not in _CLAIMS and holds_exports_only(entry) and not is_claimed(entry):
                 shutil.rmtree(entry, ignore_errors=True)

@@ -142,9 +142,10 @@ def _check(name: str, needed_for: str, probe: _Probe) -> Check:
 
 
 def _checks_of_nsys(patience: Patience, nsys: Program | None, root: Path) -> list[Check]:
-    importer = _Probe("missing", "comes with nsys", GET_NSYS)
-    trace_values = _Probe("missing", "needs nsys", GET_NSYS)
-    if nsys is not None:
+    if nsys is None:
+        importer = _Probe("missing", "comes with nsys", GET_NSYS)
+        trace_values = _Probe("missing", "needs nsys", GET_NSYS)
+    else:
         importer = _importer(nsys, root)
         trace_values = _trace_values(patience, nsys)
     sampling = _cpu_sampling(patience, nsys, root)
@@ -227,7 +228,8 @@ def _trace_values(patience: Patience, nsys: Program) -> _Probe:
 def _cpu_sampling(patience: Patience, nsys: Program | None, root: Path) -> _Probe:
     """Return whether nsys can sample the CPU, as nsys reports it.
 
-    Without an answer of nsys, the setting ``perf_event_paranoid`` of the kernel decides.
+    Without an answer of nsys, the setting ``perf_event_paranoid`` of the kernel decides. If the
+    setting cannot be read, nsys is not asked.
     """
     setting = root / "proc/sys/kernel/perf_event_paranoid"
     try:
@@ -235,15 +237,14 @@ def _cpu_sampling(patience: Patience, nsys: Program | None, root: Path) -> _Prob
     except (OSError, ValueError):
         fix = "capture with --sample=none if nsys fails"
         return _Probe("unknown", "perf_event_paranoid is not readable", fix)
+    answer = patience.answer(str(nsys.path), "status", "-e") if nsys else ""
+    reported_status = _SAMPLING.search(answer)
     text = f"perf_event_paranoid is {level}"
-    is_possible = level <= _MAX_PARANOID_LEVEL
-    reported_status = None
-    if nsys:
-        answer = patience.answer(str(nsys.path), "status", "-e")
-        reported_status = _SAMPLING.search(answer)
     if reported_status:
         text += f", nsys reports {reported_status[1]}"
         is_possible = reported_status[1] == "OK"
+    else:
+        is_possible = level <= _MAX_PARANOID_LEVEL
     if is_possible:
         return _Probe("ok", text)
     sysctl = f"sysctl kernel.perf_event_paranoid={_MAX_PARANOID_LEVEL} as root"

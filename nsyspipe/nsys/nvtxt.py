@@ -53,26 +53,29 @@ def add_ranges(importer: Path, report: Path, copy: Path, nvtxt: str, *, timeout_
     nvtxt_file = copy.with_suffix(SUFFIX_OF_RANGES)
     nvtxt_file.write_text(nvtxt, encoding="utf-8", errors="replace")
     paths = ("-i", report.absolute(), "-n", nvtxt_file.absolute(), "-o", copy.absolute())
-    # With --target, the copy does not open in the user interface of 2024.2.
+    # With --target, the copy would not open in the user interface of 2024.2.
     command = [str(word) for word in (importer, "--cmd", "merge", *paths)]
     try:
         output = printed(command, timeout_s, folder=copy.parent)
     except OSError as error:
         problem = f"cannot be started ({error.strerror})"
         raise NsysFailedError(str(importer), problem, fix=GET_NSYS) from error
-    added = _ADDED.search(output.text)
-    if output.status != 0 or added is None or not copy.is_file():
+    # The line in which the importer says how many events it added.
+    added_events = _ADDED.search(output.text)
+    if output.status != 0 or added_events is None or not copy.is_file():
         raise _failure(importer, report, output)
-    # The start of a range is one event, and its end another.
-    n_ranges = int(added[1]) // 2
+    # A range has two events, its start and its end.
+    n_ranges = int(added_events[1]) // 2
+    # In the text, each start of a range begins a line.
     n_ranges_of_text = nvtxt.count(f"\n{START}, ")
     return Added(n_ranges, n_left_out=n_ranges_of_text - n_ranges)
 
 
 def _failure(importer: Path, report: Path, output: Output) -> NsysFailedError:
-    last_lines = " / ".join(telling_lines(output.text, 3)) or None
-    problem = f"{importer.name} failed with status {output.status}"
+    last_lines = " / ".join(telling_lines(output.text, most=3)) or None
     if output.status is None:
         problem = f"{importer.name} did not end in time, and was stopped"
+    else:
+        problem = f"{importer.name} failed with status {output.status}"
     fix = f"use the ImportNvtxt of the nsys that captured the report, not {importer}"
     return NsysFailedError(shlex.quote(str(report)), problem, found=last_lines, fix=fix)

@@ -93,12 +93,12 @@ def find_nsys(search_path: str | None = None, root: Path = ROOT) -> Program | No
     """Return nsys from the search path, or the newest in the usual places. None without nsys."""
     on_path = shutil.which("nsys", path=search_path)
     if on_path:
-        return Program(Path(on_path), None)
-    # The paths have the versions in them.
+        return Program(Path(on_path), place=None)
+    # The paths have the versions of nsys in them, so the largest path is that of the newest nsys.
     newest = max(_existing(root, _NSYS_PLACES), key=by_number, default=None)
     if newest is None:
         return None
-    return Program(newest, f"/{newest.relative_to(root).as_posix()}")
+    return Program(newest, place=f"/{newest.relative_to(root).as_posix()}")
 
 
 def find_importer(nsys: Program, root: Path = ROOT) -> Path | None:
@@ -116,11 +116,12 @@ def find_range_importer(nsys_path: Path, root: Path = ROOT) -> Path | None:
 
 
 def _find_beside(nsys_path: Path, name: str, root: Path) -> Path | None:
-    """Return another program of the installation of an nsys. None without one.
+    """Return the program `name` of the installation of an nsys. None without one.
 
-    It is looked for up to two directories above nsys, then in the usual places below `root`.
+    The program is looked for up to two directories above nsys, then in the usual places below
+    `root`.
     """
-    # The path on the search path is often a link into the package.
+    # The nsys on the search path is often a link into the package.
     real_path = Path(os.path.realpath(nsys_path))
     homes = [*nsys_path.parents[:2], *real_path.parents[:2], root]
     places = [f"{place}/{name}" for place in _HOST_PLACES]
@@ -148,12 +149,14 @@ def _existing(folder: Path, patterns: Iterable[str]) -> list[Path]:
 
 def by_number(path: Path) -> list[tuple[int, str]]:
     """Return a key that sorts paths by their numbers: x_2 before x_10."""
-    # Texts and numbers alternate, and a text, which may be empty, comes first.
+    # A text, which may be empty, then a number, then a text again, and so on.
     parts = re.split(r"([0-9]+)", str(path))
-    # Pairs of a number and a text can be compared with each other: a text has the number -1.
-    key = [(-1, part) for part in parts]
-    for position_of_number in range(1, len(parts), 2):
-        key[position_of_number] = (int(parts[position_of_number]), "")
+    # All parts become pairs of a number and a text, which Python can compare. A text gets the
+    # number -1, and a number an empty text.
+    key: list[tuple[int, str]] = []
+    for position, part in enumerate(parts):
+        is_number = position % 2 == 1
+        key.append((int(part), "") if is_number else (-1, part))
     return key
 
 
@@ -180,20 +183,21 @@ def printed(
 ) -> Output:
     """Run a program without input, and return the last part of what it prints.
 
-    When the program ends, time is up, or `is_stopped` returns true, all processes of its group are
-    killed. Then the output so far is returned. What the program prints to stderr is included only
-    if it runs in a `folder`. Raises an OSError if the program cannot start.
+    When the program ends, time is up, or `is_stopped` returns true (by default never), the program
+    and the processes that it started are killed. Then the output so far is returned. What the
+    program prints to stderr is included only if it runs in a `folder`. Raises an OSError if the
+    program cannot start.
     """
     received = bytearray()
     # Whether the program may print more.
     is_open = True
-    errors = subprocess.STDOUT if folder else subprocess.DEVNULL
+    stderr = subprocess.STDOUT if folder else subprocess.DEVNULL
     # The program has its own group, so Ctrl-C reaches nsyspipe, which ends the whole group.
     with subprocess.Popen(  # noqa: S603 - a list, no shell
         command,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
-        stderr=errors,
+        stderr=stderr,
         cwd=folder,
         start_new_session=True,
     ) as process:
@@ -212,10 +216,10 @@ def printed(
                     # All but the last part is dropped.
                     del received[:-_MAX_OUTPUT_BYTES]
                 elif has_ended:
-                    # All that it printed was read.
+                    # All output was read.
                     break
                 elif not is_open:
-                    # It closed its output, and still runs.
+                    # The program closed its output, and still runs.
                     time.sleep(_POLL_S)
             # None if the program still runs.
             status = process.poll()
@@ -245,15 +249,19 @@ class Patience:
     def output(self, program: str, *arguments: str) -> Output | None:
         """Return what a program printed. None if it is not on the search path, or cannot start.
 
-        The status is None if the program does not end in time, hung before, or no time is left.
+        The status of the output is None if the program does not end in time. It is also None if the
+        program is not started, because it did not end in time before, or because the time for all
+        programs is over.
         """
         left_s = self._deadline - time.monotonic()
         if program in self._hung or left_s <= 0:
-            return Output(None, "")
+            return Output(status=None, text="")
         path = shutil.which(program, path=self._search_path)
-        output = ask([path, *arguments], min(left_s, _MAX_PROGRAM_S)) if path else None
-        hangs = output is not None and output.status is None
-        if hangs:
+        if path is None:
+            return None
+        output = ask([path, *arguments], min(left_s, _MAX_PROGRAM_S))
+        is_hanging = output is not None and output.status is None
+        if is_hanging:
             self._hung.add(program)
         return output
 
@@ -264,18 +272,18 @@ class Patience:
 
 
 def telling_lines(text: str, most: int) -> list[str]:
-    """Return the last lines about an error, or the last lines if none is about an error.
+    """Return the last `most` lines about an error, or the last lines if none is about an error.
 
-    These are at most `most` lines, of which repetitions are left out. Long lines are cut. Bars that
-    show progress do not count.
+    Equal lines among them are returned once. Long lines are cut. Bars that show progress do not
+    count as lines.
     """
     printed_lines = map(_printable_line, re.split(r"[\r\n]+", text))
     not_empty = filter(None, printed_lines)
     lines = [line[:200] for line in not_empty if not _PROGRESS.search(line)]
-    about_errors = [line for line in lines if _ERROR_WORDS.search(line)]
-    telling = about_errors or lines
-    # Equal lines are keys of one entry, in the order in which they appear.
-    return list(dict.fromkeys(telling[-most:]))
+    lines_about_errors = [line for line in lines if _ERROR_WORDS.search(line)]
+    last_lines = (lines_about_errors or lines)[-most:]
+    # The keys of a dict are distinct, and stay in order.
+    return list(dict.fromkeys(last_lines))
 
 
 def _printable_line(line: str) -> str:
@@ -423,7 +431,7 @@ def _why_no_version(output: Output | None) -> str:
 def _path(program: str | None, or_else: str) -> Path:
     """Return the path of the nsys that a user names; None stands for the one that is installed.
 
-    `or_else` is added to the fix of the error for no nsys.
+    If none is installed, `or_else` is added to the fix of the error.
     """
     if program is None:
         installed_nsys = find_nsys()

@@ -81,7 +81,10 @@ def _state_directory(variables: Mapping[str, str]) -> Path | None:
 
 
 def _key_of_capture(where: str, reason: str) -> HashKey:
-    """Return a new key, with the reason why there is no key of the user."""
+    """Return a new key for this capture only, with a note about it.
+
+    The note says that there is no key of the user in the place `where`, and the reason.
+    """
     consequence = (
         "nsyspipe cannot compare hashed values of this capture with other captures, so diff "
         "reports that they may have changed"
@@ -98,7 +101,7 @@ def _users_key(folder: Path) -> bytes:
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700, parents=True)
     with opened(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW) as directory:
-        _check(os.fstat(directory), _WRITABLE_BY_OTHERS, "its directory")
+        _check(os.fstat(directory), refused_bits=_WRITABLE_BY_OTHERS, subject="its directory")
         with contextlib.suppress(FileNotFoundError):
             return _read(directory)
         _make(directory)
@@ -112,7 +115,7 @@ def _read(directory: int) -> bytes:
         state = os.fstat(file)
         if not stat.S_ISREG(state.st_mode):
             raise _UnusableError("it is not an ordinary file")
-        _check(state, _ACCESSIBLE_TO_OTHERS, "it")
+        _check(state, refused_bits=_ACCESSIBLE_TO_OTHERS, subject="it")
         # One more byte, so that a longer file is seen.
         key = os.read(file, _N_KEY_BYTES + 1)
     if len(key) != _N_KEY_BYTES:
@@ -123,7 +126,8 @@ def _read(directory: int) -> bytes:
 def _make(directory: int) -> None:
     """Write a new key into an open directory.
 
-    The key appears under its name when it is complete. If another process was first, its key stays.
+    The file gets its name only when it is complete. If another process has made a key meanwhile,
+    the key of that process stays.
     """
     draft = f".{_FILE}-{secrets.token_hex(8)}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
@@ -140,10 +144,13 @@ def _make(directory: int) -> None:
         os.unlink(draft, dir_fd=directory)
 
 
-def _check(state: os.stat_result, refused_bits: int, what: str) -> None:
-    """Raise `_UnusableError` if a file is another user's, or its mode has one of some bits."""
+def _check(state: os.stat_result, *, refused_bits: int, subject: str) -> None:
+    """Raise `_UnusableError` if a file is another user's, or its mode has one of some bits.
+
+    `subject` is the file in the message of the error.
+    """
     if state.st_uid != os.geteuid():
-        raise _UnusableError(f"{what} belongs to another user")
+        raise _UnusableError(f"{subject} belongs to another user")
     if state.st_mode & refused_bits:
         access = "read it" if refused_bits == _ACCESSIBLE_TO_OTHERS else "write there"
         raise _UnusableError(f"others can {access}, so run chmod go-rwx")
@@ -161,6 +168,7 @@ def main(words: Sequence[str] | None = None) -> int:
     """
     command = list(sys.argv[1:] if words is None else words)
     key = hash_key()
+    # A key with a note is no key of the user.
     mask = key if key.note is None else Mask()
     printed_words = []
     if command[:1] == ["--environment"]:

@@ -111,7 +111,10 @@ def find_beside(reports: Iterable[Path]) -> Candidates:
 
 
 def _find_inspected(folder: Path, entries: Iterable[str]) -> list[Path]:
-    """Find what may be files of NCCL Inspector, in a directory and in those that it makes there."""
+    """Find what may be files of NCCL Inspector, in a directory and in the Inspector's own folders.
+
+    NCCL Inspector makes these folders in the directory.
+    """
     entries = list(entries)
     inspected = [folder / entry for entry in entries if _INSPECTED.fullmatch(entry)]
     named_folders = [folder / entry for entry in entries if _INSPECTOR_FOLDER.fullmatch(entry)]
@@ -153,7 +156,7 @@ def _is_named(entry: str, names: Collection[str], rest: re.Pattern[str]) -> bool
 
 
 def read_logs_beside(paths: Sequence[Path], processes: Collection[RunProcess]) -> FilesBeside:
-    """Read those of some logs that are of the run with these processes.
+    """Read the logs of the run that has the processes `processes`. `paths` may be of other runs.
 
     The problems tell which logs were used, and why others were not.
     """
@@ -178,10 +181,11 @@ def read_logs_beside(paths: Sequence[Path], processes: Collection[RunProcess]) -
 
 
 def read_inspected_beside(paths: Sequence[Path], processes: Collection[RunProcess]) -> FilesBeside:
-    """Read the files of NCCL Inspector that processes of the run wrote, by their names.
+    """Read the files of NCCL Inspector that processes of the run wrote.
 
-    The names of files tell the processes. Files of other processes are not looked at, because they
-    may be of other runs. The problems tell which files were used, and why others were not.
+    The name of a file tells which process wrote it. Files of other processes are not looked at,
+    because they may be of other runs. The problems tell which files were used, and why others were
+    not.
     """
     files = FilesBeside()
     chosen: list[tuple[Path, InspectedProcess]] = []
@@ -226,9 +230,10 @@ def _unused_inspected(reason_of_file: Mapping[Path, str]) -> Problem:
 
 
 def _read_contents(paths: Iterable[Path], problems: list[Problem]) -> list[_LogContents]:
-    """Return what identifies the run of each log.
+    """Return, for each log, what tells of which run it is.
 
-    The problems of files that cannot be read, or are too large together, are added to `problems`.
+    Files that cannot be read are left out. So is each file that is too large, together with the
+    files before it. Their problems are added to `problems`.
     """
     contents: list[_LogContents] = []
     n_bytes = 0
@@ -247,9 +252,10 @@ def _read_contents(paths: Iterable[Path], problems: list[Problem]) -> list[_LogC
 
 
 def read_topology_beside(paths: Sequence[Path], gpus: Collection[int]) -> FilesBeside:
-    """Read the topology of a run, if all files have the same, and it has the GPUs of the reports.
+    """Read the topology of a run from files in the directories of its reports.
 
-    Otherwise a problem tells why no topology is used.
+    It is used if all files have the same topology, and if it has all GPUs of the reports. A problem
+    tells which file was used, or why none was.
     """
     files = FilesBeside()
     topology_of_path = _read_topologies(paths[:MOST_LOGS], files.problems)
@@ -288,9 +294,9 @@ def _read_topologies(paths: Iterable[Path], problems: list[Problem]) -> dict[Pat
 
 
 def why_refused(path: Path, max_bytes: int) -> str | None:
-    """Return why a file in the directory of reports is not read; None if it is.
+    """Return why a file in the directory of reports is not read; None if it is read.
 
-    Only ordinary files are read, without links, up to a size.
+    Only ordinary files of at most `max_bytes` bytes are read, and no links.
     """
     try:
         state = path.lstat()
@@ -379,19 +385,19 @@ def _without_domain(host: str) -> str:
 
 
 def _ignored_logs(logs: Sequence[_LogContents], processes: Collection[RunProcess]) -> Problem:
-    """Return the problem for logs of other runs.
+    """Return the problem for logs of other runs, which names the processes that wrote them.
 
-    It names their processes. If the run has a process of the same number, the hosts must differ, so
-    it names their hosts.
+    If one of these processes has the PID of a process of the run, the two must be on different
+    hosts. Then the problem names the hosts instead.
     """
     pids_of_run = {process.pid for process in processes}
     log_processes = sorted({process for log in logs for process in log.processes})
     hosts = sorted({host for host, _ in log_processes})
     log_pids = [pid for _, pid in log_processes]
-    whose = f"written on hosts {few(hosts, _MAX_NAMES_SHOWN)}"
     if pids_of_run.isdisjoint(log_pids):
-        shown_pids = few([str(pid) for pid in log_pids], _MAX_NAMES_SHOWN)
-        whose = f"written by processes {shown_pids}"
+        whose = f"written by processes {few(log_pids, _MAX_NAMES_SHOWN)}"
+    else:
+        whose = f"written on hosts {few(hosts, _MAX_NAMES_SHOWN)}"
     names = _few_names(log.path for log in logs)
     return problem("log-beside-ignored", files=names, whose=whose)
 

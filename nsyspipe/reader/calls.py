@@ -14,7 +14,6 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from nsyspipe.analysis.attribution import are_among, filled
-from nsyspipe.analysis.intervals import EMPTY
 from nsyspipe.model import canonical
 from nsyspipe.model.call_names import MANAGING_MEMORY, are_named, without_version
 from nsyspipe.model.table import Flags, Int64
@@ -91,8 +90,8 @@ def read_launches(
     """Read the CUDA API calls as `canonical.LAUNCHES`.
 
     `ids` is the span (first, last) of the correlation ids that are read, or None for all calls.
-    `zones` only make this faster. The result is None if there are no calls. Operations are always
-    launched, so calls were not recorded then.
+    `zones` only make this faster. The result is None if the report has no calls at all. Then calls
+    were not recorded, because a call launches each operation.
     """
     if not _has_calls(report, *_LAUNCH):
         return None
@@ -147,7 +146,7 @@ def read_calls(report: Report, strings: Strings) -> Calls:
 
     Kinds of calls whose columns are missing stay None or empty.
     """
-    calls = Calls(None, None, canonical.HOST_WAITS.empty())
+    calls = Calls(all=None, blocking=None, waits=canonical.HOST_WAITS.empty())
     if not _has_calls(report, "start", "globalTid"):
         return calls
     columns = dict.fromkeys(_CALL, "int")
@@ -171,7 +170,10 @@ def read_calls(report: Report, strings: Strings) -> Calls:
 
 
 def _host_calls(all_calls: pa.Table) -> pa.Table:
-    """Return the calls that may have launched an operation, as `canonical.HOST_CALLS`."""
+    """Return the calls that may have launched an operation, as `canonical.HOST_CALLS`.
+
+    A call without an end gets its start as its end.
+    """
     calls = _known(all_calls, *_LAUNCH)
     threads = calls["globalTid"]
     start_ns = calls["start"]
@@ -186,9 +188,10 @@ def _host_calls(all_calls: pa.Table) -> pa.Table:
 
 
 def _possible(calls: pa.Table) -> pa.Table:
-    """Drop calls with impossible times. Their operations count as operations without a launch.
+    """Return the calls without those at impossible times.
 
-    A call without a time stays.
+    A time that was not recorded is not impossible. The operations of a dropped call count as
+    operations without a launch.
     """
     for name in {"start", "end"} & {*calls.column_names}:
         times = calls[name]
@@ -196,11 +199,11 @@ def _possible(calls: pa.Table) -> pa.Table:
         if first_ns is None:
             # No call has this time.
             continue
-        # Most reports have none of them, and a filter would copy all calls.
+        # Most reports have no impossible times, and a filter would copy all calls.
         if first_ns <= -TIME_LIMIT or last_ns >= TIME_LIMIT:
-            is_above_limit = pc.greater(times, -TIME_LIMIT)
-            is_below_limit = pc.less(times, TIME_LIMIT)
-            is_possible = pc.and_(is_above_limit, is_below_limit)
+            is_late_enough = pc.greater(times, -TIME_LIMIT)
+            is_early_enough = pc.less(times, TIME_LIMIT)
+            is_possible = pc.and_(is_late_enough, is_early_enough)
             calls = calls.filter(pc.fill_null(is_possible, fill_value=True))
     return calls
 
@@ -245,27 +248,32 @@ def _stream_waits(report: Report, strings: Strings, all_calls: pa.Table) -> pa.T
         return canonical.HOST_WAITS.empty()
     device_names = strings.ids_beginning(*_OF_DEVICE)
     is_of_device = pc.is_in(calls["nameId"], value_set=pa.array(device_names))
-    unknown = pa.nulls(calls.num_rows, pa.int64())
-    device = unknown
-    stream = unknown
-    names = ("correlationId", "globalPid", "deviceId", "streamId")
-    if report.has(SYNCHRONIZATION, *names):
-        first_id, last_id = bounds_of(calls["correlationId"])
-        where = _between(first_id, last_id)
-        columns = dict.fromkeys(names, "int")
-        records = report.select(SYNCHRONIZATION, columns, where=where)
-        records = records.drop_null()
-        record_of_call = _last_records_of(calls, records)
-        device = records["deviceId"].take(record_of_call)
-        stream = records["streamId"].take(record_of_call)
-        is_no_stream = pc.equal(stream, _NO_STREAM)
-        stream = pc.if_else(is_no_stream, None, stream)
-    return _host_waits(calls, device, stream, is_whole=is_of_device, copy_end=unknown)
+    records = _synchronizations(report, calls)
+    record_of_call = _last_records_of(calls, records)
+    device = records["deviceId"].take(record_of_call)
+    stream_or_none = records["streamId"].take(record_of_call)
+    is_no_stream = pc.equal(stream_or_none, _NO_STREAM)
+    stream = pc.if_else(is_no_stream, None, stream_or_none)
+    # These calls wait for no copy.
+    no_copy_end = pa.nulls(calls.num_rows, pa.int64())
+    return _host_waits(calls, device, stream, is_whole=is_of_device, copy_end=no_copy_end)
+
+
+def _synchronizations(report: Report, calls: pa.Table) -> pa.Table:
+    """Read the records of synchronizations between the correlation IDs of some calls."""
+    columns = dict.fromkeys(("correlationId", "globalPid", "deviceId", "streamId"), "int")
+    if not report.has(SYNCHRONIZATION, *columns):
+        no_rows = pa.array([], pa.int64())
+        return pa.table(dict.fromkeys(columns, no_rows))
+    first_id, last_id = bounds_of(calls["correlationId"])
+    where = _between(first_id, last_id)
+    return report.select(SYNCHRONIZATION, columns, where=where).drop_null()
 
 
 def _blocking_copies(
     strings: Strings, calls: pa.Table, host_copies: pa.Table | None
 ) -> BlockingCopies | None:
+    """Return the copies that block the host, and their calls; None without `host_copies`."""
     if host_copies is None:
         return None
     async_names = _copying_names(strings, are_async=True)
@@ -291,13 +299,15 @@ def _copy_waits(strings: Strings, all_calls: pa.Table, host_copies: pa.Table | N
     copies = host_copies.filter(pc.equal(host_copies["copyKind"], DTOH_KIND))
     ids_of_copies = copies["correlationId"].to_numpy()
     calls = _timed(all_calls, "correlationId", ids_of_copies).drop_null()
+    # Null for a call whose copy nsys did not record.
     copy_of_call = _last_records_of(calls, copies)
+    has_copy = pc.is_valid(copy_of_call)
     sync_names = pa.array(_copying_names(strings, are_async=False))
     is_sync = pc.is_in(calls["nameId"], value_set=sync_names)
+    # The target of a copy to the host is memory of the host.
     host_memory = copies["dstKind"].take(copy_of_call)
     is_pageable = pc.fill_null(pc.equal(host_memory, PAGEABLE), fill_value=False)
-    # A call has no copy if nsys did not record it.
-    is_blocking = pc.and_(pc.is_valid(copy_of_call), pc.or_(is_sync, is_pageable))
+    is_blocking = pc.and_(has_copy, pc.or_(is_sync, is_pageable))
     blocking_calls = calls.filter(is_blocking)
     copy_of_blocking_call = copy_of_call.filter(is_blocking.combine_chunks())
     blocking_copies = copies.take(copy_of_blocking_call)
@@ -330,12 +340,13 @@ def _last_records_of(calls: pa.Table, records: pa.Table) -> pa.Array:
     key_of_record = keys[n_calls:]
     records_by_key = np.argsort(key_of_record, kind="stable")
     keys_in_order = key_of_record[records_by_key]
-    # The last record up to the key of a call has this key, if any record has it.
+    # Of the records up to the key of a call, the last one has this key, if any record has it.
     n_records_up_to_key = np.searchsorted(keys_in_order, key_of_call, side="right")
+    # Without a record up to the key, the first one stands in. Its key is larger, so it differs.
     last_place = np.maximum(n_records_up_to_key - 1, 0)
     record_of_call = records_by_key[last_place]
     has_other_key = key_of_record[record_of_call] != key_of_call
-    return pa.array(record_of_call, mask=(n_records_up_to_key == 0) | has_other_key)
+    return pa.array(record_of_call, mask=has_other_key)
 
 
 def _blocking_calls(
@@ -344,20 +355,23 @@ def _blocking_calls(
     """Return `canonical.BLOCKING_CALLS` in order of start and end.
 
     These are the calls whose names say that they wait, and those that copy pageable memory.
+    `blocking_copies` has the latter as rows of `all_calls`; None if copies were not recorded.
     """
     text_of_any_name = strings.texts_beginning(*_SYNCHRONISING, *_MEMORY)
     text_of_name = {name_id: text for name_id, text in text_of_any_name.items() if text}
     sync_names = [name_id for name_id, text in text_of_name.items() if _ASYNC not in text]
     name_of_call = filled(all_calls["nameId"])
-    is_sync = np.isin(name_of_call, np.array(sync_names, np.int64))
-    rows = np.flatnonzero(is_sync)
-    is_of_copy = np.zeros(rows.size, np.bool_)
-    if blocking_copies is not None:
-        rows = np.union1d(rows, blocking_copies.pageable_calls)
+    sync_rows = np.flatnonzero(np.isin(name_of_call, np.array(sync_names, np.int64)))
+    if blocking_copies is None:
+        rows = sync_rows
+        is_of_copy = np.zeros(rows.size, np.bool_)
+    else:
+        rows = np.union1d(sync_rows, blocking_copies.pageable_calls)
         is_of_copy = np.isin(rows, blocking_copies.calls)
     calls = all_calls.take(pa.array(rows))
     calls = calls.append_column("is_of_copy", pa.array(is_of_copy))
     names = pa.array(text_of_name.keys(), pa.int64())
+    # Calls without a known name, a duration or a thread are left out.
     calls = _known(_timed(calls, "nameId", names.to_numpy()), "globalTid")
     shown_texts = pa.array(map(without_version, text_of_name.values()), pa.string())
     position_of_name = pc.index_in(calls["nameId"], value_set=names)
@@ -407,8 +421,8 @@ def read_overhead(report: Report, facts: ReportFacts) -> Overhead | None:
     """Read the work of the profiler itself in all processes, None if it was not recorded."""
     if not report.has(OVERHEAD) and _leaves_out_overhead(facts):
         # The table is missing because it would be empty.
-        no_processes = EMPTY.starts
-        return Overhead(EMPTY.starts, EMPTY.ends, no_processes)
+        no_values = np.empty(0, np.int64)
+        return Overhead(starts=no_values, ends=no_values, processes=no_values)
     if not report.has(OVERHEAD, "start", "end"):
         return None
     columns = {"start": "int", "end": "int"}
@@ -420,9 +434,10 @@ def read_overhead(report: Report, facts: ReportFacts) -> Overhead | None:
     starts = rows["start"].to_numpy()
     ends = rows["end"].to_numpy()
     # The thread 0 stands for an unknown one, and is of process 0.
-    threads = np.zeros_like(starts)
     if has_threads:
         threads = pc.fill_null(rows["globalTid"], 0).to_numpy()
+    else:
+        threads = np.zeros_like(starts)
     has_length = ends > starts
     processes = process_of(threads)
     return Overhead(starts[has_length], ends[has_length], processes[has_length])
@@ -459,7 +474,7 @@ class Strings:
         return dict(self.pairs(ids))
 
     def ids_beginning(self, *prefixes: str, ignore_case: bool = False) -> NDArray[np.int64]:
-        """Return the ids of all texts that begin with one of some prefixes."""
+        """Return the ids of all texts that begin with one of the prefixes. One prefix is needed."""
         literal_prefixes = "|".join(map(re.escape, prefixes))
         pattern = f"^({literal_prefixes})"
         matches = pc.match_substring_regex(self._values, pattern, ignore_case=ignore_case)

@@ -71,11 +71,12 @@ _FIX = "run with NCCL_DEBUG=INFO, and NCCL_DEBUG_FILE=nccl_%h_%p.log for a file 
 
 
 def printed_lines(path: AnyPath, *, max_lines: int | None = None) -> Iterator[tuple[str, bool]]:
-    """Yield the first lines of a text file without escape codes, and whether each is complete.
+    """Yield each line of a text file without escape codes, and whether the line is complete.
 
-    All pieces of a line that is too long are incomplete. So is a last line without an end. Each
-    piece counts as a line of `max_lines`; None yields all. Raises `InputError` if the file is
-    missing, not readable or not an ordinary file.
+    A line that is too long comes in several pieces, none of which is complete. A last line
+    without a line end is not complete either. At most `max_lines` lines and pieces are yielded;
+    None stands for all. Raises `InputError` if the file is missing, not readable or not an
+    ordinary file.
     """
     with readable(path):
         try:
@@ -89,8 +90,10 @@ def printed_lines(path: AnyPath, *, max_lines: int | None = None) -> Iterator[tu
             starts_line = True
             for piece in itertools.islice(pieces, max_lines):
                 ends_line = piece.endswith(b"\n")
+                is_whole_line = starts_line and ends_line
                 text = piece.decode("utf-8", "replace").rstrip("\r\n")
-                yield _ESCAPES.sub("", text), starts_line and ends_line
+                yield _ESCAPES.sub("", text), is_whole_line
+                # The next piece begins a line if this piece ends one.
                 starts_line = ends_line
 
 
@@ -169,7 +172,7 @@ _LogPath = TypeVar("_LogPath", bound=os.PathLike[str])
 class LogLine(NamedTuple):
     """A line that NCCL wrote."""
 
-    # None if the line has no header.
+    # None and thread 0 if the line does not say which process wrote it.
     process: Process | None
     thread: int
     # None if the line has nothing of interest.
@@ -183,21 +186,23 @@ def parse_line(text: str) -> LogLine | None:
     """
     if "NCCL" not in text:
         return None
-    # What precedes the line of NCCL, for example a progress bar, may be cut off.
-    text = text[-_MAX_LINE_CHARS:]
-    header = _HEADER.search(text)
+    # NCCL's line is at the end of the text. Something may precede it, for example a progress bar.
+    end_of_text = text[-_MAX_LINE_CHARS:]
+    header = _HEADER.search(end_of_text)
     if header is None:
         # NCCL_DEBUG=VERSION prints the version without a header.
-        version = _VERSION.match(text.strip())
-        return LogLine(None, 0, Setting(None, version["value"])) if version else None
+        version = _VERSION.match(end_of_text.strip())
+        if version is None:
+            return None
+        return LogLine(process=None, thread=0, fact=Setting(name=None, value=version["value"]))
     end_of_header = header.end()
-    has_second_header = _HEADER.search(text, end_of_header) is not None
+    has_second_header = _HEADER.search(end_of_text, end_of_header) is not None
     if has_second_header:
-        return LogLine(None, 0, None)
+        return LogLine(process=None, thread=0, fact=None)
     host = printable(header["host"])
     process = (host, int(header["pid"]))
     thread = int(header["thread"])
-    fact = _read_fact(text[end_of_header:])
+    fact = _read_fact(end_of_text[end_of_header:])
     return LogLine(process, thread, fact)
 
 
@@ -255,6 +260,7 @@ def _read_init(body: str) -> Init | None:
     n_ranks = int(match["n_ranks"])
     cuda_device = _device_index(match["cuda"])
     nvml_device = _device_index(match["nvml"])
+    # What these lines say after the GPU differs between releases.
     comm_id = _joined_groups(_COMM_ID, match["rest"])
     parent = _joined_groups(_PARENT, match["rest"])
     split = _joined_groups(_SPLIT, match["rest"])
@@ -368,8 +374,10 @@ def communicators(
     memberships: dict[Process, list[Membership]] = {}
     for process, facts in facts_of_sorted_processes.items():
         memberships[process] = _list_memberships(process, facts, groups)
-    # A fact can only be assigned when the members of all processes are known.
+    # This loop follows the other one, because facts are assigned by the GPUs of all ranks, and each
+    # process logged only the GPUs of its own ranks.
     for process, facts in facts_of_sorted_processes.items():
+        # The position of a fact in the log of its process stands in for a time.
         for position, (thread, fact) in enumerate(facts):
             if isinstance(fact, Ring | Trees | Connected | Channels):
                 _assign_fact(memberships[process], position, thread, fact)
@@ -394,23 +402,24 @@ def _list_memberships(
     for position, (thread, fact) in enumerate(facts):
         if not isinstance(fact, Init):
             continue
+        # The membership in the communicator that is at this address in memory.
         existing = _latest_membership(memberships, fact.pointer)
-        is_initialization = fact.what.startswith("Init")
-        is_complete = fact.what == "Init COMPLETE"
-        if not is_initialization:
-            # The communicator is gone, and another one may get its pointer.
+        completes_init = fact.what == "Init COMPLETE"
+        starts_or_completes_init = completes_init or fact.what == "Init START"
+        if not starts_or_completes_init:
+            # The communicator was destroyed or aborted. Another one may get its address.
             if existing:
                 existing.end = position
         elif fact.rank >= fact.n_ranks:
-            # The line is damaged.
+            # A communicator has no such rank, so the line is damaged.
             continue
-        elif is_complete and existing and existing.ready == math.inf:
+        elif completes_init and existing and existing.ready == math.inf:
             existing.ready = position
         else:
-            # An initialization starts, or is complete without a line about its start.
+            # A new communicator. The line about the start of its initialization may be missing.
             order = len(memberships)
             membership = Membership(process, order, thread, init=fact, begin=position)
-            if is_complete:
+            if completes_init:
                 membership.ready = position
             parent = _latest_membership(memberships, fact.parent)
             _join_group(membership, parent, groups)
@@ -424,6 +433,7 @@ def _latest_membership(memberships: Sequence[Membership], pointer: str | None) -
     `pointer` is the address of the communicator in the memory of its process.
     """
     for member in reversed(memberships):
+        # The log has no line about the end of the communicator so far.
         is_alive = member.end == math.inf
         if is_alive and member.init.pointer == pointer:
             return member
@@ -441,6 +451,7 @@ def _join_group(membership: Membership, parent: Membership | None, groups: Group
         name = f"{parent.group.name}/{init.split}"
     if name is None:
         return
+    # Memberships with the same name and size are of one communicator.
     new_group = Group(name, init.n_ranks)
     group = groups.setdefault((name, init.n_ranks), new_group)
     group.members.append(membership)
@@ -451,49 +462,53 @@ def _join_group(membership: Membership, parent: Membership | None, groups: Group
 def _assign_fact(
     memberships: Sequence[Membership], position: int, thread: int, fact: CommunicatorFact
 ) -> None:
-    """Add a fact, which a thread logged at a position, to the communicator that it is about.
+    """Add a fact to the communicator that it is about, as far as the log tells.
 
-    This is the communicator that the thread initializes at that position, else one that lacks the
-    fact, else the youngest. A fact that fits none of them is dropped.
+    `thread` logged the fact at `position`. A communicator that the thread initializes at this
+    position comes first. A fact that fits no communicator is dropped.
     """
-    # The youngest first.
-    alive = [member for member in reversed(memberships) if member.begin <= position < member.end]
+    youngest_first = reversed(memberships)
+    alive = [member for member in youngest_first if member.begin <= position < member.end]
     in_init = [member for member in alive if member.thread == thread and position < member.ready]
-    candidates = alive
-    if in_init and not isinstance(fact, Connected):
-        # Other facts than connections are logged during the initialization only. Therefore a ring
-        # that does not fit the communicator in initialization fits no other: it was cut.
-        candidates = in_init[:1]
-    if not isinstance(fact, Channels):
-        _assign_to_fitting(in_init, candidates, fact)
-    elif candidates:
-        candidates[0].channels.append(fact)
+    if isinstance(fact, Channels):
+        # This fact names no rank that could tell communicators apart.
+        candidates = [*in_init, *alive]
+        if candidates:
+            candidates[0].channels.append(fact)
+    elif isinstance(fact, Connected) or not in_init:
+        # Communicators that lack the fact come before those that have it already.
+        lacking = [member for member in alive if _key_of(fact) not in member.facts]
+        _assign_to_fitting(fact, (*in_init, *lacking, *alive))
+    else:
+        # Rings and trees are logged during the initialization only. One that does not fit the
+        # communicator in initialization was cut, so it fits no other communicator.
+        _assign_to_fitting(fact, in_init)
 
 
-def _assign_to_fitting(
-    in_init: Sequence[Membership], candidates: Sequence[Membership], fact: Ring | Trees | Connected
-) -> None:
-    """Add a fact to the first communicator that it fits.
+def _assign_to_fitting(fact: Ring | Trees | Connected, candidates: Iterable[Membership]) -> None:
+    """Add a fact to the first candidate that it fits.
 
-    Communicators in initialization come first, then the candidates that lack the fact, then all
-    candidates. A communicator that has the fact already keeps its own.
+    If this communicator has a fact with the same key already, it keeps the old one, and the new
+    one is dropped.
     """
-    key = _key_of(fact)
-    lacking = [member for member in candidates if key not in member.facts]
-    for member in (*in_init, *lacking, *candidates):
+    for member in candidates:
         if _fits(member, fact):
-            member.facts.setdefault(key, fact)
+            member.facts.setdefault(_key_of(fact), fact)
             return
 
 
 def _key_of(fact: Ring | Trees | Connected) -> tuple[int, ...]:
-    """Return what identifies a fact among the facts of one membership."""
+    """Return what identifies a fact among the facts of one membership.
+
+    Keys of connections have five elements, those of trees two, and those of rings one, so that no
+    two of them are equal.
+    """
     if isinstance(fact, Connected):
         edge = (fact.from_rank, fact.to_rank)
         return (fact.channel, fact.connection, *edge, fact.is_receive)
     if isinstance(fact, Trees):
+        # One line has the trees of all channels, so -1 stands in for the channel.
         return (-1, fact.rank)
-    # The key of a ring has one element, so that it differs from those of trees and connections.
     return (fact.channel,)
 
 
@@ -509,6 +524,7 @@ def _fits(member: Membership, fact: Ring | Trees | Connected) -> bool:
         are_valid = all(-1 <= parent < init.n_ranks for parent in parents)
         is_its_own_parent = fact.rank in parents
         return fact.rank == init.rank and are_valid and not is_its_own_parent
+    # A receiver logs what it receives, and a sender what it sends.
     logging_rank = fact.to_rank if fact.is_receive else fact.from_rank
     connects_rank_to_itself = fact.from_rank == fact.to_rank
     if logging_rank != init.rank or connects_rank_to_itself:
@@ -519,10 +535,11 @@ def _fits(member: Membership, fact: Ring | Trees | Connected) -> bool:
 
 
 def _may_have_gpu(member: Membership, rank: int, gpu: str | None) -> bool:
-    """Tell whether a rank of the communicator of a member may have a GPU with this label.
+    """Tell whether a rank of a communicator may have the GPU with the label `gpu`.
 
-    The label is the PCI address, NVML index or CUDA index of the GPU, depending on the release of
-    NCCL. A rank whose GPU is not known may have any.
+    `member` is any member of the communicator. The label is the PCI address, NVML index or CUDA
+    index of the GPU, depending on the release of NCCL. Without a label, or if the log does not
+    have the GPU of the rank, the answer is yes.
     """
     if rank >= member.init.n_ranks:
         return False
@@ -545,7 +562,8 @@ def _communicator(group: Group) -> Communicator:
     for member in group.members:
         channels += member.channels
     logged_numbers = [fact.n_channels for fact in channels if fact.n_channels]
-    # Each channel has a ring, so that their number stands in for one that was not logged.
+    # Each channel has a ring. So the number of rings stands in for a number of channels that was
+    # not logged.
     n_channels = max(logged_numbers, default=len(rings))
     is_nvls_on = _is_nvls_on(channels)
     return Communicator(
@@ -612,13 +630,15 @@ def _trees(group: Group) -> dict[int, tuple[tuple[int, int], ...]]:
 def _edges(group: Group) -> tuple[Edge, ...]:
     """Sum up the connections from each rank to each other rank, sorted by ranks.
 
-    Of the connections of two ranks, only those of the best source count. A sender is a better
-    source than a receiver. Of the same side, collectives are better than point-to-point calls.
+    Both ranks of a connection may have logged it. For each two ranks, only what the best source
+    logged counts. A sender is a better source than a receiver. Of two senders, and of two
+    receivers, one for collectives is better than one for point-to-point calls.
     """
     sources_by_edge: dict[tuple[int, int], TransportsBySource] = {}
     for connection in _logged(group.members, Connected):
         ranks = (connection.from_rank, connection.to_rank)
         transports_by_source = sources_by_edge.setdefault(ranks, {})
+        # Connection 0 is that of collectives.
         is_point_to_point = connection.connection > 0
         source = (connection.is_receive, is_point_to_point)
         transport_of_channel = transports_by_source.setdefault(source, {})
@@ -641,15 +661,16 @@ def read_nccl_logs(
 
     NCCL names the communicator only when it initializes or destroys one. Its other lines belong to
     the communicator that their thread initializes at that time. Since NCCL 2.22, connections are
-    logged later. Such a connection belongs to the youngest communicator of the process that has
-    these ranks on these GPUs, and does not have this connection yet.
+    logged after the initialization. Then a line about a connection names two ranks and their GPUs.
+    The connection belongs to the youngest communicator of the process that has these ranks on
+    these GPUs, and lacks this connection.
 
     A file that cannot be read, or has no line of NCCL, is added to `unusable` with its error.
     Without `unusable`, the `InputError` is raised.
     """
-    # The versions of NCCL have the name None.
+    # The values of each variable. The key None has the versions of NCCL.
     settings: dict[str | None, set[str]] = {}
-    # Pairs of a thread and a fact.
+    # For each process, pairs of a thread and a fact.
     facts_of: dict[Process, list[tuple[int, Fact]]] = {}
     # A path that is named twice is read once.
     path_of_absolute = {Path(path).absolute(): path for path in paths}
@@ -669,6 +690,7 @@ def read_nccl_logs(
                 facts = facts_of.setdefault(process, [])
                 facts.append((thread, fact))
     versions = sorted(settings.pop(None, set()))
+    # No name is None any more.
     named_settings = {name: values for name, values in settings.items() if name}
     return NcclLog(
         version=", ".join(versions) or None,
@@ -705,7 +727,7 @@ _CELL = re.compile(rf"(?:{_PATH.pattern}|X|N/A|PSB)$")
 
 
 def read_topology(path: AnyPath) -> Topology:
-    """Read the first matrix in a file; `InputError` if the file has none.
+    """Read the first matrix in a file; `InputError` if the file has none, or one without paths.
 
     If a row of the matrix was cut, its last paths are unknown.
     """
@@ -754,9 +776,9 @@ def _gpu_indices(devices: Iterable[str]) -> tuple[int, ...]:
 def _header_devices(line: str) -> list[str]:
     """Return the devices that a header line names; none if the line is not a header.
 
-    A header begins with distinct devices, and the first of them is a GPU. After them it ends, or
-    goes on with the columns of CPUs. A row of the matrix also begins with a device, but goes on
-    with a path or an X.
+    The lines are those of ``nvidia-smi topo -m``. A header begins with distinct devices, and the
+    first of them is a GPU. After the devices, the header ends or goes on with ``CPU`` or ``NUMA``.
+    A row of the matrix also begins with a device, but goes on with a path or an X.
     """
     words = line.split()
     devices = list(itertools.takewhile(_DEVICE.match, words))

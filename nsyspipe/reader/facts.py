@@ -167,8 +167,8 @@ class ReportFacts(Struct, frozen=True):
     def gpu_memory(self, pid: int, device: int | None) -> int | None:
         """Return the bytes of memory of a CUDA device of a process; None if not known.
 
-        If all GPUs have the same memory, the device has it too. GPUs of one model can have
-        different memory. Otherwise see `gpu_id`.
+        If all GPUs have the same memory, the device has it too. Otherwise `gpu_id` tells which GPU
+        the device is. The model does not tell, because GPUs of one model can have different memory.
         """
         distinct_sizes = set(self.gpu_memories.values())
         is_known_of_all_gpus = self.gpu_memories.keys() >= self.gpu_names.keys()
@@ -245,7 +245,9 @@ def _read_export_facts(report: Report) -> ReportFacts:
     """Return the facts about the export of a report, and the state of its file."""
     settings = _export_settings(report)
     exported_tables = settings.get("EXPORT_PARAM_TABLES_TO_EXPORT") or ""
+    # Old reports do not tell how they were exported.
     tells_export = any(name.startswith("EXPORT_PARAM_") for name in settings)
+    # By default, an export leaves out tables without rows.
     lazy_setting = settings.get("EXPORT_PARAM_LAZY") or "true"
     nsys_version = settings.get("EXPORT_PRODUCT_VERSION")
     schema_version = settings.get("EXPORT_SCHEMA_VERSION")
@@ -320,7 +322,7 @@ def _gpu_of_ordinal(report: Report) -> dict[tuple[int, int], int]:
 
 
 def _session_start_utc_ns(report: Report) -> int | None:
-    """Return the first recorded start of the session; None without one, or if it is impossible."""
+    """Return the first recorded start of the session; None if no start, or an impossible one."""
     rows = report.few(SESSION_START, {"utcEpochNs": "int"})
     starts_ns: list[int] = [row["utcEpochNs"] for row in rows if row["utcEpochNs"] is not None]
     if not starts_ns:
@@ -370,7 +372,7 @@ def host_of(report: Report) -> str | None:
 def driver_versions_of(report: Report) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the versions of the driver, and the versions of CUDA that the driver supports.
 
-    Values that do not look like versions are left out.
+    Both are distinct and sorted. Values that do not look like versions are left out.
     """
     where = "name IN ('NvDriverVersion', 'CudaDriverVersion')"
     drivers: list[str] = []
@@ -394,7 +396,10 @@ def _cuda_version(number: int) -> str:
 
 
 def traced_by(report: Report) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the kinds of events that nsys traced, and the ways in which it traced CUDA graphs."""
+    """Return the kinds of events that nsys traced, and the ways in which it traced CUDA graphs.
+
+    Both are distinct and sorted, and empty if they are not known.
+    """
     where = f"name = '{_EVENT_TYPE}' OR name LIKE '%{_GRAPH_MODE}'"
     events: list[str] = []
     graph_modes: list[str] = []
@@ -405,20 +410,19 @@ def traced_by(report: Report) -> tuple[tuple[str, ...], tuple[str, ...]]:
         else:
             graph_modes.append((value or "").lower())
     _, nvtx_events = NVTX_TRACED
-    has_only_nvtx = set(events) == {nvtx_events}
-    if has_only_nvtx:
-        # Redacted copies have NVTX only, whatever was traced. So nothing is known.
-        events = []
-    shown_events = shown_alone(events, TRACED)
+    # Redacted copies have NVTX only, whatever was traced.
+    may_be_redacted = set(events) == {nvtx_events}
+    shown_events = [] if may_be_redacted else shown_alone(events, TRACED)
     shown_graph_modes = shown_alone(graph_modes, TRACED)
     return tuple(shown_events), tuple(shown_graph_modes)
 
 
 def python_samplings_of(report: Report, *, are_options_recorded: bool) -> tuple[str, ...]:
-    """Return how many samples of Python nsys took per second, or ``off``.
+    """Return the rates in a report at which nsys sampled Python, in samples per second.
 
-    nsys records the rate only if it samples. So no rate means ``off`` if nsys recorded the options
-    of the capture, and nothing otherwise. Then the result is empty.
+    nsys records a rate only if it samples. If a report has no rate, but other options of the
+    capture (`are_options_recorded`), the result is ``off`` alone. If it has neither, the result is
+    empty.
     """
     where = f"name = '{_PYTHON_SAMPLING_RATE}'"
     rows = report.few(CAPTURE_META, _NAME_AND_VALUE, where)
@@ -445,9 +449,9 @@ def _has_cuda_backtraces(report: Report, facts: ReportFacts) -> bool | None:
     table = CUDA_CALL_CHAINS
     if report.has_rows(table):
         return True
-    # A table without rows is surely empty if it is there, or was left out because it is empty.
-    is_surely_empty = report.has(table) or facts.leaves_out_empty(table)
-    return False if is_surely_empty else None
+    # The table has no rows. Either it is there, or the export leaves out tables without rows.
+    has_surely_none = report.has(table) or facts.leaves_out_empty(table)
+    return False if has_surely_none else None
 
 
 def commands_of(report: Report) -> list[str]:
@@ -456,7 +460,7 @@ def commands_of(report: Report) -> list[str]:
     Words that are not known to be harmless are masked, for example secrets and paths. Commands that
     are masked completely are left out.
     """
-    # For each process its words by position. A command without its program is left out.
+    # For each process, its words by position.
     command_of_process: dict[str, dict[int, str]] = {}
     for row in report.few(CAPTURE_META, _NAME_AND_VALUE, _COMMAND_ROWS):
         match = _COMMAND_ROW.fullmatch(row["name"] or "")
@@ -466,6 +470,7 @@ def commands_of(report: Report) -> list[str]:
         position = _PROGRAM if argument is None else int(argument)
         word_at_position = command_of_process.setdefault(match["process"], {})
         word_at_position[position] = row["value"] or ""
+    # A command without its program cannot be understood.
     commands = [command for command in command_of_process.values() if command.get(_PROGRAM)]
     return shown_commands(map(_in_order, commands))
 
@@ -519,25 +524,25 @@ def _assigns(names: Iterable[str]) -> str:
 def read_environment(report: Report) -> dict[str, str] | None:
     """Return the training variables that a report captured, as they may be written down.
 
-    Values of several processes are joined. None if the report has no variables besides those of
-    launchers, because then the environment was not captured as a whole.
+    Values of several processes are joined. None if the report has only the variables that launchers
+    set, because then nsys did not capture the whole environment.
     """
     table = CAPTURE_META
     if not report.has(table, *_NAME_AND_VALUE):
         return None
-    is_no_launchers_variable = f"{_IS_VARIABLE} AND NOT ({_assigns(RANK_VARIABLES)})"
-    if not report.count(table, is_no_launchers_variable):
+    where_not_of_launchers = f"{_IS_VARIABLE} AND NOT ({_assigns(RANK_VARIABLES)})"
+    if not report.count(table, where_not_of_launchers):
         return None
-    is_for_training = f"{_IS_VARIABLE} AND ({_assigns(VARIABLES)})"
-    # The rows of a process have one name.
+    where_for_training = f"{_IS_VARIABLE} AND ({_assigns(VARIABLES)})"
+    # All rows of a process have the same name, and those of different processes different names.
     environment_of_row_name: dict[str, dict[str, str]] = {}
-    for row in report.few(table, _NAME_AND_VALUE, is_for_training):
+    for row in report.few(table, _NAME_AND_VALUE, where_for_training):
         variable, _, value = row["value"].partition("=")
         environment = environment_of_row_name.setdefault(row["name"], {})
         environment[variable] = _without_quotes(value)
     environments = environment_of_row_name.values()
     recorded = [recorded_environment(environment, Mask()) for environment in environments]
-    # An environment without training variables is recorded too.
+    # Empty, not None: the environment was captured, and has no training variables.
     return joined_environments(recorded) or {}
 
 

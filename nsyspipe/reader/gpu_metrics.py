@@ -100,11 +100,13 @@ def read_counters(report: Report, facts: ReportFacts) -> Counters:
     """Read the counters of the GPUs of a report. There are none if nsys did not count."""
     if not report.has(GPU_METRICS, "timestamp", "typeId", "metricId", "value"):
         return NO_COUNTERS
+    # The number of the last row takes no time, unlike a count of all rows.
     n_rows = report.number(GPU_METRICS, "max(rowid)") or 0
     if not n_rows:
         return NO_COUNTERS
-    memory = machine_memory()
-    if memory and n_rows * _ROW_BYTES > memory // _MEMORY_SHARE:
+    memory_bytes = machine_memory()
+    # 0 if it is not known.
+    if memory_bytes and n_rows * _ROW_BYTES > memory_bytes // _MEMORY_SHARE:
         return Counters(problems=(problem("too-many-counters", n=n_rows),))
     try:
         return _read(report, facts)
@@ -143,7 +145,7 @@ def _gpu_counters(
     facts: ReportFacts,
     bandwidth_of_gpu: Mapping[int, int],
 ) -> GpuCounters:
-    """Return the counters of one GPU, each the sum of its series."""
+    """Return the counters of one GPU, each the sum of the series that count parts of it."""
     totals: dict[str, Series] = {}
     for name in COUNTERS:
         if name in series_by_counter:
@@ -174,13 +176,13 @@ def _named_columns(report: Report) -> list[_Column]:
 
     The report numbers and names them. The result is empty if it has no names, or far too many.
     """
-    texts = {"typeId": "int", "metricId": "int", "metricName": "text"}
-    if not report.has(GPU_METRIC_NAMES, *texts):
+    kinds = {"typeId": "int", "metricId": "int", "metricName": "text"}
+    if not report.has(GPU_METRIC_NAMES, *kinds):
         return []
     if report.count(GPU_METRIC_NAMES) > _MAX_NAMES:
         return []
     columns: dict[tuple[int, int], _Column] = {}
-    for row in report.few(GPU_METRIC_NAMES, texts):
+    for row in report.few(GPU_METRIC_NAMES, kinds):
         name = counter_of(row["metricName"])
         type_id = row["typeId"]
         metric_id = row["metricId"]
@@ -205,9 +207,11 @@ def _memory_bandwidths(report: Report) -> dict[int, int]:
     """Return the bandwidth of the memory of each GPU, in bytes per second, by GPU id."""
     bandwidths: dict[int, int] = {}
     for row in report.few(GPU, {"id": "int", "memoryBandwidth": "int"}):
-        bandwidth = row["memoryBandwidth"]
-        if row["id"] is not None and bandwidth is not None and 0 < bandwidth < TIME_LIMIT:
-            bandwidths[row["id"]] = bandwidth
+        gpu_id = row["id"]
+        bandwidth = row["memoryBandwidth"] or 0
+        is_possible = 0 < bandwidth < TIME_LIMIT
+        if gpu_id is not None and is_possible:
+            bandwidths[gpu_id] = bandwidth
     return bandwidths
 
 
@@ -231,26 +235,27 @@ class _Samples(NamedTuple):
 def _split(table: pa.Table, columns: Sequence[_Column]) -> list[_Samples]:
     """Return the samples of each counter, in the order of `columns`.
 
-    Rows with a null may have no counter, so all of them count as nulls of the first counter.
+    It is not known of which counter a row with a null is. All these rows count as nulls of the
+    first counter.
     """
     rows = table
     if any(column.null_count for column in table.columns):
         rows = table.drop_null()
-    n_nulls = table.num_rows - rows.num_rows
+    n_rows_with_null = table.num_rows - rows.num_rows
     counter_of_row = _counters_of_rows(rows, columns)
     # A sort of small numbers is fast, and keeps the order of rows.
     rows_by_counter = np.argsort(counter_of_row, kind="stable")
     times = rows["timestamp"].to_numpy()[rows_by_counter]
     values = rows["value"].to_numpy()[rows_by_counter]
     # The last count is that of rows without a counter.
-    n_counters = len(columns)
-    n_rows_of_counter = np.bincount(counter_of_row, minlength=n_counters + 1)[:n_counters]
+    n_rows_of_counter = np.bincount(counter_of_row, minlength=len(columns) + 1)[:-1]
     end_of_counter = np.cumsum(n_rows_of_counter)
     first_of_counter = end_of_counter - n_rows_of_counter
-    samples: list[_Samples] = []
-    for first, end in zip(first_of_counter, end_of_counter, strict=True):
-        n_nulls_of_counter = 0 if samples else n_nulls
-        samples.append(_Samples(times[first:end], values[first:end], n_nulls_of_counter))
+    samples = [
+        _Samples(times[first:end], values[first:end], n_nulls=0)
+        for first, end in zip(first_of_counter, end_of_counter, strict=True)
+    ]
+    samples[0] = samples[0]._replace(n_nulls=n_rows_with_null)
     return samples
 
 
@@ -259,16 +264,18 @@ def _counters_of_rows(rows: pa.Table, columns: Sequence[_Column]) -> NDArray[np.
 
     For a row without a counter, it is the number of columns.
     """
-    type_ids = np.unique([column.type_id for column in columns])
-    metric_ids = np.unique([column.metric_id for column in columns])
-    # The counter of each pair of a type and a metric. There is one more type for other types, and
-    # one more metric for other metrics.
+    type_ids_of_columns = np.array([column.type_id for column in columns])
+    metric_ids_of_columns = np.array([column.metric_id for column in columns])
+    # A type and a metric are known by their positions among these sorted ids.
+    type_ids = np.unique(type_ids_of_columns)
+    metric_ids = np.unique(metric_ids_of_columns)
+    # The counter by type and metric. The last row and the last column are for unknown ids, which
+    # have no counter.
     shape = (type_ids.size + 1, metric_ids.size + 1)
     counter_of_pair = np.full(shape, len(columns), np.uint16)
-    for position, column in enumerate(columns):
-        type_of_column = np.searchsorted(type_ids, column.type_id)
-        metric_of_column = np.searchsorted(metric_ids, column.metric_id)
-        counter_of_pair[type_of_column, metric_of_column] = position
+    type_of_column = _positions_among(type_ids, type_ids_of_columns)
+    metric_of_column = _positions_among(metric_ids, metric_ids_of_columns)
+    counter_of_pair[type_of_column, metric_of_column] = np.arange(len(columns))
     type_of_row = _positions_among(type_ids, rows["typeId"].to_numpy())
     metric_of_row = _positions_among(metric_ids, rows["metricId"].to_numpy())
     return counter_of_pair[type_of_row, metric_of_row]
@@ -295,8 +302,9 @@ class _Cleaned(NamedTuple):
 def _cleaned(samples: _Samples, *, is_clock: bool) -> _Cleaned:
     """Leave out samples at impossible times, and clamp impossible values.
 
-    Both count as wrong, and so do samples without a time or value. If a sum over the whole time
-    could overflow, all samples are left out. A clock may be in Hz, and becomes one in MHz.
+    Samples of both kinds count as wrong, and so do samples without a time or value. If a sum over
+    the whole time could overflow, all samples are left out, and all of them count as wrong. Clocks
+    in Hz are converted to MHz.
     """
     times = samples.times
     is_possible = (times > -TIME_LIMIT) & (times < TIME_LIMIT)
@@ -313,13 +321,14 @@ def _cleaned(samples: _Samples, *, is_clock: bool) -> _Cleaned:
     max_value = _MAX_CLOCK_MHZ if is_clock else _MAX_PERCENT
     clamped = np.clip(values, 0, max_value)
     n_wrong += int(np.count_nonzero(clamped != values))
-    # Arrays of the smallest type that holds the largest value.
-    narrow: Any = clamped.astype(np.int32 if is_clock else np.uint8)
-    series = Series.of(times, narrow)
+    # The limits above let clocks fit into 32 bits, and percentages into 8 bits.
+    narrow_values: Any = clamped.astype(np.int32 if is_clock else np.uint8)
+    series = Series.of(times, narrow_values)
     may_overflow = times.size > 0 and _span_ns(series) * max_value >= _MAX_INTEGRAL
     if may_overflow:
-        no_samples = Series(times[:0], narrow[:0])
-        return _Cleaned(no_samples, n_wrong + times.size)
+        no_samples = Series(times[:0], narrow_values[:0])
+        # Not `n_wrong` plus all samples, because it has some of them already.
+        return _Cleaned(no_samples, samples.n_nulls + samples.times.size)
     return _Cleaned(series, n_wrong)
 
 

@@ -35,7 +35,8 @@ class BlockingCopies(Struct, frozen=True):
 def read_host_copies(report: Report) -> pa.Table | None:
     """Read the copies between CPU and GPU, in order of end.
 
-    None if there are copies whose kinds or calls are not recorded.
+    Copies without a time, process or correlation id are left out. The result has no rows if the
+    report has no copies. It is None if the table of copies lacks a column that is needed.
     """
     if not report.has_rows(MEMCPY):
         no_rows = pa.array([], pa.int64())
@@ -55,28 +56,28 @@ def read_host_copies(report: Report) -> pa.Table | None:
 def find_blocking_copies(
     copies: pa.Table, calls: pa.Table, waiting_names: Int64, async_names: Int64
 ) -> BlockingCopies:
-    """Find the copies of `read_host_copies` that block the host.
+    """Find the copies to a device that block the host, among all copies of `read_host_copies`.
 
-    These are copies to a device from pageable memory, those whose call waits by its name, and those
-    after which the next call of the thread waits. `calls` are all rows of RUNTIME. `waiting_names`
-    are the ids of the names of calls that synchronise a device or a stream. `async_names` are those
-    of calls that do not wait.
+    A copy blocks the host in three cases: it reads pageable memory, its call waits according to its
+    name, or the next call of the thread waits. `calls` are all rows of RUNTIME. `waiting_names` are
+    the ids of the names of calls that synchronise a device or a stream. `async_names` are the ids
+    of the names of calls that do not wait.
     """
     call_of_any_copy = _calls_of(copies, calls)
     has_call = call_of_any_copy >= 0
-    copies = copies.filter(pa.array(has_call))
+    launched_copies = copies.filter(pa.array(has_call))
+    # From here on, all arrays have a value for each launched copy.
     call_of_copy = call_of_any_copy[has_call]
-    is_from_host = filled(copies["copyKind"]) == HTOD_KIND
-    host_memory = _host_memory(copies, is_from_host)
+    is_from_host = filled(launched_copies["copyKind"]) == HTOD_KIND
+    host_memory = _host_memory(launched_copies, is_from_host)
     is_pageable = host_memory == PAGEABLE
     is_async = np.isin(_values_at(calls["nameId"], call_of_copy), async_names)
     calls_from_host = np.unique(call_of_copy[is_from_host])
     followed = _synchronising_next(calls_from_host, calls, waiting_names)
     is_waited_for = np.isin(call_of_copy, followed.copy_calls)
-    is_blocking = is_pageable | ~is_async | is_waited_for
-    is_blocking &= is_from_host
+    is_blocking = is_from_host & (is_pageable | ~is_async | is_waited_for)
     blocking_calls = _with_following(np.unique(call_of_copy[is_blocking]), followed)
-    table = _table(copies, calls, call_of_copy, host_memory, is_blocking)
+    table = _table(launched_copies, calls, call_of_copy, host_memory, is_blocking)
     pageable_calls = np.unique(call_of_copy[is_pageable])
     return BlockingCopies(table, pageable_calls, blocking_calls)
 
@@ -106,7 +107,9 @@ def _table(
 ) -> pa.Table:
     """Return the blocking copies with possible times as `canonical.BLOCKING_COPIES`.
 
-    `call_of_copy` is the row of its call, and `host_memory` the kind of its memory of the host.
+    The arrays have a value for each of `copies`. `call_of_copy` has the row in `calls` of the call
+    that launched the copy. `host_memory` has the kind of memory that the copy reads or writes on
+    the host.
     """
     start = filled(copies["start"])
     end = filled(copies["end"])
@@ -136,7 +139,7 @@ def _calls_of(copies: pa.Table, calls: pa.Table) -> Int64:
     """
     ids_of_copies = filled(copies["correlationId"])
     ids_of_calls = filled(calls["correlationId"])
-    # The rows of calls that may be of a copy. All calls together would take too long.
+    # Only calls with the correlation id of a copy. All calls together would take too long.
     candidate_rows = np.flatnonzero(are_among(ids_of_calls, ids_of_copies))
     n_candidates = candidate_rows.size
     if not n_candidates:
@@ -148,8 +151,8 @@ def _calls_of(copies: pa.Table, calls: pa.Table) -> Int64:
     key_of_copy = keys[n_candidates:]
     keys_in_order, first_candidate_of_key = np.unique(key_of_candidate, return_index=True)
     place_of_copy = np.searchsorted(keys_in_order, key_of_copy)
-    # `searchsorted` places a key above all others after the last one. An entry appended there keeps
-    # it inside the arrays. Its key -1 equals the key of no copy, so such a copy has no call.
+    # `searchsorted` places a key above all others after the last one. Therefore both arrays get one
+    # more entry. Its key -1 is not the key of any copy, so a copy that gets it has no call.
     key_at_place = np.append(keys_in_order, -1)[place_of_copy]
     candidate_at_place = np.append(first_candidate_of_key, 0)[place_of_copy]
     has_call = key_at_place == key_of_copy
@@ -198,27 +201,31 @@ class _Followed(Struct, frozen=True):
 def _synchronising_next(copy_calls: Int64, calls: pa.Table, waiting_names: Int64) -> _Followed:
     """Return the copying calls after which the next call of their thread synchronises.
 
-    `copy_calls` are rows of `calls`.
+    `copy_calls` has the rows in `calls` of the copying calls. `waiting_names` are the ids of the
+    names of calls that synchronise.
     """
     is_waiting_call = np.isin(filled(calls["nameId"]), waiting_names)
     waiting_calls = np.flatnonzero(is_waiting_call)
-    # Copying and waiting calls, in order of thread and time. A place is a position in this order.
-    unordered_rows = np.append(copy_calls, waiting_calls)
-    is_unordered_waiting = np.arange(unordered_rows.size) >= copy_calls.size
-    unordered_starts = _values_at(calls["start"], unordered_rows)
-    unordered_threads = _values_at(calls["globalTid"], unordered_rows)
-    order = np.lexsort((is_unordered_waiting, unordered_starts, unordered_threads))
-    row_at = unordered_rows[order]
-    start_at = unordered_starts[order]
-    thread_at = unordered_threads[order]
-    is_waiting_at = is_unordered_waiting[order]
-    pairs = _places_of_pairs(is_waiting_at, thread_at)
+    # Copying calls, and after them waiting calls, as rows of `calls`.
+    rows = np.append(copy_calls, waiting_calls)
+    is_waiting = np.repeat([False, True], [copy_calls.size, waiting_calls.size])
+    starts = _values_at(calls["start"], rows)
+    threads = _values_at(calls["globalTid"], rows)
+    # By thread, then by time, then copies before waits. A place is a position in this order.
+    order = np.lexsort((is_waiting, starts, threads))
+    row_at = rows[order]
+    start_at = starts[order]
+    thread_at = threads[order]
+    pairs = _places_of_pairs(is_waiting[order], thread_at)
     has_other_call = _has_call_between(
-        calls, thread_at[pairs.copies], start_at[pairs.copies], start_at[pairs.waits]
+        calls,
+        thread=thread_at[pairs.copies],
+        after=start_at[pairs.copies],
+        before=start_at[pairs.waits],
     )
     copies = pairs.copies[~has_other_call]
     waits = pairs.waits[~has_other_call]
-    return _Followed(row_at[copies], row_at[waits])
+    return _Followed(copy_calls=row_at[copies], waiting_calls=row_at[waits])
 
 
 class _PlacesOfPairs(Struct, frozen=True):
@@ -234,6 +241,7 @@ def _places_of_pairs(is_waiting: Flags, thread: Int64) -> _PlacesOfPairs:
     The calls are in order of thread and time, and each of them copies or waits.
     """
     n_calls = is_waiting.size
+    # The number of calls stands for no waiting call.
     next_waiting = _next_waiting(is_waiting)
     has_next_waiting = next_waiting < n_calls
     is_followed_copy = ~is_waiting & has_next_waiting & (thread != UNKNOWN)
@@ -256,11 +264,12 @@ def _next_waiting(is_waiting: Flags) -> Int64:
     return least_from_last[::-1]
 
 
-def _has_call_between(calls: pa.Table, thread: Int64, after: Int64, before: Int64) -> Flags:
-    """Tell for each triple of a thread and two times whether the thread starts a call between them.
+def _has_call_between(calls: pa.Table, *, thread: Int64, after: Int64, before: Int64) -> Flags:
+    """Tell for each element of `thread` whether this thread starts a call between two times.
 
-    A call at one of the times does not count. If many calls of any thread start between the times,
-    the answer is yes without a look at them.
+    The times are the elements of `after` and `before` at the same position, and a call at exactly
+    one of them does not count. If many calls of all threads start between the times, the answer is
+    yes, and the threads of the calls are not compared.
     """
     if not thread.size:
         return np.zeros(0, np.bool_)
@@ -270,15 +279,16 @@ def _has_call_between(calls: pa.Table, thread: Int64, after: Int64, before: Int6
         order = np.argsort(starts, kind="stable")
         starts = starts[order]
         threads = threads[order]
-    # The calls of all threads between the times of each triple.
+    # The calls of all threads between the two times.
     first_call = np.searchsorted(starts, after, side="right")
     end_of_calls = np.searchsorted(starts, before, side="left")
-    are_many = Slices(first_call, end_of_calls).counts > _MOST_BETWEEN
-    # If both times are equal, the end precedes the first call.
+    # The searches leave out calls at the times. If both times are the same, and a call starts then,
+    # the end therefore precedes the first call.
     end_of_calls = np.maximum(end_of_calls, first_call)
-    end_of_looked_at = np.where(are_many, first_call, end_of_calls)
-    call, triple_of_call = Slices(first_call, end_of_looked_at).rows()
-    is_of_thread = threads[call] == thread[triple_of_call]
+    are_many = Slices(first_call, end_of_calls).counts > _MOST_BETWEEN
+    end_of_compared = np.where(are_many, first_call, end_of_calls)
+    call, position_of_call = Slices(first_call, end_of_compared).rows()
+    is_of_thread = threads[call] == thread[position_of_call]
     has_call = np.zeros(thread.size, np.bool_)
-    has_call[triple_of_call[is_of_thread]] = True
+    has_call[position_of_call[is_of_thread]] = True
     return has_call | are_many

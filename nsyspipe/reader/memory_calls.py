@@ -62,7 +62,8 @@ class MemoryCalls(Struct, frozen=True):
 def read_memory_calls(report: Report, strings: Strings) -> MemoryCalls:
     """Read the calls that manage memory of GPUs, in order of start.
 
-    The table is None if calls, or their names and ends, were not recorded.
+    The table of the result is None if calls, or their names and ends, were not recorded. Its sizes
+    are null if they were not recorded, or cannot be read.
     """
     has_columns = report.has(MEMORY_USAGE, *_SIZE_COLUMNS)
     has_sizes = has_columns and report.has_rows(MEMORY_USAGE)
@@ -108,7 +109,10 @@ def _names_by_id(strings: Strings) -> dict[int, str]:
 
 
 def _select_calls(report: Report, name_ids: Iterable[int]) -> pa.Table:
-    """Return the calls with some names, a thread and possible times, in order of start."""
+    """Return the calls with one of some names, a thread and possible times, in order of start.
+
+    `name_ids` are the ids of the names.
+    """
     ids = ", ".join(map(str, sorted(name_ids)))
     columns = dict.fromkeys(_COLUMNS, "int")
     calls = report.select(RUNTIME, columns, where=f"nameId IN ({ids})")
@@ -125,8 +129,8 @@ def _select_calls(report: Report, name_ids: Iterable[int]) -> pa.Table:
 
 def _bytes_of_calls(report: Report, calls: pa.Table) -> pa.Array:
     """Return how many bytes each call allocated or freed, null if no event says."""
-    # The bounds leave out events of other calls. Events of memory that was held when the capture
-    # began have the ID 0.
+    # The bounds leave out events of other calls. They are None if no call has an ID. Then 0 stands
+    # in, the ID of events without a call, for memory that was held when the capture began.
     first_id, last_id = bounds_of(calls["correlationId"])
     kinds = ", ".join(map(str, _KINDS_OF_MEMORY))
     of_calls = f"correlationId BETWEEN {first_id or 0} AND {last_id or 0}"

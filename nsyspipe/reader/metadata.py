@@ -186,9 +186,11 @@ def _problems_of_recording(report: Report, facts: ReportFacts, ranges: Ranges) -
     if version_numbers(facts.schema_version) > NEWEST_TESTED:
         problems.append(problem("untested-version", version=facts.schema_version))
     if not ranges.is_recorded:
-        # Then the table is missing because it would be empty.
+        # The table of NVTX is missing. nsys may have traced NVTX, and the export may have left out
+        # the table because it is empty.
         was_traced = traces_nvtx(report) and facts.leaves_out_empty(NVTX)
-        problems.append(problem("no-nvtx-ranges" if was_traced else "no-nvtx"))
+        code = "no-nvtx-ranges" if was_traced else "no-nvtx"
+        problems.append(problem(code))
     if facts.has_cuda_backtraces:
         problems.append(problem("cuda-backtraces"))
     if records_python_backtraces(report):
@@ -228,14 +230,14 @@ def _launches_without_kernels(
 ) -> dict[int, int]:
     """Count the launches of each process that has CUDA calls or ranges, but no kernel.
 
-    Empty if no process has a kernel.
+    The result is empty if no process has a kernel, because then kernels were not recorded at all.
     """
     with_kernels = _distinct(operations.kernels["process_id"])
-    active = _distinct(ranges.table["process_id"])
+    with_calls_or_ranges = _distinct(ranges.table["process_id"])
     if calls.all is not None:
-        active |= _distinct(calls.all["process_id"])
-    without_kernels = active - with_kernels
-    if not without_kernels or not with_kernels:
+        with_calls_or_ranges |= _distinct(calls.all["process_id"])
+    without_kernels = with_calls_or_ranges - with_kernels
+    if not with_kernels or not without_kernels:
         return {}
     n_launches_of_process = _launches_by_process(report, strings)
     return {process: n_launches_of_process.get(process, 0) for process in without_kernels}
@@ -288,7 +290,7 @@ def _called(
     if not comm_calls.num_rows:
         return Called()
     n_ranks = communicator_sizes(payloads, comm_calls)
-    are_several = _are_several(facts, operations)
+    has_several_ranks = _has_several_ranks(facts, operations)
     return find_called(
         operations.kernels,
         operations.copies,
@@ -296,11 +298,11 @@ def _called(
         host_calls=calls.all,
         comm_calls=comm_calls,
         n_ranks=n_ranks,
-        are_several=are_several,
+        has_job_several_ranks=has_several_ranks,
     )
 
 
-def _are_several(facts: ReportFacts, operations: Operations) -> bool | None:
+def _has_several_ranks(facts: ReportFacts, operations: Operations) -> bool | None:
     """Tell whether the job has several ranks; None if the report does not show it.
 
     The first launcher that set the number of ranks decides.
@@ -310,7 +312,7 @@ def _are_several(facts: ReportFacts, operations: Operations) -> bool | None:
         if n_ranks is not None:
             return n_ranks > 1
     kernels = operations.kernels
-    # A communicator of one rank launches no kernel, so a kernel shows that there are several.
+    # A communicator of one rank launches no kernel. So a kernel shows that there are several ranks.
     if pc.any(kernels["is_comm"]).as_py():
         return True
     n_processes = pc.count_distinct(kernels["process_id"]).as_py()
@@ -328,19 +330,21 @@ def _recorded(
     dtod_bytes = copies["bytes"].filter(is_dtod)
 
     def is_recorded(table: str, *calls: str) -> bool:
-        """Tell whether a table has rows, or has none because no call could make one.
+        """Tell whether nsys recorded the operations of a table, as far as the report shows.
 
-        `calls` are the beginnings of the names of calls that make rows.
+        `calls` are the beginnings of the names of calls that make such operations.
         """
         if report.has_rows(table):
             return True
-        may_have_been_left_out = not report.has(table) and not facts.leaves_out_empty(table)
-        if may_have_been_left_out:
+        is_surely_empty = report.has(table) or facts.leaves_out_empty(table)
+        if not is_surely_empty:
+            # The export may have left the operations out.
             return False
+        # Calls that made no operation show that nsys did not record operations.
         return _n_calls(report, strings, calls) == 0
 
-    # If the export has all memsets, calls to set memory that have no memset made none. Then they do
-    # not show that memsets were not recorded.
+    # Unlike other calls, a call to set memory may make no memset. Therefore these calls show
+    # nothing if the export surely has all memsets.
     has_memsets = _holds_memsets(report, facts) or is_recorded(MEMSET, "Memset")
     has_graphs = operations.n_graphs > 0
     has_kernels = has_graphs or is_recorded(KERNEL, "LaunchKernel", "GraphLaunch")
@@ -366,12 +370,12 @@ def _holds_memsets(report: Report, facts: ReportFacts) -> bool:
     return facts.is_lazy or report.has(MEMSET)
 
 
-def _n_calls(report: Report, strings: Strings, calls: tuple[str, ...]) -> int:
-    """Return how many calls of the driver and the runtime API have some names.
+def _n_calls(report: Report, strings: Strings, beginnings: tuple[str, ...]) -> int:
+    """Return how many calls of the driver API and the runtime API have names of some kinds.
 
-    `calls` are beginnings of names without the prefix of the API: ``Memcpy``.
+    `beginnings` are beginnings of names without the prefix of the API: ``Memcpy``.
     """
-    prefixes = [f"{api}{call}" for api in ("cu", "cuda") for call in calls]
+    prefixes = [f"{api}{beginning}" for api in ("cu", "cuda") for beginning in beginnings]
     where = _where_named(strings, prefixes)
     if where is None or not report.has(RUNTIME, "nameId"):
         return 0

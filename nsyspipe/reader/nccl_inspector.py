@@ -127,8 +127,10 @@ class _Peers:
         comm = record.header
         self.members.add(InspectedMember(comm.id, comm.rank, comm.n_ranks))
         losses = record.dump_stats
-        is_lossy = losses is not None and losses.p2p_dropped_total > 0
-        if is_lossy or record.metadata.inspector_output_format_version == _WITHOUT_LOSSES:
+        has_lost_calls = losses is not None and losses.p2p_dropped_total > 0
+        # This version does not say whether calls were lost.
+        may_have_lost_calls = record.metadata.inspector_output_format_version == _WITHOUT_LOSSES
+        if has_lost_calls or may_have_lost_calls:
             self.incomplete.add(comm.id)
         if record.p2p_perf is not None:
             self._add_call(comm, record.p2p_perf)
@@ -144,7 +146,7 @@ class _Peers:
         self.total_bytes += call.p2p_msg_size_bytes
 
     def of_process(self, process: InspectedProcess) -> ProcessPeers:
-        """Return all of them."""
+        """Return all members and peers of a process."""
         sums = [
             PeerSum(*peer, n_calls=n_calls, n_bytes=self.n_bytes[peer])
             for peer, n_calls in self.n_calls.items()
@@ -163,17 +165,20 @@ class _Sizes(NamedTuple):
 
 
 class _Columns:
-    """The calls of the files that were read so far."""
+    """The calls of the files that were read so far, in the columns of `InspectedCalls`."""
 
     def __init__(self) -> None:
+        # The position of each communicator and of each tuning, in the order in which they appear.
         self.comms: dict[str, int] = {}
         self.tunings: dict[Tuning, int] = {}
+        # A value for each call. `comm` and `tuning` are such positions.
         self.comm = array("q")
         self.collective = array("q")
         self.number = array("q")
         self.call_bytes = array("q")
         self.tuning = array("q")
-        # A dict, because it keeps the order, which `leave_out` needs.
+        # The communicators some of whose calls are missing. A dict keeps their order, which
+        # `leave_out` needs.
         self.incomplete: dict[str, None] = {}
         self.processes: dict[InspectedProcess, ProcessPeers] = {}
 
@@ -201,9 +206,9 @@ class _Columns:
         return _Sizes(len(self.comm), len(self.comms), len(self.tunings), n_incomplete)
 
     def leave_out(self, sizes_before: _Sizes) -> None:
-        """Leave out all that was read after these sizes.
+        """Remove all entries that were added since the columns had the sizes `sizes_before`.
 
-        So a bad file uses nothing of the limits for the other files.
+        A bad file then does not count towards the limits of communicators and tunings.
         """
         for column in (self.comm, self.collective, self.number, self.call_bytes, self.tuning):
             del column[sizes_before.n_calls :]
@@ -251,9 +256,10 @@ def _tuning_name(name: str | None) -> str | None:
 def read_inspected_calls(
     paths: Iterable[tuple[Path, InspectedProcess]], unusable: dict[Path, InputError]
 ) -> InspectedCalls:
-    """Read the files of some processes.
+    """Read files of NCCL Inspector, each with the process that wrote it.
 
-    Files that cannot be used are added to `unusable`, and all that they say is left out.
+    Files that cannot be used are added to `unusable`, with their errors. What was read of such a
+    file before its error is taken back.
     """
     columns = _Columns()
     for path, process in paths:
@@ -285,7 +291,8 @@ def _read_file(path: Path, process: InspectedProcess, columns: _Columns) -> None
             if peers.are_too_many:
                 raise _bad_line(path, number, "is beyond the limit of peers or bytes")
     if not is_last_complete:
-        # The process was killed, and may have made more calls than its file has.
+        # The process was killed, and may have made more calls than its file has. Or the file is
+        # empty, and the error follows.
         comm_ids = {member.comm_id for member in peers.members}
         columns.incomplete |= dict.fromkeys(comm_ids)
         peers.incomplete |= comm_ids
@@ -315,9 +322,10 @@ def _lines(path: Path) -> Iterator[bytes]:
 def _read_line(
     path: Path, process: InspectedProcess, columns: _Columns, *, number: int, line: bytes
 ) -> _Line:
-    """Add the collective of a line, and return the line; `InputError` if the line is impossible.
+    """Decode a line, and add its collective to `columns`; `InputError` if the line is impossible.
 
-    A line with a collective adds a call. A line about lost calls makes the communicator incomplete.
+    A line without a collective adds nothing. A line about lost collectives makes its communicator
+    incomplete.
     """
     try:
         record = _DECODER.decode(line)
@@ -330,15 +338,15 @@ def _read_line(
     if record.coll_perf is not None:
         columns.add(comm_id, record.coll_perf)
     if record.dump_stats is not None and record.dump_stats.coll_dropped_total:
-        columns.incomplete[comm_id] = None
+        columns.incomplete.setdefault(comm_id)
     return record
 
 
 def _why_impossible(record: _Line, process: InspectedProcess, columns: _Columns) -> str | None:
     """Return why a line cannot be right, None if it can.
 
-    It must be of a known version, of the process, and of one kind, with ranks of its communicator.
-    `columns` has the calls before, which have a limit.
+    A line must be of a known version, of the process, and of one kind, and its ranks must be ranks
+    of its communicator. `columns` has the calls of all lines before, which have a limit.
     """
     origin = record.metadata
     comm = record.header

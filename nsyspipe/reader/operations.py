@@ -85,11 +85,12 @@ _MAX_NAMES_LOOKED_UP = 10_000
 def _read(
     report: Report,
     table: str,
-    columns: Columns,
+    columns: Mapping[str, str],
+    *,
     derived: Columns | None = None,
     where: str | None = None,
 ) -> pa.Table:
-    """Read the rows of a table of operations that meet an SQL condition, or all of them.
+    """Read the rows of a table of operations that meet the SQL condition `where`, or all rows.
 
     `columns` has nsys's column by canonical name. `derived` has the SQL of further columns by name,
     which follow. Columns that the export does not have are null. A missing table has no rows.
@@ -111,14 +112,16 @@ def _valid(report: Report, all_rows: pa.Table) -> tuple[pa.Table, int]:
     """
     rows = all_rows
     is_valid = _have_valid_times(all_rows)
-    # A filter copies the rows, which most reports do not need.
+    # A filter copies the rows, which most reports do not need. `min_count` is for no rows at all,
+    # of which all are valid.
     if not pc.all(is_valid, min_count=0).as_py():
         rows = all_rows.filter(is_valid)
     n_dropped = all_rows.num_rows - rows.num_rows
     rows = _with_known_process(report, rows)
+    # Both are None without rows.
     least_id, greatest_id = bounds_of(rows["process_id"])
-    has_one_process = least_id == greatest_id
-    if has_one_process:
+    has_at_most_one_process = least_id == greatest_id
+    if has_at_most_one_process:
         # A column of one value takes less memory.
         rows = _with(rows, process_id=least_id)
     return rows, n_dropped
@@ -177,7 +180,8 @@ def _read_kernels(
     """Read the kernels with a valid time, and count the rows that were dropped.
 
     The shape of a kernel is its ``grid`` and ``block``. Without `has_shapes`, the shapes are null.
-    If there are many kernels, only a sample of them has shapes.
+    If there are many kernels, only a sample of them has shapes. `has_shapes` must be false if there
+    is a condition `where`, because the sample is taken from all kernels.
     """
     names = {name: name for name in _NAMES if report.has(KERNEL, name)}
     columns = _COLUMNS | _STREAM | names
@@ -185,11 +189,13 @@ def _read_kernels(
     are_many = _last_row(report, KERNEL) > _MAX_SHAPES
     rows = _read_many_kernels(report, columns, where) if are_many else None
     if rows is None:
-        shapes = _SHAPES if reads_shapes and not are_many else None
-        rows = _read(report, KERNEL, columns, shapes, where=where)
-    has_all_shapes = "grid" in rows.column_names
-    if not has_all_shapes:
-        rows = _with_sample(report, rows) if reads_shapes else _with(rows, grid=None, block=None)
+        # There are few kernels, or the way for many kernels is not possible.
+        all_shapes = _SHAPES if reads_shapes and not are_many else None
+        rows = _read(report, KERNEL, columns, derived=all_shapes, where=where)
+    if not reads_shapes:
+        rows = _with(rows, grid=None, block=None)
+    elif are_many:
+        rows = _with_sample(report, rows)
     return _valid(report, rows)
 
 
@@ -201,10 +207,11 @@ def _last_row(report: Report, table: str) -> int:
 
 
 def _read_many_kernels(report: Report, columns: Columns, where: str | None) -> pa.Table | None:
-    """Read kernels with fewer columns from the file, which saves time if there are many.
+    """Read kernels, but fewer columns of the file, which saves time if there are many kernels.
 
-    Device and stream are read as one number, the place, and split again. Short names are looked up
-    by demangled name if all kernels are read. None if that is not possible.
+    The columns of device and stream are read as one column of numbers, the place, and split again.
+    If all kernels are read (without `where`), short names are looked up by demangled name. None if
+    one of these two ways is not possible.
     """
     if not report.has(KERNEL, "deviceId", "streamId"):
         return None
@@ -217,7 +224,7 @@ def _read_many_kernels(report: Report, columns: Columns, where: str | None) -> p
     columns_read = {
         name: source for name, source in columns.items() if name not in columns_not_read
     }
-    rows = _read(report, KERNEL, columns_read, _PLACE, where=where)
+    rows = _read(report, KERNEL, columns_read, derived=_PLACE, where=where)
     place = rows["place"]
     if place.null_count:
         return None
@@ -239,17 +246,17 @@ def _with_short_names(report: Report, rows: pa.Table) -> pa.Table | None:
     distinct_names = encoded.dictionary
     if names.null_count or len(distinct_names) > _MAX_NAMES_LOOKED_UP:
         return None
-    # Names are numbered in the order of their first kernels. So the greatest number up to a kernel
-    # grows exactly where a name appears first.
+    # Arrow numbers names in the order of their first kernels: 0 0 1 0 2. So the greatest number up
+    # to each kernel, 0 0 1 1 2, changes at the first kernel of each name.
     name_of_kernel = encoded.indices
     greatest_name_so_far = np.maximum.accumulate(name_of_kernel.to_numpy())
     first_kernel_of_name = run_starts(greatest_name_so_far)
-    # Row numbers count from 1 if no row was deleted.
+    # SQLite numbers the rows of a table from 1, unless rows were deleted.
     row_numbers = ", ".join(map(str, (first_kernel_of_name + 1).tolist()))
     kinds = dict.fromkeys(_NAMES, "int")
     first_kernels = report.select(KERNEL, kinds, where=f"rowid IN ({row_numbers})")
     first_kernels = first_kernels.combine_chunks()
-    # Other names mean that rows have other numbers.
+    # If rows were deleted, these are other kernels, and their names differ.
     if first_kernels[demangled_name].to_pylist() != distinct_names.to_pylist():
         return None
     short_names = first_kernels[short_name].take(name_of_kernel)
@@ -257,15 +264,15 @@ def _with_short_names(report: Report, rows: pa.Table) -> pa.Table | None:
 
 
 def _with_sample(report: Report, rows: pa.Table) -> pa.Table:
-    """Add the shapes of the kernels in the middle of a large table; null for all others.
+    """Add the shapes of `_MAX_SHAPES` kernels in the middle of the table; null for all others.
 
-    `rows` are all kernels in their order. If rows of the table have other numbers than expected,
-    all shapes are null.
+    `rows` are all kernels in the order of the table, and more than `_MAX_SHAPES`. If rows were
+    deleted from the table, all shapes are null.
     """
     n_unsampled = rows.num_rows - _MAX_SHAPES
     n_before = n_unsampled // 2
     n_after = n_unsampled - n_before
-    # Row numbers count from 1 if no row was deleted.
+    # SQLite numbers the rows of a table from 1, unless rows were deleted.
     where = f"rowid > {n_before} AND rowid <= {n_before + _MAX_SHAPES}"
     sample = report.select(KERNEL, {"start": "int"}, derived=_SHAPES, where=where)
     expected_starts = rows["start_ns"].slice(n_before, _MAX_SHAPES)
@@ -303,14 +310,14 @@ def _kernels(
 ) -> tuple[pa.Table, bool]:
     """Return `canonical.KERNELS`, and whether the user's pattern matches any kernel.
 
-    A kernel is communication if one of its names begins like the names of NCCL, or matches the
-    pattern, or is that of another library. `names` has the text of each id in the column that names
-    come from.
+    A kernel is communication if one of its names begins like the names of NCCL, matches
+    `comm_pattern`, or is a name of another library that communicates. `name_column` has the ids of
+    the names that nsyspipe shows, and `names` has their texts. If it is None, no kernel has a name.
     """
     if name_column is None:
         rows = _with(rows, name_id=None, is_comm=False)
         return canonical.KERNELS.table(rows), False
-    # A kernel may have a short and a demangled name.
+    # A kernel may have a short and a demangled name, and one of them may not be shown.
     id_columns = [rows[name] for name in _NAMES if name in rows.column_names]
     matching_ids = _matching_ids(id_columns, strings, comm_pattern)
     library_ids = _library_ids(names)
@@ -405,14 +412,14 @@ def read_operations(
     if report.has(KERNEL) and not has_name_column:
         # This raises the error.
         report.require(KERNEL, _NAMES[0])
-    rows, n_bad_kernels = _read_kernels(report, has_shapes=True)
+    rows, n_dropped_kernels = _read_kernels(report, has_shapes=True)
     name_column, names = _kernel_names(rows, strings)
     kernels, has_named_comm = _kernels(rows, name_column, names, strings, comm_pattern)
-    graphs, n_bad_graphs = _read_graphs(report)
+    graphs, n_dropped_graphs = _read_graphs(report)
     copies = _read_copies(report)
     zones = _zones(report, KERNEL, rows)
     zones |= copies.zones
-    n_dropped = n_bad_kernels + n_bad_graphs + copies.n_dropped
+    n_dropped = n_dropped_kernels + n_dropped_graphs + copies.n_dropped
     uncounted = _uncounted(kernels, names)
     has_names = bool(names) or kernels.num_rows == 0
     return Operations(
@@ -440,15 +447,16 @@ class _Copies(NamedTuple):
 
 
 def _read_copies(report: Report) -> _Copies:
+    """Read the memcpys and memsets with a valid time. Only memcpys, often many, have zones."""
     columns = _COLUMNS | _BYTES
     memcpy_rows = _read(report, MEMCPY, columns | _COPY_KIND)
-    memcpys, n_bad_memcpys = _valid(report, memcpy_rows)
+    memcpys, n_dropped_memcpys = _valid(report, memcpy_rows)
     memset_rows = _read(report, MEMSET, columns)
-    memsets, n_bad_memsets = _valid(report, memset_rows)
+    memsets, n_dropped_memsets = _valid(report, memset_rows)
     memsets = _with(memsets, copy_kind=canonical.MEMSET_KIND)
     tables = map(canonical.COPIES.table, (memcpys, memsets))
     copies = pa.concat_tables(tables)
-    n_dropped = n_bad_memcpys + n_bad_memsets
+    n_dropped = n_dropped_memcpys + n_dropped_memsets
     zones = _zones(report, MEMCPY, memcpys)
     return _Copies(copies, n_dropped, zones)
 
@@ -464,14 +472,14 @@ def _kernel_names(rows: pa.Table, strings: Strings) -> tuple[str | None, dict[in
     This is the column of demangled names, or that of short names if the export lacks the texts of
     demangled names. None if there is no column of names.
     """
-    name_column = None
-    names: dict[int, str] = {}
     demangled_first = reversed(_NAMES)
-    for column in demangled_first:
-        if column in rows.column_names and not names:
-            name_column = column
-            names = _texts(rows[column], strings)
-    return name_column, names
+    columns = [column for column in demangled_first if column in rows.column_names]
+    for column in columns:
+        names = _texts(rows[column], strings)
+        if names:
+            return column, names
+    # No column has texts, so any of them will do.
+    return (columns[-1] if columns else None), {}
 
 
 def with_communication(
@@ -494,8 +502,8 @@ def with_communication(
 def _with_streams(report: Report, launches: CalledOfReportTable) -> pa.Table:
     """Return launches with the streams of the copies that they launched.
 
-    The streams are read in a second pass over few rows, because the table of all copies would be
-    too large with them.
+    Only few copies are communication. Therefore `_read_copies` does not read the streams of all
+    copies, which would take much memory, and this function reads those of the few.
     """
     is_copy = launches["is_copy"]
     ids_of_copies = launches["correlation_id"].filter(is_copy)
@@ -509,10 +517,11 @@ def _with_streams(report: Report, launches: CalledOfReportTable) -> pa.Table:
     columns = {"process_id": "globalPid", "correlation_id": "correlationId"}
     copies = _read(report, MEMCPY, columns | _STREAM, where=where)
     copies = _with_known_process(report, copies)
-    # -1 for a launch without a copy.
+    # The row of the copy with the process and correlation id of each launch; -1 for none.
     copy_of_launch = rows_of_launches(launches, copies)
-    has_no_copy = (copy_of_launch < 0) | ~is_copy.to_numpy()
-    streams = copies["stream_id"].take(pa.array(copy_of_launch, mask=has_no_copy))
+    has_copy = is_copy.to_numpy() & (copy_of_launch >= 0)
+    # A launch without a copy gets a null.
+    streams = copies["stream_id"].take(pa.array(copy_of_launch, mask=~has_copy))
     stream_column = launches.column_names.index("stream_id")
     return launches.set_column(stream_column, launches.field(stream_column), streams)
 
@@ -543,9 +552,10 @@ class Wanted(Struct, frozen=True):
         if self.span is None:
             return None
         first_ns, last_ns = self.span
-        # A sum is a number, but a column of type TEXT would be compared letter by letter.
-        ends_inside_or_later = f'"end" + 0 > {first_ns} OR "start" + 0 = {first_ns}'
-        overlaps = f'"start" + 0 < {last_ns} AND ({ends_inside_or_later})'
+        # A sum is a number, but a column of type TEXT would be compared letter by letter. An
+        # operation without length at the beginning of the time counts too.
+        ends_later_or_begins_then = f'"end" + 0 > {first_ns} OR "start" + 0 = {first_ns}'
+        overlaps = f'"start" + 0 < {last_ns} AND ({ends_later_or_begins_then})'
         if table not in self.zones:
             return overlaps
         # Zones only spare SQLite the rows that cannot overlap.
@@ -553,16 +563,29 @@ class Wanted(Struct, frozen=True):
         return f"{is_in_zones} AND {overlaps}"
 
 
+class WantedOperations(NamedTuple):
+    """What a second reading has read. All rows are in the order of the report."""
+
+    # The text of each name id.
+    kernel_names: dict[int, str]
+    # Kernels without shapes, then graphs. After them follow the copies that are communication, with
+    # one row and its ``bytes`` for each collective.
+    kernels: pa.Table
+    # With ``stream_id``, like the memsets.
+    memcpys: pa.Table
+    memsets: pa.Table
+    # `canonical.RANGES`
+    ranges: pa.Table
+    # `canonical.LAUNCHES`; None if calls were not recorded.
+    launches: pa.Table | None
+
+
 def read_again(
     path: AnyPath, comm_kernel: re.Pattern[str] | None, wanted: Wanted
-) -> tuple[dict[int, str], tuple[pa.Table | None, ...]]:
-    """Read single operations; `InputError` if the report is missing by now, or cannot be read.
+) -> WantedOperations:
+    """Read the wanted operations of a report that was read before.
 
-    Returns the text of each name id, and five tables, whose rows are in the order of the report:
-    kernels, memcpys, memsets, `canonical.RANGES` and `canonical.LAUNCHES`. Kernels have no shapes,
-    and graphs follow them. Then follow the copies that are communication, with one row and its
-    ``bytes`` for each collective. Memcpys and memsets have a ``stream_id``. The launches are None
-    if calls were not recorded.
+    Raises `InputError` if the report is missing by now, or cannot be read.
     """
     columns = _COLUMNS | _STREAM | _BYTES
     with open_report(path, wanted.file_state) as report:
@@ -570,7 +593,7 @@ def read_again(
         names, kernels = _read_kernels_again(report, strings, comm_kernel, wanted)
         memcpys = _read_copies_again(report, MEMCPY, columns | _COPY_KIND, wanted)
         memsets = _read_copies_again(report, MEMSET, columns, wanted)
-        # Only the calls that launched these operations are read, unless everything is.
+        # If only a span of time is wanted, only the calls that launched its operations are read.
         span_of_ids = None
         if wanted.span is not None:
             span_of_ids = _span_of_ids([kernels, memcpys, memsets])
@@ -582,13 +605,23 @@ def read_again(
             kernels, memcpys = with_called(kernels, memcpys, called)
         ranges = _ranges(report, strings, wanted, launches)
         names |= dict(called.names)
-        return names, (kernels, memcpys, memsets, ranges, launches)
+        return WantedOperations(
+            kernel_names=names,
+            kernels=kernels,
+            memcpys=memcpys,
+            memsets=memsets,
+            ranges=ranges,
+            launches=launches,
+        )
 
 
 def _read_kernels_again(
     report: Report, strings: Strings, comm_kernel: re.Pattern[str] | None, wanted: Wanted
 ) -> tuple[dict[int, str], pa.Table]:
-    """Return the texts of name ids, and the kernels, followed by the graphs."""
+    """Return the texts of name ids, and the kernels, followed by the graphs.
+
+    The first reading has counted the rows that are dropped.
+    """
     column = wanted.name_column
     where = wanted.where(KERNEL)
     rows, _ = _read_kernels(report, has_shapes=False, where=where)
@@ -625,8 +658,8 @@ def _ranges(
 ) -> pa.Table:
     """Read the ranges of the wanted threads around some launches and in the host span.
 
-    They are those in one span of CPU time, which has the launches, the host span, and each step
-    that these touch. If everything is wanted, they are all ranges of the threads.
+    One span of CPU time covers the launches, the host span, and each step that it touches. Ranges
+    that touch this span are read. If everything is wanted, all ranges of the threads are read.
     """
     spans_to_cover: list[tuple[int, int]] = []
     if wanted.host_span is not None:
@@ -636,6 +669,7 @@ def _ranges(
         spans_to_cover.append((first_launch_ns, last_launch_ns))
     if not spans_to_cover or not wanted.threads:
         return canonical.RANGES.empty()
+    # None reads all ranges.
     span = None
     if wanted.span is not None:
         starts, ends = zip(*spans_to_cover, strict=True)
@@ -647,13 +681,13 @@ def _ranges(
 
 
 def _in_whole_steps(span: tuple[int, int], starts: Int64, ends: Int64) -> tuple[int, int]:
-    """Widen a span (first, last) to the whole of each step that it touches.
+    """Widen a span (first, last) until it covers each step that it touches.
 
     `starts` and `ends` are those of the steps.
     """
     first_ns, last_ns = span
     is_touched = (ends >= first_ns) & (starts <= last_ns)
-    # The initial values keep the span as it is if steps begin later or end earlier.
+    # The initial values are there because the span never becomes shorter.
     first_start_ns = starts[is_touched].min(initial=first_ns)
     last_end_ns = ends[is_touched].max(initial=last_ns)
     return int(first_start_ns), int(last_end_ns)

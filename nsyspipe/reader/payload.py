@@ -84,7 +84,8 @@ _KEY_COLUMNS = ("domainId", "schemaId")
 _SCHEMA_COLUMNS = (*_KEY_COLUMNS, "payloadSize")
 _ENTRY_COLUMNS = (*_KEY_COLUMNS, "idx", "type", "offset", "name")
 
-# nvtxPayloadSchemaType
+# nvtxPayloadSchemaType. A static schema has payloads of one size.
+_NOT_STATED = 0
 _STATIC = 1
 _UNIONS = (3, 4)
 # Each blob starts with this header, which NVIDIA does not document. The first number seems to be
@@ -173,11 +174,11 @@ def read_layouts(report: Report) -> dict[Key, Layout]:
     for key, distinct_schemas in schemas_by_key.items():
         distinct_entries = entries_by_key.get(key, [])
         entry_of_index = {entry["idx"]: entry for entry in distinct_entries}
-        # Different entries with one index contradict each other, and so do different schemas.
-        has_contradicting_entries = len(entry_of_index) < len(distinct_entries)
+        # Different schemas contradict each other, and so do different entries with one index.
+        has_one_entry_per_index = len(entry_of_index) == len(distinct_entries)
+        is_consistent = len(distinct_schemas) == 1 and has_one_entry_per_index
         schema = distinct_schemas[0]
-        is_union = schema["type"] in _UNIONS
-        if len(distinct_schemas) > 1 or has_contradicting_entries or is_union:
+        if not is_consistent or schema["type"] in _UNIONS:
             continue
         domain, _ = key
         enum_sizes = enum_sizes_by_domain.get(domain, {})
@@ -206,10 +207,10 @@ def _enum_sizes_by_domain(report: Report) -> dict[int, dict[int, int]]:
 def _by_key(report: Report, table: str, *columns: str) -> dict[Key, list[Row]]:
     """Return the distinct rows of a table for each (domain, schema).
 
-    Nulls become zeros, because nsys writes null for 0.
+    Null numbers become zeros, because nsys writes null for 0.
     """
     kinds = {name: "text" if name == "name" else "int" for name in columns}
-    # Rows with the same values have the same key here, so that only one of them stays.
+    # The values of a row are the key of the row in the inner dict. So only one of equal rows stays.
     row_of_values_by_key: dict[Key, RowOfValues] = {}
     for row in report.select(table, kinds).to_pylist():
         filled_row = {name: 0 if value is None else value for name, value in row.items()}
@@ -233,7 +234,7 @@ def _layout(schema: Row, entry_of_index: Mapping[int, Row], enums: Mapping[int, 
         n_bytes_of_field = np.dtype(number_format).itemsize
         end_of_field[name] = offset + n_bytes_of_field
     stated_bytes = schema["payloadSize"]
-    is_exact = stated_bytes > 0 and schema["type"] in {0, _STATIC}
+    is_exact = stated_bytes > 0 and schema["type"] in {_NOT_STATED, _STATIC}
     # Without an exact size, a payload must at least have room for all fields.
     n_bytes = stated_bytes if is_exact else max(end_of_field.values(), default=0)
     fields_inside = {name: fields[name] for name, end in end_of_field.items() if end <= n_bytes}
@@ -246,35 +247,40 @@ def place_entries(
     """Return format and offset of each number among the entries of a schema, by `bare_name`.
 
     `entries` has the entries by index. Entries that are not a number, or whose offset is not
-    known, are left out. An entry states its offset, or states 0 and then follows the entry with
-    the index before. It follows at its natural alignment, or at most at that of a packed struct:
-    `pack`, in bytes, 0 for none. What follows an entry of unknown size has an unknown offset,
-    and so has what follows a missing index. `enums` has the size in bytes of each enum by id.
+    known, are left out. An offset of 0 means that the entry follows the entry with the index
+    before. Then the entry begins at the next multiple of its alignment. In a packed struct, no
+    alignment is larger than `pack` bytes (0 for a struct that is not packed). The offset is not
+    known after an entry of unknown size, or after a missing index. `enums` has the size in bytes
+    of each enum by id.
     """
     fields: dict[str, tuple[str, int]] = {}
-    # Where the entry before ends; None if that is not known. The first entry begins at 0.
+    # The first index is 0, and the first entry begins at 0.
+    next_index = 0
+    # Where the entry before ends; None if that is not known.
     end_of_previous: int | None = 0
-    previous_index = -1
     for index, entry in sorted(entries.items()):
+        if index != next_index:
+            # The entry before is missing.
+            end_of_previous = None
+        next_index = index + 1
         shape = _shape(entry, enums)
-        stated_offset = entry["offset"]
-        follows_previous = stated_offset == 0 and index == previous_index + 1
-        previous_index = index
-        offset: int | None = None
-        if stated_offset > 0:
-            offset = stated_offset
-        elif follows_previous and end_of_previous is not None:
-            alignment = min(shape.alignment, pack) if pack else shape.alignment
-            offset = _aligned(end_of_previous, alignment)
-        end_of_previous = None
-        if offset is None:
-            continue
-        if shape.number_format and entry["name"]:
+        alignment = min(shape.alignment, pack) if pack else shape.alignment
+        offset = _offset(entry["offset"], end_of_previous, alignment=alignment)
+        # The size is 0 if it is not known.
+        end_of_previous = offset + shape.n_bytes if offset is not None and shape.n_bytes else None
+        if offset is not None and shape.number_format and entry["name"]:
             name = bare_name(entry["name"])
             fields.setdefault(name, (shape.number_format, offset))
-        if shape.n_bytes:
-            end_of_previous = offset + shape.n_bytes
     return fields
+
+
+def _offset(stated_offset: int, end_of_previous: int | None, *, alignment: int) -> int | None:
+    """Return where an entry begins; None if that is not known. A stated 0 means "not stated"."""
+    if stated_offset > 0:
+        return stated_offset
+    if stated_offset < 0 or end_of_previous is None:
+        return None
+    return _aligned(end_of_previous, alignment)
 
 
 def _aligned(offset: int, alignment: int) -> int:
@@ -303,27 +309,33 @@ def _shape(entry: Row, enums: Mapping[int, int]) -> _Shape:
     flags = entry["flags"]
     n_elements = max(entry["arrayOrUnionDetail"], 0)
     if flags & _POINTER:
-        return _Shape(_POINTER_BYTES, _POINTER_BYTES)
+        return _Shape(n_bytes=_POINTER_BYTES, alignment=_POINTER_BYTES)
     array_flags = flags & _ARRAY
     is_fixed_array = array_flags == _FIXED_ARRAY
     has_unknown_length = array_flags != 0 and not is_fixed_array
     if flags & _REFERENCE or has_unknown_length:
-        return _Shape(0, alignment=1)
+        return _Shape(n_bytes=0, alignment=1)
     character_bytes = _CHARACTER_BYTES.get(kind)
     if character_bytes:
-        return _Shape(character_bytes * n_elements, character_bytes)
-    number_format = _NUMBERS.get(kind)
-    enum_bytes = enums.get(kind)
-    if number_format is None and enum_bytes in {1, 2, 4, 8}:
-        number_format = f"<i{enum_bytes}"
-    element_bytes = _BYTES.get(kind, 0)
-    if number_format is not None:
+        return _Shape(n_bytes=character_bytes * n_elements, alignment=character_bytes)
+    number_format = _number_format(kind, enums)
+    if number_format is None:
+        # 0 if the size of this type is not known.
+        element_bytes = _BYTES.get(kind, 0)
+    else:
         element_bytes = np.dtype(number_format).itemsize
     # An element of unknown size needs no alignment.
     alignment = element_bytes or 1
     if is_fixed_array:
-        return _Shape(element_bytes * n_elements, alignment)
+        return _Shape(n_bytes=element_bytes * n_elements, alignment=alignment)
     return _Shape(element_bytes, alignment, number_format)
+
+
+def _number_format(kind: int, enums: Mapping[int, int]) -> str | None:
+    """Return numpy's format of a type of numbers or an enum; None for another type."""
+    enum_bytes = enums.get(kind)
+    is_enum = kind not in _NUMBERS and enum_bytes in {1, 2, 4, 8}
+    return f"<i{enum_bytes}" if is_enum else _NUMBERS.get(kind)
 
 
 class Fields(NamedTuple):
@@ -380,8 +392,8 @@ def _decode_chunk(
 ) -> None:
     """Fill in the fields of one chunk of blobs.
 
-    The first blob of the chunk is the blob `first_row` of all blobs, to which `fields` and
-    `domains` refer.
+    `fields` and `domains` have a value for each blob of all chunks. Those of this chunk begin at
+    the position `first_row`.
     """
     lengths_in_chunk = pc.fill_null(pc.binary_length(chunk), 0).to_numpy()
     has_header = lengths_in_chunk >= HEADER.itemsize
@@ -431,24 +443,27 @@ def _fits(headers: NDArray[np.void], lengths: Int64, schema: int, layout: Layout
     `headers` and `lengths` have the header and the number of bytes of each blob. If a header does
     not state a single payload, the payload must fill the blob exactly.
     """
-    payload_bytes = headers["n_payload"]
-    stated_blob_bytes = headers["n_total"]
-    is_of_schema = headers["schema"] == schema & 0xFFFFFFFF
-    schema_high = schema >> 32
-    if schema_high:
+    # A header has the two halves of the id of the schema apart.
+    lower_half = schema & 0xFFFFFFFF
+    upper_half = (schema >> 32) & 0xFFFFFFFF
+    is_of_schema = headers["schema"] == lower_half
+    if upper_half:
         # nsys assigned this id, which differs from others in this half only.
-        is_of_schema &= headers["schema_high"] == schema_high & 0xFFFFFFFF
-    has_min_size = payload_bytes >= layout.n_bytes
-    has_size = payload_bytes == layout.n_bytes if layout.is_exact else has_min_size
+        is_of_schema &= headers["schema_high"] == upper_half
+    payload_bytes = headers["n_payload"]
+    if layout.is_exact:
+        has_size = payload_bytes == layout.n_bytes
+    else:
+        has_size = payload_bytes >= layout.n_bytes
+    # Unsigned like the numbers of the header, so that large ones are compared exactly.
     blob_bytes = lengths.astype(np.uint64)
     bytes_after_header = (lengths - HEADER.itemsize).astype(np.uint64)
-    is_inside = payload_bytes <= bytes_after_header
+    stated_blob_bytes = headers["n_total"]
+    is_inside = (payload_bytes <= bytes_after_header) & (stated_blob_bytes <= blob_bytes)
+    fills_blob = (payload_bytes == bytes_after_header) & (stated_blob_bytes == blob_bytes)
     states_single_payload = headers["n_payloads"] == 1
-    is_single = states_single_payload & (stated_blob_bytes <= blob_bytes)
-    reaches_end = payload_bytes == bytes_after_header
-    fills_blob = reaches_end & (stated_blob_bytes == blob_bytes)
     fits: Flags = is_of_schema & has_size & is_inside
-    fits &= is_single | fills_blob
+    fits &= states_single_payload | fills_blob
     return fits
 
 
@@ -457,7 +472,7 @@ def _fill(
 ) -> None:
     """Fill in the fields of the blobs in some rows, which fit one layout.
 
-    The payload of each of these blobs begins at the byte of `data` that `starts` has for it.
+    `starts` has, for each of these blobs, the byte of `data` at which its payload begins.
     """
     spelling_of_field = names_in(layout)
     if not spelling_of_field:
@@ -472,22 +487,24 @@ def _fill(
 
 def _are_valid(field: str, values: Int64) -> Flags:
     """Tell which values of a field are known and possible."""
-    are_valid: Flags = values >= 0
+    are_valid: Flags
     if field in _UNKNOWN_IF_ZERO:
         are_valid = values != 0
     elif field in _FIELDS_WITH_ANY_VALUE:
         are_valid = np.ones(values.size, np.bool_)
+    else:
+        are_valid = values >= 0
     return are_valid
 
 
 def _derive_message_bytes(fields: Fields) -> None:
-    """Calculate the message size from count and datatype where a payload does not have it."""
+    """Calculate the message size of payloads that have a count and a datatype, but no size."""
     values = fields.values
     known = fields.known
     datatype = values["datatype"]
     count = values["count"]
     has_datatype = known["datatype"] & (datatype < _DATATYPE_BYTES.size)
-    # Datatype 0 stands in for an unknown one, whose product is not used.
+    # Datatype 0 stands in for an unknown datatype. The sizes that follow from it are not used.
     datatype_or_zero = np.where(has_datatype, datatype, 0)
     element_bytes = _DATATYPE_BYTES[datatype_or_zero]
     fits_into_int64 = count <= _MAX_INT64 // element_bytes
@@ -520,12 +537,13 @@ def read_payloads(
     """Read and decode the payloads of NCCL's ranges, in one pass over the NVTX rows of a report.
 
     A range without a name and domain counts as NCCL's if its payload has what NCCL reports of a
-    call. Samples of Python, whose domains are `python_domains`, are left out: their payloads may be
-    many times as large, and have a limit of their own.
+    call. `python_domains` are the domains of samples of Python. These samples are left out, because
+    their payloads may be many times as large, and have a limit of their own.
     """
     samples = condition_of_samples(report, python_domains)
     layouts = read_layouts(report)
     tables = find_payload_tables(report, strings, FIELD_SPELLINGS)
+    # The fields that a payload of each layout, and of each table, has.
     described_fields = [names_in(layout).keys() for layout in layouts.values()]
     described_fields += [table.columns.keys() for table in tables]
     if not any(described_fields) or not _has_payloads(report, tables):
@@ -540,6 +558,7 @@ def read_payloads(
     is_of_call = _are_of_calls(fields, is_nccls, may_be_nccls)
     table = _table(events, fields, is_of_call)
     size_gap = None
+    # If no payload has a message size, the reason is looked for.
     if table["message_bytes"].null_count == table.num_rows:
         size_gap = _size_gap(events.num_rows, described_fields)
     return Payloads(
@@ -561,10 +580,9 @@ def _has_payloads(report: Report, tables: Collection[PayloadTable]) -> bool:
 def _fill_from_tables(
     fields: Fields, report: Report, tables: Collection[PayloadTable], events: pa.Table
 ) -> None:
-    """Fill in fields from the tables of payloads.
+    """Fill in the fields of events that have a payload in a table.
 
-    They are filled in for the events that have a payload in a table, and no binary payload that
-    was decoded.
+    Events with a binary payload that was decoded already keep its fields.
     """
     if not tables:
         return
@@ -590,7 +608,8 @@ def _n_undecoded(fields: Fields, may_be_nccls: Flags) -> int:
 def _are_of_calls(fields: Fields, is_nccls: Flags, may_be_nccls: Flags) -> Flags:
     """Tell which payloads have a value that describes a call of NCCL.
 
-    A payload that only may be NCCL's must have a communicator or a message size.
+    A payload that is surely NCCL's (`is_nccls`) may have any value. One that only may be NCCL's
+    must have a communicator or a message size.
     """
     known = fields.known
     known_by_column = [known[name] for name in _COLUMNS]
@@ -655,9 +674,9 @@ def _read_rows(
     derived: dict[str, str] = {}
     if has_tables:
         kinds[EVENT_ID] = "int"
-        is_linked_sql = is_linked(report)
-        conditions.append(is_linked_sql)
-        derived["is_linked"] = is_linked_sql
+        linked_condition = is_linked(report)
+        conditions.append(linked_condition)
+        derived["is_linked"] = linked_condition
     where = " OR ".join(conditions)
     rows = report.select(NVTX, kinds, derived=derived, where=where)
     names = names_of_rows(rows, strings).cast(pa.string())
@@ -681,7 +700,7 @@ def _describes_size(fields: Collection[str]) -> bool:
 def communicator_sizes(payloads: Payloads, comm_calls: CommCallsOfReportTable) -> Int64:
     """Return the number of ranks of the communicator of each call of `canonical.COMM_CALLS`.
 
-    It is 0 if no payload has it.
+    The number is 0 if no payload of the call has it.
     """
     size_of_call = np.zeros(comm_calls.num_rows, np.int64)
     if not payloads.table.num_rows:
@@ -704,7 +723,8 @@ def _sizes_of_payloads(payloads: Payloads) -> Int64:
     distinct_comms, comm_of_payload = np.unique(comm_ids, return_inverse=True)
     process_ids = table["process_id"].to_numpy()
     distinct_processes, process_of_payload = np.unique(process_ids, return_inverse=True)
-    # Each pair of process and communicator has a number, so that its size is looked up once.
+    # Each pair of process and communicator gets a number, so that its size is looked up only once.
+    # The pair is a pair of positions among the distinct processes and communicators.
     n_comms = distinct_comms.size
     number_of_payload = process_of_payload * n_comms + comm_of_payload
     pair_numbers, pair_of_payload = np.unique(number_of_payload, return_inverse=True)
@@ -743,7 +763,7 @@ def _payloads_of_calls(payload_table: pa.Table, comm_calls: CommCallsOfReportTab
     key_of_call = keys[n_payloads:]
     payloads_by_key = np.argsort(key_of_payload, kind="stable")
     place_of_call = np.searchsorted(key_of_payload[payloads_by_key], key_of_call)
-    # A call after all payloads gets the last one, whose key is not equal either.
+    # A key above all keys of payloads gets the last payload, whose key differs.
     place_of_call = np.minimum(place_of_call, n_payloads - 1)
     payload_of_call = payloads_by_key[place_of_call]
     has_payload = key_of_payload[payload_of_call] == key_of_call
@@ -812,10 +832,10 @@ def _table(events: pa.Table, fields: Fields, is_chosen: Flags) -> pa.Table:
 
 
 def _begin_operations(events: pa.Table, fields: Fields, rows: Int64) -> Flags:
-    """Tell which of some rows, in order of time, is the first event of its operation.
+    """Tell which of some rows, in order of time, are the first events of their operations.
 
-    The first event is the call. The advanced NCCL trace may have several events of one name for an
-    operation, which would count as several calls. An event without a number of its operation
+    The first event is the call. The advanced NCCL trace may have several events with one text for
+    one operation, which would count as several calls. An event without a number of its operation
     always counts as the first.
     """
     has_known_number = fields.known["operation"][rows]
@@ -829,10 +849,13 @@ def _begin_operations(events: pa.Table, fields: Fields, rows: Int64) -> Flags:
     text_code = pc.fill_null(pc.dictionary_encode(texts).indices, -1).to_numpy()
     comm = fields.values["comm_id"][rows]
     # The ranks of one process may use the same number for operations of their own.
-    rank = np.where(fields.known["rank"], fields.values["rank"], -1)[rows]
+    rank_or_none = np.where(fields.known["rank"], fields.values["rank"], -1)
+    rank = rank_or_none[rows]
+    # Events of one operation have equal keys.
+    keys = np.stack([process, text_code, comm, operation, rank])
     places_with_operation = np.flatnonzero(has_operation)
-    keys = np.stack([process, text_code, comm, operation, rank])[:, places_with_operation]
-    _, first_of_key = np.unique(keys, axis=1, return_index=True)
+    # The index of the first of equal keys, which is the earliest event.
+    _, first_of_key = np.unique(keys[:, places_with_operation], axis=1, return_index=True)
     is_first: Flags = ~has_operation
     is_first[places_with_operation[first_of_key]] = True
     return is_first
@@ -846,7 +869,7 @@ def _comm_sizes(payload_table: pa.Table) -> pa.Table:
     distinct_rows = equal_rows.aggregate([])
     keys = ["process_id", "comm_id"]
     rows_of_comms = distinct_rows.group_by(keys, use_threads=False)
-    # Rows are distinct, so that their number is that of the sizes of a communicator.
+    # Rows are distinct, so a communicator has as many rows here as it has sizes.
     comms = rows_of_comms.aggregate([("n_ranks", "min"), ("n_ranks", "count")])
     has_one_size = pc.equal(comms["n_ranks_count"], 1)
     comms = comms.filter(has_one_size)
@@ -859,8 +882,8 @@ def _comm_sizes(payload_table: pa.Table) -> pa.Table:
 def _comm_ranks(payload_table: pa.Table) -> dict[int, tuple[int, int]]:
     """Return, for each process, its rank in its largest communicator and the size of the latter.
 
-    A process is left out if it has several ranks in communicators of that size, or an impossible
-    one.
+    A process is left out if it has several ranks in communicators of this largest size, or a rank
+    that is not below the size.
     """
     names = ["process_id", "n_ranks", "rank"]
     rows = payload_table.select(names).drop_null()

@@ -68,10 +68,10 @@ def is_linked(report: Report) -> str:
 def has_tables_of_domains(report: Report, domains: Collection[tuple[int, int]]) -> bool:
     """Tell whether an export has tables of payloads of some domains.
 
-    `domains` are pairs of a process and a domain. The table of an array counts too, whose name goes
-    on after that of the schema.
+    `domains` are pairs of a process and the number of a domain.
     """
     for name in report.tables:
+        # Not a full match, because the tables of arrays count too. They have a longer name.
         match = _TABLE_NAME.match(name)
         if match is None:
             continue
@@ -86,8 +86,9 @@ def find_payload_tables(
 ) -> list[PayloadTable]:
     """Return the tables of payloads that have some of the fields and may be of NCCL.
 
-    `spellings` has the possible names of each field, as `bare_name` returns them. There are no
-    tables if the report does not connect payloads with events.
+    `spellings` has the possible names of each field, as `bare_name` returns them. The result is
+    empty if the report does not connect payloads with events. Of very many tables, only the first
+    `_MAX_TABLES` are returned.
     """
     if not report.has(PAYLOAD_LINKS, EVENT_ID) or not report.has(NVTX, EVENT_ID):
         return []
@@ -108,7 +109,10 @@ def find_payload_tables(
 
 
 def _domains_of_others(report: Report, strings: Strings) -> set[tuple[int, int]]:
-    """Return process and domain of each domain that has a name, and not that of NCCL."""
+    """Return process and number of each domain that has another name than NCCL's.
+
+    A domain without a name may be NCCL's, and is left out. A domain without a number has number 0.
+    """
     columns = dict.fromkeys(("globalTid", "domainId", "textId"), "int")
     columns["text"] = "text"
     rows = report.select(NVTX, columns, where=f"eventType = {DOMAIN_ROW}")
@@ -158,10 +162,10 @@ def _columns_of_fields(
 def read_payload_tables(
     report: Report, tables: Collection[PayloadTable], events: pa.Table, fields: Collection[str]
 ) -> TableValues:
-    """Read the fields of the events that have exactly one payload in these tables.
+    """Read the fields of the events that have exactly one payload in some tables.
 
-    `events` has ``eventId``, ``globalTid`` and ``domainId`` of each event. The values of other
-    events are not known.
+    `events` has ``eventId``, ``globalTid`` and ``domainId`` of each event. The values of an event
+    with no payload, or with several, are not known.
     """
     n_events = events.num_rows
     values = {field: np.zeros(n_events, np.int64) for field in fields}
@@ -170,6 +174,7 @@ def read_payload_tables(
     event_rows = _EventRows(events)
     for table in tables:
         payloads = _read_table(report, table)
+        # A payload that refers to no event has the id -1, which `find` does not find.
         event_ids = filled(payloads[EVENT_ID], -1)
         row_of_payload = event_rows.find(table, event_ids)
         has_event = row_of_payload >= 0
@@ -180,6 +185,7 @@ def read_payload_tables(
             column = payloads[field]
             values[field][rows] = filled(column, 0)[has_event]
             known[field][rows] = column.is_valid().to_numpy()[has_event]
+    # Of several payloads of one event, the last one was written above. It does not count.
     is_described = n_payloads_of_event == 1
     for field in fields:
         known[field] &= is_described
@@ -207,19 +213,19 @@ class _EventRows:
         self._domain_of_row = filled(events["domainId"], 0)
 
     def find(self, table: PayloadTable, event_ids: Int64) -> Int64:
-        """Return the row of each event to which a table refers by its number.
+        """Return, for each of some ids in a table of payloads, the row of the event with this id.
 
-        -1 if there is no such event, or if it is of another process or domain than the table.
+        -1 if there is no such event, or if the event is of another process or domain than the
+        table. A negative id is the id of no event.
         """
         n_events = self._sorted_ids.size
         if not n_events:
             return np.full(event_ids.size, -1)
         place = np.searchsorted(self._sorted_ids, event_ids)
-        # A number above all others gets the last place, whose number differs.
+        # An id above all others gets the last place, whose id differs.
         place = np.minimum(place, n_events - 1)
         rows = self._rows_by_id[place]
-        has_id = self._sorted_ids[place] == event_ids
-        is_number = event_ids >= 0
+        has_id = (self._sorted_ids[place] == event_ids) & (event_ids >= 0)
         is_of_process = self._process_of_row[rows] == table.process_id
         is_of_domain = self._domain_of_row[rows] == table.domain_id
-        return np.where(has_id & is_number & is_of_process & is_of_domain, rows, -1)
+        return np.where(has_id & is_of_process & is_of_domain, rows, -1)

@@ -40,7 +40,7 @@ def read_lock_ranges(report: Report, strings: Strings, ranges: Ranges) -> pa.Tab
     texts = names_of_rows(rows, strings).cast(pa.string())
     threads = filled(rows["globalTid"], 0)
     is_wait = _are_texts(texts, _WAITS)
-    # A range with the limit as a time is left out below.
+    # Without a known end, a range gets the limit as its end. `are_possible` is false for this time.
     open_end_ns = TIME_LIMIT if ranges.open_end_ns is None else ranges.open_end_ns
     starts = filled(rows["start"], TIME_LIMIT)
     ends = filled(rows["end"], open_end_ns)
@@ -74,7 +74,10 @@ def _are_texts(texts: pa.StringArray, text: str) -> Flags:
 
 
 def _sampler_threads(report: Report, ranges: Ranges) -> Int64:
-    """Return the threads that took samples of Python, one for each process."""
+    """Return the threads that took samples of Python. Each process has at most one.
+
+    A thread that was not recorded is 0.
+    """
     samples = condition_of_samples(report, ranges.python_domains)
     if samples is None:
         return np.empty(0, np.int64)

@@ -82,9 +82,9 @@ class PythonSamples(Struct, frozen=True):
 
 
 class _Frames(Struct, frozen=True):
-    """The frames of all samples that could be decoded, innermost first."""
+    """The frames of all samples that could be decoded, innermost first in each sample."""
 
-    # The first frame of each sample, and the one after its last frame.
+    # Positions among the frames: the first frame of each sample, and the frame after its last one.
     first: Int64
     end: Int64
     # The line of each frame, as a row of `lines`.
@@ -95,7 +95,7 @@ class _Frames(Struct, frozen=True):
 def read_python_samples(
     report: Report, strings: Strings, domains: Sequence[tuple[int, int]]
 ) -> PythonSamples:
-    """Read the samples of Python in some domains, each with its process and number.
+    """Read the samples of Python in some domains. A domain is a pair of its process and number.
 
     Without such a domain nothing is read.
     """
@@ -142,8 +142,8 @@ class _Decoded(Struct, frozen=True):
 def _decode(rows: pa.Table, strings: Strings) -> PythonSamples:
     """Decode the rows of samples, and tell which are of the main thread of each process.
 
-    The samples of others are those that were taken late of the only other thread. This thread held
-    Python's lock.
+    If a process has exactly one other thread, the late samples of that thread are returned too. A
+    sample is late if its thread held Python's lock when the sample was due (see `_LATE_STATE`).
     """
     decoded = _decode_frames(rows, strings)
     decoded_rows = decoded.rows
@@ -154,31 +154,38 @@ def _decode(rows: pa.Table, strings: Strings) -> PythonSamples:
     is_in_time = _are_in_time(decoded_rows["binaryData"].combine_chunks())
     samples = _Samples(processes, decoded_rows["start"].to_numpy(), frames, is_in_time)
     of_main = samples.table(threads.is_main, is_in_time)
-    is_of_holder = threads.is_only_other & ~is_in_time
-    # The frames of the holder count, although its samples were taken late.
+    is_late_of_other = threads.is_only_other & ~is_in_time
+    # These frames count although they are late, because they show what held the lock.
     shows_frames = np.ones_like(is_in_time)
-    of_holder = samples.table(is_of_holder, shows_frames)
+    of_others = samples.table(is_late_of_other, shows_frames)
     # The line of late samples comes last.
     lines = pa.concat_tables([frames.lines, _unseen_line()])
-    without_main = np.setdiff1d(processes, processes[threads.is_main])
-    problems = _problems(rows.num_rows, decoded_rows.num_rows, without_main)
+    processes_without_main = np.setdiff1d(processes, processes[threads.is_main])
+    problems = _problems(
+        n_samples=rows.num_rows,
+        n_undecoded=rows.num_rows - decoded_rows.num_rows,
+        processes_without_main=processes_without_main,
+    )
     return PythonSamples(
         samples=of_main,
-        samples_of_others=of_holder,
+        samples_of_others=of_others,
         lines=lines,
         frames=samples.program.table,
         problems=problems,
     )
 
 
-def _problems(n_samples: int, n_decoded: int, without_main: Int64) -> tuple[Problem, ...]:
+def _problems(
+    *, n_samples: int, n_undecoded: int, processes_without_main: Int64
+) -> tuple[Problem, ...]:
     """Return problems with samples that are left out, and processes without a main thread."""
     problems = []
-    n_undecoded = n_samples - n_decoded
     if n_undecoded:
         problems.append(problem("python-samples-undecoded", n=n_undecoded, total=n_samples))
-    processes = without_main.tolist()
-    problems += [problem("python-thread-unknown", process_id=process) for process in processes]
+    problems += [
+        problem("python-thread-unknown", process_id=process)
+        for process in processes_without_main.tolist()
+    ]
     return tuple(problems)
 
 
@@ -199,21 +206,22 @@ def _unseen_line() -> pa.Table:
 def _decode_frames(rows: pa.Table, strings: Strings) -> _Decoded:
     """Return the samples that can be decoded, with their frames.
 
-    These are the samples at possible times, whose frames all have a file and a function that the
-    report defines.
+    A sample can be decoded if its time is possible, and if the report has the strings for the file
+    and the function of each of its frames.
     """
     starts = filled(rows["start"], TIME_LIMIT)
     is_possible = (starts > -TIME_LIMIT) & (starts < TIME_LIMIT)
     blobs = rows["binaryData"].combine_chunks()
     n_frames = _count_frames(blobs)
     rows_with_frames = np.flatnonzero(is_possible & (n_frames > 0))
+    # The frames of all these rows, one row after the other.
     records = _read_frames(blobs, n_frames, rows_with_frames)
-    n_frames_read = n_frames[rows_with_frames]
-    is_sample_defined = _are_defined(records, strings, n_frames_read)
-    is_frame_defined = np.repeat(is_sample_defined, n_frames_read)
-    n_frames_decoded = n_frames_read[is_sample_defined]
-    frames = _number_lines(records[is_frame_defined], n_frames_decoded, strings)
-    decoded_rows = rows.take(pa.array(rows_with_frames[is_sample_defined]))
+    n_frames_of_row = n_frames[rows_with_frames]
+    is_row_defined = _are_defined(records, strings, n_frames_of_row)
+    is_record_defined = np.repeat(is_row_defined, n_frames_of_row)
+    n_frames_of_sample = n_frames_of_row[is_row_defined]
+    frames = _number_lines(records[is_record_defined], n_frames_of_sample, strings)
+    decoded_rows = rows.take(pa.array(rows_with_frames[is_row_defined]))
     return _Decoded(decoded_rows, frames)
 
 
@@ -243,40 +251,44 @@ def _records_at(data: NDArray[np.uint8], starts: Int64, dtype: np.dtype[Any]) ->
 
 
 def _count_frames(blobs: pa.BinaryArray) -> Int64:
-    """Return the number of frames of each sample; 0 if its length does not fit the number."""
+    """Return the number of frames of each sample.
+
+    This is the number in the header of the blob. It is 0 if the blob does not have the length of a
+    header and that many frames.
+    """
     edges = _blob_edges(blobs)
     lengths = np.diff(edges)
     has_header = lengths >= _HEADER_BYTES
     starts_of_headers = edges[:-1][has_header]
     places_of_numbers = starts_of_headers + _N_FRAMES_AT
-    stated_frames = np.zeros(len(blobs), np.int64)
-    stated_frames[has_header] = _records_at(_data_of(blobs), places_of_numbers, np.dtype("<i4"))
-    is_in_limits = (stated_frames > 0) & (stated_frames <= MAX_FRAMES)
-    fits_length = lengths == _HEADER_BYTES + _FRAME.itemsize * stated_frames
-    return np.where(is_in_limits & fits_length, stated_frames, 0)
+    stated_numbers = np.zeros(len(blobs), np.int64)
+    stated_numbers[has_header] = _records_at(_data_of(blobs), places_of_numbers, np.dtype("<i4"))
+    is_in_limits = (stated_numbers > 0) & (stated_numbers <= MAX_FRAMES)
+    fits_length = lengths == _HEADER_BYTES + _FRAME.itemsize * stated_numbers
+    return np.where(is_in_limits & fits_length, stated_numbers, 0)
 
 
 def _read_frames(blobs: pa.BinaryArray, n_frames: Int64, rows: Int64) -> NDArray[np.void]:
-    """Return the frames of the samples in some rows, one sample after the other.
+    """Return the frames of the samples in some rows of `blobs`, one sample after the other.
 
     `n_frames` has the number of frames of each blob.
     """
     n_frames_of_row = n_frames[rows]
     n_all_frames = n_frames_of_row.sum()
-    # All arrays of frames have a value for each frame, one sample after the other.
-    first_frame_of_row = np.cumsum(n_frames_of_row) - n_frames_of_row
-    first_frame_of_frame = np.repeat(first_frame_of_row, n_frames_of_row)
-    position_in_sample = np.arange(n_all_frames) - first_frame_of_frame
-    start_of_frames_of_row = _blob_edges(blobs)[:-1][rows] + _HEADER_BYTES
-    start_of_frames = np.repeat(start_of_frames_of_row, n_frames_of_row)
-    starts = start_of_frames + _FRAME.itemsize * position_in_sample
+    n_frames_before_row = np.cumsum(n_frames_of_row) - n_frames_of_row
+    # From here on, all arrays have a value for each frame.
+    n_frames_before_sample = np.repeat(n_frames_before_row, n_frames_of_row)
+    position_in_sample = np.arange(n_all_frames) - n_frames_before_sample
+    start_of_blob = np.repeat(_blob_edges(blobs)[:-1][rows], n_frames_of_row)
+    starts = start_of_blob + _HEADER_BYTES + _FRAME.itemsize * position_in_sample
     return _records_at(_data_of(blobs), starts, _FRAME)
 
 
 def _are_defined(records: NDArray[np.void], strings: Strings, n_frames: Int64) -> Flags:
-    """Tell of which samples all frames have strings that the report defines.
+    """Tell for which samples the report has the strings of all frames.
 
-    `records` are the frames, and `n_frames` says how many of them each sample has.
+    `records` are the frames, and `n_frames` says how many of them each sample has. No sample is
+    without frames.
     """
     is_frame_defined = np.ones(records.size, np.bool_)
     for name in ("function", "file"):
@@ -298,14 +310,16 @@ def _number_lines(records: NDArray[np.void], n_frames: Int64, strings: Strings) 
     """
     file_ids, file_of_frame = np.unique(records["file"], return_inverse=True)
     function_ids, function_of_frame = np.unique(records["function"], return_inverse=True)
-    # One number stands for file and function, and then one for these and the number of the line.
+    # A code stands for a pair of file and function. Its divisor is 1 if there are no frames.
     n_functions = max(function_ids.size, 1)
-    pair_numbers, pair_of_frame = np.unique(
+    pair_codes, pair_of_frame = np.unique(
         file_of_frame * n_functions + function_of_frame, return_inverse=True
     )
+    # Another code stands for a pair and the number of the line, which has 32 bits.
     code_of_frame = (pair_of_frame << 32) + records["line"].astype(np.int64)
     code_of_line, line_of_frame = np.unique(code_of_frame, return_inverse=True)
-    file_of_line, function_of_line = np.divmod(pair_numbers[code_of_line >> 32], n_functions)
+    # Both codes are taken apart again. The upper bits of the code of a line are its pair.
+    file_of_line, function_of_line = np.divmod(pair_codes[code_of_line >> 32], n_functions)
     columns = _file_columns(_clean_texts(strings, file_ids), file_of_line)
     function_texts = pa.array(_clean_texts(strings, function_ids), pa.string())
     columns["function"] = function_texts.take(pa.array(function_of_line))
@@ -348,25 +362,26 @@ class _Threads(Struct, frozen=True):
 def _threads_of(processes: Int64, categories: Int64, frames: _Frames) -> _Threads:
     """Tell for each sample whether its thread is the main thread, or the only other thread.
 
-    Each thread of a process has a category of its own. Other threads than the main thread begin in
-    a function of Python that starts threads. So the main thread is the only one of its process
-    without a sample in this function. If no thread, or several, have none, the threads of the
-    process are not known.
+    Each thread of a process has a category of its own. The outermost frame of all threads but the
+    main thread is in a function of Python that starts threads. So the main thread is the thread
+    without samples that have this frame. If a process has no such thread, or several, it is not
+    known which of its threads is the main thread.
     """
     if not processes.size:
         no_flags = np.empty(0, np.bool_)
         return _Threads(no_flags, no_flags)
     _, process_of_sample = np.unique(processes, return_inverse=True)
     _, category_of_sample = np.unique(categories, return_inverse=True)
-    # Each pair of process and category, which is a thread, has a number.
+    # A thread is a pair of process and category, and each pair has a number.
     n_categories = category_of_sample.max() + 1
     number_of_sample = process_of_sample * n_categories + category_of_sample
     thread_numbers, thread_of_sample = np.unique(number_of_sample, return_inverse=True)
-    n_starts_of_thread = np.bincount(
-        thread_of_sample, _start_threads(frames), minlength=thread_numbers.size
+    # How many samples of each thread have the frame that starts threads.
+    n_started = np.bincount(
+        thread_of_sample, weights=_start_threads(frames), minlength=thread_numbers.size
     )
     process_of_thread = thread_numbers // n_categories
-    threads = _main_and_other(process_of_thread, may_be_main=n_starts_of_thread == 0)
+    threads = _main_and_other(process_of_thread, may_be_main=n_started == 0)
     has_category = categories != _NO_CATEGORY
     is_main = threads.is_main[thread_of_sample] & has_category
     is_only_other = threads.is_only_other[thread_of_sample] & has_category
@@ -378,7 +393,7 @@ def _main_and_other(process_of_thread: Int64, may_be_main: Flags) -> _Threads:
 
     The main thread of a process is known if exactly one of its threads may be the main thread.
     """
-    n_candidates_of_process = np.bincount(process_of_thread, may_be_main)
+    n_candidates_of_process = np.bincount(process_of_thread, weights=may_be_main)
     n_threads_of_process = np.bincount(process_of_thread)
     process_has_main = n_candidates_of_process[process_of_thread] == 1
     process_has_two = n_threads_of_process[process_of_thread] == _MAIN_AND_ANOTHER
@@ -393,6 +408,7 @@ def _start_threads(frames: _Frames) -> Flags:
     is_in_file = pc.ends_with(lines["path"], _BOOTSTRAP_FILE)
     is_in_function = pc.starts_with(lines["function"], _BOOTSTRAP)
     line_starts_thread = pc.and_(is_in_file, is_in_function).to_numpy()
+    # The last frame of a sample is its outermost frame.
     outermost_line_of_sample = frames.line[frames.end - 1]
     starts_thread: Flags = line_starts_thread[outermost_line_of_sample]
     return starts_thread
@@ -403,7 +419,7 @@ class _ProgramFrames(Struct, frozen=True):
 
     # `canonical.PYTHON_FRAMES`
     table: PythonFramesOfReportTable
-    # The first frame of each sample, and how many it has.
+    # The row in `table` of the first frame of each sample, and how many frames it has there.
     first: Int64
     number: Int64
 
@@ -412,8 +428,8 @@ def _program_frames(frames: _Frames) -> _ProgramFrames:
     """Return the frames of the user's program."""
     is_line_of_program = frames.lines["is_of_program"].to_numpy()
     frames_of_program = np.flatnonzero(is_line_of_program[frames.line])
-    # How many frames of the program precede the first frame of each sample, and the one after its
-    # last frame.
+    # How many frames of the program there are before the first frame of each sample, and before the
+    # end of its frames.
     first = np.searchsorted(frames_of_program, frames.first)
     end = np.searchsorted(frames_of_program, frames.end)
     table = PYTHON_FRAMES.table({"line": frames.line[frames_of_program]})
@@ -433,18 +449,20 @@ class _Samples:
     def table(self, is_chosen: Flags, shows_frames: Flags) -> pa.Table:
         """Return the chosen samples as `canonical.PYTHON_SAMPLES`, in order of process and time.
 
-        `shows_frames` tells whose frames count. A sample whose frames do not count has the line
-        after all others, and no frames of the program. The line at which a thread lets go of
-        Python's lock is the line of a sample that was taken late.
+        `shows_frames` tells for which samples the frames count. If they do not count, the innermost
+        line is that of `_unseen_line`, and the sample has no frames of the program. A sample that
+        was taken late shows the line at which a thread let go of Python's lock, in any case.
         """
+        # `_decode` appends this line to the lines of the frames.
         unseen_line = self._frames.lines.num_rows
-        first_line = self._frames.line[self._frames.first]
+        # The first frame of a sample is its innermost frame.
+        innermost_line = self._frames.line[self._frames.first]
         line_of_program = self._lines_of_program()
-        innermost = np.where(shows_frames, first_line, unseen_line)
+        innermost = np.where(shows_frames, innermost_line, unseen_line)
         n_frames = np.where(shows_frames, self.program.number, 0)
         in_program = np.where(n_frames > 0, line_of_program, _NO_LINE)
-        let_go = np.where(line_of_program >= 0, line_of_program, first_line)
-        let_go[self._is_in_time] = _NO_LINE
+        line_of_late = np.where(line_of_program >= 0, line_of_program, innermost_line)
+        let_go = np.where(self._is_in_time, _NO_LINE, line_of_late)
         columns = {
             "process_id": self._processes,
             "time_ns": self._times,

@@ -40,8 +40,8 @@ _NEEDED = ("start", "end", "eventType", "globalTid")
 # Ranges in these domains are never steps. Those of NCCL are also known by their texts, if no row
 # names the domain.
 _NCCL_DOMAIN = "NCCL"
-_NEVER_DOMAINS = (_NCCL_DOMAIN, "MPI")
-_NEVER_TEXT = r"^(nccl|MPI_)"
+_NEVER_STEP_DOMAINS = (_NCCL_DOMAIN, "MPI")
+_NEVER_STEP_TEXT = r"^(nccl|MPI_)"
 _NCCL_TEXT = r"(?i)^nccl"
 _MPI_RANK = re.compile(r"^MPI Rank ([0-9]{1,18})$")
 _ABSENT = -1
@@ -80,8 +80,13 @@ def read_ranges(
     A range that never closed ends 1 ns after the last event or operation of the report.
     """
     if not report.has(NVTX, *_NEEDED):
-        no_ranges = canonical.RANGES.empty()
-        return Ranges(no_ranges, {}, 0, None, is_recorded=False)
+        return Ranges(
+            table=canonical.RANGES.empty(),
+            mpi_ranks={},
+            n_dropped=0,
+            open_end_ns=None,
+            is_recorded=False,
+        )
     events = _events(report, strings, _WANTED)
     ranges = _of_kinds(events, _PUSH_POP, _START_END)
     open_end_ns = None
@@ -89,10 +94,10 @@ def read_ranges(
         open_end_ns = _open_end_ns(report, ranges, operation_ends)
     domains = _of_kinds(events, DOMAIN_ROW)
     table, n_dropped = _table(ranges, open_end_ns, domains)
-    has_comm_range = _matching(ranges, _NEVER_TEXT).any()
+    has_comm_range = _matching(ranges, _NEVER_STEP_TEXT).any()
     has_communication = _has_comm_domain(domains) or bool(has_comm_range)
     is_in_nccl = of_domains(ranges, domains, _is_nccl_domain)
-    # A report may lack the row that names NCCL's domain, so that the text must tell.
+    # A report may lack the row that names NCCL's domain. Then the texts of its ranges tell.
     is_of_nccl = is_in_nccl | _matching(ranges, _NCCL_TEXT)
     n_nccl = np.count_nonzero(is_of_nccl)
     thread_names = _of_kinds(events, THREAD_NAME_ROW)
@@ -128,7 +133,8 @@ def _domains_of_name(domains: pa.Table, name: str) -> tuple[tuple[int, int], ...
 
 def condition_of_domains(domains: Iterable[tuple[int, int]]) -> str:
     """Return the SQL condition for rows in some domains, each with its process and number."""
-    # The globalTids of a process are its globalPid, with any thread number in the low bits.
+    # The globalTids of a process are its globalPid, with any thread number in the low bits. The
+    # globalPid of -1, which has all bits, has all bits but these.
     thread_bits = ~process_of(-1)
     conditions = []
     for process, number in domains:
@@ -190,7 +196,8 @@ def _of_kinds(events: pa.Table, *kinds: int) -> pa.Table:
 def _table(ranges: pa.Table, open_end_ns: int | None, domains: pa.Table) -> tuple[pa.Table, int]:
     """Return `canonical.RANGES`, and the number of ranges with impossible times.
 
-    `open_end_ns` is the end of ranges that never closed; None if all did.
+    The table leaves out these ranges, those without a text, and those that are never steps.
+    `open_end_ns` is the end of ranges that never closed; None if all closed.
     """
     starts = ranges["start"].to_numpy()
     threads = ranges["globalTid"].to_numpy()
@@ -198,7 +205,7 @@ def _table(ranges: pa.Table, open_end_ns: int | None, domains: pa.Table) -> tupl
     is_possible = are_possible(starts, ends)
     is_library = of_domains(ranges, domains, is_library_domain)
     is_never_step = of_domains(ranges, domains, _is_never_domain)
-    is_never_step |= _matching(ranges, _NEVER_TEXT)
+    is_never_step |= _matching(ranges, _NEVER_STEP_TEXT)
     texts = ranges["text"]
     has_text = pc.is_valid(texts).to_numpy()
     is_chosen = is_possible & ~is_never_step & has_text
@@ -224,7 +231,7 @@ def _ends(ranges: pa.Table, open_end_ns: int | None) -> Int64:
 def _has_comm_domain(domains: pa.Table) -> bool:
     """Tell whether NCCL or MPI opened a domain."""
     names = domains["text"].to_pylist()
-    return any(name.startswith(_NEVER_DOMAINS) for name in names if name)
+    return any(name.startswith(_NEVER_STEP_DOMAINS) for name in names if name)
 
 
 def _is_nccl_domain(name: str) -> bool:
@@ -237,7 +244,7 @@ def _is_never_domain(name: str) -> bool:
     The ranges of Python's lock are left out too. A thread holds the lock nearly all the time, so
     that they do not show when the thread is busy.
     """
-    is_of_communication = is_library_domain(name) and name.startswith(_NEVER_DOMAINS)
+    is_of_communication = is_library_domain(name) and name.startswith(_NEVER_STEP_DOMAINS)
     return is_of_communication or name == LOCK_DOMAIN
 
 
@@ -288,9 +295,9 @@ def _ends_of_calls(calls: pa.Table, open_end_ns: int | None) -> Int64:
 
 
 def _usual_texts(texts: pa.DictionaryArray, is_in_nccl: Flags) -> pa.DictionaryArray:
-    """Return the texts of ranges, and in place of those in NCCL's domain the usual spellings.
+    """Return the text of each range, in NCCL's usual spelling if the range is in NCCL's domain.
 
-    The usual spelling is that of NCCL itself. The advanced NCCL trace has others.
+    The advanced NCCL trace spells texts in another way than NCCL itself.
     """
     distinct_texts = texts.dictionary.to_pylist()
     usual_texts = [text and usual_text_of(text) for text in distinct_texts]
@@ -298,10 +305,10 @@ def _usual_texts(texts: pa.DictionaryArray, is_in_nccl: Flags) -> pa.DictionaryA
         return texts
     # The new dictionary has the texts as they are, and after them the usual spelling of each.
     joint_texts = pa.array([*distinct_texts, *usual_texts], pa.string())
-    index_of_text = texts.indices.to_numpy(zero_copy_only=False)
-    index_of_usual_text = index_of_text + len(distinct_texts)
-    index_of_range = np.where(is_in_nccl, index_of_usual_text, index_of_text)
-    # Arrow gives indices as floats, with NaN for null, if some are null.
+    text_of_range = texts.indices.to_numpy(zero_copy_only=False)
+    usual_text_of_range = text_of_range + len(distinct_texts)
+    index_of_range = np.where(is_in_nccl, usual_text_of_range, text_of_range)
+    # If ranges lack a text, Arrow gives indices as floats, with NaN for these ranges.
     has_text = pc.is_valid(texts).to_numpy(zero_copy_only=False)
     indices = np.nan_to_num(index_of_range).astype(np.int32)
     return pa.DictionaryArray.from_arrays(pa.array(indices, mask=~has_text), joint_texts)
@@ -321,6 +328,7 @@ def names_of_rows(rows: pa.Table, strings: Strings) -> pa.DictionaryArray:
     texts_of_ids = strings.lookup(distinct_ids)
     texts = rows["text"]
     inline = texts.combine_chunks().dictionary_encode()
+    # An empty text is no text.
     has_no_inline_text = inline.dictionary.to_pylist() in ([], [""])
     if has_no_inline_text:
         index = pa.array(id_of_row.astype(np.int32))
@@ -339,7 +347,8 @@ def _open_end_ns(
 ) -> int:
     """Return the time 1 ns after the last event or operation of the report.
 
-    An event may have no end, so that starts count too.
+    `ranges` is not empty, and its starts are known. The result is at most `TIME_LIMIT`. Starts
+    count too, because an event may have no end.
     """
     time_columns = (*operation_ends, ranges["start"], ranges["end"])
     latest_times_ns = [pc.max(times).as_py() for times in time_columns]
@@ -383,9 +392,9 @@ def _matching(ranges: RangesOfReportTable, pattern: str) -> Flags:
 
 
 def _mpi_ranks(names: pa.Table) -> dict[int, int]:
-    """Return the rank of each process that names of its threads state.
+    """Return the rank of each process, as the names of its threads state it.
 
-    A process whose threads state different ranks is left out.
+    A process whose threads state different ranks is left out. `names` are rows that name threads.
     """
     ranks_of_process: dict[int, set[int]] = {}
     threads = names["globalTid"].to_pylist()

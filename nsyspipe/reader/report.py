@@ -175,6 +175,7 @@ def open_report(path: AnyPath, checked: FileState | None = None) -> Iterator[Rep
     before, flags = check_file(path)
     with _translated(path):
         state = (before.st_ino, before.st_size, before.st_mtime_ns, before.st_ctime_ns)
+        # The check of pages is slow.
         pages = None if state == checked else Pages(path)
         if pages is not None:
             # The schema begins in the first page.
@@ -200,7 +201,7 @@ class Report:
         self._is_checked = pages is None
         self._connection = connection
         self._length_checked: set[tuple[str, str]] = set()
-        # The columns of each table, and the names of what looks like one.
+        # The columns of each table, and the names of views and virtual tables.
         self.tables, self.views = plain_tables(path, connection, pages, is_read)
         if not any(self.physical(table) for table in _SIGNS):
             problem = "is an SQLite database that Nsight Systems did not export"
@@ -246,17 +247,17 @@ class Report:
     ) -> pa.Table:
         """Select columns of an existing table as Arrow, exactly typed, with rows in any order.
 
-        `columns` has the kind of each column: ``int`` (int64, with nulls), ``text`` or ``blob``. A
-        null of the last two becomes empty. A column that the table lacks is all null (int) or
-        empty. `derived` are SQL expressions of integers by name, whose columns come last. `where`
-        is an SQL condition.
+        `columns` has the kind of each column: ``int`` (int64, with nulls), ``text`` or ``blob``.
+        Texts and blobs have no nulls: they are empty instead. A column that the table lacks is all
+        null, or all empty. `derived` are SQL expressions of integers by name, whose columns come
+        last. `where` is an SQL condition.
         """
-        long_columns = [name for name, kind in columns.items() if kind != "int"]
-        self._check_lengths(table, long_columns)
+        texts_and_blobs = [name for name, kind in columns.items() if kind != "int"]
+        self._check_lengths(table, texts_and_blobs)
         expressions: dict[str, str] = {}
         for name, kind in columns.items():
             expressions[name] = self._typed(table, name, kind)
-        expressions |= derived or {}
+        expressions.update(derived or {})
         selected = (f"{sql} AS {quoted(name)}" for name, sql in expressions.items())
         statement = f"SELECT {', '.join(selected)} {self._rows(table, where)}"
         arrays: list[pa.ChunkedArray] = []
@@ -273,6 +274,7 @@ class Report:
         The SQL fixes the type of a text. Otherwise the driver would infer it from the first rows.
         """
         if not self.has(table, name):
+            # Null for an integer.
             return _EMPTY[kind]
         if kind == "int":
             return quoted(name)
@@ -287,10 +289,11 @@ class Report:
     def zones(
         self, table: str, least: pa.ChunkedArray, greatest: pa.ChunkedArray
     ) -> dict[str, Zones]:
-        """Return the zones of a table under its name, by the least and greatest value of each row.
+        """Return the zones of a large table, in a dict with the name of the table as its only key.
 
-        The result is empty if rows of the table are missing, if their numbers are not known, or if
-        one zone would hold all rows.
+        `least` and `greatest` have the bounds of each row, for example its start and end. The
+        result is empty if these columns lack rows of the table, if SQL cannot name the numbers of
+        rows, or if one zone would hold all rows.
         """
         n_rows = len(least)
         # A column of this name hides the numbers of the rows.
@@ -299,12 +302,13 @@ class Report:
             return {}
         first_row = self.number(table, "min(rowid)") or 0
         last_row = self.number(table, "max(rowid)") or 0
-        # Some rows may have been deleted from the table, or dropped after reading.
+        # Some rows may have been deleted from the table, or dropped after reading. Then the
+        # position of a row does not tell its number.
         has_all_rows = last_row - first_row + 1 == n_rows
         if not has_all_rows:
             return {}
         first_of_zones = np.arange(0, n_rows, _ZONE_ROWS)
-        # A row without a value does not change the bounds of its zone.
+        # The limits stand in for missing values, because they do not change the bounds of a zone.
         least_of_zones = np.minimum.reduceat(filled(least, TIME_LIMIT), first_of_zones)
         greatest_of_zones = np.maximum.reduceat(filled(greatest, -TIME_LIMIT), first_of_zones)
         return {table: Zones(first_row, least_of_zones, greatest_of_zones)}
@@ -321,7 +325,7 @@ class Report:
         """Raise `DamagedReportError` if columns have more bytes of text than the file can hold.
 
         In such a file, rows share pages, and reading them could fill the memory. Each column is
-        checked once. Columns that the table lacks have no texts.
+        checked once. A file that was checked in an earlier reading is not checked again.
         """
         if self._is_checked:
             return
@@ -347,9 +351,9 @@ class Report:
     def refuse_what_cannot_fit(self, memory: int) -> None:
         """Raise `InputError` if the rows that are read need more memory than there is.
 
-        `memory` is in bytes, and 0 if it is not known. Rows are counted by their numbers, which
-        takes no time. A damaged table may claim more rows than the file has room for, which are not
-        counted.
+        `memory` is in bytes, and 0 if it is not known. The number of the last row stands in for
+        the number of rows, because counting takes long. A damaged table may claim more rows than
+        the file has room for. Then the rows that have room count.
         """
         n_rows_in_file = self._n_bytes // _MIN_ROW_BYTES_IN_FILE
         n_rows = min(self._n_claimed_rows(), n_rows_in_file)
@@ -365,7 +369,10 @@ class Report:
             raise errors.InputError(str(self.path), problem, fix=_SHORTER)
 
     def _n_claimed_rows(self) -> int:
-        """Return the number of rows of the large tables by the numbers of their last rows."""
+        """Return how many rows the large tables have together, or more.
+
+        This is the sum of the numbers of their last rows.
+        """
         last_row = "CAST(coalesce(max(rowid), 0) AS INTEGER)"
         tables = filter(self.has, _LARGE)
         queries = [f"SELECT {last_row} AS n {self._rows(table)}" for table in tables]
@@ -376,7 +383,10 @@ class Report:
         return sum(last_rows["n"].to_pylist())
 
     def number(self, table: str, sql: str, where: str | None = None) -> int | None:
-        """Return the integer of an SQL expression in the first row, None if there is no row."""
+        """Return the integer of an SQL expression in the first row, None if there is no row.
+
+        An aggregate, for example ``max(start)``, has one row for the whole table.
+        """
         statement = f"SELECT CAST({sql} AS INTEGER) AS n {self._rows(table, where)} LIMIT 1"
         with _translated(self.path):
             result = fetch_arrow(self._connection, statement)
@@ -393,6 +403,7 @@ def _pinned(column: pa.ChunkedArray, kind: str) -> pa.ChunkedArray:
     if not len(column):
         return pa.chunked_array([], column_type)
     if column.type != column_type:
+        # A text always has this type, because its SQL says so.
         return column.cast(column_type)
     if kind != "text":
         return column
@@ -406,27 +417,27 @@ def _pinned(column: pa.ChunkedArray, kind: str) -> pa.ChunkedArray:
 
 
 class Zones(Struct, frozen=True):
-    """Where values are in a table, by zones of equally many rows in order.
+    """Where values are in a table, by zones of `_ZONE_ROWS` successive rows.
 
     nsys makes no indexes, and reading the whole table takes long.
     """
 
     # The number of the first row of the table.
     first_row: int
-    # By zone.
+    # The bounds of the values of each zone.
     least: Int64
     greatest: Int64
 
     def condition(self, first: int, last: int) -> str:
-        """Return an SQL condition that all rows meet which touch the values `first` to `last`.
+        """Return an SQL condition for all rows that touch the values `first` to `last`.
 
-        Other rows may meet it too: it is about whole zones, from the first to the last that touches
-        the values.
+        Other rows meet the condition too, because it selects whole zones: the first zone that
+        touches the values, the last such zone, and all zones between them.
         """
         touches_values = (self.least <= last) & (self.greatest >= first)
         zones = np.flatnonzero(touches_values)
         if not zones.size:
-            # No row meets this.
+            # No row meets this condition.
             return "rowid BETWEEN 0 AND -1"
         first_zone = int(zones[0])
         end_of_zones = int(zones[-1]) + 1
@@ -436,7 +447,7 @@ class Zones(Struct, frozen=True):
 
 
 def machine_memory() -> int:
-    """Return the memory in bytes that this process could have if it were alone, with swap.
+    """Return how many bytes of memory and swap this process could have if no other one ran.
 
     0 if the system does not say.
     """
@@ -472,7 +483,8 @@ def bounds_of(column: pa.ChunkedArray) -> tuple[Any, Any]:
 
 
 def processes_of(threads: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return the globalPid of each globalTid of a column."""
+    """Return the globalPid of each globalTid of a column without nulls."""
+    # Both are None without any thread.
     least_thread, greatest_thread = bounds_of(threads)
     least_process = process_of(least_thread or 0)
     greatest_process = process_of(greatest_thread or 0)
@@ -510,7 +522,8 @@ def main_thread_of(global_pid: int) -> int:
 def _translated(path: AnyPath) -> Iterator[None]:
     """Turn errors of the database engine into errors of nsyspipe.
 
-    The cause may be a shortage of memory, that the file was deleted or locked, or its contents.
+    The new error names the cause: too little memory, a file that was deleted or is locked, or what
+    the file contains.
     """
     try:
         yield
@@ -518,19 +531,19 @@ def _translated(path: AnyPath) -> Iterator[None]:
         shortage_error = errors.shortage(error)
         if shortage_error is not None:
             raise shortage_error from error
-        # This raises an error if the file cannot be opened. Otherwise it is locked, or its contents
-        # are wrong.
+        # This raises the error for a file that cannot be opened any more.
         with _still_there(path), Path(path).open("rb"):
             pass
         text = str(getattr(error, "orig", None) or error)
         if "locked" in text or "busy" in text.lower():
             problem = f"is locked by another program and {BEING_WRITTEN}"
             raise DamagedReportError(str(path), problem, fix=WAIT) from error
-        first_line = text.splitlines()[0] if text else type(error).__name__
-        detail = first_line[:160]
         if isinstance(error, pa.ArrowException):
-            # Its message quotes the value, which may be a secret.
+            # The message quotes the value, which may be a secret.
             detail = "a column holds a value that is not of its type"
+        else:
+            first_line = text.splitlines()[0] if text else type(error).__name__
+            detail = first_line[:160]
         problem = f"cannot be read as an nsys export ({detail})"
         raise DamagedReportError(str(path), problem, fix=EXPORT_AGAIN) from error
 

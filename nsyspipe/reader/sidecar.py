@@ -155,7 +155,7 @@ def _checked(content: Mapping[str, Any], expected: Mapping[str, Field]) -> dict[
 
 
 def _check(name: str, value: Any, field: Field) -> Any:  # noqa: ANN401 - of that kind
-    """Return the value of a field; a ValueError if it is not what the field must be.
+    """Return the value of a field; a ValueError if the value is not what the field must be.
 
     Control characters in texts are replaced.
     """
@@ -181,11 +181,13 @@ def _check_text(name: str, text: str, field: Field) -> str:
 
 
 def _check_elements(name: str, value: Any, field: Field) -> Any:  # noqa: ANN401 - of that kind
-    """Return a list or dict; a ValueError if it has too many elements, or one of another kind."""
+    """Return a list or dict; a ValueError if it has too many elements, or one of another kind.
+
+    A dict may be of any size, because only a few known names of it are read later.
+    """
     is_dict = field.kind is dict
-    # Of a dict, only some names are read.
-    is_short = is_dict or len(value) <= field.max_elements
-    require(is_short, f"{name} has more than {field.max_elements} entries")
+    may_be_this_long = is_dict or len(value) <= field.max_elements
+    require(may_be_this_long, f"{name} has more than {field.max_elements} entries")
     elements = value.values() if is_dict else value
     must_be_texts = field.element_kind is str
     kinds = "texts" if must_be_texts else "objects"
@@ -211,7 +213,8 @@ def _moment(captured_at_utc: str) -> datetime:
 def _ranks(rows: Iterable[Mapping[str, Any]]) -> tuple[CapturedRank, ...]:
     """Return the ranks of a sidecar, checked; a ValueError if a rank or process is there twice.
 
-    The report and the PID identify a process. A rank may lack one of them.
+    A process is known by its report and its PID. A rank that lacks one of the two is not compared
+    with other ranks.
     """
     checked_rows = [_checked_rank(row) for row in rows]
     have_rank = all("rank" in row for row in checked_rows)
@@ -228,13 +231,16 @@ def _ranks(rows: Iterable[Mapping[str, Any]]) -> tuple[CapturedRank, ...]:
 
 
 def _checked_rank(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a rank that are not null, checked, with the objects in it."""
+    """Return the fields of a rank that are not null, checked.
+
+    The objects in a rank become objects of their dataclasses.
+    """
     checked = _checked(row, _RANK_FIELDS)
-    for name, (kind, expected) in _PARTS_OF_RANK.items():
+    for name, (dataclass_of_part, fields_of_part) in _PARTS_OF_RANK.items():
         part = row.get(name)
         if part is not None:
             require(isinstance(part, dict), f"{name} has another type")
-            checked[name] = kind(**_checked(part, expected))
+            checked[name] = dataclass_of_part(**_checked(part, fields_of_part))
     return checked
 
 
@@ -284,7 +290,10 @@ def parse_sidecar(content: bytes, path: Path) -> Sidecar:
 
 
 def _mask_facts(facts: dict[str, Any]) -> None:
-    """Mask the command, the traced kinds and the environment among the facts of a sidecar."""
+    """Mask, in the facts of a sidecar, what must not be shown of a command or an environment.
+
+    Without an environment, the facts get an empty one.
+    """
     if "command" in facts:
         facts["command"] = recorded_command(facts["command"], Mask())
     if "trace" in facts:
@@ -312,7 +321,7 @@ def _parse_json(content: bytes) -> dict[str, Any]:
 def family_of_pattern(pattern: str) -> str | None:
     """Return the normalized text that a step pattern stands for: ``step #`` for ``^step [0-9]+$``.
 
-    None if the pattern stands for texts that do not only differ in numbers. The pattern is never
+    None if the texts that match the pattern may differ in more than numbers. The pattern is never
     run, because a pattern in a file could be made to take forever.
     """
     if not pattern.startswith("^") or not pattern.endswith("$"):
@@ -323,7 +332,8 @@ def family_of_pattern(pattern: str) -> str | None:
         return None
     texts = [_ESCAPED.sub(r"\1", part) for part in parts_between_numbers]
     family = "#".join(texts)
-    # A normalized text has # in place of all its numbers.
+    # A normalized text has # in place of all its numbers. So a pattern with a fixed number stands
+    # for no normalized text.
     return None if re.search(DIGITS_PATTERN, family) else family
 
 
@@ -379,10 +389,10 @@ def _is_in_folder(name: str) -> bool:
 def read_sidecars(reports: Sequence[Path]) -> FoundSidecars:
     """Read the sidecars in the directories of some reports, and keep those that name a report.
 
-    An unusable sidecar is a problem, never an error. If the export of a report is in a cache, its
-    path in `reports` is that of the report itself.
+    An unusable sidecar is a problem, never an error. `reports` has the paths of the reports
+    themselves, even if their exports are in a cache.
     """
-    # For each directory the positions of the reports by name.
+    # For each directory, the positions in `reports` by the name of the report.
     positions_by_folder: dict[Path, dict[str, list[int]]] = {}
     for position, path in enumerate(reports):
         positions_by_name = positions_by_folder.setdefault(path.parent, {})
@@ -428,6 +438,7 @@ def _ranks_by_position(
     """Return the ranks of each report that a sidecar names, by the position of the report."""
     ranks_by_position: dict[int, list[CapturedRank]] = {}
     for rank in sidecar.ranks:
+        # A rank without a report has the empty name, which is the name of no report.
         for position in positions_by_name.get(rank.report or "", ()):
             ranks_by_position.setdefault(position, []).append(rank)
     return {position: tuple(ranks) for position, ranks in ranks_by_position.items()}
@@ -505,9 +516,9 @@ def _inside_all(
 
 
 def _inside(sidecar: Sidecar, names: Iterable[str], problems: list[Problem]) -> Iterator[Path]:
-    """Yield the files of a sidecar's own directory that it names, without links.
+    """Yield those files among `names` that are in the directory of the sidecar (`_why_refused`).
 
-    They have a limited number of bytes together. The problems of other files are added to
+    All files together may have `_MAX_LOG_BYTES` bytes. The problems of other files are added to
     `problems`.
     """
     n_bytes_so_far = 0
@@ -518,6 +529,7 @@ def _inside(sidecar: Sidecar, names: Iterable[str], problems: list[Problem]) -> 
             if reason is None:
                 n_bytes_so_far += path.lstat().st_size
                 if n_bytes_so_far > _MAX_LOG_BYTES:
+                    # This file counts too, so no later file is read.
                     reason = "too large, pass the file with --nccl-log"
         except OSError as error:
             reason = error.strerror or "unreadable"
@@ -530,17 +542,22 @@ def _inside(sidecar: Sidecar, names: Iterable[str], problems: list[Problem]) -> 
 
 
 def _why_refused(sidecar: Sidecar, name: str) -> str | None:
-    """Return why a file that a sidecar names must not be read; None if it may be.
+    """Return why a file that a sidecar names must not be read; None if it may be read.
 
-    It must be an ordinary file in the directory of the sidecar, or below, and not behind a link.
+    The file must be an ordinary file in the directory of the sidecar, or below. Neither the file
+    nor a directory on the way to it may be a link.
     """
     folder = sidecar.path.parent
     path = folder / name
     parts = Path(name).parts
     stays_below = bool(parts) and ".." not in parts and not Path(name).is_absolute()
+    outside = f"not in the directory of {_shown(sidecar.path)}"
+    if not stays_below:
+        return outside
+    # The real path is another one if there is a link.
     real_folder = Path(os.path.realpath(folder))
-    if not stays_below or Path(os.path.realpath(path)) != real_folder / name:
-        return f"not in the directory of {_shown(sidecar.path)}"
+    if Path(os.path.realpath(path)) != real_folder / name:
+        return outside
     if not stat.S_ISREG(path.lstat().st_mode):
         return "not an ordinary file"
     return None
@@ -551,7 +568,10 @@ def _unused(path: Path, reason: str) -> Problem:
 
 
 def _candidates(folder: Path, stems: Collection[str]) -> list[Path]:
-    """Return the sidecars in a directory whose names fit the names of some reports."""
+    """Return the sidecars in a directory whose names fit the names of some reports.
+
+    Very many entries, and very many sidecars, are not looked at.
+    """
     entries: list[str] = []
     # Whoever reads the reports raises the error for a directory that cannot be read.
     with contextlib.suppress(OSError, ValueError), os.scandir(folder) as scan:
@@ -563,12 +583,13 @@ def _candidates(folder: Path, stems: Collection[str]) -> list[Path]:
 
 
 def _fits_any(name: str, stems: Iterable[str]) -> bool:
-    """Tell whether a sidecar has the name of a report without its rank or node.
+    """Tell whether a sidecar has the name of a report, apart from the ranks and nodes in the names.
 
-    `stems` are the names of reports without their suffix.
+    `name` is that of the sidecar. `stems` are the names of reports without their suffix.
     """
     name_and_node = decoded(name).removesuffix(SIDECAR_SUFFIX)
     capture_name = _NODE.sub("", name_and_node)
     fitting_stems = (stem for stem in stems if stem.startswith(capture_name))
+    # What a report has after the common part must be a rank, a node or nothing.
     endings = (stem.removeprefix(capture_name) for stem in fitting_stems)
     return any(map(_RANK_OR_NODE.match, endings))

@@ -131,10 +131,10 @@ def release_memory() -> None:
 
 
 def _with_own_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a copy of a batch, each column of which can be freed by itself.
+    """Return a copy of a batch, in which each column can be freed by itself.
 
-    The columns of the driver can only be freed together. A batch of few rows is returned as it is,
-    because it has too little memory to be worth a copy.
+    The columns of a batch of the driver can only be freed together. A batch of few rows is returned
+    as it is, because it has too little memory to be worth a copy.
     """
     if batch.num_rows < _MIN_ROWS_COPIED:
         return batch
@@ -186,7 +186,7 @@ class AdbcSqliteDialect(SQLiteDialect):
 
 @contextlib.contextmanager
 def connected(uri: str) -> Iterator[sa.Connection]:
-    """Open an SQLite URI, and close it; no open connection stays, which would hold the file."""
+    """Open an SQLite URI for this context. After it, no connection keeps the file open."""
     registry.register("sqlite.adbc", __name__, AdbcSqliteDialect.__name__)
     url = sa.URL.create("sqlite+adbc", database=uri)
     engine = sa.create_engine(url, poolclass=NullPool)
@@ -224,12 +224,12 @@ def quoted(name: str) -> str:
 def plain_tables(
     path: AnyPath, connection: sa.Connection, pages: Pages | None, is_needed: Callable[[str], bool]
 ) -> tuple[dict[str, list[str]], frozenset[str]]:
-    """Return the columns of each table that holds its rows, and the names of views and the like.
+    """Return the columns of each plain table, and the names of views and virtual tables.
 
-    `pages` are checked, if any. Raises `NotAReportError` if there is a view or virtual table with
-    the name of a table that `is_needed`, or if such a table has a column that holds no values of
-    its own. Raises `DamagedReportError` if the schema contradicts itself, which schemas of SQLite
-    never do.
+    A plain table holds its rows itself. `pages` follows the pages of all tables, and is None if
+    that was done before. Raises `NotAReportError` if a table that `is_needed` is not plain, or has
+    a column whose values are not in its rows. Raises `DamagedReportError` if the schema contradicts
+    itself, which schemas of SQLite never do, or if tables share a page.
     """
     entries = [_Entry(*row) for row in fetch_rows(connection, _ENTRIES)]
     names_of_tables = _plain_names(path, entries, is_needed)
@@ -272,7 +272,10 @@ def _read_columns(path: AnyPath, connection: sa.Connection) -> list[_Column]:
 
 
 def _refuse_computed(path: AnyPath, column: _Column) -> None:
-    """Raise `NotAReportError` if a column holds no values of its own."""
+    """Raise `NotAReportError` if rows may lack the values of a column.
+
+    Such values are computed, or are a long default value that all rows share.
+    """
     if not column.is_computed and column.n_default_chars <= _MAX_DEFAULT_CHARS:
         return
     why = "computes its values" if column.is_computed else "has a default value"
@@ -309,9 +312,9 @@ class _Entry(NamedTuple):
 def _plain_names(
     path: AnyPath, entries: Iterable[_Entry], is_needed: Callable[[str], bool]
 ) -> set[str]:
-    """Return the names of the tables that hold their rows, without SQLite's own.
+    """Return the names of the plain tables, without SQLite's own.
 
-    The errors are those of `plain_tables`.
+    Raises the errors of `plain_tables` about entries of the schema.
     """
     names_of_tables = set()
     # In small letters, because SQL ignores the case of names.
@@ -340,15 +343,17 @@ def _is_contradictory(entry: _Entry) -> bool:
     match = _STATEMENT.match(entry.statement)
     if match is None:
         # SQLite makes some indexes by itself, without a statement.
-        return bool(entry.statement) or entry.kind != "index"
-    what = match["what"]
-    # The kind of a virtual table is table, and that of a unique index is index.
-    *_, kind = what.split()
+        is_automatic_index = entry.kind == "index" and not entry.statement
+        return not is_automatic_index
+    # What the statement creates: ``TABLE``, ``VIRTUAL TABLE``, ``UNIQUE INDEX`` and so on. The last
+    # word is the kind.
+    created = match["what"]
+    *_, kind = created.split()
     if kind.lower() != entry.kind:
         return True
     if _unquoted(match["name"]) != entry.name:
         return True
-    has_no_pages = what in {"VIEW", "VIRTUAL TABLE"}
+    has_no_pages = created in {"VIEW", "VIRTUAL TABLE"}
     return has_no_pages and entry.first_page != 0
 
 
@@ -386,29 +391,31 @@ class Pages:
         self._is_seen = np.zeros(n_pages + 1, np.bool_)
 
     def add(self, roots: Iterable[int]) -> None:
-        """Follow trees down from their first pages, one level after the other.
+        """Follow trees of pages down from their roots, one level after the other.
 
-        Raises `DamagedReportError` if two ways lead to one page, because a query might not end.
+        Raises `DamagedReportError` if a page is reached twice, because a query might not end then.
         """
         with Path(self._path).open("rb", buffering=0) as file:
+            # `_note` raises the error. The pages of a level are in ascending order.
             level = self._note(np.array(list(roots), np.int64))
             while level.size:
                 runs = _runs(level, self._page_bytes)
                 kinds = np.concatenate([self._kinds(file, run) for run in runs])
-                is_inner = np.isin(kinds, _INNER)
-                inner_pages = level[is_inner].tolist()
+                has_children = np.isin(kinds, _INNER)
                 no_pages = np.empty(0, np.int64)
-                children = [self._children(file, page) for page in inner_pages]
+                children = [self._children(file, page) for page in level[has_children].tolist()]
                 level = self._note(np.concatenate([no_pages, *children]))
 
     def _kinds(self, file: BinaryIO, pages: NDArray[np.int64]) -> NDArray[np.uint8]:
-        """Return the kinds of ascending pages that are close together, 0 after the end of file.
+        """Return the kinds of ascending pages that are close together.
 
-        The kind of a page is the first byte of its header. All pages are read at once.
+        The kind of a page is the first byte of its header; 0 if the file ends before it. All pages
+        are read at once.
         """
         start_of_run = int(pages[0] - 1) * self._page_bytes
-        # From the start of the first page.
+        # Counted from the start of the first of these pages.
         places_of_kinds = (pages - pages[0]) * self._page_bytes
+        # In page 1 of the file, the header of the file comes first.
         places_of_kinds[pages == 1] += _FILE_HEADER
         n_bytes = int(places_of_kinds[-1]) + 1
         file.seek(start_of_run)
@@ -419,10 +426,12 @@ class Pages:
         return kinds
 
     def _children(self, file: BinaryIO, number: int) -> NDArray[np.int64]:
-        """Return the pages below a page, as its cells and its header state them.
+        """Return the numbers of the pages below a page.
 
-        The header has the number of cells and the last child. After it, two bytes for each cell
-        tell where the cell is in the page. A cell begins with a child, in four bytes.
+        A page has a header, then the places of its cells, then the cells. The bytes 3 and 4 of the
+        header have the number of cells, and the bytes 8 to 11 the last child. The place of a cell
+        has two bytes, and counts from the start of the page. A cell begins with the number of a
+        child, in four bytes. All numbers have their high byte first.
         """
         file.seek((number - 1) * self._page_bytes)
         page = np.frombuffer(file.read(self._page_bytes), np.uint8)
@@ -432,13 +441,15 @@ class Pages:
             return np.empty(0, np.int64)
         header = page[start_of_header:end_of_header]
         n_stated_cells = int(header[3]) << 8 | int(header[4])
-        n_cells_with_room = (page.size - end_of_header) // 2
-        n_cells = min(n_stated_cells, n_cells_with_room)
+        # A damaged page may state more cells than it has room for.
+        n_places_with_room = (page.size - end_of_header) // 2
+        n_cells = min(n_stated_cells, n_places_with_room)
         end_of_places = end_of_header + 2 * n_cells
         places_of_cells = page[end_of_header:end_of_places].view(">u2").astype(np.int64)
         is_inside = places_of_cells + 4 <= page.size
         place_of_last_child = start_of_header + 8
         places_of_children = np.append(places_of_cells[is_inside], place_of_last_child)
+        # A row for each child, with the places of its four bytes.
         places_of_bytes = places_of_children[:, np.newaxis] + np.arange(4)
         children = page[places_of_bytes].view(">u4")[:, 0]
         return children.astype(np.int64)

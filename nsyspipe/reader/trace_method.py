@@ -34,6 +34,7 @@ def cuda_traces_of(report: Report, nsys_version: str | None) -> tuple[str, ...]:
     version = version_numbers(nsys_version)
     is_known = version != (0, 0)
     if is_known and version < _FIRST_PRODUCT:
+        # Neither this nsys nor the one that captured could trace by hardware.
         return (SOFTWARE,)
     if _has_only_older_gpus(report):
         return (SOFTWARE,)
@@ -56,11 +57,14 @@ def told_methods(texts: Iterable[str]) -> tuple[str, ...]:
 
 
 def _told_method(text: str) -> str | None:
-    """Return the method that a text tells, None if it tells none or may mean either."""
+    """Return the method by which CUDA was traced, according to a text of nsys.
+
+    None if the text names no method, or does not tell which of the two methods was used.
+    """
     names_hardware = _HARDWARE.search(text) is not None
     names_software = _SOFTWARE.search(text) is not None
     if names_hardware and names_software:
-        # nsys falls back from hardware to software.
+        # nsys falls back from hardware to software. Such a text may also deny the hardware.
         return SOFTWARE if _FALLS_BACK.search(text) else None
     if _DENIES.search(text):
         return None

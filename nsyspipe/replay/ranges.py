@@ -257,8 +257,8 @@ def _measure_gaps(timeline: RankTimeline, markers: RankMarkers) -> _Gaps:
     active = union(comm.start, comm.end)
     gaps = gaps_before(timeline.start, timeline.end, timeline.launch, active)
     waits_for_none = ~np.isin(gaps.place, markers.join)
-    is_free = waits_for_none & gaps.is_free
-    is_covered = waits_for_none & gaps.is_covered
+    is_free = waits_for_none & gaps.is_without_comm
+    is_covered = waits_for_none & gaps.is_during_comm
     return _Gaps(free=gaps.gap_ns[is_free], covered=gaps.gap_ns[is_covered])
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow.compute as pc
 from msgspec import Struct
 
-from nsyspipe.analysis.launching import ranks_without_launches, slower_hosts
+from nsyspipe.analysis.launching import ranks_with_late_launches, slower_hosts
 from nsyspipe.model.table import Float64
 from nsyspipe.run.run import Run
 
@@ -37,7 +37,7 @@ def starving(run: Run) -> Starving:
     """Return which ranks of a run lack launches in which of the steps used."""
     breakdown = run.breakdown()
     n_steps = len(breakdown["step"].unique())
-    n_late_steps = ranks_without_launches(breakdown, tuple(_CAUSES))
+    n_late_steps = ranks_with_late_launches(breakdown, tuple(_CAUSES))
     return Starving(n_late_steps, n_steps, slower_hosts(breakdown))
 
 

@@ -101,7 +101,7 @@ def warnings_of(run: Run) -> Iterator[str]:
         yield words.uneven_sentence(evenness)
 
 
-def trust_blocks(run: Run) -> Iterator[blocks.Block]:
+def trust_blocks(run: Run) -> Iterator[blocks.Troubles]:
     """Yield warnings about the metrics, then problems above mere notes, the gravest first."""
     rows: list[words.Trouble] = [("warning", text, "", None) for text in warnings_of(run)]
     rows += _grave(run)[:_MAX_SHOWN_WARNINGS]

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from nsyspipe.analysis import collectives as matching
 from nsyspipe.analysis.clock import ALIGNING, ClockOffset, clock_offsets
 from nsyspipe.analysis.intervals import IntervalSet, union
-from nsyspipe.analysis.process_groups import Doubt, is_contradicted_by_times
+from nsyspipe.analysis.process_groups import Doubt, do_times_refute_one_group
 from nsyspipe.model.names import COLLECTIVES
 from nsyspipe.model.problems import OR_LOG, Problem, problem
 from nsyspipe.model.side_files import NcclLog
@@ -371,9 +371,14 @@ def _align(run: _UnalignedRun, known_doubt: Doubt | None) -> _AlignedRun:
 def _measure_waiting(aligned: _AlignedRun) -> matching.Waiting:
     rows = aligned.rows
     clocks = aligned.clocks
-    errors_and_parts = clocks.errors_ns, clocks.parts
-    blocks = aligned.matches.blocks
-    return matching.measure_waiting(blocks, rows.start_ns, rows.end_ns, rows.rank, errors_and_parts)
+    return matching.measure_waiting(
+        aligned.matches.blocks,
+        rows.start_ns,
+        rows.end_ns,
+        rows.rank,
+        error_ns_of_clock=clocks.errors_ns,
+        part_of_clock=clocks.parts,
+    )
 
 
 def _with_corrected_shifts(ranks: Ranks, clocks: _Clocks) -> tuple[Rank[ProcessDigest], ...]:
@@ -518,7 +523,7 @@ def _is_contradicted(aligned: _AlignedRun) -> bool:
     for communicator in range(len(rows.communicators)):
         is_in_communicator = rows.communicator == communicator
         blocks_of_communicator = _chosen_collectives(blocks, is_in_communicator)
-        if is_contradicted_by_times(blocks_of_communicator, rows.start_ns, rows.end_ns):
+        if do_times_refute_one_group(blocks_of_communicator, rows.start_ns, rows.end_ns):
             return True
     return False
 

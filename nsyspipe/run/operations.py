@@ -92,12 +92,12 @@ def report_operations(task: ReportTask) -> list[OfRank]:
     The tables are sorted by all columns.
     """
     reading = task.reading
-    kernel_names, tables = read_again(task.file, reading.comm_kernel, task.wanted)
+    wanted = read_again(task.file, reading.comm_kernel, task.wanted)
     # The tables are in the order of the fields of `_ProcessTables`.
-    *_, all_ranges, _ = tables
-    families_by_text, step_families = text_families(all_ranges, reading)
-    phases = phase_codes(families_by_text, reading.phases, texts_of(all_ranges))
-    meanings = _TextMeanings(step_families, phases, kernel_names)
+    tables = (wanted.kernels, wanted.memcpys, wanted.memsets, wanted.ranges, wanted.launches)
+    families_by_text, step_families = text_families(wanted.ranges, reading)
+    phases = phase_codes(families_by_text, reading.phases, texts_of(wanted.ranges))
+    meanings = _TextMeanings(step_families, phases, wanted.kernel_names)
     process_ids = {rank.process_id for rank in task.ranks}
     tables_of_process = _tables_by_process(tables, process_ids)
     operations_of_ranks = []

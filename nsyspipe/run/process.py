@@ -936,11 +936,14 @@ def _measure_phases(work: _RankWork, idle_ns_by_phase: Sequence[Int64]) -> dict[
     # `work.phases` is in the order of `PHASES`, by whose index operations have their phase.
     for phase_index, phase in enumerate(work.phases):
         ranges = work.phases[phase]
-        is_kernel_in_phase = work.kernel_phase == phase_index
-        is_copy_in_phase = work.copy_phase == phase_index
-        are_in_phase = is_kernel_in_phase, is_copy_in_phase
-        idle_ns = idle_ns_by_phase[phase_index]
-        columns = phase_costs(ranges, members, work.device, are_in_phase, idle_ns)
+        columns = phase_costs(
+            ranges,
+            members,
+            work.device,
+            kernels=work.kernel_phase == phase_index,
+            copies=work.copy_phase == phase_index,
+            idle_ns=idle_ns_by_phase[phase_index],
+        )
         columns["n_blocking_copies"] = launches_in_phase(ranges, members, copies)
         costs_by_phase[phase] = columns
     return costs_by_phase

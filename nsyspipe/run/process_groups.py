@@ -16,9 +16,9 @@ from nsyspipe.analysis.process_groups import (
     Calls,
     CallTimes,
     Doubt,
+    do_counts_refute_one_group,
     doubt_of_purposes,
     groups_by_times,
-    is_contradicted_by_counts,
     partners_by_times,
 )
 from nsyspipe.analysis.traffic import begins_in_stages
@@ -87,7 +87,7 @@ def _doubt_of_counts(rows: CommRows, chosen: Int64, n_ranks: int) -> Doubt | Non
     if ranks_with_comm.size < n_ranks:
         return None
     for _, calls in _by_communicator(rows, chosen):
-        if is_contradicted_by_counts(rows.step[calls], rows.rank[calls], n_ranks):
+        if do_counts_refute_one_group(rows.step[calls], rows.rank[calls], n_ranks):
             return Doubt.COUNTS
     return None
 

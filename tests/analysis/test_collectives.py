@@ -94,7 +94,12 @@ def measure(blocks, starts, ends, error=None, part=None):
     error, part = ([0] * len(starts) if one is None else one for one in (error, part))
     matched = [np.array(block, np.int64) for block in blocks]
     found = measure_waiting(
-        matched, ints(*starts), ints(*ends), np.arange(len(starts)), (ints(*error), ints(*part))
+        matched,
+        ints(*starts),
+        ints(*ends),
+        np.arange(len(starts)),
+        error_ns_of_clock=ints(*error),
+        part_of_clock=ints(*part),
     )
     return {name: found.column(name).tolist() for name in WAITING} | {
         name: getattr(found, name).tolist() for name in ("is_matched", "collective_id")
@@ -296,7 +301,8 @@ def across_of(*ranks, sizes=None):
         rows.start_ns,
         rows.end_ns,
         rows.rank,
-        (clocks[0], clocks[1]),
+        error_ns_of_clock=clocks[0],
+        part_of_clock=clocks[1],
     )
     sizes = np.full(len(rows.communicators), 2) if sizes is None else ints(*sizes)
     is_whole = np.ones(len(rows.communicators), np.bool_)

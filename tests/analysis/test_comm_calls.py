@@ -100,7 +100,7 @@ def result(operations, calls, *, are_several=True):
         host_calls=host_calls,
         comm_calls=calls_table(calls),
         n_ranks=sizes,
-        are_several=are_several,
+        has_job_several_ranks=are_several,
     )
     kernels = kernels.append_column("bytes", pa.nulls(kernels.num_rows, pa.int64()))
     found, left = with_called(kernels, copies, called)

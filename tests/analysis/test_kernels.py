@@ -379,7 +379,7 @@ def test_how_much_of_the_time_beside_communication_was_compared(rows, share):
     ],
 )
 def test_the_largest_slowdown_that_is_assumed_over_a_link(bytes_per_s, kernel_ns, most):
-    assert module.most_assumed(bytes_per_s, 1 / kernel_ns) == pytest.approx(most)
+    assert module.largest_assumed_slowdown(bytes_per_s, 1 / kernel_ns) == pytest.approx(most)
 
 
 def test_communication_is_no_kernel_that_it_could_slow():

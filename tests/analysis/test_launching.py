@@ -17,7 +17,7 @@ from nsyspipe.analysis.launching import (
     host_times,
     longest_work_times,
     slower_hosts,
-    steps_without_launches,
+    steps_with_late_launches,
 )
 from nsyspipe.analysis.steps import Members, Windows
 from nsyspipe.model import canonical, schema
@@ -240,7 +240,7 @@ def test_a_slower_host_takes_3_percent_of_a_step_longer(launch_ns, slower):
 def test_a_step_lacks_launches_from_2_percent_of_it_on():
     idle = [(1, 20), (2, 19), (3, None)]
     steps = schema.STEPS.from_rows([step(0, number, idle_launch_ns=own) for number, own in idle])
-    assert steps_without_launches(steps)[0].tolist() == [1]
+    assert steps_with_late_launches(steps)[0].tolist() == [1]
 
 
 def test_the_longest_work_is_a_window_without_idle_time_and_exposed_waiting():

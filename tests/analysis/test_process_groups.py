@@ -7,10 +7,10 @@ from nsyspipe.analysis.process_groups import (
     Calls,
     CallTimes,
     Doubt,
+    do_counts_refute_one_group,
+    do_times_refute_one_group,
     doubt_of_purposes,
     groups_by_times,
-    is_contradicted_by_counts,
-    is_contradicted_by_times,
     partners_by_times,
 )
 
@@ -19,7 +19,7 @@ def are_contradicted(*collectives):
     """Judge collectives of three ranks, each given as three pairs of start and end."""
     times = np.array(collectives, np.int64).reshape(-1, 2)
     matched = [np.arange(len(times)).reshape(-1, 3)]
-    return is_contradicted_by_times(matched, times[:, 0], times[:, 1])
+    return do_times_refute_one_group(matched, times[:, 0], times[:, 1])
 
 
 TOGETHER = ((0, 900), (10, 900), (500, 900))
@@ -73,7 +73,7 @@ def test_counts_that_differ_in_each_of_three_steps_contradict_one_group(counts, 
         for _ in range(n)
     ]
     steps, ranks = (np.array(column, np.int64) for column in zip(*calls, strict=True))
-    assert is_contradicted_by_counts(steps, ranks, 2) is expected
+    assert do_counts_refute_one_group(steps, ranks, 2) is expected
 
 
 GRADIENTS = Calls("all_reduce", in_forward=0, in_backward=1)

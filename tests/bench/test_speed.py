@@ -289,7 +289,13 @@ def test_speed_of_matching_clocks_and_waiting(shown):
         errors = np.array([one.error_ns for one in offsets], np.int64)
         offset = np.array([one.offset_ns for one in offsets], np.int64)[rows.rank]
         times = rows.start_ns - offset, rows.end_ns - offset
-        return offsets, measure_waiting(matched, *times, rows.rank, (errors, np.zeros_like(errors)))
+        return offsets, measure_waiting(
+            matched,
+            *times,
+            rows.rank,
+            error_ns_of_clock=errors,
+            part_of_clock=np.zeros_like(errors),
+        )
 
     seconds = min(_timed(across) for _ in range(3))
     offsets, found = across()

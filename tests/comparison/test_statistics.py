@@ -292,7 +292,12 @@ def test_every_fifth_step_slow_hides_no_change_of_all(noise):
 
 def test_uneven_steps_say_their_pattern():
     one = evenness(np.array([132.0, 1400.0] * 5))
-    assert (one.mean, one.median, one.is_uneven, one.is_median_nobodys) == (766, 766, True, True)
+    assert (one.mean, one.median, one.is_uneven, one.is_median_nobodys) == (
+        766,
+        766,
+        True,
+        True,
+    )
     assert (one.levels, one.n_long, one.period) == ((132.0, 1400.0), 5, 2)
     fifth = evenness(np.array([100.0, 100, 100, 100, 300] * 3))
     assert (fifth.is_uneven, fifth.period, fifth.n_long) == (True, 5, 3)

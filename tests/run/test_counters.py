@@ -1,6 +1,7 @@
 """Hardware counters of built reports: the ranks that they belong to, and exact figures."""
 
 import random
+import re
 
 import pytest
 
@@ -9,7 +10,7 @@ from nsyspipe.analysis.counted_steps import clocks_by_rank, counted_bus, counted
 from nsyspipe.report.export import document
 from nsyspipe.store.write import save
 from tests.build.sampled import sampled_run
-from tests.build.tools import codes
+from tests.build.tools import codes, problem_of
 from tests.build.trace import TraceBuilder
 
 H200 = 4_000_000_000_000
@@ -276,6 +277,15 @@ def test_impossible_times_are_left_out_and_said(tmp_path, at):
     run = load(tmp_path, rank().counter(SM, every([40] * 10) | {at: 7}))
     assert rows_of(run)[0, 1]["sm_active_percent"] == 40
     assert "counter-values-wrong" in codes(run)
+
+
+def test_a_sample_that_is_wrong_in_two_ways_counts_once(tmp_path):
+    # A sum up to the last time could overflow, so all samples are left out. The first one has also
+    # more than 100 per cent.
+    samples = every([40] * 10) | {1000: 200, 2**60: 40}
+    run = load(tmp_path, rank().counter(SM, samples))
+    message = problem_of(run, "counter-values-wrong")["message"]
+    assert re.findall(r"[0-9]+ samples", message) == ["41 samples"]
 
 
 def test_values_of_another_type_are_one_problem(tmp_path):
